@@ -1,0 +1,17 @@
+//! The client protocol: messages generated from `proto/client.proto`, and the
+//! limits every decoder enforces before it allocates.
+
+#[allow(missing_docs, clippy::all)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/leasehold.client.rs"));
+}
+pub use generated::*;
+
+/// The first field of `Hello`: "LHS" and the protocol's version.
+pub const MAGIC: u32 = 0x4C48_5301;
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 4 << 10;
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// Longest frame on either port, in bytes, its length prefix not counted.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;

@@ -1,0 +1,1 @@
+//! Who may read locally, and until when.

@@ -1,0 +1,1 @@
+//! The replica (pure), the node around it, and the simulator.

@@ -1,0 +1,3 @@
+//! YCSB workloads, generators, the load generator and its measurements.
+
+pub mod sample;

@@ -1,0 +1,47 @@
+//! One measured operation: the raw material of every report. Percentiles and
+//! shares are computed from samples, never from other percentiles.
+
+use client::wire::Path;
+
+/// What the workload asked for, by YCSB's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OpKind {
+    /// Reads one record.
+    Read,
+    /// Writes all fields of a record, or some.
+    Update,
+    /// Writes a new record.
+    Insert,
+    /// Reads records in key order.
+    Scan,
+    /// Reads a record, then writes it.
+    ReadModifyWrite,
+}
+
+/// How the operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Answered.
+    Ok,
+    /// Answered with an error.
+    Failed,
+    /// Not answered in time: a write may have taken effect.
+    TimedOut,
+}
+
+/// One measured operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Index of the client's site in the topology.
+    pub site: u8,
+    /// What was asked.
+    pub kind: OpKind,
+    /// How it was served; `Unspecified` when it failed.
+    pub path: Path,
+    /// How it ended.
+    pub end: End,
+    /// Start, in ns since the run began (virtual time in the simulator).
+    pub start_ns: u64,
+    /// Time to the answer, in ns.
+    pub latency_ns: u64,
+}
