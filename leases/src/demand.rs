@@ -1,0 +1,230 @@
+//! Who reads and writes what, in bounded memory.
+//!
+//! Every replica counts its own clients' operations ([`Tally`]) and sends the
+//! deltas to the leader, which sums them per key and origin ([`Demand`]).
+//! Counts are exact until the bound is reached; then all are halved and what
+//! falls to nothing is forgotten, so that keys in demand stay and old demand fades.
+
+use std::collections::{BTreeSet, HashMap};
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+
+use crate::config::Key;
+use crate::types::ReplicaId;
+
+/// Operations on one key by one origin since its last report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// The key.
+    pub key: Key,
+    /// Reads by clients of this origin.
+    pub reads: u32,
+    /// Writes by clients of this origin.
+    pub writes: u32,
+}
+
+/// One replica's count of its own clients' operations since its last report.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    counts: HashMap<Key, (u32, u32), FixedState>,
+    keys_max: usize,
+}
+
+impl Tally {
+    /// Counts at most `keys_max` keys between reports; further keys wait for the next.
+    pub fn new(keys_max: usize) -> Tally {
+        Tally {
+            counts: HashMap::with_hasher(FixedState::default()),
+            keys_max,
+        }
+    }
+
+    /// Counts a read of `key`.
+    pub fn read(&mut self, key: &Key) {
+        if let Some(count) = self.entry(key) {
+            count.0 = count.0.saturating_add(1);
+        }
+    }
+
+    /// Counts a write of `key`.
+    pub fn write(&mut self, key: &Key) {
+        if let Some(count) = self.entry(key) {
+            count.1 = count.1.saturating_add(1);
+        }
+    }
+
+    fn entry(&mut self, key: &Key) -> Option<&mut (u32, u32)> {
+        if self.counts.len() >= self.keys_max && !self.counts.contains_key(key) {
+            return None;
+        }
+        if !self.counts.contains_key(key) {
+            // A key may be a slice of a large frame: keep its bytes alone.
+            self.counts.insert(Key::copy_from_slice(key), (0, 0));
+        }
+        self.counts.get_mut(key)
+    }
+
+    /// Takes the busiest keys, up to about `bytes_max` bytes of them (§3.4
+    /// bounds this traffic); the rest stays for the next report.
+    pub fn report(&mut self, bytes_max: usize) -> Vec<Delta> {
+        let mut all: Vec<Delta> = self
+            .counts
+            .drain()
+            .map(|(key, (reads, writes))| Delta { key, reads, writes })
+            .collect();
+        all.sort_unstable_by(|a, b| {
+            let weight = |d: &Delta| u64::from(d.reads) + u64::from(d.writes);
+            weight(b).cmp(&weight(a)).then_with(|| a.key.cmp(&b.key))
+        });
+        let mut bytes = 0;
+        let fits = |delta: &Delta| {
+            bytes += delta.key.len() + 8;
+            bytes <= bytes_max
+        };
+        let cut = all.iter().map(fits).take_while(|fit| *fit).count();
+        for delta in all.drain(cut..) {
+            self.counts.insert(delta.key, (delta.reads, delta.writes));
+        }
+        all
+    }
+}
+
+/// Counts of one key, by origin.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(SmallVec<[(u32, u32); 5]>);
+
+impl Counts {
+    /// Reads by clients of `origin`.
+    pub fn reads(&self, origin: ReplicaId) -> u32 {
+        self.0.get(origin.index()).map_or(0, |c| c.0)
+    }
+
+    /// Writes by clients of `origin`.
+    pub fn writes(&self, origin: ReplicaId) -> u32 {
+        self.0.get(origin.index()).map_or(0, |c| c.1)
+    }
+
+    fn halve(&mut self) -> bool {
+        self.0.iter_mut().for_each(|c| *c = (c.0 / 2, c.1 / 2));
+        self.0.iter().any(|c| *c != (0, 0))
+    }
+}
+
+/// The leader's sum over all origins.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    counts: HashMap<Key, Counts, FixedState>,
+    touched: BTreeSet<Key>,
+    n: usize,
+    keys_max: usize,
+}
+
+impl Demand {
+    /// For `n` origins, remembering at most `keys_max` keys.
+    pub fn new(n: usize, keys_max: usize) -> Demand {
+        Demand {
+            counts: HashMap::with_hasher(FixedState::default()),
+            touched: BTreeSet::new(),
+            n,
+            keys_max: keys_max.max(1),
+        }
+    }
+
+    /// Adds operations on `key` by clients of `origin`.
+    pub fn add(&mut self, key: &Key, origin: ReplicaId, reads: u32, writes: u32) {
+        if origin.index() >= self.n {
+            return;
+        }
+        if !self.counts.contains_key(key) {
+            while self.counts.len() >= self.keys_max {
+                self.age();
+            }
+            let key = Key::copy_from_slice(key);
+            self.counts
+                .insert(key, Counts(SmallVec::from_elem((0, 0), self.n)));
+        }
+        let Some((key, counts)) = self
+            .counts
+            .get_key_value(key)
+            .map(|(k, _)| k.clone())
+            .and_then(|owned| self.counts.get_mut(&owned).map(|counts| (owned, counts)))
+        else {
+            return;
+        };
+        let count = &mut counts.0[origin.index()];
+        *count = (
+            count.0.saturating_add(reads),
+            count.1.saturating_add(writes),
+        );
+        if reads > 0 {
+            self.touched.insert(key);
+        }
+    }
+
+    /// Considers every key again: holders depend on who leads.
+    pub fn touch_all(&mut self) {
+        self.touched.extend(self.counts.keys().cloned());
+    }
+
+    /// Visits up to `keys_max` keys read since they were last visited, in key order.
+    pub fn drain_touched(&mut self, keys_max: usize, mut visit: impl FnMut(&Key, &Counts)) {
+        for _ in 0..keys_max {
+            let Some(key) = self.touched.pop_first() else {
+                return;
+            };
+            if let Some(counts) = self.counts.get(&key) {
+                visit(&key, counts);
+            }
+        }
+    }
+
+    fn age(&mut self) {
+        self.counts.retain(|_, counts| counts.halve());
+        let counts = &self.counts;
+        self.touched.retain(|key| counts.contains_key(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_carries_the_busiest_and_keeps_the_rest() {
+        let mut tally = Tally::new(100);
+        for i in 0..10u8 {
+            for _ in 0..=i {
+                tally.read(&Key::from(vec![i; 12]));
+            }
+        }
+        let first = tally.report(60);
+        assert_eq!(
+            first.iter().map(|d| d.reads).collect::<Vec<_>>(),
+            [10, 9, 8]
+        );
+        let rest = tally.report(usize::MAX);
+        assert_eq!(rest.iter().map(|d| d.reads).sum::<u32>(), (1..=7).sum());
+        assert!(tally.report(usize::MAX).is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_demand_in_force_survives() {
+        let mut demand = Demand::new(2, 64);
+        let hot = Key::from("hot");
+        demand.add(&hot, ReplicaId(1), 1 << 20, 0);
+        for i in 0..1000u32 {
+            demand.add(&Key::from(i.to_be_bytes().to_vec()), ReplicaId(0), 1, 0);
+        }
+        assert!(demand.counts.len() <= 64);
+        assert!(demand.touched.len() <= 64);
+        assert!(demand.counts[&hot].reads(ReplicaId(1)) > 0);
+    }
+
+    #[test]
+    fn an_origin_outside_the_cluster_counts_nothing() {
+        let mut demand = Demand::new(2, 64);
+        demand.add(&Key::from("k"), ReplicaId(7), 1, 1);
+        assert!(demand.counts.is_empty());
+    }
+}

@@ -1,0 +1,311 @@
+//! The holder's side: what this replica has been promised, and what it may
+//! read because of it.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::{LeaseMessage, Promise};
+use crate::config::{Configs, KeyView};
+use crate::time::Time;
+use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
+
+/// Windows remembered per grantor. A grantor builds on its newest ack, so only
+/// a handful can still be named; an older one establishes anew.
+const WINDOWS_MAX: usize = 64;
+
+/// What one grantor promised under one configuration.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    config: ConfigId,
+    expires: Time,
+    /// The least highest-accepted slot over the unbroken promises under it.
+    barrier: Slot,
+    /// Whether the record before was unexpired when this one began: then a key
+    /// held under both has been covered without a break.
+    joined: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    incarnation: Incarnation,
+    /// The highest sequence taken from this incarnation.
+    taken: u64,
+    /// (sequence, when its ack was sent): the open windows.
+    windows: VecDeque<(u64, Time)>,
+    /// Rising by configuration.
+    records: SmallVec<[Record; 2]>,
+}
+
+/// Leave to read one key locally.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// The permit ends here: compare with the clock after reading.
+    pub until: Time,
+}
+
+/// Why there is no permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPermit {
+    /// Under the newest configuration this replica does not hold the key.
+    NotHolder,
+    /// It holds the key, but too few grantors' promises are unexpired.
+    Uncovered,
+    /// Covered, but this slot must be executed first.
+    Barrier(Slot),
+}
+
+/// What this replica has been promised by the others.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    me: ReplicaId,
+    peers: Vec<Peer>,
+    refusing: bool,
+}
+
+impl Holder {
+    /// A holder among `n` replicas.
+    pub fn new(me: ReplicaId, n: usize) -> Holder {
+        Holder {
+            me,
+            peers: vec![Peer::default(); n],
+            refusing: false,
+        }
+    }
+
+    /// A message of `incarnation` came from `grantor`. A new run has forgotten
+    /// its promises and counts its sequences anew: nothing of the old is kept.
+    pub fn met(&mut self, grantor: ReplicaId, incarnation: Incarnation) {
+        let peer = &mut self.peers[grantor.index()];
+        if incarnation > peer.incarnation {
+            *peer = Peer {
+                incarnation,
+                ..Peer::default()
+            };
+        }
+    }
+
+    /// Takes a grantor's guard or promise; returns the ack, or `None` if refused.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        grantor: ReplicaId,
+        message: &LeaseMessage,
+        known: ConfigId,
+    ) -> Option<LeaseMessage> {
+        if self.refusing {
+            return None;
+        }
+        match message {
+            LeaseMessage::Guard { sequence } => {
+                let peer = &mut self.peers[grantor.index()];
+                peer.take(*sequence, now)?;
+                Some(LeaseMessage::GuardAck {
+                    sequence: *sequence,
+                    known,
+                })
+            }
+            LeaseMessage::Promise(promise) => {
+                let peer = &mut self.peers[grantor.index()];
+                peer.promised(now, promise, known)?;
+                Some(LeaseMessage::PromiseAck {
+                    sequence: promise.sequence,
+                    known,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Erases every promise, refuses new ones, and says so to each grantor:
+    /// this replica cannot make acceptances durable and would only block writes.
+    pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
+        self.refusing = true;
+        let mut out = Vec::new();
+        for (index, peer) in self.peers.iter_mut().enumerate() {
+            peer.records.clear();
+            peer.windows.clear();
+            if index != self.me.index() && peer.taken > 0 {
+                let message = LeaseMessage::Relinquish { up_to: peer.taken };
+                out.push((ReplicaId(index as u8), message));
+            }
+        }
+        out
+    }
+
+    /// Takes promises again.
+    pub fn accept_again(&mut self) {
+        self.refusing = false;
+    }
+
+    /// May this replica read the key locally at `now`, having executed up to
+    /// `executed`? Covered by at least N/2 others, and past the barrier of each
+    /// that is counted (§3.6, case 2).
+    pub fn permit(
+        &self,
+        now: Time,
+        key: KeyView<'_>,
+        newest: ConfigId,
+        executed: Slot,
+    ) -> Result<Permit, NoPermit> {
+        self.permit_where(now, executed, |config| {
+            key.holders(config).contains(self.me)
+        })
+        .map_err(|missing| match missing {
+            NoPermit::Uncovered if !key.holders(newest).contains(self.me) => NoPermit::NotHolder,
+            other => other,
+        })
+    }
+
+    /// The same for every key there is or could be.
+    pub fn permit_all(
+        &self,
+        now: Time,
+        configs: &Configs,
+        executed: Slot,
+    ) -> Result<Permit, NoPermit> {
+        self.permit_where(now, executed, |config| {
+            configs.universal(config).contains(self.me)
+        })
+    }
+
+    fn permit_where(
+        &self,
+        now: Time,
+        executed: Slot,
+        holds: impl Fn(ConfigId) -> bool,
+    ) -> Result<Permit, NoPermit> {
+        let needed = self.peers.len() / 2;
+        if needed == 0 {
+            return Ok(Permit { until: Time::MAX });
+        }
+        let mut ready: SmallVec<[Time; 8]> = SmallVec::new();
+        let mut barriers: SmallVec<[Slot; 8]> = SmallVec::new();
+        for peer in &self.peers {
+            let Some((expires, barrier)) = peer.coverage(now, &holds) else {
+                continue;
+            };
+            barriers.push(barrier);
+            if barrier <= executed {
+                ready.push(expires);
+            }
+        }
+        if ready.len() >= needed {
+            // The permit lasts while `needed` of them do.
+            ready.sort_unstable_by(|a, b| b.cmp(a));
+            return Ok(Permit {
+                until: ready[needed - 1],
+            });
+        }
+        if barriers.len() >= needed {
+            barriers.sort_unstable();
+            return Err(NoPermit::Barrier(barriers[needed - 1]));
+        }
+        Err(NoPermit::Uncovered)
+    }
+
+    /// Grantors with an unexpired promise here, whatever it covers.
+    pub fn grantors(&self, now: Time) -> ReplicaSet {
+        let peers = self.peers.iter().enumerate();
+        peers
+            .filter(|(_, peer)| peer.records.iter().any(|record| now < record.expires))
+            .map(|(index, _)| ReplicaId(index as u8))
+            .collect()
+    }
+
+    /// The oldest configuration that an unexpired promise is under.
+    pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
+        let records = self.peers.iter().flat_map(|peer| &peer.records);
+        records
+            .filter(|record| now < record.expires)
+            .map(|record| record.config)
+            .min()
+    }
+
+    /// Until when this replica may believe `grantor`, by this clock, and under
+    /// which configurations.
+    pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
+        let records = self.peers[grantor.index()].records.iter();
+        records.map(|record| (record.config, record.expires))
+    }
+}
+
+impl Peer {
+    /// Hazard 2: a sequence is taken once, and never after a higher one.
+    fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
+        if sequence <= self.taken {
+            return None;
+        }
+        self.taken = sequence;
+        if self.windows.len() == WINDOWS_MAX {
+            self.windows.pop_front();
+        }
+        self.windows.push_back((sequence, now));
+        Some(())
+    }
+
+    /// Figure 5, lines 10-12 and 20-21.
+    fn promised(&mut self, now: Time, promise: &Promise, known: ConfigId) -> Option<()> {
+        // Hazard 14: what an unknown configuration gives cannot be told.
+        if promise.config > known || promise.sequence <= self.taken {
+            return None;
+        }
+        // Hazards 4 and 35: only within the window of the *named* ack, measured
+        // from when this replica sent it; a promise that lay in a buffer is late.
+        let opened = self
+            .windows
+            .iter()
+            .find(|(sequence, _)| *sequence == promise.base)?
+            .1;
+        if now >= opened + promise.t0 + promise.t_guard {
+            return None;
+        }
+        self.records.retain(|record| now < record.expires);
+        if self
+            .records
+            .last()
+            .is_some_and(|newest| newest.config > promise.config)
+        {
+            return None;
+        }
+        self.take(promise.sequence, now)?;
+        let expires = now + promise.t_lease;
+        let joined = !self.records.is_empty();
+        match self
+            .records
+            .iter_mut()
+            .find(|record| record.config == promise.config)
+        {
+            Some(record) => {
+                record.expires = record.expires.max(expires);
+                record.barrier = record.barrier.min(promise.highest_accepted);
+            }
+            None => self.records.push(Record {
+                config: promise.config,
+                expires,
+                barrier: promise.highest_accepted,
+                joined,
+            }),
+        }
+        Some(())
+    }
+
+    /// When the coverage of a key ends, and the barrier of its chain: the least
+    /// highest-accepted slot of its unbroken promises. It is the least because
+    /// it can fall, when a new leader's log drops dead entries (hazard 24).
+    fn coverage(&self, now: Time, holds: impl Fn(ConfigId) -> bool) -> Option<(Time, Slot)> {
+        let live = |record: &&Record| now < record.expires && holds(record.config);
+        let newest = self.records.iter().rposition(|record| live(&record))?;
+        let mut expires = self.records[newest].expires;
+        let mut barrier = self.records[newest].barrier;
+        let mut index = newest;
+        // The chain goes back only through configurations that gave the key too:
+        // one that newly gave it began a new chain.
+        while index > 0 && self.records[index].joined && holds(self.records[index - 1].config) {
+            index -= 1;
+            expires = expires.max(self.records[index].expires);
+            barrier = barrier.min(self.records[index].barrier);
+        }
+        Some((expires, barrier))
+    }
+}

@@ -1,0 +1,1 @@
+//! Directed schedules for the promise engine.

@@ -1,0 +1,134 @@
+//! Time, and the only home of drift arithmetic.
+//!
+//! Clocks are not synchronised; only their *rates* are bounded: over any true
+//! interval `d` a clock advances between `d (1 - rho)` and `d (1 + rho)`. So a
+//! grantor that must outwait a span another clock measures stretches it by
+//! `(1 + rho) / (1 - rho)`, rounded up; a holder never stretches anything.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A reading of one replica's monotonic clock, in ns since its own epoch. The
+/// clock counts suspension. Readings of two replicas are never compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The clock's epoch.
+    pub const ZERO: Time = Time(0);
+    /// Later than any reading.
+    pub const MAX: Time = Time(u64::MAX);
+
+    /// The span since `earlier`; zero if that is not earlier.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, span: Duration) -> Time {
+        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_add(span))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Time;
+    fn sub(self, span: Duration) -> Time {
+        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_sub(span))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.6}s", self.0 as f64 / 1e9)
+    }
+}
+
+/// How far the rates of two clocks may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockBound {
+    /// The bound on the rate error, in parts per million (`rho` = 0.001 is 1000).
+    pub rho_ppm: u32,
+}
+
+impl ClockBound {
+    const MILLION: u128 = 1_000_000;
+
+    /// The largest bound that is accepted: at half the rate no lease makes sense.
+    pub const RHO_PPM_MAX: u32 = 500_000;
+
+    /// What this clock must count to be sure that a span measured by another
+    /// clock has passed there: `span (1 + rho) / (1 - rho)`, rounded up.
+    pub fn outwait(self, span: Duration) -> Duration {
+        let rho = u128::from(self.rho_ppm.min(Self::RHO_PPM_MAX));
+        let scaled = span.as_nanos() * (Self::MILLION + rho);
+        nanos(scaled.div_ceil(Self::MILLION - rho))
+    }
+
+    /// How long a grantor keeps a grant from *sending* a promise (§3.5, and
+    /// `2 rho t0` for the drift that accrues while a renewal's base ack ages):
+    /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`.
+    pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
+        let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
+        self.outwait(t_lease + t_guard + nanos(aged))
+    }
+
+    /// How long a grantor keeps a grant from receiving the ack of its latest
+    /// promise: `t_lease (1 + rho) / (1 - rho)`.
+    pub fn keep_from_ack(self, t_lease: Duration) -> Duration {
+        self.outwait(t_lease)
+    }
+}
+
+fn nanos(value: u128) -> Duration {
+    Duration::from_nanos(u64::try_from(value).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: ClockBound = ClockBound { rho_ppm: 1000 };
+
+    #[test]
+    fn outwaiting_covers_the_fastest_waiter_and_the_slowest_holder() {
+        // The waiter's clock runs fast (1 + rho), the holder's slow (1 - rho).
+        for span_ns in [1u64, 999, 2_000_000_000, 86_400_000_000_000] {
+            let waited = BOUND.outwait(Duration::from_nanos(span_ns)).as_nanos() as f64;
+            let true_wait = waited / 1.001;
+            let true_span = span_ns as f64 / 0.999;
+            assert!(true_wait * (1.0 + 1e-12) >= true_span, "{span_ns}");
+        }
+    }
+
+    #[test]
+    fn a_perfect_clock_needs_no_stretch() {
+        let exact = ClockBound { rho_ppm: 0 };
+        let s = Duration::from_secs;
+        assert_eq!(exact.keep_from_send(s(2), s(2), s(4)), s(4));
+        assert_eq!(exact.keep_from_ack(s(2)), s(2));
+    }
+
+    #[test]
+    fn an_aged_ack_is_paid_for() {
+        let s = Duration::from_secs;
+        let fresh = BOUND.keep_from_send(s(2), s(2), Duration::ZERO);
+        let aged = BOUND.keep_from_send(s(2), s(2), s(4));
+        // 2 * 0.001 * 4 s = 8 ms, then stretched.
+        let expected = BOUND.outwait(Duration::from_millis(8));
+        assert!(
+            (aged - fresh).abs_diff(expected) <= Duration::from_nanos(2),
+            "rounding apart"
+        );
+    }
+
+    #[test]
+    fn far_ends_saturate() {
+        assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
+        assert_eq!(Time::ZERO - Duration::from_secs(1), Time::ZERO);
+    }
+}

@@ -1,0 +1,213 @@
+//! The small words every room shares. Newtypes, so that a slot is never taken
+//! for a round or a replica for a count.
+
+use std::fmt;
+
+/// A replica's index in the member list of its epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ReplicaId(pub u8);
+
+impl ReplicaId {
+    /// The index as a `usize`, for tables with one row a replica.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl fmt::Debug for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
+
+/// A set of replicas: one bit a replica, so at most 64 members.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ReplicaSet(pub u64);
+
+impl ReplicaSet {
+    /// Nobody.
+    pub const EMPTY: ReplicaSet = ReplicaSet(0);
+
+    /// The replicas `0..n`.
+    ///
+    /// # Panics
+    /// If `n > 64`.
+    pub fn all(n: usize) -> ReplicaSet {
+        assert!(n <= 64, "at most 64 replicas");
+        ReplicaSet(if n == 64 { u64::MAX } else { (1 << n) - 1 })
+    }
+
+    /// The set of one replica.
+    pub fn one(replica: ReplicaId) -> ReplicaSet {
+        ReplicaSet(1 << replica.0)
+    }
+
+    /// Whether `replica` is in the set.
+    pub fn contains(self, replica: ReplicaId) -> bool {
+        self.0 >> replica.0 & 1 == 1
+    }
+
+    /// Adds `replica`.
+    pub fn insert(&mut self, replica: ReplicaId) {
+        self.0 |= 1 << replica.0;
+    }
+
+    /// Removes `replica`.
+    pub fn remove(&mut self, replica: ReplicaId) {
+        self.0 &= !(1 << replica.0);
+    }
+
+    /// How many replicas are in the set.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether nobody is in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Members of either set.
+    pub fn union(self, other: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(self.0 | other.0)
+    }
+
+    /// Members of both sets.
+    pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(self.0 & other.0)
+    }
+
+    /// Members of this set that are not in `other`.
+    pub fn minus(self, other: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(self.0 & !other.0)
+    }
+
+    /// Whether every member of this set is in `other`.
+    pub fn is_subset(self, other: ReplicaSet) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// The members, in rising order.
+    pub fn iter(self) -> impl Iterator<Item = ReplicaId> {
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            (bits != 0).then(|| {
+                let next = bits.trailing_zeros() as u8;
+                bits &= bits - 1;
+                ReplicaId(next)
+            })
+        })
+    }
+}
+
+impl FromIterator<ReplicaId> for ReplicaSet {
+    fn from_iter<I: IntoIterator<Item = ReplicaId>>(replicas: I) -> Self {
+        let mut set = ReplicaSet::EMPTY;
+        replicas.into_iter().for_each(|replica| set.insert(replica));
+        set
+    }
+}
+
+impl fmt::Debug for ReplicaSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// A position in a log. The first entry is in slot 1; slot 0 is "before any".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Slot(pub u64);
+
+impl Slot {
+    /// Before the first entry.
+    pub const ZERO: Slot = Slot(0);
+
+    /// The slot after this one.
+    #[must_use]
+    pub fn next(self) -> Slot {
+        Slot(self.0 + 1)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{}", self.0)
+    }
+}
+
+/// A leader's term: compared by round, then by the replica that chose it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Ballot {
+    /// Rises with every attempt at leadership; 0 is "none yet".
+    pub round: u64,
+    /// Who leads in this ballot.
+    pub replica: ReplicaId,
+}
+
+impl Ballot {
+    /// Below every ballot that anybody proposes under.
+    pub const ZERO: Ballot = Ballot {
+        round: 0,
+        replica: ReplicaId(0),
+    };
+}
+
+impl fmt::Debug for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}.{}", self.round, self.replica.0)
+    }
+}
+
+/// A run of a replica: a durable counter, raised at every start. 0: not known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Incarnation(pub u64);
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "i{}", self.0)
+    }
+}
+
+/// A lease configuration, named by its slot in the configuration log. 0: the
+/// configuration before the first, under which nobody holds anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ConfigId(pub u64);
+
+impl fmt::Debug for ConfigId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.0)
+    }
+}
+
+/// The least number of replicas that any two such groups of `n` share a member.
+pub fn majority(n: usize) -> usize {
+    n / 2 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_behave_as_sets() {
+        let set: ReplicaSet = [ReplicaId(4), ReplicaId(0), ReplicaId(63)]
+            .into_iter()
+            .collect();
+        assert_eq!(set.len(), 3);
+        assert_eq!(set.iter().map(|r| r.0).collect::<Vec<_>>(), [0, 4, 63]);
+        assert!(ReplicaSet::one(ReplicaId(4)).is_subset(set));
+        assert!(!set.is_subset(ReplicaSet::all(63)));
+        assert!(set.is_subset(ReplicaSet::all(64)));
+        assert_eq!(
+            set.minus(ReplicaSet::all(5)),
+            ReplicaSet::one(ReplicaId(63))
+        );
+    }
+
+    #[test]
+    fn two_majorities_always_meet() {
+        for n in 1..=64 {
+            assert!(2 * majority(n) > n && 2 * (majority(n) - 1) <= n, "n = {n}");
+        }
+    }
+}
