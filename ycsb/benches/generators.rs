@@ -1,0 +1,42 @@
+//! What one draw costs: the simulator makes hundreds of millions of them.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use ycsb::generator::{Permutation, Random, Scrambled, ZipfExact, Zipfian};
+use ycsb::{Popularity, SiteStream};
+
+fn draws(c: &mut Criterion) {
+    let mut random = Random::new(1, &[]);
+    let zipfian = Zipfian::new(0, 100_000, 0.99);
+    c.bench_function("zipfian (formula)", |b| {
+        b.iter(|| zipfian.draw(&mut random))
+    });
+    let scrambled = Scrambled::new(0, 100_000);
+    c.bench_function("zipfian (scrambled)", |b| {
+        b.iter(|| scrambled.draw(&mut random))
+    });
+    let exact = ZipfExact::new(100_000, 0.99);
+    c.bench_function("zipfian_exact", |b| b.iter(|| exact.draw(&mut random)));
+    let order = Permutation::new(100_000, 1);
+    let mut index = 0;
+    c.bench_function("permutation", |b| {
+        b.iter(|| {
+            index = (index + 1) % 100_000;
+            order.apply(black_box(index))
+        })
+    });
+    let mut stream = SiteStream::new(100_000, Popularity::Zipf(0.99), 0.9, 1, 1, 1);
+    c.bench_function("site stream", |b| b.iter(|| stream.next()));
+}
+
+fn set_up(c: &mut Criterion) {
+    c.bench_function("zipfian of a billion, set-up", |b| {
+        b.iter(|| Zipfian::new(0, black_box(1_000_000_000), 0.99))
+    });
+    c.bench_function("zipfian_exact of a billion, set-up", |b| {
+        b.iter(|| ZipfExact::new(black_box(1_000_000_000), 0.99))
+    });
+}
+
+criterion_group!(benches, draws, set_up);
+criterion_main!(benches);

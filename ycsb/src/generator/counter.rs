@@ -1,0 +1,172 @@
+//! Counters that the tasks of a run share: which record is inserted next, and up
+//! to which record all insertions have been answered.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Hands out consecutive numbers.
+#[derive(Debug)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Starts at `first`.
+    pub fn new(first: u64) -> Self {
+        Counter(AtomicU64::new(first))
+    }
+
+    /// The next number.
+    pub fn take(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Numbers `first..=last`, in order and again from the start.
+#[derive(Debug)]
+pub struct Sequential {
+    counter: Counter,
+    first: u64,
+    count: u64,
+}
+
+impl Sequential {
+    /// Cycles through `count` numbers from `first` on; `count` 0 counts as 1.
+    pub fn new(first: u64, count: u64) -> Self {
+        Sequential {
+            counter: Counter::new(0),
+            first,
+            count: count.max(1),
+        }
+    }
+
+    /// The next number.
+    pub fn take(&self) -> u64 {
+        self.first + self.counter.take() % self.count
+    }
+}
+
+/// Insertions that may be unanswered at a time, counted from the oldest.
+const WINDOW: u64 = 1 << 20;
+
+/// More than 2^20 insertions stand between the oldest unanswered and this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
+pub struct TooManyPending;
+
+/// Hands out record numbers for insertion and knows the highest number below
+/// which every insertion has been answered, so that readers ask only for
+/// records that are there.
+#[derive(Debug)]
+pub struct AcknowledgedCounter {
+    next: AtomicU64,
+    acknowledged: Mutex<Acknowledged>,
+    /// Copy of `Acknowledged::below`, read without the lock on every draw.
+    below: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Acknowledged {
+    /// Every number below this one has been acknowledged.
+    below: u64,
+    /// Bit `n % WINDOW`: `n` was acknowledged; only for `n` in `below..below + WINDOW`.
+    window: Vec<u64>,
+}
+
+impl AcknowledgedCounter {
+    /// Starts at `first`; everything below it counts as acknowledged.
+    pub fn new(first: u64) -> Self {
+        AcknowledgedCounter {
+            next: AtomicU64::new(first),
+            acknowledged: Mutex::new(Acknowledged {
+                below: first,
+                window: vec![0; (WINDOW / 64) as usize],
+            }),
+            below: AtomicU64::new(first),
+        }
+    }
+
+    /// The next record number to insert.
+    pub fn take(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The number of records that are there: all below it are acknowledged.
+    pub fn below(&self) -> u64 {
+        self.below.load(Ordering::Acquire)
+    }
+
+    /// Notes that the insertion of `number` has been answered.
+    pub fn acknowledge(&self, number: u64) -> Result<(), TooManyPending> {
+        // A poisoned lock means that another task panicked: the counter itself
+        // is consistent after every statement below.
+        let mut state = match self.acknowledged.lock() {
+            Ok(state) => state,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        if number >= state.below + WINDOW {
+            return Err(TooManyPending);
+        }
+        if number >= state.below {
+            state.note(number);
+            self.below.store(state.below, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Acknowledged {
+    fn note(&mut self, number: u64) {
+        let (word, bit) = position(number);
+        self.window[word] |= bit;
+        loop {
+            let (word, bit) = position(self.below);
+            if self.window[word] & bit == 0 {
+                return;
+            }
+            self.window[word] &= !bit;
+            self.below += 1;
+        }
+    }
+}
+
+fn position(number: u64) -> (usize, u64) {
+    let slot = number % WINDOW;
+    ((slot / 64) as usize, 1 << (slot % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_hand_out_consecutive_numbers() {
+        let counter = Counter::new(5);
+        assert_eq!([counter.take(), counter.take()], [5, 6]);
+        let sequential = Sequential::new(10, 3);
+        let taken: Vec<_> = (0..5).map(|_| sequential.take()).collect();
+        assert_eq!(taken, [10, 11, 12, 10, 11]);
+    }
+
+    #[test]
+    fn a_gap_holds_the_limit_back_until_it_closes() {
+        let counter = AcknowledgedCounter::new(100);
+        let taken: Vec<_> = (0..3).map(|_| counter.take()).collect();
+        assert_eq!(taken, [100, 101, 102]);
+        counter.acknowledge(102).unwrap();
+        counter.acknowledge(101).unwrap();
+        assert_eq!(counter.below(), 100, "100 is still unanswered");
+        counter.acknowledge(100).unwrap();
+        assert_eq!(counter.below(), 103);
+        counter.acknowledge(100).unwrap();
+        assert_eq!(counter.below(), 103, "a second acknowledgement is nothing");
+    }
+
+    #[test]
+    fn the_window_is_bounded_and_reusable() {
+        let counter = AcknowledgedCounter::new(0);
+        assert_eq!(counter.acknowledge(WINDOW), Err(TooManyPending));
+        for number in 0..WINDOW + 200 {
+            counter.acknowledge(number).unwrap();
+        }
+        assert_eq!(counter.below(), WINDOW + 200);
+    }
+}

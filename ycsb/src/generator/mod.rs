@@ -1,0 +1,29 @@
+//! Number generators: which record is asked for, how long a field or a scan is.
+//!
+//! Pure: every draw takes its randomness from a [`Random`] that the caller
+//! seeded, so that equal seeds give equal workloads on every machine. The
+//! generators that bear YCSB's names compute YCSB's formulas, as its code has
+//! them; [`ZipfExact`] and [`Permutation`] are additions that the paper's
+//! experiments need.
+
+mod counter;
+mod discrete;
+mod fnv;
+mod histogram;
+mod latest;
+mod permutation;
+mod random;
+mod simple;
+mod zipf_exact;
+mod zipfian;
+
+pub use counter::{AcknowledgedCounter, Counter, Sequential, TooManyPending};
+pub use discrete::Discrete;
+pub use fnv::fnv_hash;
+pub use histogram::{HistogramError, LengthHistogram};
+pub use latest::Latest;
+pub use permutation::Permutation;
+pub use random::Random;
+pub use simple::{Exponential, Hotspot, Uniform};
+pub use zipf_exact::ZipfExact;
+pub use zipfian::{SCRAMBLED_ITEMS, SCRAMBLED_ZETAN, Scrambled, ZIPFIAN_CONSTANT, Zipfian, zeta};

@@ -1,0 +1,129 @@
+//! The distributions that need no more than a line of arithmetic.
+
+use super::Random;
+
+/// Every number of a range is equally likely.
+#[derive(Clone, Copy, Debug)]
+pub struct Uniform {
+    first: u64,
+    count: u64,
+}
+
+impl Uniform {
+    /// Draws from `first..first + count`; `count` 0 counts as 1.
+    pub fn new(first: u64, count: u64) -> Self {
+        Uniform {
+            first,
+            count: count.max(1),
+        }
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        self.first + random.below(self.count)
+    }
+}
+
+/// A share of the operations goes to a share of the records, the first ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Hotspot {
+    hot: Uniform,
+    cold: Uniform,
+    hot_share: f64,
+}
+
+impl Hotspot {
+    /// Of `first..first + count`, the first `data_fraction` is asked for with
+    /// probability `operation_fraction`. A set that is empty is never asked for.
+    pub fn new(first: u64, count: u64, data_fraction: f64, operation_fraction: f64) -> Self {
+        let hot = (count as f64 * data_fraction) as u64;
+        let cold = count.saturating_sub(hot);
+        Hotspot {
+            hot: Uniform::new(first, hot),
+            cold: Uniform::new(first + hot, cold),
+            hot_share: match (hot, cold) {
+                (0, _) => 0.0,
+                (_, 0) => 1.0,
+                _ => operation_fraction,
+            },
+        }
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        if random.unit() < self.hot_share {
+            self.hot.draw(random)
+        } else {
+            self.cold.draw(random)
+        }
+    }
+}
+
+/// Exponentially distributed distances, the small ones most likely.
+#[derive(Clone, Copy, Debug)]
+pub struct Exponential {
+    rate: f64,
+}
+
+impl Exponential {
+    /// `percentile` percent of the draws are below `range`.
+    pub fn new(percentile: f64, range: f64) -> Self {
+        Exponential {
+            rate: -(1.0 - percentile / 100.0).ln() / range,
+        }
+    }
+
+    /// The next distance, rounded down.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        // 1 - u is in (0, 1]: the logarithm is finite.
+        (-(1.0 - random.unit()).ln() / self.rate) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uniform_keeps_to_its_range() {
+        let mut random = Random::new(1, &[]);
+        let uniform = Uniform::new(10, 5);
+        let mut seen = [false; 5];
+        for _ in 0..200 {
+            seen[(uniform.draw(&mut random) - 10) as usize] = true;
+        }
+        assert_eq!(seen, [true; 5]);
+    }
+
+    #[test]
+    fn hotspot_sends_its_share_to_the_hot_set() {
+        let mut random = Random::new(2, &[]);
+        let hotspot = Hotspot::new(100, 1_000, 0.2, 0.8);
+        let draws: Vec<_> = (0..100_000).map(|_| hotspot.draw(&mut random)).collect();
+        assert!(draws.iter().all(|key| (100..1_100).contains(key)));
+        let hot = draws.iter().filter(|&&key| key < 300).count();
+        assert!((79_500..80_500).contains(&hot), "{hot}");
+    }
+
+    #[test]
+    fn a_hotspot_of_nothing_or_of_everything_is_uniform() {
+        let mut random = Random::new(3, &[]);
+        for fraction in [0.0, 1.0] {
+            let hotspot = Hotspot::new(0, 10, fraction, 0.5);
+            assert!((0..1_000).all(|_| hotspot.draw(&mut random) < 10));
+        }
+    }
+
+    #[test]
+    fn exponential_meets_its_percentile() {
+        let mut random = Random::new(4, &[]);
+        let exponential = Exponential::new(95.0, 857.0);
+        let below = (0..100_000)
+            .filter(|_| exponential.draw(&mut random) < 857)
+            .count();
+        assert!((94_700..95_300).contains(&below), "{below}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The stream of requests of one client in the paper's experiments: reads and
+//! updates, with keys by Zipf's law over a different permutation of the keys at
+//! each site (section 6). Pure and fast: the simulator draws millions of them.
+
+use crate::generator::{Permutation, Random, ZipfExact};
+use crate::sample::OpKind;
+
+/// How popular the keys are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Popularity {
+    /// All alike.
+    Uniform,
+    /// By Zipf's law with this constant, over exactly the keys there are.
+    Zipf(f64),
+}
+
+/// An endless, reproducible stream of requests.
+#[derive(Clone, Debug)]
+pub struct SiteStream {
+    zipf: Option<ZipfExact>,
+    order: Permutation,
+    seed: u64,
+    reads: f64,
+    random: Random,
+}
+
+impl SiteStream {
+    /// The stream of client number `client` at site number `site`: keys are in
+    /// `0..keys`, and the share `reads` of the requests are reads. Clients of a
+    /// site share its order of popularity; `seed` changes everything.
+    ///
+    /// # Panics
+    /// If there are no keys, or Zipf's constant is negative.
+    pub fn new(
+        keys: u64,
+        popularity: Popularity,
+        reads: f64,
+        site: u64,
+        client: u64,
+        seed: u64,
+    ) -> Self {
+        assert!(keys > 0, "a stream needs keys");
+        SiteStream {
+            zipf: match popularity {
+                Popularity::Uniform => None,
+                Popularity::Zipf(theta) => Some(ZipfExact::new(keys, theta)),
+            },
+            order: site_order(keys, site, seed),
+            seed,
+            reads,
+            random: Random::new(seed, &[STREAM_REQUESTS, site, client]),
+        }
+    }
+
+    /// What is asked next ([`OpKind::Read`] or [`OpKind::Update`]), and of which key.
+    #[inline]
+    #[allow(clippy::should_implement_trait, reason = "the stream has no end")]
+    pub fn next(&mut self) -> (OpKind, u64) {
+        let kind = if self.random.unit() < self.reads {
+            OpKind::Read
+        } else {
+            OpKind::Update
+        };
+        let rank = match &self.zipf {
+            Some(zipf) => zipf.draw(&mut self.random),
+            None => self.random.below(self.order.len()),
+        };
+        (kind, self.order.apply(rank))
+    }
+
+    /// From now on, the popular keys are those of `site`: a workload that moves.
+    pub fn move_to(&mut self, site: u64) {
+        self.order = site_order(self.order.len(), site, self.seed);
+    }
+
+    /// The key of popularity rank `rank`, 0 being the hottest.
+    ///
+    /// # Panics
+    /// If `rank` is not below the number of keys.
+    pub fn key_of_rank(&self, rank: u64) -> u64 {
+        self.order.apply(rank)
+    }
+
+    /// The popularity rank of `key`.
+    ///
+    /// # Panics
+    /// If `key` is not below the number of keys.
+    pub fn rank_of_key(&self, key: u64) -> u64 {
+        self.order.invert(key)
+    }
+
+    /// The probability that a request asks for the key of popularity rank `rank`.
+    pub fn probability(&self, rank: u64) -> f64 {
+        match &self.zipf {
+            Some(zipf) => zipf.probability(rank),
+            None if rank < self.order.len() => 1.0 / self.order.len() as f64,
+            None => 0.0,
+        }
+    }
+}
+
+/// First steps of the random streams' paths: each purpose has its own.
+const STREAM_REQUESTS: u64 = 1;
+const STREAM_ORDER: u64 = 2;
+
+/// The order of popularity at `site`, the same for `permutation=site` in a
+/// property file and for the experiments.
+pub(crate) fn site_order(keys: u64, site: u64, seed: u64) -> Permutation {
+    Permutation::new(keys, Random::new(seed, &[STREAM_ORDER, site]).bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(site: u64, client: u64) -> SiteStream {
+        SiteStream::new(100_000, Popularity::Zipf(0.99), 0.9, site, client, 7)
+    }
+
+    #[test]
+    fn streams_repeat_themselves_and_differ_between_clients() {
+        let draw = |mut stream: SiteStream| (0..50).map(|_| stream.next()).collect::<Vec<_>>();
+        assert_eq!(draw(stream(1, 2)), draw(stream(1, 2)));
+        assert_ne!(draw(stream(1, 2)), draw(stream(1, 3)));
+        assert_ne!(draw(stream(1, 2)), draw(stream(2, 2)));
+    }
+
+    #[test]
+    fn reads_and_the_hottest_key_get_their_shares() {
+        let mut stream = stream(3, 0);
+        let hottest = stream.key_of_rank(0);
+        assert_eq!(stream.rank_of_key(hottest), 0);
+        let draws: Vec<_> = (0..200_000).map(|_| stream.next()).collect();
+        let share = |n: usize| n as f64 / draws.len() as f64;
+        let reads = share(draws.iter().filter(|(k, _)| *k == OpKind::Read).count());
+        let hits = share(draws.iter().filter(|(_, key)| *key == hottest).count());
+        assert!((0.897..0.903).contains(&reads), "{reads}");
+        assert!((hits - stream.probability(0)).abs() < 0.002, "{hits}");
+        assert!((0.078..0.079).contains(&stream.probability(0)));
+    }
+
+    #[test]
+    fn clients_share_their_sites_order_and_sites_do_not() {
+        let ranks = |s: &SiteStream| (0..20).map(|r| s.key_of_rank(r)).collect::<Vec<_>>();
+        assert_eq!(ranks(&stream(1, 0)), ranks(&stream(1, 9)));
+        assert_ne!(ranks(&stream(1, 0)), ranks(&stream(2, 0)));
+        let mut moved = stream(1, 0);
+        moved.move_to(2);
+        assert_eq!(ranks(&moved), ranks(&stream(2, 0)));
+    }
+
+    #[test]
+    fn uniform_streams_have_no_favourite() {
+        let mut stream = SiteStream::new(10, Popularity::Uniform, 0.5, 0, 0, 1);
+        let mut counts = [0; 10];
+        for _ in 0..100_000 {
+            counts[stream.next().1 as usize] += 1;
+        }
+        assert!(
+            counts.iter().all(|n| (9_600..10_400).contains(n)),
+            "{counts:?}"
+        );
+        assert_eq!(stream.probability(3), 0.1);
+        assert_eq!(stream.probability(10), 0.0);
+    }
+}
