@@ -1,11 +1,19 @@
 //! The client protocol: messages generated from `proto/client.proto`, and the
 //! limits every decoder enforces before it allocates.
 
+mod codec;
+mod meaning;
+
 #[allow(missing_docs, clippy::all)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/leasehold.client.rs"));
 }
+pub use codec::{
+    FrameError, FrameReader, FrameWriter, MessageCodec, decode_greeting, encode_frame, hello,
+    split_frame,
+};
 pub use generated::*;
+pub use meaning::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, validate, validate_op};
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;

@@ -1,0 +1,112 @@
+//! Why an operation has no result, and what is known of it all the same: a
+//! history may only leave out a write that certainly did not take effect.
+
+use std::io;
+use std::time::Duration;
+
+use crate::wire::ErrorCode;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection could be made within the connect timeout.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// The address as it was given.
+        address: String,
+        /// What the operating system, or the handshake, said.
+        source: io::Error,
+    },
+    /// The server belongs to another cluster than the one asked for.
+    #[error("{address} is not of the cluster asked for: {message}")]
+    WrongCluster {
+        /// The address as it was given.
+        address: String,
+        /// The server's own words.
+        message: String,
+    },
+    /// No answer within the request timeout, retries included.
+    #[error("no answer within {after:?}{}", if *.sent { "; a write may have taken effect" } else { "; nothing was sent" })]
+    Timeout {
+        /// The request timeout.
+        after: Duration,
+        /// Whether any attempt has left, so that a write may have taken effect.
+        sent: bool,
+    },
+    /// The connection broke at every attempt; a write may have taken effect.
+    #[error("connection to {address} lost at each of {attempts} attempts, the last time: {reason}")]
+    Lost {
+        /// The address as it was given.
+        address: String,
+        /// How often the request was sent.
+        attempts: u32,
+        /// Why the last connection ended.
+        reason: String,
+    },
+    /// The server, or the check before sending, refused the command.
+    #[error("refused ({}): {message}", .code.as_str_name())]
+    Refused {
+        /// The kind of refusal.
+        code: ErrorCode,
+        /// What exactly is wrong.
+        message: String,
+        /// Whether earlier attempts had been sent, which may have taken effect.
+        resent: bool,
+    },
+    /// The server answered something that the protocol does not allow.
+    #[error("protocol violated by {address}: {message}")]
+    Protocol {
+        /// The address as it was given.
+        address: String,
+        /// What was found instead of what.
+        message: String,
+    },
+    /// The client was closed before the answer came.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl Error {
+    /// Whether a write that ended so may have taken effect, now or later. False
+    /// means that it has not and never will.
+    pub fn may_have_taken_effect(&self) -> bool {
+        match self {
+            Error::Connect { .. } | Error::WrongCluster { .. } => false,
+            Error::Timeout { sent, .. } => *sent,
+            Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
+            Error::Refused { code, resent, .. } => match code {
+                ErrorCode::Internal | ErrorCode::Unavailable => true,
+                ErrorCode::SessionExpired => *resent,
+                ErrorCode::BadRequest
+                | ErrorCode::TooLarge
+                | ErrorCode::NotARecord
+                | ErrorCode::WrongCluster => false,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_certainly_did_nothing_may_be_left_out_of_a_history() {
+        let timeout = |sent| Error::Timeout {
+            after: Duration::from_secs(1),
+            sent,
+        };
+        let refused = |code, resent| Error::Refused {
+            code,
+            message: String::new(),
+            resent,
+        };
+        assert!(timeout(true).may_have_taken_effect());
+        assert!(!timeout(false).may_have_taken_effect());
+        assert!(refused(ErrorCode::Unavailable, false).may_have_taken_effect());
+        assert!(refused(ErrorCode::SessionExpired, true).may_have_taken_effect());
+        assert!(!refused(ErrorCode::SessionExpired, false).may_have_taken_effect());
+        assert!(!refused(ErrorCode::NotARecord, true).may_have_taken_effect());
+        assert!(Error::Closed.may_have_taken_effect());
+    }
+}

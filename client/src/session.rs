@@ -1,0 +1,117 @@
+//! Sessions: what makes a write happen once however often it is sent.
+//!
+//! A command that is sent again keeps its (client, sequence), under which the
+//! replicas store its result. They may forget a result only when the client will
+//! not ask for it again, which it says with a low-water mark: every sequence below
+//! it is settled, that is answered or given up. A given-up write that arrives
+//! after its mark is refused, which is as good as never having arrived.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+
+/// The identity of one write, the same at all its attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub client: u64,
+    pub sequence: u64,
+    pub acked_below: u64,
+}
+
+/// Issues tickets, and keeps the low-water mark.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Never 0, which means "no session" on the wire.
+    client: u64,
+    /// The sequence of the next write; the first is 1.
+    next: u64,
+    /// Issued and not settled; all below `next`.
+    outstanding: BTreeSet<u64>,
+}
+
+impl Session {
+    pub fn new() -> Self {
+        Session {
+            client: random_u64().max(1),
+            next: 1,
+            outstanding: BTreeSet::new(),
+        }
+    }
+
+    pub fn issue(&mut self) -> Ticket {
+        let sequence = self.next;
+        self.next += 1;
+        self.outstanding.insert(sequence);
+        Ticket {
+            client: self.client,
+            sequence,
+            acked_below: *self.outstanding.first().unwrap_or(&sequence),
+        }
+    }
+
+    /// The ticket will not be used again. Tickets of an earlier session are
+    /// nothing to this one.
+    pub fn settle(&mut self, ticket: Ticket) {
+        if ticket.client == self.client {
+            self.outstanding.remove(&ticket.sequence);
+        }
+    }
+
+    /// Starts over under a new identity, unless someone else has since `ticket`
+    /// was issued. Writes in flight keep the identity that they were sent with.
+    pub fn renew(&mut self, ticket: Ticket) {
+        if ticket.client == self.client {
+            *self = Session::new();
+        }
+    }
+}
+
+/// Randomness for identities and for spreading retries; the standard library
+/// seeds it from the operating system.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_stops_below_the_oldest_write_that_is_not_settled() {
+        let mut session = Session::new();
+        let tickets: Vec<Ticket> = (0..4).map(|_| session.issue()).collect();
+        let sequences: Vec<u64> = tickets.iter().map(|t| t.sequence).collect();
+        assert_eq!(sequences, [1, 2, 3, 4]);
+        assert!(tickets.iter().all(|t| t.client != 0 && t.acked_below == 1));
+
+        session.settle(tickets[1]);
+        assert_eq!(session.issue().acked_below, 1, "1 is still in flight");
+        session.settle(tickets[0]);
+        assert_eq!(session.issue().acked_below, 3);
+    }
+
+    #[test]
+    fn a_write_alone_marks_all_before_it_as_settled() {
+        let mut session = Session::new();
+        for sequence in 1..5 {
+            let ticket = session.issue();
+            assert_eq!((ticket.sequence, ticket.acked_below), (sequence, sequence));
+            session.settle(ticket);
+        }
+    }
+
+    #[test]
+    fn a_session_is_renewed_once_for_all_its_refused_writes() {
+        let mut session = Session::new();
+        let (one, two) = (session.issue(), session.issue());
+        session.renew(one);
+        let renewed = session.issue();
+        assert_ne!(renewed.client, one.client);
+        assert_eq!(renewed.sequence, 1);
+
+        session.renew(two);
+        session.settle(two);
+        let next = session.issue();
+        assert_eq!(next.client, renewed.client);
+        assert_eq!((next.sequence, next.acked_below), (2, 1));
+    }
+}
