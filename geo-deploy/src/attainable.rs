@@ -1,0 +1,281 @@
+//! What learning allows: the share of reads that perfect bookkeeping would have
+//! served locally.
+//!
+//! A replica cannot hold a key because of a read that has not happened yet, so
+//! even a strategy that knows every past read at once, and changes holders
+//! without delay, misses the first reads of every key. This computes that
+//! ceiling for the operations of one run, in their order: the policy of `quorum`
+//! (the leader and the N/2 others that have read the key most, filled with the
+//! replicas nearest to the leader), with every key that nobody has read held by
+//! the leader and the N/2 nearest to it. A run is judged against its own
+//! ceiling, not against one for another number of requests.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::bound::{Bounds, Replies, SiteSet};
+use crate::topology::Topology;
+
+/// One operation, in order of issue over all sites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// Where it was issued: a site's index in the topology.
+    pub site: usize,
+    /// A read, or else a write.
+    pub is_read: bool,
+    /// Its key's number.
+    pub key: u64,
+    /// Whether it belongs to the measured phase. Earlier ones only teach.
+    pub measured: bool,
+}
+
+/// What perfect bookkeeping would have reached; shares from 0 to 1, per site,
+/// 0 where nothing was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attainable {
+    /// Share of the site's reads that it would have served itself.
+    pub local_reads: Vec<f64>,
+    /// Share of the site's writes within 1 ms of their leader-lease bound.
+    pub writes_at_minimum: Vec<f64>,
+}
+
+/// Writes this much above their leader-lease bound, in ms, still count as at it.
+pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
+
+#[derive(Clone, Copy, Default)]
+struct Share {
+    good: u64,
+    all: u64,
+}
+
+impl Share {
+    fn count(&mut self, good: bool) {
+        self.good += u64::from(good);
+        self.all += 1;
+    }
+
+    fn value(self) -> f64 {
+        match self.all {
+            0 => 0.0,
+            all => self.good as f64 / all as f64,
+        }
+    }
+}
+
+/// The ceiling of a run whose operations were `stream`, led from site `leader`.
+///
+/// # Panics
+/// If `leader` or an operation's site is not in the topology.
+pub fn attainable(
+    topology: &Topology,
+    leader: usize,
+    stream: impl IntoIterator<Item = Issued>,
+) -> Attainable {
+    let mut ledger = Ledger::new(topology, leader);
+    let mut reads = vec![Share::default(); topology.len()];
+    let mut writes = vec![Share::default(); topology.len()];
+    for op in stream {
+        if op.measured {
+            let holders = ledger.holders(op.key);
+            match op.is_read {
+                true => reads[op.site].count(holders.contains(op.site)),
+                false => writes[op.site].count(ledger.at_minimum(op.site, holders)),
+            }
+        }
+        if op.is_read {
+            ledger.count(op.key, op.site);
+        }
+    }
+    Attainable {
+        local_reads: reads.into_iter().map(Share::value).collect(),
+        writes_at_minimum: writes.into_iter().map(Share::value).collect(),
+    }
+}
+
+/// Every read so far, and the holders that follow from it.
+struct Ledger<'a> {
+    bounds: Bounds<'a>,
+    n: usize,
+    leader: usize,
+    /// The other sites, nearest to the leader first: fills, and breaks ties.
+    nearest: Vec<usize>,
+    /// Where each key's counts begin in `counts`.
+    rows: HashMap<u64, usize, FixedState>,
+    counts: Vec<u32>,
+    /// Whether writes at a site stay at their minimum, by site and holders.
+    minimum: HashMap<(usize, SiteSet), bool, FixedState>,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(topology: &'a Topology, leader: usize) -> Ledger<'a> {
+        Ledger {
+            bounds: Bounds::new(topology, leader),
+            n: topology.len(),
+            leader,
+            nearest: topology.nearest_to(leader),
+            rows: HashMap::default(),
+            counts: Vec::new(),
+            minimum: HashMap::default(),
+        }
+    }
+
+    fn holders(&self, key: u64) -> SiteSet {
+        let mut ranked = self.nearest.clone();
+        if let Some(&row) = self.rows.get(&key) {
+            // Stable: among equals, and so among those that never read, the nearest first.
+            ranked.sort_by_key(|&site| std::cmp::Reverse(self.counts[row + site]));
+        }
+        ranked
+            .into_iter()
+            .take(self.n / 2)
+            .chain([self.leader])
+            .collect()
+    }
+
+    fn count(&mut self, key: u64, site: usize) {
+        let row = *self.rows.entry(key).or_insert_with(|| {
+            self.counts.resize(self.counts.len() + self.n, 0);
+            self.counts.len() - self.n
+        });
+        self.counts[row + site] += 1;
+    }
+
+    fn at_minimum(&mut self, site: usize, holders: SiteSet) -> bool {
+        let bounds = self.bounds;
+        *self.minimum.entry((site, holders)).or_insert_with(|| {
+            let bound = bounds.write_ms(site, holders, Replies::LeaderAndOrigin);
+            bound <= bounds.write_min_ms(site) + AT_MINIMUM_SLACK_MS
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::seq::SliceRandom;
+    use rand::{RngExt, SeedableRng};
+    use rand_pcg::Pcg64Mcg;
+
+    const CA: usize = 1;
+
+    fn read(site: usize, key: u64) -> Issued {
+        Issued {
+            site,
+            is_read: true,
+            key,
+            measured: true,
+        }
+    }
+
+    #[test]
+    fn unread_keys_are_held_near_the_leader() {
+        let paper = Topology::paper();
+        // One first read each, of different keys.
+        let found = attainable(&paper, CA, (0..5).map(|site| read(site, site as u64)));
+        assert_eq!(found.local_reads, [0.0, 1.0, 1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_read_does_not_count_for_itself() {
+        let paper = Topology::paper();
+        let found = attainable(&paper, CA, [read(0, 7), read(0, 7), read(0, 7)]);
+        assert_eq!(found.local_reads[0], 2.0 / 3.0);
+    }
+
+    #[test]
+    fn who_reads_more_displaces_the_near() {
+        let paper = Topology::paper();
+        // JP and IRL have read key 7, so OR and VA no longer hold it.
+        let found = attainable(&paper, CA, [read(0, 7), read(4, 7), read(2, 7), read(3, 7)]);
+        assert_eq!(found.local_reads, [0.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn writes_are_judged_by_the_holders_of_their_time() {
+        let paper = Topology::paper();
+        let write = |site| Issued {
+            is_read: false,
+            ..read(site, 7)
+        };
+        let found = attainable(&paper, CA, [write(3), read(4, 7), write(3), write(0)]);
+        // VA: at the minimum while near holders have the key, not once IRL has it.
+        assert_eq!(found.writes_at_minimum, [0.0, 0.0, 0.0, 0.5, 0.0]);
+    }
+
+    #[test]
+    fn warm_up_teaches_and_is_not_counted() {
+        let paper = Topology::paper();
+        let taught = Issued {
+            measured: false,
+            ..read(0, 7)
+        };
+        let found = attainable(&paper, CA, [taught, read(0, 7)]);
+        assert_eq!(found.local_reads[0], 1.0);
+    }
+
+    /// The paper's workload: Zipf 0.99 over 100,000 keys, another permutation at
+    /// each site, ten clients a site taking turns.
+    fn paper_stream(reads: f64, requests: u64, warmup: u64) -> impl Iterator<Item = Issued> {
+        const KEYS: usize = 100_000;
+        let mut rng = Pcg64Mcg::seed_from_u64(1);
+        let mut sum = 0.0;
+        let cdf: Vec<f64> = (1..=KEYS)
+            .map(|rank| {
+                sum += (rank as f64).powf(-0.99);
+                sum
+            })
+            .collect();
+        let order: Vec<Vec<u64>> = (0..5)
+            .map(|_| {
+                let mut keys: Vec<u64> = (0..KEYS as u64).collect();
+                keys.shuffle(&mut rng);
+                keys
+            })
+            .collect();
+        (0..requests * 10).flat_map(move |turn| {
+            let ops: Vec<Issued> = (0..5)
+                .map(|site| {
+                    let drawn = rng.random::<f64>() * sum;
+                    let rank = cdf.partition_point(|&below| below < drawn);
+                    Issued {
+                        site,
+                        is_read: rng.random::<f64>() < reads,
+                        key: order[site][rank.min(KEYS - 1)],
+                        measured: turn / 10 >= warmup,
+                    }
+                })
+                .collect();
+            ops
+        })
+    }
+
+    fn assert_points(found: &[f64], expected: [f64; 5]) {
+        for (site, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let points = found * 100.0;
+            assert!(
+                (points - expected).abs() <= 1.0,
+                "site {site}: {points:.1}, expected {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn paper_budget_one_to_one() {
+        let paper = Topology::paper();
+        let found = attainable(&paper, CA, paper_stream(0.5, 10_000, 5_000));
+        assert_points(&found.local_reads, [75.0, 100.0, 99.0, 94.0, 74.0]);
+        let minimum = found.writes_at_minimum.iter().sum::<f64>() / 5.0 * 100.0;
+        assert!(
+            (minimum - 60.0).abs() <= 2.0,
+            "writes at the minimum: {minimum:.1}"
+        );
+    }
+
+    #[test]
+    fn paper_budget_nine_to_one() {
+        let paper = Topology::paper();
+        let found = attainable(&paper, CA, paper_stream(0.9, 10_000, 5_000));
+        assert_points(&found.local_reads, [79.0, 100.0, 98.0, 93.0, 79.0]);
+    }
+}

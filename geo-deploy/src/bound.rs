@@ -1,0 +1,233 @@
+//! What no implementation can beat: the latency that distance alone costs.
+//!
+//! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
+//!
+//! - A write reaches the leader after `d(o, L)`. Acceptor `i` has it `d(L, i)`
+//!   later, and its reply is at the origin another `d(i, o)` later, if acceptors
+//!   reply to the origin (Castro's optimization, §4). The write commits when a
+//!   majority that contains the leader *and* every holder has replied:
+//!   `d(o, L) + min over majorities Q with L in Q of max over i in Q + H of
+//!   d(L, i) + d(i, o)`.
+//! - Without it the replies go to the leader, which tells the origin:
+//!   `d(o, L) + min over Q of max over i in Q + H of 2 d(L, i) + d(L, o)`.
+//! - An origin with Castro's optimization hears the leader's news too. That is
+//!   earlier only where a detour is shorter than the direct way, so the bound
+//!   is the smaller of the two.
+//! - A read costs the round trip to the nearest holder, and nothing at a holder.
+//!
+//! Clients add the round trip within their site, disks a fraction of a
+//! millisecond; neither is in these figures.
+
+use crate::topology::Topology;
+
+/// A set of sites by their index in the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, PartialOrd, Ord, Hash)]
+pub struct SiteSet(pub u64);
+
+impl SiteSet {
+    /// No site.
+    pub const EMPTY: SiteSet = SiteSet(0);
+
+    /// One site.
+    pub fn one(site: usize) -> SiteSet {
+        SiteSet(1 << site)
+    }
+
+    /// The first `n` sites, `n` at most 64.
+    pub fn all(n: usize) -> SiteSet {
+        SiteSet(u64::MAX.checked_shr(64 - n as u32).unwrap_or(0))
+    }
+
+    /// Whether `site` is in the set.
+    pub fn contains(self, site: usize) -> bool {
+        self.0 >> site & 1 == 1
+    }
+
+    /// The sites, rising.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |&site| self.contains(site))
+    }
+}
+
+impl FromIterator<usize> for SiteSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(sites: I) -> SiteSet {
+        SiteSet(sites.into_iter().fold(0, |set, site| set | 1 << site))
+    }
+}
+
+/// To whom acceptors reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// To the leader and to the origin (Castro's optimization).
+    LeaderAndOrigin,
+    /// To the leader, which tells the origin.
+    LeaderOnly,
+}
+
+/// The bounds of one topology under one leader.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    topology: &'a Topology,
+    leader: usize,
+}
+
+impl<'a> Bounds<'a> {
+    /// Bounds with the replica at site `leader` leading.
+    ///
+    /// # Panics
+    /// If the topology has no such site.
+    pub fn new(topology: &'a Topology, leader: usize) -> Bounds<'a> {
+        assert!(leader < topology.len(), "leader {leader} is not a site");
+        Bounds { topology, leader }
+    }
+
+    /// Least latency in ms of a write of a key held by `holders`, by a client at `origin`.
+    pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
+        let forward = self.one_way_ms(origin, self.leader);
+        let told = forward + self.gather_ms(self.leader, holders);
+        match replies {
+            Replies::LeaderOnly => forward + told,
+            Replies::LeaderAndOrigin => forward + told.min(self.gather_ms(origin, holders)),
+        }
+    }
+
+    /// The least any strategy allows a write at `origin`: the leader alone holds the key.
+    pub fn write_min_ms(&self, origin: usize) -> f64 {
+        let alone = SiteSet::one(self.leader);
+        self.write_ms(origin, alone, Replies::LeaderAndOrigin)
+    }
+
+    /// Least latency in ms of a read at `origin`: 0 at a holder, else the round
+    /// trip to the nearest one; `None` if nobody holds the key.
+    pub fn read_ms(&self, origin: usize, holders: SiteSet) -> Option<f64> {
+        if holders.contains(origin) {
+            return Some(0.0);
+        }
+        let distances = holders.iter().map(|h| self.topology.rtt_ms(origin, h));
+        distances.min_by(f64::total_cmp)
+    }
+
+    /// From the leader's sending of the Accepts until enough replies are at `collector`.
+    fn gather_ms(&self, collector: usize, holders: SiteSet) -> f64 {
+        let n = self.topology.len();
+        let arrival = |i| self.one_way_ms(self.leader, i) + self.one_way_ms(i, collector);
+        let mut others: Vec<f64> = (0..n).filter(|&i| i != self.leader).map(arrival).collect();
+        others.sort_by(f64::total_cmp);
+        // The best majority: the leader and the n/2 others that are heard first.
+        let majority = others.iter().copied().take(n / 2);
+        let demanded = holders.iter().filter(|&i| i < n).map(arrival);
+        majority
+            .chain(demanded)
+            .fold(arrival(self.leader), f64::max)
+    }
+
+    fn one_way_ms(&self, a: usize, b: usize) -> f64 {
+        if a == b {
+            return 0.0;
+        }
+        self.topology.rtt_ms(a, b) / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn paper_table() {
+        let paper = Topology::paper();
+        let bounds = Bounds::new(&paper, paper.index("CA").unwrap());
+        let lines = include_str!("testdata/bounds.txt").lines();
+        let mut checked = 0;
+        for line in lines.filter(|line| !line.starts_with('#')) {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let holders = match cells[0] {
+                "all" => SiteSet::all(5),
+                names => names.split('+').map(|s| paper.index(s).unwrap()).collect(),
+            };
+            let replies = match cells[1] {
+                "yes" => Replies::LeaderAndOrigin,
+                _ => Replies::LeaderOnly,
+            };
+            for (origin, expected) in cells[2..].iter().enumerate() {
+                let expected: f64 = expected.parse().unwrap();
+                let found = bounds.write_ms(origin, holders, replies);
+                assert_eq!(found, expected, "{line}, write at {origin}");
+                checked += 1;
+            }
+        }
+        assert_eq!(checked, 30);
+    }
+
+    #[test]
+    fn reads_cost_the_way_to_the_nearest_holder() {
+        let paper = Topology::paper();
+        let bounds = Bounds::new(&paper, 1);
+        let holders: SiteSet = [1, 2, 3].into_iter().collect();
+        assert_eq!(bounds.read_ms(4, holders), Some(92.0));
+        assert_eq!(bounds.read_ms(0, holders), Some(120.0));
+        assert_eq!(bounds.read_ms(2, holders), Some(0.0));
+        assert_eq!(bounds.read_ms(2, SiteSet::EMPTY), None);
+    }
+
+    #[test]
+    fn a_site_alone_commits_at_once() {
+        let t = Topology::new(vec!["A".into()], vec![vec![0.4]], 0.4).unwrap();
+        assert_eq!(Bounds::new(&t, 0).write_min_ms(0), 0.0);
+        assert_eq!(SiteSet::all(64).0, u64::MAX);
+        assert_eq!(SiteSet::all(0), SiteSet::EMPTY);
+    }
+
+    fn matrices() -> impl Strategy<Value = Topology> {
+        (2usize..8).prop_flat_map(|n| {
+            proptest::collection::vec(1.0..300.0, n * n).prop_map(move |cells| {
+                let value = |a: usize, b: usize| match a.cmp(&b) {
+                    std::cmp::Ordering::Equal => 0.4,
+                    _ => cells[a.min(b) * n + a.max(b)],
+                };
+                let rows = (0..n).map(|a| (0..n).map(|b| value(a, b)).collect());
+                let names = (0..n).map(|i| format!("s{i}")).collect();
+                Topology::new(names, rows.collect(), 0.4).unwrap()
+            })
+        })
+    }
+
+    proptest! {
+        /// The formula against its definition: all majorities, one by one.
+        #[test]
+        fn best_majority_is_the_best_of_all(t in matrices(), leader in 0usize..8, origin in 0usize..8, holders: u64) {
+            let n = t.len();
+            let (leader, origin) = (leader % n, origin % n);
+            let holders = SiteSet(holders & SiteSet::all(n).0);
+            let d = |a: usize, b: usize| if a == b { 0.0 } else { t.rtt_ms(a, b) / 2.0 };
+            let cost = |to: usize| {
+                (0..1u64 << n)
+                    .filter(|q| q.count_ones() as usize > n / 2 && q >> leader & 1 == 1)
+                    .map(|q| {
+                        let waited = SiteSet(q | holders.0);
+                        waited.iter().map(|i| d(leader, i) + d(i, to)).fold(0.0, f64::max)
+                    })
+                    .fold(f64::INFINITY, f64::min)
+            };
+            let forward = d(origin, leader);
+            let plain = forward + cost(leader) + d(leader, origin);
+            let castro = (forward + cost(origin)).min(plain);
+            let bounds = Bounds::new(&t, leader);
+            prop_assert!((bounds.write_ms(origin, holders, Replies::LeaderOnly) - plain).abs() < 1e-9);
+            prop_assert!((bounds.write_ms(origin, holders, Replies::LeaderAndOrigin) - castro).abs() < 1e-9);
+        }
+
+        /// More holders never make a write faster, nor a read slower.
+        #[test]
+        fn holders_trade_writes_for_reads(t in matrices(), origin in 0usize..8, few: u64, more: u64) {
+            let (n, origin) = (t.len(), origin % t.len());
+            let few = SiteSet(few & SiteSet::all(n).0 | 1);
+            let more = SiteSet((few.0 | more) & SiteSet::all(n).0);
+            let bounds = Bounds::new(&t, 0);
+            let write = |h| bounds.write_ms(origin, h, Replies::LeaderAndOrigin);
+            prop_assert!(write(few) <= write(more));
+            prop_assert!(bounds.read_ms(origin, more) <= bounds.read_ms(origin, few));
+        }
+    }
+}
