@@ -9,4 +9,5 @@
 
 pub mod attainable;
 pub mod bound;
+pub mod experiment;
 pub mod topology;

@@ -1,0 +1,155 @@
+//! `--set key=value`: any field of an experiment by its dotted name, and short
+//! names for those that are set most.
+//!
+//! Overrides work on the effective experiment as a TOML table, so that whatever
+//! a file can say an override can say too, and nothing else.
+
+use toml::{Table, Value};
+
+use super::{Experiment, ExperimentError, StrategyPlan};
+use crate::topology::Topology;
+
+/// Short names of dotted fields.
+const ALIASES: [(&str, &str); 5] = [
+    ("requests", "workload.requests"),
+    ("warmup", "workload.warmup"),
+    ("keys", "workload.keys"),
+    ("reads", "workload.reads"),
+    ("clients", "workload.clients"),
+];
+
+pub(super) fn apply(
+    experiment: Experiment,
+    sets: &[String],
+) -> Result<Experiment, ExperimentError> {
+    sets.iter().try_fold(experiment, |experiment, set| {
+        let (key, value) = set
+            .split_once('=')
+            .ok_or_else(|| ExperimentError::NotAPair { found: set.clone() })?;
+        match key.trim() {
+            "topology" => Ok(Experiment {
+                topology: Topology::load(value.trim().as_ref())?,
+                ..experiment
+            }),
+            "strategies" => choose(experiment, value),
+            key => field(experiment, key, value.trim()),
+        }
+    })
+}
+
+/// Keeps the named strategies, in the order named. One that the experiment does
+/// not have is taken with its usual settings.
+fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentError> {
+    let names = names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let plan = |name: &str| {
+        let planned = experiment.strategies.iter();
+        let mut planned = planned.filter(|plan| plan.label == name || plan.strategy == name);
+        planned.next().cloned().unwrap_or_else(|| StrategyPlan {
+            label: name.to_owned(),
+            strategy: name.to_owned(),
+            distribution: None,
+            ranges: Vec::new(),
+        })
+    };
+    let strategies = names.map(plan).collect();
+    Ok(Experiment {
+        strategies,
+        ..experiment
+    })
+}
+
+fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, ExperimentError> {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
+    let path = alias.map_or(key, |(_, path)| path);
+    let table = as_table(&experiment)?;
+    let unknown = || ExperimentError::UnknownKey {
+        key: key.to_owned(),
+        known: known(&table).join(", "),
+    };
+    let mut changed = Value::Table(table.clone());
+    put(&mut changed, path, value).ok_or_else(unknown)?;
+    changed.try_into().map_err(|error: toml::de::Error| {
+        let message = error.message();
+        match message.contains("unknown field") {
+            true => unknown(),
+            false => ExperimentError::BadValue {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                message: message.to_owned(),
+            },
+        }
+    })
+}
+
+fn as_table(experiment: &Experiment) -> Result<Table, ExperimentError> {
+    Table::try_from(experiment).map_err(|error| ExperimentError::Malformed {
+        name: experiment.name.clone(),
+        message: error.to_string(),
+    })
+}
+
+/// Writes `text` at the dotted `path`; `None` if the path leads nowhere. A last
+/// step that is not there yet is added: it may be an optional field.
+fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
+    let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
+    let steps = parents.split('.').filter(|step| !step.is_empty());
+    let parent = steps.fold(Some(root), |at, step| child(at?, step))?;
+    let table = parent.as_table_mut()?;
+    let value = read(text, table.get(last));
+    table.insert(last.to_owned(), value);
+    Some(())
+}
+
+/// A field of a table, or an element of an array by its label or number.
+fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
+    match value {
+        Value::Table(table) => table.get_mut(step),
+        Value::Array(elements) => {
+            let labelled = |e: &Value| e.get("label").and_then(Value::as_str) == Some(step);
+            let found = elements.iter().position(labelled);
+            elements.get_mut(found.or_else(|| step.parse().ok())?)
+        }
+        _ => None,
+    }
+}
+
+/// A value as it would stand in a file; a bare word is a string.
+fn read(text: &str, present: Option<&Value>) -> Value {
+    let parsed = toml::from_str::<Table>(&format!("v = {text}"));
+    let parsed = parsed.ok().and_then(|mut table| table.remove("v"));
+    match (parsed, present) {
+        (Some(Value::Integer(number)), Some(Value::Float(_))) => Value::Float(number as f64),
+        (Some(value), present) if !matches!(present, Some(Value::String(_))) => value,
+        (Some(Value::String(text)), _) => Value::String(text),
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// Everything that can be set: the short names, then the dotted ones.
+fn known(table: &Table) -> Vec<String> {
+    let short = ALIASES.iter().map(|(alias, _)| (*alias).to_owned());
+    let mut names: Vec<String> = short.collect();
+    names.extend(["strategies", "topology"].map(String::from));
+    dotted("", table, &mut names);
+    names
+}
+
+fn dotted(prefix: &str, table: &Table, names: &mut Vec<String>) {
+    for (name, value) in table {
+        let name = format!("{prefix}{name}");
+        match value {
+            Value::Table(_) if name == "topology.rtt_ms" => {
+                names.push("topology.rtt_ms.<site>.<site>".to_owned());
+            }
+            Value::Table(inner) => dotted(&format!("{name}."), inner, names),
+            Value::Array(_) if name == "strategies" => {
+                let fields = ["strategy", "distribution"];
+                names.extend(fields.map(|field| format!("strategies.<label>.{field}")));
+            }
+            _ => names.push(name),
+        }
+    }
+}

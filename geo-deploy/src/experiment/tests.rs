@@ -1,0 +1,148 @@
+use super::*;
+
+fn fig6() -> Experiment {
+    Experiment::find("fig6").unwrap()
+}
+
+fn with(sets: &[&str]) -> Result<Experiment, ExperimentError> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    fig6().with(&sets)
+}
+
+fn refused(sets: &[&str], parts: &[&str]) {
+    let error = with(sets).expect_err(&sets.join(" ")).to_string();
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is missing from: {error}");
+    }
+}
+
+#[test]
+fn built_ins_are_valid_and_described() {
+    for (name, description) in list() {
+        let experiment = Experiment::find(name).unwrap();
+        assert_eq!(experiment.name, name);
+        assert_eq!(experiment.description, description);
+        assert!(!description.is_empty());
+    }
+}
+
+#[test]
+fn fig6_is_the_papers() {
+    let e = fig6();
+    let labels: Vec<&str> = e.strategies.iter().map(|s| s.label.as_str()).collect();
+    assert_eq!(labels, ["QL", "QL-uniform", "LL", "ML"]);
+    assert_eq!(e.topology, Topology::paper());
+    assert_eq!((e.workload.keys, e.workload.clients), (100_000, 10));
+    assert_eq!((e.workload.requests, e.workload.warmup), (10_000, 5_000));
+    assert_eq!((e.lease.t_lease_ms, e.lease.renew_ms), (2_000, 500));
+    let uniform = &e.strategies[1];
+    assert_eq!(uniform.distribution(&e.workload), Distribution::Uniform);
+    let starts = uniform.range_starts(e.workload.keys);
+    assert_eq!((starts[0].0, starts[1].0), (0, 50_000));
+    assert_eq!(starts[1].1, ["CA", "VA", "IRL"]);
+}
+
+#[test]
+fn the_effective_experiment_reads_back() {
+    let e = with(&["reads=0.9", "topology.rtt_ms.JP.CA=100"]).unwrap();
+    assert_eq!(Experiment::parse("again", &e.to_toml()).unwrap(), e);
+    let json = serde_json::to_string(&e).unwrap();
+    assert_eq!(serde_json::from_str::<Experiment>(&json).unwrap(), e);
+}
+
+#[test]
+fn short_names_and_dotted_names() {
+    let e = with(&[
+        "requests=200",
+        "warmup=100",
+        "seed=7",
+        "keys=50",
+        "reads=1",
+        "clients=2",
+        "leader=VA",
+        "lease.t_lease_ms=800",
+        "lease.unlisted=leader",
+        "local.durability=none",
+        "strategies.LL.distribution=uniform",
+    ])
+    .unwrap();
+    assert_eq!(
+        (e.workload.requests, e.workload.warmup, e.seed),
+        (200, 100, 7)
+    );
+    assert_eq!((e.workload.reads, e.workload.clients), (1.0, 2));
+    assert_eq!((e.leader.as_str(), e.leader_index()), ("VA", 3));
+    assert_eq!(e.lease.t_lease_ms, 800);
+    assert_eq!(e.lease.unlisted, Unlisted::Leader);
+    assert_eq!(e.local.durability, Durability::None);
+    assert_eq!(e.strategies[2].distribution, Some(Distribution::Uniform));
+}
+
+#[test]
+fn strategies_are_chosen_by_label_or_name() {
+    let e = with(&["strategies=leader,QL-uniform,none"]).unwrap();
+    let labels: Vec<&str> = e.strategies.iter().map(|s| s.label.as_str()).collect();
+    assert_eq!(labels, ["LL", "QL-uniform", "none"]);
+    assert_eq!(e.strategies[1].ranges.len(), 2);
+}
+
+#[test]
+fn a_topology_comes_from_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("two.toml");
+    std::fs::write(&file, "sites=['CA','NY']\n[rtt_ms]\nCA={NY=60}").unwrap();
+    let set = format!("topology={}", file.display());
+    let e = with(&[&set, "strategies=leader"]).unwrap();
+    assert_eq!(e.topology.names(), ["CA", "NY"]);
+    refused(&["topology=no/such.toml"], &["topology", "no/such.toml"]);
+}
+
+#[test]
+fn mistakes_name_the_key_and_what_exists() {
+    refused(&["requests"], &["requests", "key=value"]);
+    refused(&["reqests=5"], &["reqests", "requests", "lease.t_lease_ms"]);
+    refused(&["lease.t_leese_ms=5"], &["t_leese_ms", "lease.t_lease_ms"]);
+    refused(&["lease.x.y=5"], &["lease.x.y", "no such setting"]);
+    refused(&["requests=many"], &["requests=many", "invalid type"]);
+    refused(
+        &["requests=100"],
+        &["workload.warmup = 5000", "100 requests", "lower warmup"],
+    );
+    refused(&["leader=XX"], &["leader = XX", "JP, CA, OR, VA, IRL"]);
+    refused(
+        &["strategies=paxos"],
+        &["paxos", "leader, all, quorum, fixed"],
+    );
+    refused(&["strategies=leader,leader"], &["LL", "twice"]);
+    refused(&["strategies="], &["strategies", "at least one"]);
+    refused(&["reads=1.5"], &["workload.reads = 1.5", "0 to 1"]);
+    refused(
+        &["lease.renew_ms=5000"],
+        &["lease.renew_ms = 5000", "2000 ms"],
+    );
+    refused(
+        &["topology.rtt_ms.CA.JP=1"],
+        &["topology.rtt_ms.CA.JP=1", "same from both ends"],
+    );
+    let unknown = Experiment::find("fig66").unwrap_err().to_string();
+    assert!(unknown.contains("fig66") && unknown.contains("demo, fig6, table2"));
+    let missing = Experiment::find("nowhere.toml").unwrap_err().to_string();
+    assert!(missing.contains("nowhere.toml"));
+}
+
+#[test]
+fn files_refuse_unknown_fields_and_odd_ranges() {
+    let text = fig6().to_toml();
+    let odd = text.replace("seed = 1", "sead = 1");
+    let error = Experiment::parse("f.toml", &odd).unwrap_err().to_string();
+    assert!(
+        error.contains("sead") && error.contains("f.toml"),
+        "{error}"
+    );
+    let short = text.replacen("share = 0.5", "share = 0.4", 1);
+    let error = Experiment::parse("f.toml", &short).unwrap_err().to_string();
+    assert!(
+        error.contains("QL-uniform.ranges") && error.contains("sum to 1"),
+        "{error}"
+    );
+}
