@@ -38,7 +38,44 @@ pub struct LeaseParams {
     pub clock: ClockBound,
 }
 
+/// Why durations are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParamsError {
+    /// Renewing without pause would leave time for nothing else.
+    #[error("the renewal interval and the lease must be longer than nothing")]
+    Zero,
+    /// The lease would lapse between any two renewals.
+    #[error("the lease must be longer than the interval between its renewals")]
+    LapsesBetweenRenewals,
+    /// A renewal would find its base too old, and every promise needs a new guard.
+    #[error("the cap on an ack's age must be longer than the interval between renewals")]
+    CapBelowRenewal,
+    /// No finite stretch makes up for such clocks.
+    #[error("clock rates may differ by at most {} ppm", ClockBound::RHO_PPM_MAX)]
+    Drift,
+}
+
 impl LeaseParams {
+    /// Checks the durations against each other, before they are proposed.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn check(&self) -> Result<(), ParamsError> {
+        if self.renew.is_zero() || self.t_lease.is_zero() {
+            return Err(ParamsError::Zero);
+        }
+        if self.t_lease <= self.renew {
+            return Err(ParamsError::LapsesBetweenRenewals);
+        }
+        if self.t0_cap <= self.renew {
+            return Err(ParamsError::CapBelowRenewal);
+        }
+        if self.clock.rho_ppm > ClockBound::RHO_PPM_MAX {
+            return Err(ParamsError::Drift);
+        }
+        Ok(())
+    }
+
     /// How long a restarted replica must assume that grants it has forgotten
     /// are still alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
     pub fn restart_wait(&self) -> Duration {
@@ -101,8 +138,9 @@ struct Frame {
     excluded: ReplicaSet,
     strategy: crate::strategy::StrategySpec,
     params: LeaseParams,
-    /// Holders of every key there is or could be; may be too small, never too large.
-    universal: ReplicaSet,
+    /// Replicas in the set of every listed key; `None`: no key is listed. May
+    /// be too small (a key listed anew is not forgotten), never too large.
+    listed: Option<ReplicaSet>,
     /// Per replica, the oldest configuration it may still be promised under.
     oldest: SmallVec<[ConfigId; 8]>,
 }
@@ -128,6 +166,12 @@ pub struct KeyView<'a> {
 }
 
 impl KeyView<'_> {
+    /// Whether the contents of configuration `id` are kept here. Without them
+    /// nobody can tell whom a grant under it protects.
+    pub fn knows(&self, id: ConfigId) -> bool {
+        self.configs.frame(id).is_some()
+    }
+
     /// Who holds the key under configuration `id`. Nobody, if `id` is older
     /// than everything that is kept.
     pub fn holders(&self, id: ConfigId) -> ReplicaSet {
@@ -153,6 +197,18 @@ impl Frame {
             None => self.defaults,
         }
     }
+
+    /// Holders of every key there is or could be.
+    fn universal(&self) -> ReplicaSet {
+        let ranges = self.ranges.iter().map(|range| range.holders);
+        let start = match self.ranges.first() {
+            Some(first) if first.from.is_empty() => first.holders,
+            _ => self.defaults,
+        };
+        let everywhere = ranges.fold(start, ReplicaSet::intersection);
+        let listed = self.listed.unwrap_or(everywhere);
+        everywhere.intersection(listed).minus(self.excluded)
+    }
 }
 
 impl Configs {
@@ -166,7 +222,7 @@ impl Configs {
             excluded: ReplicaSet::EMPTY,
             strategy: crate::strategy::StrategySpec::None,
             params: LeaseParams::default(),
-            universal: ReplicaSet::EMPTY,
+            listed: None,
             oldest: SmallVec::from_elem(ConfigId(0), n),
         };
         Configs {
@@ -179,6 +235,11 @@ impl Configs {
     /// The newest configuration known here.
     pub fn newest(&self) -> ConfigId {
         self.last().id
+    }
+
+    /// The oldest configuration whose contents are kept here.
+    pub fn oldest_kept(&self) -> ConfigId {
+        self.frames[0].id
     }
 
     /// Durations under `id`; of the oldest kept, if `id` is older.
@@ -231,15 +292,36 @@ impl Configs {
         (since >= self.last().cleared).then_some(holders)
     }
 
-    /// How many keys have holders of their own.
+    /// Whether any key has holders of its own in the newest configuration.
+    pub fn any_listed(&self) -> bool {
+        self.last().listed.is_some()
+    }
+
+    /// Keys whose own holders, in the newest configuration, lack `replica`; in
+    /// rising order. Looks at every listed key, unless all are known to have it.
+    pub fn listed_without(&self, replica: ReplicaId) -> Vec<(Key, ReplicaSet)> {
+        let newest = self.last();
+        if newest.listed.is_none_or(|common| common.contains(replica)) {
+            return Vec::new();
+        }
+        let listed = self.keys.iter().filter_map(|(key, versions)| {
+            let (since, holders) = *versions.last()?;
+            let lacks = since >= newest.cleared && !holders.contains(replica);
+            lacks.then(|| (key.clone(), holders))
+        });
+        let mut found: Vec<_> = listed.collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// How many keys have holders of their own in some configuration kept here.
     pub fn listed_len(&self) -> usize {
         self.keys.len()
     }
 
     /// Replicas that hold every key there is or could be under `id`.
     pub fn universal(&self, id: ConfigId) -> ReplicaSet {
-        self.frame(id)
-            .map_or(ReplicaSet::EMPTY, |f| f.universal.minus(f.excluded))
+        self.frame(id).map_or(ReplicaSet::EMPTY, Frame::universal)
     }
 
     /// Takes the change in slot `id` of the configuration log.
@@ -254,7 +336,11 @@ impl Configs {
             frame.defaults = defaults;
         }
         if let Some(ranges) = &change.ranges {
-            frame.ranges = ranges.as_slice().into();
+            // An operator writes them: a search among unordered ones would find
+            // other holders for a key than `universal` has counted.
+            let mut ranges = ranges.clone();
+            ranges.sort_by(|a, b| a.from.cmp(&b.from));
+            frame.ranges = ranges.into();
         }
         if let Some(params) = change.params {
             frame.params = params;
@@ -274,8 +360,12 @@ impl Configs {
         }
         if change.clear {
             frame.cleared = id;
+            frame.listed = None;
         }
-        frame.universal = universal(&self.frames, &frame, change);
+        for (holders, _) in change.keys.iter().filter(|(_, keys)| !keys.is_empty()) {
+            let before = frame.listed.unwrap_or(*holders);
+            frame.listed = Some(before.intersection(*holders));
+        }
         self.frames.push_back(frame);
         self.list(id, &change.keys);
     }
@@ -299,10 +389,19 @@ impl Configs {
 
     /// Drops what only configurations before `oldest` can see.
     pub fn forget_before(&mut self, oldest: ConfigId) {
+        let cleared_before = self.frames[0].cleared;
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
             self.frames.pop_front();
         }
         let oldest = self.frames[0].id;
+        let cleared = self.frames[0].cleared;
+        if cleared > cleared_before {
+            // Every configuration still kept forgot what was listed before.
+            self.keys.retain(|_, versions| {
+                versions.retain(|(since, _)| *since >= cleared);
+                !versions.is_empty()
+            });
+        }
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();
             for key in keys {
@@ -322,25 +421,6 @@ impl Configs {
     fn frame(&self, id: ConfigId) -> Option<&Frame> {
         let index = id.0.checked_sub(self.frames[0].id.0)?;
         self.frames.get(usize::try_from(index).ok()?)
-    }
-}
-
-/// Who holds every key under `frame`. Keys listed earlier only ever narrowed
-/// it, so the previous answer serves unless they were all forgotten.
-fn universal(frames: &VecDeque<Frame>, frame: &Frame, change: &ConfigChange) -> ReplicaSet {
-    let mut set = frame.defaults;
-    for range in frame.ranges.iter() {
-        set = set.intersection(range.holders);
-    }
-    for (holders, _) in &change.keys {
-        set = set.intersection(*holders);
-    }
-    let before = frames.back().map_or(ReplicaSet::EMPTY, |f| f.universal);
-    let nothing_listed = frame.cleared == frame.id || (frame.cleared.0 == 0 && frame.id.0 == 1);
-    if nothing_listed {
-        set
-    } else {
-        set.intersection(before)
     }
 }
 
@@ -409,6 +489,11 @@ mod tests {
         assert_eq!(configs.holders(b"a"), set(0b111));
         assert_eq!(configs.universal(ConfigId(2)), set(0b111));
         assert_eq!(configs.listed(b"a"), None);
+        assert!(!configs.any_listed());
+        configs.forget_before(ConfigId(1));
+        assert_eq!(configs.view(b"a").holders(ConfigId(1)), set(0b010));
+        configs.forget_before(ConfigId(2));
+        assert_eq!(configs.listed_len(), 0, "nobody can see it any more");
     }
 
     #[test]
@@ -468,5 +553,44 @@ mod tests {
         configs.apply(ConfigId(3), &ConfigChange::default());
         assert_eq!(configs.universal(ConfigId(1)), set(0b111));
         assert_eq!(configs.universal(ConfigId(3)), set(0b011));
+    }
+    #[test]
+    fn universal_follows_the_defaults_when_no_key_is_listed() {
+        let defaults = |bits| ConfigChange {
+            defaults: Some(set(bits)),
+            ..Default::default()
+        };
+        let mut configs = Configs::new(3);
+        // A leader changes, then the strategy does: neither may leave scans
+        // without a holder for good.
+        for (id, bits) in [(1, 0b001), (2, 0b010), (3, 0b111)] {
+            configs.apply(ConfigId(id), &defaults(bits));
+            assert_eq!(configs.universal(ConfigId(id)), set(bits));
+        }
+    }
+
+    #[test]
+    fn durations_that_cannot_work_are_refused() {
+        let good = LeaseParams::default();
+        assert_eq!(good.check(), Ok(()));
+        let bad = |change: fn(&mut LeaseParams)| {
+            let mut params = good;
+            change(&mut params);
+            params.check()
+        };
+        assert_eq!(bad(|p| p.renew = Duration::ZERO), Err(ParamsError::Zero));
+        assert_eq!(bad(|p| p.t_lease = Duration::ZERO), Err(ParamsError::Zero));
+        assert_eq!(
+            bad(|p| p.renew = p.t_lease),
+            Err(ParamsError::LapsesBetweenRenewals)
+        );
+        assert_eq!(
+            bad(|p| p.t0_cap = p.renew),
+            Err(ParamsError::CapBelowRenewal)
+        );
+        assert_eq!(
+            bad(|p| p.clock.rho_ppm = ClockBound::RHO_PPM_MAX + 1),
+            Err(ParamsError::Drift)
+        );
     }
 }

@@ -167,16 +167,12 @@ impl Demand {
         self.touched.extend(self.counts.keys().cloned());
     }
 
-    /// Visits up to `keys_max` keys read since they were last visited, in key order.
-    pub fn drain_touched(&mut self, keys_max: usize, mut visit: impl FnMut(&Key, &Counts)) {
-        for _ in 0..keys_max {
-            let Some(key) = self.touched.pop_first() else {
-                return;
-            };
-            if let Some(counts) = self.counts.get(&key) {
-                visit(&key, counts);
-            }
-        }
+    /// Takes the first key, in key order, of those read since they were last taken.
+    pub fn pop_touched(&mut self) -> Option<(Key, &Counts)> {
+        let key = self.touched.pop_first()?;
+        // What ages away is no longer touched, so a touched key has counts.
+        let counts = self.counts.get(&key)?;
+        Some((key, counts))
     }
 
     fn age(&mut self) {

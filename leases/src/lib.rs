@@ -21,7 +21,7 @@ pub mod strategy;
 pub mod time;
 pub mod types;
 
-pub use config::{ConfigChange, Configs, Key, KeyRange, KeyView, LeaseParams};
+pub use config::{ConfigChange, Configs, Key, KeyRange, KeyView, LeaseParams, ParamsError};
 pub use promise::{Grantor, Holder, LeaseMessage, NoPermit, Permit, PollContext, Promise};
 pub use strategy::{Situation, Strategy, StrategySpec, Unlisted};
 pub use time::{ClockBound, Time};

@@ -74,7 +74,8 @@ impl ClockBound {
     /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`.
     pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
         let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
-        self.outwait(t_lease + t_guard + nanos(aged))
+        let span = t_lease.saturating_add(t_guard).saturating_add(nanos(aged));
+        self.outwait(span)
     }
 
     /// How long a grantor keeps a grant from receiving the ack of its latest
@@ -130,5 +131,8 @@ mod tests {
     fn far_ends_saturate() {
         assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
         assert_eq!(Time::ZERO - Duration::from_secs(1), Time::ZERO);
+        let far = Duration::MAX;
+        let kept = BOUND.keep_from_send(far, far, far);
+        assert_eq!(Time::ZERO + kept, Time::MAX);
     }
 }

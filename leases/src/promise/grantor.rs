@@ -35,6 +35,8 @@ struct Peer {
     /// The newest promise sent, whose ack alone may shorten its grant.
     latest: Option<(u64, ConfigId, Duration)>,
     grants: SmallVec<[Grant; 2]>,
+    /// The holder has erased and refuses everything up to this sequence.
+    relinquished: u64,
     next_send: Time,
     /// A guard was just answered: the promise that builds on it is due.
     promise_due: bool,
@@ -50,6 +52,7 @@ impl Peer {
             known: ConfigId(0),
             latest: None,
             grants: SmallVec::new(),
+            relinquished: 0,
             next_send: now,
             promise_due: false,
             last_reply: now,
@@ -80,6 +83,8 @@ pub struct Grantor {
     restart_wait: Option<Time>,
     /// The longest restart wait of any parameters promised under, durable.
     longest_wait: Duration,
+    /// A grant ended outside [`poll`](Grantor::poll), which has yet to say so.
+    ended: bool,
 }
 
 impl Grantor {
@@ -92,6 +97,7 @@ impl Grantor {
             next_sequence: 1,
             restart_wait: forgotten.map(|wait| now + wait),
             longest_wait: forgotten.unwrap_or(Duration::ZERO),
+            ended: false,
         }
     }
 
@@ -113,15 +119,18 @@ impl Grantor {
     }
 
     /// A message of `incarnation` came from `holder`. A new run honours no promise
-    /// made to an earlier one, so those grants end here (Relinquish at restart).
+    /// made to an earlier one, so those grants end here (Relinquish at restart);
+    /// the next [`poll`](Self::poll) reports it.
     pub fn met(&mut self, now: Time, holder: ReplicaId, incarnation: Incarnation) {
         let peer = &mut self.peers[holder.index()];
         if incarnation > peer.incarnation {
+            self.ended |= !peer.grants.is_empty();
             *peer = Peer::new(now, incarnation);
         }
     }
 
     /// Takes a holder's answer. Returns whether a grant ended or became shorter.
+    /// The caller has checked that it names the present incarnations of both.
     pub fn handle(&mut self, now: Time, holder: ReplicaId, message: &LeaseMessage) -> bool {
         match *message {
             LeaseMessage::GuardAck { sequence, known } => {
@@ -134,12 +143,7 @@ impl Grantor {
                 self.acknowledged(now, holder, sequence, known);
                 self.shorten(now, holder, sequence)
             }
-            LeaseMessage::Relinquish { up_to } => {
-                let grants = &mut self.peers[holder.index()].grants;
-                let before = grants.len();
-                grants.retain(|grant| grant.sequence > up_to);
-                grants.len() < before
-            }
+            LeaseMessage::Relinquish { up_to } => self.relinquished(holder, up_to),
             LeaseMessage::Guard { .. } | LeaseMessage::Promise(_) => false,
         }
     }
@@ -152,12 +156,29 @@ impl Grantor {
         peer.known = peer.known.max(known);
         peer.last_reply = now;
         peer.suspected = false;
-        if peer.base.is_none_or(|base| base.sequence < sequence) {
+        // An ack that was overtaken by its holder's Relinquish opens no window.
+        let newer = peer.base.is_none_or(|base| base.sequence < sequence);
+        if newer && sequence > peer.relinquished {
             peer.base = Some(Base {
                 sequence,
                 received: now,
             });
         }
+    }
+
+    /// Drops the grants up to that sequence (hazard 32: and no newer one). A
+    /// promise on an erased window would be refused, yet bind this replica, so
+    /// the next one needs a new guard.
+    fn relinquished(&mut self, holder: ReplicaId, up_to: u64) -> bool {
+        if up_to >= self.next_sequence {
+            return false; // never sent: not about promises of ours
+        }
+        let peer = &mut self.peers[holder.index()];
+        peer.relinquished = peer.relinquished.max(up_to);
+        peer.base = peer.base.filter(|base| base.sequence > up_to);
+        let before = peer.grants.len();
+        peer.grants.retain(|grant| grant.sequence > up_to);
+        peer.grants.len() < before
     }
 
     /// Hazard 1: only the ack of the *latest* promise shortens, for an older
@@ -185,14 +206,14 @@ impl Grantor {
     }
 
     /// Sends what is due. Returns whether a grant (or the restart wait) has
-    /// lapsed since the last call: accepted slots may wait for fewer replicas.
+    /// ended since the last call: accepted slots may wait for fewer replicas.
     pub fn poll(
         &mut self,
         now: Time,
         context: &PollContext<'_>,
         out: &mut Vec<(ReplicaId, LeaseMessage)>,
     ) -> bool {
-        let mut lapsed = false;
+        let mut lapsed = std::mem::take(&mut self.ended);
         if self.restart_wait.is_some_and(|until| now >= until) {
             self.restart_wait = None;
             lapsed = true;
@@ -228,10 +249,7 @@ impl Grantor {
         // §3.7: a peer that stays silent for t_grace is suspected, and not promised.
         peer.suspected |= now.since(peer.last_reply) >= newest.t_grace;
         peer.promise_due = false;
-        let promisable = peer
-            .base
-            .is_some_and(|base| now.since(base.received) <= newest.t0_cap);
-        if peer.suspected || !promisable || !self.send_promise(now, holder, context, out) {
+        if peer.suspected || !self.send_promise(now, holder, context, out) {
             // With nothing to promise, a guard still keeps acks flowing.
             let sequence = self.take_sequence();
             out.push((holder, LeaseMessage::Guard { sequence }));
@@ -259,7 +277,8 @@ impl Grantor {
 
     /// Registers a grant, then makes the promise. Promised under the newest
     /// configuration that *both* know: a lagging replica costs freshness, not
-    /// leases; but never below the oldest one it may still be promised under.
+    /// leases; but never below the oldest one it may still be promised under, nor
+    /// under one whose contents are forgotten here, for no tag could obey it.
     fn promise(
         &mut self,
         now: Time,
@@ -271,15 +290,18 @@ impl Grantor {
         let base = peer.base?;
         let config = peer.known.min(context.configs.newest());
         let params = context.configs.params(config);
+        let t0 = now.since(base.received);
+        // The cap is the one that the restart wait of these parameters counts.
         let allowed = context.may_promise
             && config > ConfigId(0)
+            && config >= context.configs.oldest_kept()
             && config >= context.configs.oldest_promisable(holder)
+            && t0 <= params.t0_cap
             && params.restart_wait() <= self.longest_wait;
         if !allowed {
             return None;
         }
         self.next_sequence += 1;
-        let t0 = now.since(base.received);
         let keep = params
             .clock
             .keep_from_send(params.t_lease, params.t_guard, t0);
@@ -322,6 +344,7 @@ impl Grantor {
                 expiries.chain([next])
             })
             .chain(self.restart_wait)
+            .chain(self.ended.then_some(Time::ZERO))
             .min()
             .unwrap_or(Time::MAX)
     }
@@ -371,6 +394,13 @@ impl Grantor {
         suspected.map(|(index, _)| ReplicaId(index as u8)).collect()
     }
 
+    /// The grants to `holder`: under which configurations it may believe this
+    /// replica, and until when by this clock.
+    pub fn granted_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
+        let grants = self.peers[holder.index()].grants.iter();
+        grants.map(|grant| (grant.config, grant.expires))
+    }
+
     /// Until when `holder` may believe promises of this replica, by this clock.
     pub fn granted_until(&self, holder: ReplicaId) -> Option<Time> {
         self.peers[holder.index()]
@@ -394,20 +424,31 @@ impl Live {
     /// grant in force entitles to be notified. Obeying old and new
     /// configurations at once is the union this computes. During the restart
     /// wait (§3.7) that is everyone, for this replica has forgotten whom it
-    /// promised.
-    pub fn tag<'a>(&self, keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
+    /// promised. What writes no key (a no-op, a configuration) has no tag ever.
+    pub fn tag<'a>(&self, mut keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
         if self.everyone {
-            return ReplicaSet::all(self.n);
+            let all = ReplicaSet::all(self.n);
+            return keys.next().map_or(ReplicaSet::EMPTY, |_| all);
         }
+        let grants = self.by_config.iter();
+        let most = grants.fold(ReplicaSet::EMPTY, |set, (_, granted)| set.union(*granted));
         let mut tag = ReplicaSet::EMPTY;
-        if self.by_config.is_empty() {
-            return tag;
-        }
-        for key in keys {
+        while tag != most {
+            let Some(key) = keys.next() else { break };
             for (config, granted) in &self.by_config {
-                tag = tag.union(key.holders(*config).intersection(*granted));
+                tag = tag.union(protected(key, *config, *granted));
             }
         }
         tag
+    }
+}
+
+/// Which of the `granted` hold `key` under `config`. A grant whose
+/// configuration is forgotten (hazard 14) may cover any key.
+fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
+    if key.knows(config) {
+        key.holders(config).intersection(granted)
+    } else {
+        granted
     }
 }

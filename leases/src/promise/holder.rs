@@ -86,6 +86,8 @@ impl Holder {
     }
 
     /// Takes a grantor's guard or promise; returns the ack, or `None` if refused.
+    /// `known` is the newest configuration known here. The caller has checked
+    /// that the message names the present incarnations of both.
     pub fn handle(
         &mut self,
         now: Time,
@@ -202,6 +204,17 @@ impl Holder {
             return Err(NoPermit::Barrier(barriers[needed - 1]));
         }
         Err(NoPermit::Uncovered)
+    }
+
+    /// Until when `grantor` covers the key here, and the barrier of that chain.
+    pub fn covered_by(
+        &self,
+        now: Time,
+        grantor: ReplicaId,
+        key: KeyView<'_>,
+    ) -> Option<(Time, Slot)> {
+        let holds = |config| key.holders(config).contains(self.me);
+        self.peers[grantor.index()].coverage(now, holds)
     }
 
     /// Grantors with an unexpired promise here, whatever it covers.

@@ -17,7 +17,11 @@ impl Strategy for Defaults {
         current: &Configs,
     ) -> Option<ConfigChange> {
         let wanted = (self.0)(situation);
-        (current.defaults() != wanted || !current.ranges().is_empty()).then(|| ConfigChange {
+        let settled =
+            current.defaults() == wanted && current.ranges().is_empty() && !current.any_listed();
+        (!settled).then(|| ConfigChange {
+            // Keys that an earlier strategy listed would keep its holders.
+            clear: current.any_listed(),
             defaults: Some(wanted),
             ranges: Some(Vec::new()),
             ..Default::default()
@@ -25,8 +29,16 @@ impl Strategy for Defaults {
     }
 }
 
-/// The operator's ranges.
-pub(super) struct Ranges(pub(super) Vec<KeyRange>);
+/// The operator's ranges, in rising order.
+pub(super) struct Ranges(Vec<KeyRange>);
+
+impl Ranges {
+    /// Ranges in any order, as an operator writes them.
+    pub(super) fn new(mut ranges: Vec<KeyRange>) -> Ranges {
+        ranges.sort_by(|a, b| a.from.cmp(&b.from));
+        Ranges(ranges)
+    }
+}
 
 impl Strategy for Ranges {
     fn propose(
@@ -36,7 +48,10 @@ impl Strategy for Ranges {
         current: &Configs,
     ) -> Option<ConfigChange> {
         let wanted = situation.near_majority();
-        (current.defaults() != wanted || current.ranges() != self.0).then(|| ConfigChange {
+        let settled =
+            current.defaults() == wanted && current.ranges() == self.0 && !current.any_listed();
+        (!settled).then(|| ConfigChange {
+            clear: current.any_listed(),
             defaults: Some(wanted),
             ranges: Some(self.0.clone()),
             ..Default::default()

@@ -6,10 +6,12 @@
 
 mod fixed;
 mod quorum;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::config::{ConfigChange, Configs, KeyRange};
+use crate::config::{ConfigChange, Configs, Key, KeyRange};
 use crate::demand::Demand;
 use crate::types::{ReplicaId, ReplicaSet};
 
@@ -40,7 +42,7 @@ pub enum StrategySpec {
     /// Key ranges written by the operator; keys before the first range have
     /// the holders of the nearest replicas, as with [`Unlisted::Nearest`].
     Fixed {
-        /// The ranges, in rising order.
+        /// The ranges.
         ranges: Vec<KeyRange>,
     },
 }
@@ -71,10 +73,8 @@ impl StrategySpec {
             StrategySpec::None => Box::new(fixed::Defaults(|_| ReplicaSet::EMPTY)),
             StrategySpec::Leader => Box::new(fixed::Defaults(|s| ReplicaSet::one(s.leader))),
             StrategySpec::All => Box::new(fixed::Defaults(|s| ReplicaSet::all(s.n))),
-            StrategySpec::Quorum { unlisted } => Box::new(quorum::Quorum {
-                unlisted: *unlisted,
-            }),
-            StrategySpec::Fixed { ranges } => Box::new(fixed::Ranges(ranges.clone())),
+            StrategySpec::Quorum { unlisted } => Box::new(quorum::Quorum::new(*unlisted)),
+            StrategySpec::Fixed { ranges } => Box::new(fixed::Ranges::new(ranges.clone())),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Situation {
     }
 }
 
-/// A policy that chooses holders.
+/// A policy that chooses holders. A leader builds its own when it takes office.
 pub trait Strategy: Send {
     /// What the next configuration should change, given the newest one; `None`
     /// if it is right as it is. `demand` is drained of what was considered.
@@ -111,16 +111,30 @@ pub trait Strategy: Send {
     ) -> Option<ConfigChange>;
 }
 
-/// Gathers single-key changes by quorum.
+/// Gathers single-key changes.
 #[derive(Default)]
-struct Listing(BTreeMap<ReplicaSet, Vec<crate::config::Key>>);
+struct Listing {
+    holders: BTreeMap<Key, ReplicaSet>,
+    /// Of the keys, together.
+    bytes: usize,
+}
 
 impl Listing {
-    fn add(&mut self, holders: ReplicaSet, key: crate::config::Key) {
-        self.0.entry(holders).or_default().push(key);
+    fn add(&mut self, holders: ReplicaSet, key: Key) {
+        self.bytes += key.len();
+        self.holders.insert(key, holders);
     }
 
-    fn into_keys(self) -> Vec<(ReplicaSet, Vec<crate::config::Key>)> {
-        self.0.into_iter().collect()
+    fn contains(&self, key: &Key) -> bool {
+        self.holders.contains_key(key)
+    }
+
+    /// The keys, grouped by quorum.
+    fn into_keys(self) -> Vec<(ReplicaSet, Vec<Key>)> {
+        let mut quorums: BTreeMap<ReplicaSet, Vec<Key>> = BTreeMap::new();
+        for (key, holders) in self.holders {
+            quorums.entry(holders).or_default().push(key);
+        }
+        quorums.into_iter().collect()
     }
 }

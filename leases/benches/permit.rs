@@ -1,0 +1,110 @@
+//! What the lease engine costs on the two paths that run for every operation: a
+//! permit for a local read, and the tag of an acceptance.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use leases::{
+    ConfigChange, ConfigId, Configs, Grantor, Holder, Incarnation, PollContext, ReplicaId,
+    ReplicaSet, Slot, Time,
+};
+
+const REPLICAS: usize = 5;
+const KEYS: usize = 100_000;
+const H: ReplicaId = ReplicaId(0);
+
+fn keys() -> Vec<Bytes> {
+    (0..KEYS)
+        .map(|i| Bytes::from(format!("user{i:016}")))
+        .collect()
+}
+
+/// Every key listed, in majorities that turn around the cluster.
+fn configs(keys: &[Bytes]) -> Configs {
+    let mut change = ConfigChange {
+        defaults: Some(ReplicaSet::all(3)),
+        ..Default::default()
+    };
+    for turn in 0..REPLICAS {
+        let holders = [0, turn, (turn + 1) % REPLICAS, (turn + 2) % REPLICAS];
+        let holders = holders.iter().map(|id| ReplicaId(*id as u8)).collect();
+        let own = keys.iter().skip(turn).step_by(REPLICAS).cloned().collect();
+        change.keys.push((holders, own));
+    }
+    let mut configs = Configs::new(REPLICAS);
+    configs.apply(ConfigId(1), &change);
+    configs
+}
+
+/// Guard, ack, promise, ack, between every two; the engines afterwards.
+fn granted(configs: &Configs) -> (Vec<Grantor>, Vec<Holder>) {
+    let ids = || (0..REPLICAS as u8).map(ReplicaId);
+    let mut grantors: Vec<Grantor> = ids()
+        .map(|id| Grantor::new(id, REPLICAS, Time::ZERO, None))
+        .collect();
+    let mut holders: Vec<Holder> = ids().map(|id| Holder::new(id, REPLICAS)).collect();
+    for me in ids() {
+        for other in ids().filter(|other| *other != me) {
+            grantors[me.index()].met(Time::ZERO, other, Incarnation(1));
+            holders[me.index()].met(other, Incarnation(1));
+        }
+    }
+    let context = PollContext {
+        configs,
+        highest_accepted: Slot::ZERO,
+        may_promise: true,
+    };
+    for _ in 0..2 {
+        for me in ids() {
+            let grantor = &mut grantors[me.index()];
+            grantor.wait_persisted(configs.params(ConfigId(1)).restart_wait());
+            let mut out = Vec::new();
+            grantor.poll(Time::ZERO, &context, &mut out);
+            for (to, message) in out {
+                let holder = &mut holders[to.index()];
+                let ack = holder.handle(Time::ZERO, me, &message, ConfigId(1));
+                grantor.handle(Time::ZERO, to, &ack.expect("nothing is lost"));
+            }
+        }
+    }
+    (grantors, holders)
+}
+
+fn permits(criterion: &mut Criterion) {
+    let keys = keys();
+    let configs = configs(&keys);
+    let (grantors, holders) = granted(&configs);
+    let (now, newest) = (Time(1_000_000), ConfigId(1));
+    let holder = &holders[H.index()];
+    // A stride that is prime to the count: no neighbour is still in a cache.
+    let mut at = 0;
+    let mut next = || {
+        at = (at + 61_803) % KEYS;
+        &keys[at]
+    };
+    assert!(
+        holder
+            .permit(now, configs.view(&keys[0]), newest, Slot::ZERO)
+            .is_ok()
+    );
+    criterion.bench_function("permit, one of 100k listed keys", |bench| {
+        bench.iter(|| black_box(holder.permit(now, configs.view(next()), newest, Slot::ZERO)));
+    });
+    criterion.bench_function("permit, the same key again", |bench| {
+        bench.iter(|| {
+            let view = configs.view(black_box(&keys[0]));
+            black_box(holder.permit(now, view, newest, Slot::ZERO))
+        });
+    });
+    let live = grantors[1].live(now);
+    criterion.bench_function("tag of one key", |bench| {
+        bench.iter(|| black_box(live.tag([configs.view(next())].into_iter())));
+    });
+    criterion.bench_function("live grants", |bench| {
+        bench.iter(|| black_box(grantors[1].live(black_box(now))));
+    });
+}
+
+criterion_group!(benches, permits);
+criterion_main!(benches);

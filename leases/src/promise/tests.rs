@@ -1,1 +1,0 @@
-//! Directed schedules for the promise engine.

@@ -1,0 +1,232 @@
+//! Several configurations at once, some of them unknown to somebody.
+
+use super::*;
+use crate::config::Key;
+
+fn defaults(ids: &[u8]) -> ConfigChange {
+    ConfigChange {
+        defaults: Some(set(ids)),
+        ..Default::default()
+    }
+}
+
+/// Hazard 12: the old leader is named, so a new one's lease does not end its own.
+#[test]
+fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
+    let (old, new, acceptor) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
+    let mut w = World::held_by(3, set(&[0]));
+    w.establish(acceptor, old);
+    // The old leader is cut off and does not learn that another leads.
+    let id = w.agree(defaults(&[1]));
+    w.learn(new, id);
+    w.learn(acceptor, id);
+    w.pass(ms(500));
+    w.establish(acceptor, new);
+    assert!(w.permit(old, KEY).is_ok(), "it reads on");
+    assert_eq!(w.accept(acceptor, 1, KEY), set(&[0, 1]));
+}
+
+/// Hazard 14, at the holder: what an unknown configuration gives cannot be told.
+#[test]
+fn a_promise_under_an_unknown_configuration_is_refused() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let guard = w.send(G, H);
+    let ack = w.deliver(&guard).expect("taken");
+    w.deliver(&ack);
+    let mut promise = w.send(G, H);
+    if let LeaseMessage::Promise(promise) = &mut promise.message {
+        promise.config = ConfigId(2);
+    }
+    assert!(w.deliver(&promise).is_none());
+}
+
+/// A replica that lags costs freshness, not leases.
+#[test]
+fn a_promise_is_under_the_newest_configuration_both_know() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let second = w.agree(defaults(&[0]));
+    w.learn(G, second);
+    let ack = w.establish(G, H);
+    assert_eq!(w.believed(G, H)[0].0, ConfigId(1));
+    w.deliver(&ack);
+    // The holder catches up and says so in its next ack.
+    w.learn(H, second);
+    w.pass(ms(500));
+    let promise = w.send(G, H);
+    let ack = w.deliver(&promise).expect("taken");
+    w.deliver(&ack);
+    w.pass(ms(500));
+    assert_eq!(w.send(G, H).promise().config, ConfigId(2));
+    // And the other way round: the grantor lags.
+    let third = w.agree(defaults(&[0, 1]));
+    w.learn(H, third);
+    w.pass(ms(500));
+    let promise = w.send(G, H);
+    let ack = w.deliver(&promise).expect("taken");
+    w.deliver(&ack);
+    w.pass(ms(500));
+    assert_eq!(w.send(G, H).promise().config, ConfigId(2));
+}
+
+/// Hazard 14, at the grantor: under a configuration whose contents it has
+/// forgotten it could not compute the tag that the promise obliges it to.
+#[test]
+fn nothing_is_promised_under_a_forgotten_configuration() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let second = w.agree(defaults(&[0]));
+    w.learn(G, second);
+    w.party(G).configs.forget_before(second);
+    let guard = w.send(G, H);
+    let ack = w.deliver(&guard).expect("taken");
+    w.deliver(&ack);
+    assert_eq!(w.poll(G).0.len(), 0, "the holder knows only the first");
+    w.pass(ms(500));
+    assert!(matches!(w.send(G, H).message, LeaseMessage::Guard { .. }));
+}
+
+/// Should contents be forgotten too early all the same, tags err on the safe side.
+#[test]
+fn a_grant_under_a_forgotten_configuration_covers_every_key() {
+    let mut w = World::held_by(3, set(&[0, 1]));
+    w.establish(G, H);
+    let second = w.agree_all(defaults(&[0]));
+    w.party(G).configs.forget_before(second);
+    assert!(w.permit(H, KEY).is_ok(), "the holder still knows the first");
+    assert_eq!(w.tag(G, KEY), set(&[1]));
+}
+
+/// Hazard 17: the shorter lease of a newer configuration, acknowledged, says
+/// nothing about the longer one of the older.
+#[test]
+fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    let short = ConfigChange {
+        params: Some(short_lease()),
+        ..defaults(&[0])
+    };
+    let id = w.agree_all(short);
+    w.pass(ms(500));
+    let renewal = w.send(G, H);
+    assert_eq!(renewal.promise().config, ConfigId(1), "not yet heard of");
+    let ack = w.deliver(&renewal).expect("taken");
+    w.deliver(&ack);
+    w.pass(ms(100));
+    let shorter = w.send(G, H);
+    assert_eq!(shorter.promise().config, id);
+    let ack = w.deliver(&shorter).expect("taken");
+    w.deliver(&ack);
+    w.check_contained(G, H);
+    // The new lease has ended; the old one gives the key until 2.5 s.
+    w.pass(ms(1800));
+    assert!(w.permit(H, KEY).is_ok());
+    assert_eq!(w.tag(G, KEY), set(&[1]));
+    w.check_contained(G, H);
+    w.pass(ms(200));
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
+}
+
+/// Hazard 17, at the holder: under the new configuration the key is another's,
+/// and the old promise is honoured until it ends, not extended.
+#[test]
+fn renewing_under_a_new_configuration_does_not_extend_the_old_promise() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let ack = w.establish(G, H);
+    w.deliver(&ack);
+    let second = w.agree_all(defaults(&[0]));
+    // One more under the first; its ack says that the second is known.
+    w.pass(ms(500));
+    let promise = w.send(G, H);
+    let ack = w.deliver(&promise).expect("taken");
+    w.deliver(&ack);
+    let until = w.permit(H, KEY).expect("covered").until;
+    for _ in 0..3 {
+        w.pass(ms(500));
+        let promise = w.send(G, H);
+        assert_eq!(promise.promise().config, second);
+        let ack = w.deliver(&promise).expect("taken");
+        w.deliver(&ack);
+        assert_eq!(w.permit(H, KEY).expect("still covered").until, until);
+        w.check_contained(G, H);
+    }
+    w.pass(ms(500));
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
+    w.pass(ms(10));
+    assert_eq!(w.tag(G, KEY), set(&[]), "and the grantor knows it ended");
+}
+
+/// A suspect is excluded, everywhere and for every key (§3.7).
+fn exclude(ids: &[u8]) -> ConfigChange {
+    ConfigChange {
+        excluded: Some(set(ids)),
+        ..Default::default()
+    }
+}
+
+/// Hazard 41: a suspect whose own log lags is not kept alive by the
+/// configuration that it still knows.
+#[test]
+fn a_suspect_is_not_renewed_below_its_exclusion() {
+    let mut w = World::held_by(3, set(&[0, 1, 2]));
+    w.establish(G, H);
+    let id = w.agree(exclude(&[1]));
+    w.learn(G, id);
+    w.pass(ms(500));
+    let sent = w.send(G, H);
+    assert!(
+        matches!(sent.message, LeaseMessage::Guard { .. }),
+        "it answers, but knows only the configuration that gave it keys"
+    );
+    let ack = w.deliver(&sent).expect("taken");
+    w.deliver(&ack);
+    assert!(w.poll(G).0.iter().all(|e| e.to.0 != H));
+    // While the old grant lives it is obeyed; then writes are free of the suspect.
+    assert_eq!(w.tag(G, KEY), set(&[1]));
+    w.pass(ms(4100));
+    assert_eq!(w.tag(G, KEY), set(&[]));
+    // Others are promised as before.
+    w.establish(G, ReplicaId(2));
+    assert_eq!(w.tag(G, KEY), set(&[2]));
+}
+
+/// A grantor whose configuration log lags may not know whom to stop renewing.
+#[test]
+fn a_grantor_that_must_not_promise_still_listens() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    w.party(G).may_promise = false;
+    w.pass(ms(500));
+    let sent = w.send(G, H);
+    assert!(matches!(sent.message, LeaseMessage::Guard { .. }));
+    let ack = w.deliver(&sent).expect("taken");
+    w.deliver(&ack);
+    assert_eq!(w.poll(G).0.len(), 0);
+    w.party(G).may_promise = true;
+    w.pass(ms(500));
+    assert!(matches!(w.send(G, H).message, LeaseMessage::Promise(_)));
+}
+
+/// Under one configuration a tag names only those who hold a key of the batch.
+#[test]
+fn a_tag_names_holders_of_the_keys_that_are_written() {
+    let mut w = World::held_by(3, set(&[0]));
+    w.agree_all(ConfigChange {
+        keys: vec![
+            (set(&[0, 1]), vec![Key::from("one")]),
+            (set(&[0, 2]), vec![Key::from("two")]),
+        ],
+        ..Default::default()
+    });
+    w.establish(G, H);
+    w.pass(ms(500));
+    w.establish(G, ReplicaId(2));
+    assert_eq!(w.tag(G, b"one"), set(&[1]));
+    assert_eq!(w.tag(G, b"two"), set(&[2]));
+    assert_eq!(w.tag(G, b"other"), set(&[]));
+    let now = w.now(G);
+    let party = w.party(G);
+    let keys: [&[u8]; 3] = [b"other", b"two", b"one"];
+    let views = keys.map(|key| party.configs.view(key));
+    let live = party.grantor.live(now);
+    assert_eq!(live.tag(views.into_iter()), set(&[1, 2]));
+}

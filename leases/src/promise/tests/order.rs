@@ -1,0 +1,206 @@
+//! Messages lost, repeated, late and out of order.
+
+use super::*;
+
+/// Hazard 1.
+#[test]
+fn an_old_ack_does_not_shorten_a_newer_promise() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let first_ack = w.establish(G, H);
+    // A second promise leaves, and is under way for a while ...
+    w.pass(ms(500));
+    let second = w.send(G, H);
+    // ... when the ack of the first, long delayed, arrives.
+    w.pass(ms(100));
+    w.deliver(&first_ack);
+    // The second is taken at the last moment of its window: 2 s after the ack it
+    // names was sent. Had the first ack shortened the grant, it would end early.
+    w.pass(ms(1800));
+    w.deliver(&second).expect("still within its window");
+    w.check_contained(G, H);
+}
+
+/// The latest ack does shorten: else a dead holder blocks writes for longer
+/// than §3.8 says.
+#[test]
+fn the_ack_of_the_latest_promise_shortens_its_grant() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let ack = w.establish(G, H);
+    let before = w.kept(G, H)[0].1;
+    w.deliver(&ack);
+    assert!(w.kept(G, H)[0].1 < before);
+    w.check_contained(G, H);
+}
+
+/// Hazard 2, guards: the second arrival of a guard must not open its window anew.
+#[test]
+fn a_repeated_guard_does_not_move_its_window() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let guard = w.send(G, H);
+    let ack = w.deliver(&guard).expect("taken");
+    w.deliver(&ack);
+    let promise = w.send(G, H);
+    // The promise is slow. Just before its window closes the guard comes again.
+    w.pass(ms(1900));
+    assert!(w.deliver(&guard).is_none(), "a sequence is taken once");
+    w.pass(ms(1900));
+    assert!(w.deliver(&promise).is_none(), "its window has closed");
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+}
+
+/// Hazard 2, promises: a copy must not start the lease again.
+#[test]
+fn a_repeated_promise_does_not_extend_the_lease() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let guard = w.send(G, H);
+    let ack = w.deliver(&guard).expect("taken");
+    w.deliver(&ack);
+    let promise = w.send(G, H);
+    let ack = w.deliver(&promise).expect("taken");
+    // Its ack shortens the grant to one lease from now.
+    w.deliver(&ack);
+    w.pass(ms(1900));
+    assert!(w.deliver(&promise).is_none());
+    w.check_contained(G, H);
+    w.pass(ms(101));
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+}
+
+/// Hazard 2, reordered: once a later promise is acknowledged, the grantor counts
+/// on the earlier one never being taken.
+#[test]
+fn a_promise_overtaken_by_its_successor_is_refused() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    w.pass(ms(500));
+    let slow = w.send(G, H);
+    w.pass(ms(500));
+    let fast = w.send(G, H);
+    assert!(fast.promise().sequence > slow.promise().sequence);
+    let ack = w.deliver(&fast).expect("taken");
+    w.deliver(&ack);
+    w.pass(ms(500));
+    assert!(w.deliver(&slow).is_none());
+    w.check_contained(G, H);
+}
+
+/// Hazard 32: a voluntary Relinquish names a sequence, and is no word on what
+/// was promised after it.
+#[test]
+fn a_late_relinquish_does_not_end_a_later_grant() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    let message = w.party(H).holder.relinquish().remove(0).1;
+    let relinquish = Envelope {
+        from: (H, Incarnation(1)),
+        to: (G, Incarnation(1)),
+        message,
+    };
+    // It is slow. Meanwhile the holder recovers; the grantor's promises on the
+    // erased window are refused until it establishes anew.
+    w.party(H).holder.accept_again();
+    w.pass(ms(500));
+    let stale = w.send(G, H);
+    assert!(w.deliver(&stale).is_none(), "its window was erased");
+    w.pass(ms(4000));
+    w.establish(G, H);
+    w.deliver(&relinquish);
+    w.check_contained(G, H);
+    assert!(w.permit(H, KEY).is_ok());
+    assert_eq!(w.tag(G, KEY), set(&[1]), "the later grant stands");
+}
+
+/// The point of Relinquish: writes go on at once, and stay free of a holder
+/// that takes no promise. (Renewals on the erased window would bind again.)
+#[test]
+fn after_relinquish_nothing_is_promised_until_a_new_guard_is_answered() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let late_ack = w.establish(G, H);
+    let message = w.party(H).holder.relinquish().remove(0).1;
+    let now = w.now(G);
+    assert!(w.party(G).grantor.handle(now, H, &message), "a grant ended");
+    assert_eq!(w.tag(G, KEY), set(&[]));
+    // An ack sent before, and overtaken, brings the window back to no one.
+    w.deliver(&late_ack);
+    for _ in 0..4 {
+        w.pass(ms(500));
+        let sent = w.send(G, H);
+        assert!(matches!(sent.message, LeaseMessage::Guard { .. }));
+        assert!(w.deliver(&sent).is_none(), "refusing");
+        assert_eq!(w.tag(G, KEY), set(&[]));
+    }
+    w.party(H).holder.accept_again();
+    w.pass(ms(500));
+    w.establish(G, H);
+    assert!(w.permit(H, KEY).is_ok());
+}
+
+/// Promises under way when the holder relinquished are refused for good.
+#[test]
+fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    w.pass(ms(500));
+    let under_way = w.send(G, H);
+    w.party(H).holder.relinquish();
+    w.party(H).holder.accept_again();
+    assert!(w.deliver(&under_way).is_none());
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+}
+
+/// Hazard 35: a promise counts from the guard it names, not from the newest.
+#[test]
+fn a_promise_is_measured_against_the_ack_it_names() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let first = w.send(G, H);
+    let ack = w.deliver(&first).expect("taken");
+    w.pass(ms(1500));
+    // The ack took 1.5 s. A second guard left before it came, so the promise on
+    // the first has a higher sequence.
+    let second = w.send(G, H);
+    w.deliver(&ack);
+    let promise = w.send(G, H);
+    assert_eq!(promise.promise().base, 1);
+    // Both are slow; the promise arrives within 2 s of the second guard, but
+    // long after the window that the grantor has reckoned with.
+    w.pass(ms(1900));
+    w.deliver(&second).expect("taken");
+    w.pass(ms(1900));
+    assert!(w.deliver(&promise).is_none());
+    w.check_contained(G, H);
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+}
+
+/// Answers to nothing that was asked change nothing.
+#[test]
+fn an_ack_of_what_was_never_sent_is_ignored() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    for message in [
+        LeaseMessage::GuardAck {
+            sequence: 99,
+            known: ConfigId(1),
+        },
+        LeaseMessage::PromiseAck {
+            sequence: 99,
+            known: ConfigId(1),
+        },
+        LeaseMessage::Relinquish { up_to: 99 },
+    ] {
+        let now = w.now(G);
+        assert!(!w.party(G).grantor.handle(now, H, &message));
+    }
+    let sent = w.send(G, H);
+    assert!(matches!(sent.message, LeaseMessage::Guard { sequence: 1 }));
+    w.establish_from(&sent);
+    assert!(w.permit(H, KEY).is_ok());
+}
+
+impl World {
+    /// The rest of [`establish`](World::establish), from a guard that was sent.
+    fn establish_from(&mut self, guard: &Envelope) {
+        let ack = self.deliver(guard).expect("the guard is taken");
+        self.deliver(&ack);
+        let promise = self.send(guard.from.0, guard.to.0);
+        self.deliver(&promise).expect("the promise is taken");
+    }
+}

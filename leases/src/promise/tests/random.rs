@@ -1,0 +1,307 @@
+//! Random schedules: messages dropped, repeated, reordered and late; clocks at
+//! the ends of the bound; restarts, relinquishing and configurations of every
+//! kind. After each step two invariants are checked, for every pair:
+//!
+//! - *containment*: in true time, what a holder believes ends before what its
+//!   grantor keeps, configuration by configuration;
+//! - *barrier*: a slot that the grantor accepted, with a tag that leaves out a
+//!   holder of its key which may read under that grantor, is not above the
+//!   barrier of its chain.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::*;
+use crate::config::Key;
+
+const REPLICAS: usize = 3;
+const STEPS: usize = 1500;
+const SEEDS: u64 = 200;
+const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
+const CHANGES_MAX: usize = 10;
+
+/// An acceptance, and all whom some reply about it left out.
+struct Accepted {
+    slot: Slot,
+    key: usize,
+    left_out: ReplicaSet,
+}
+
+struct Schedule {
+    random: Pcg64,
+    world: World,
+    network: Vec<Envelope>,
+    accepted: Vec<Vec<Accepted>>,
+    /// How often an invariant had something to say, so that it cannot hold idly.
+    believed: u64,
+    barriers: u64,
+}
+
+impl Schedule {
+    fn new(seed: u64) -> Schedule {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let rho = i64::from(LeaseParams::default().clock.rho_ppm);
+        let rates: Vec<i64> = (0..REPLICAS)
+            .map(|_| match random.random_range(0..4) {
+                0 => -rho,
+                1 => rho,
+                _ => random.random_range(-rho..=rho),
+            })
+            .collect();
+        let mut world = World::with_rates(&rates);
+        world.agree_all(ConfigChange {
+            defaults: Some(ReplicaSet::all(REPLICAS)),
+            ..Default::default()
+        });
+        Schedule {
+            random,
+            world,
+            network: Vec::new(),
+            accepted: (0..REPLICAS).map(|_| Vec::new()).collect(),
+            believed: 0,
+            barriers: 0,
+        }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.random.random_range(0..end)
+    }
+
+    fn someone(&mut self) -> ReplicaId {
+        ReplicaId(self.below(REPLICAS) as u8)
+    }
+
+    fn some_set(&mut self) -> ReplicaSet {
+        ReplicaSet(self.below(1 << REPLICAS) as u64)
+    }
+
+    fn step(&mut self) {
+        match self.below(1000) {
+            0..200 => {
+                let span = self.below(60) as u64;
+                self.world.pass(ms(span));
+            }
+            200..210 => {
+                let span = self.below(3000) as u64;
+                self.world.pass(ms(span));
+            }
+            210..420 => {
+                let who = self.someone();
+                let sent = self.world.poll(who).0;
+                self.network.extend(sent);
+            }
+            420..780 => self.deliver(),
+            780..800 => {
+                // One of the oldest is lost.
+                if !self.network.is_empty() {
+                    self.network.swap_remove(0);
+                }
+            }
+            800..870 => self.accept(),
+            870..920 => self.reply(),
+            920..930 => self.truncate(),
+            930..940 => self.reconfigure(),
+            940..960 => self.learn(),
+            960..975 => self.forget(),
+            975..990 => self.world.meet_all(),
+            990..993 => {
+                let who = self.someone();
+                self.world.restart(who);
+            }
+            993..995 => self.relinquish(),
+            _ => {
+                let who = self.someone();
+                self.world.party(who).holder.accept_again();
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        if self.network.is_empty() {
+            return;
+        }
+        // Mostly in order; now and then any message overtakes all others.
+        let any = self.below(5) == 0;
+        let index = if any {
+            self.below(self.network.len())
+        } else {
+            0
+        };
+        let repeat = self.below(10) == 0;
+        let envelope = if repeat {
+            self.network[index].clone()
+        } else {
+            self.network.remove(index)
+        };
+        if let Some(answer) = self.world.deliver(&envelope) {
+            self.network.push(answer);
+        }
+    }
+
+    /// On its way to disk: counted in `highest_accepted`, not yet replied to.
+    fn accept(&mut self) {
+        let (who, key) = (self.someone(), self.below(KEYS.len()));
+        let party = self.world.party(who);
+        let slot = Slot(party.highest_accepted.0.saturating_sub(2));
+        let slot = Slot(slot.0 + 1 + self.random.random_range(0..5));
+        let party = self.world.party(who);
+        party.highest_accepted = party.highest_accepted.max(slot);
+        self.accepted[who.index()].retain(|entry| entry.slot != slot);
+        self.accepted[who.index()].push(Accepted {
+            slot,
+            key,
+            left_out: ReplicaSet::EMPTY,
+        });
+        if self.below(2) == 0 {
+            self.tag(who, self.accepted[who.index()].len() - 1);
+        }
+    }
+
+    /// Replies to an acceptance, for the first time or once more.
+    fn reply(&mut self) {
+        let who = self.someone();
+        let count = self.accepted[who.index()].len();
+        if count > 0 {
+            let index = count - 1 - self.below(count.min(4));
+            self.tag(who, index);
+        }
+    }
+
+    fn tag(&mut self, who: ReplicaId, index: usize) {
+        let entry = &mut self.accepted[who.index()][index];
+        let tag = self.world.tag(who, KEYS[entry.key]);
+        let left_out = ReplicaSet::all(REPLICAS).minus(tag);
+        entry.left_out = entry.left_out.union(left_out);
+    }
+
+    /// A new leader's log ends the dead entries of an older ballot.
+    fn truncate(&mut self) {
+        let who = self.someone();
+        let party = self.world.party(who);
+        let end = Slot(party.highest_accepted.0.saturating_sub(3));
+        party.highest_accepted = party.highest_accepted.min(end);
+        self.accepted[who.index()].retain(|entry| entry.slot <= end);
+    }
+
+    fn reconfigure(&mut self) {
+        if self.world.changes.len() >= CHANGES_MAX {
+            return;
+        }
+        let mut change = ConfigChange {
+            clear: self.below(8) == 0,
+            ..Default::default()
+        };
+        for key in KEYS {
+            if self.below(2) == 0 {
+                let keys = vec![Key::copy_from_slice(key)];
+                change.keys.push((self.some_set(), keys));
+            }
+        }
+        if self.below(3) == 0 {
+            change.defaults = Some(self.some_set());
+        }
+        if self.below(3) == 0 {
+            let suspect = self.someone();
+            let excluded = [ReplicaSet::EMPTY, ReplicaSet::one(suspect)];
+            change.excluded = Some(excluded[self.below(2)]);
+        }
+        if self.below(2) == 0 {
+            let long = LeaseParams {
+                t_guard: ms(3000),
+                t0_cap: ms(8000),
+                ..LeaseParams::default()
+            };
+            let params = [short_lease(), LeaseParams::default(), long];
+            change.params = Some(params[self.below(3)]);
+        }
+        self.world.agree(change);
+    }
+
+    fn learn(&mut self) {
+        let who = self.someone();
+        let next = self.world.party(who).configs.newest().0 + 1;
+        if next <= self.world.changes.len() as u64 {
+            self.world.learn(who, ConfigId(next));
+        }
+    }
+
+    /// Contents are kept while any grant or promise under them lives.
+    fn forget(&mut self) {
+        let who = self.someone();
+        let now = self.world.now(who);
+        let party = self.world.party(who);
+        let needed = party.grantor.oldest_config(now);
+        let believed = party.holder.oldest_config(now);
+        let newest = party.configs.newest();
+        let oldest = needed.into_iter().chain(believed).min().unwrap_or(newest);
+        party.configs.forget_before(oldest);
+    }
+
+    fn relinquish(&mut self) {
+        let who = self.someone();
+        let party = self.world.party(who);
+        for (to, message) in party.holder.relinquish() {
+            self.network.push(Envelope {
+                from: (who, party.incarnation),
+                to: (to, party.met[to.index()]),
+                message,
+            });
+        }
+    }
+
+    fn check(&mut self) {
+        for grantor in (0..REPLICAS as u8).map(ReplicaId) {
+            for holder in (0..REPLICAS as u8).map(ReplicaId) {
+                if grantor != holder {
+                    self.world.check_contained(grantor, holder);
+                    self.believed += u64::from(!self.world.believed(grantor, holder).is_empty());
+                    self.check_barrier(grantor, holder);
+                }
+            }
+        }
+    }
+
+    fn check_barrier(&mut self, grantor: ReplicaId, holder: ReplicaId) {
+        let now = self.world.now(holder);
+        let party = &self.world.parties[holder.index()];
+        for (index, key) in KEYS.iter().enumerate() {
+            let view = party.configs.view(key);
+            let Some((_, barrier)) = party.holder.covered_by(now, grantor, view) else {
+                continue;
+            };
+            let unasked = self.accepted[grantor.index()]
+                .iter()
+                .filter(|entry| entry.key == index && entry.left_out.contains(holder));
+            for entry in unasked {
+                self.barriers += 1;
+                assert!(
+                    entry.slot <= barrier,
+                    "{holder:?} reads {key:?} under {grantor:?} from {barrier:?} on, \
+                     and was not asked about {:?}",
+                    entry.slot
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn promises_are_contained_and_barriers_cover_what_was_not_asked() {
+    let (mut believed, mut barriers) = (0, 0);
+    for seed in 0..SEEDS {
+        let run = std::panic::catch_unwind(|| {
+            let mut schedule = Schedule::new(seed);
+            for _ in 0..STEPS {
+                schedule.step();
+                schedule.check();
+            }
+            (schedule.believed, schedule.barriers)
+        });
+        let (b, s) = run.unwrap_or_else(|_| panic!("seed {seed}"));
+        believed += b;
+        barriers += s;
+    }
+    let pairs = SEEDS * STEPS as u64 * (REPLICAS * (REPLICAS - 1)) as u64;
+    assert!(believed > pairs / 10, "believed in {believed} of {pairs}");
+    assert!(barriers > pairs / 10, "only {barriers} barriers mattered");
+}

@@ -1,0 +1,125 @@
+//! Replicas that stop and start, and have forgotten what they promised.
+
+use super::*;
+
+/// Hazards 15 and 23: all grantors restart together, and a majority of them could
+/// commit a write at once, while the holder is cut off and reads on.
+#[test]
+fn grantors_that_restart_together_ask_everyone_until_all_promises_have_ended() {
+    let mut w = World::held_by(3, set(&[0, 1, 2]));
+    w.establish(G, H);
+    w.establish(ReplicaId(2), H);
+    w.restart(G);
+    w.restart(ReplicaId(2));
+    assert!(w.permit(H, KEY).is_ok());
+    assert_eq!(w.accept(G, 1, KEY), set(&[0, 1, 2]));
+    assert_eq!(w.accept(ReplicaId(2), 1, KEY), set(&[0, 1, 2]));
+    w.check_contained(G, H);
+    w.check_contained(ReplicaId(2), H);
+    let wait = LeaseParams::default().restart_wait();
+    w.pass(wait);
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+    assert_eq!(w.tag(G, KEY), set(&[]));
+    assert!(w.poll(G).1, "what waits for everyone is sent again");
+    assert!(!w.poll(G).1, "once");
+}
+
+/// The wait is that of the longest lease ever promised, not of the newest.
+#[test]
+fn the_restart_wait_is_that_of_the_longest_lease() {
+    let mut w = World::new(2);
+    w.agree_all(ConfigChange {
+        defaults: Some(set(&[0, 1])),
+        params: Some(LeaseParams {
+            t_lease: ms(9000),
+            ..LeaseParams::default()
+        }),
+        ..Default::default()
+    });
+    w.establish(G, H);
+    w.agree_all(ConfigChange {
+        params: Some(short_lease()),
+        ..Default::default()
+    });
+    w.pass(ms(500));
+    w.poll(G);
+    w.restart(G);
+    w.check_contained(G, H);
+    w.pass(ms(7000));
+    assert!(w.permit(H, KEY).is_ok());
+    assert_eq!(w.tag(G, KEY), set(&[0, 1]));
+    // A second restart waits anew, and no shorter.
+    w.restart(G);
+    w.check_contained(G, H);
+    assert_eq!(w.tag(G, KEY), set(&[0, 1]));
+}
+
+/// What has never run has nothing to wait for.
+#[test]
+fn a_first_run_waits_for_nothing() {
+    let w = World::held_by(2, set(&[0, 1]));
+    assert_eq!(w.tag(G, KEY), set(&[]));
+}
+
+/// No-ops and configurations have an empty tag, always: a new leader could not
+/// open its term while one replica is down.
+#[test]
+fn what_writes_no_key_asks_for_nobody_in_the_restart_wait() {
+    let mut w = World::held_by(3, set(&[0, 1, 2]));
+    w.establish(G, H);
+    w.restart(G);
+    assert_eq!(w.tag(G, KEY), set(&[0, 1, 2]));
+    let live = w.parties[0].grantor.live(w.now(G));
+    assert_eq!(live.tag(std::iter::empty()), set(&[]));
+}
+
+/// Hazard 16: the promises of an earlier life are void, those under way as well.
+#[test]
+fn a_restarted_holder_does_not_read_on_old_promises() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    w.pass(ms(500));
+    let under_way = w.send(G, H);
+    w.restart(H);
+    w.meet(G, H, Incarnation(2));
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+    // The grantor has dropped its grants and accepts without asking ...
+    assert_eq!(w.accept(G, 1, KEY), set(&[]));
+    assert!(w.poll(G).1, "and lets writes go that waited");
+    // ... so what it sent to the earlier run must not count.
+    assert!(w.deliver(&under_way).is_none());
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+    w.meet_all();
+    w.pass(ms(500));
+    w.establish(G, H);
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(1))));
+}
+
+/// The grantor says that those grants ended even if nothing else is due.
+#[test]
+fn grants_ended_by_a_holders_restart_are_reported_at_once() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    w.meet(G, H, Incarnation(2));
+    let now = w.now(G);
+    assert!(w.party(G).grantor.next_deadline() <= now);
+    assert!(w.poll(G).1);
+    assert!(!w.poll(G).1, "once");
+}
+
+/// Hazard 32, at restart: news of an earlier run does not end the grants of a
+/// later one.
+#[test]
+fn late_news_of_an_earlier_run_drops_nothing() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.restart(H);
+    w.meet_all();
+    w.establish(G, H);
+    let now = w.now(G);
+    w.party(G).grantor.met(now, H, Incarnation(1));
+    w.party(G).grantor.met(now, H, Incarnation(2));
+    assert_eq!(w.tag(G, KEY), set(&[1]));
+    w.check_contained(G, H);
+    w.party(H).holder.met(G, Incarnation(1));
+    assert!(w.permit(H, KEY).is_ok());
+}
