@@ -11,3 +11,4 @@ pub mod attainable;
 pub mod bound;
 pub mod experiment;
 pub mod topology;
+pub mod wan;

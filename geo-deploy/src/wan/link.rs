@@ -1,0 +1,183 @@
+//! One direction between two sites: what is asked of it, and what it delivered.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use tokio::sync::watch;
+
+/// Bytes in one packet, for the chance that one is lost.
+const PACKET_BYTES: usize = 1_460;
+/// A packet is given up as lost this often in a row at most.
+const LOSSES_MAX: u32 = 16;
+/// The longest time told apart by a link's histogram: ten minutes.
+const LATENCY_US_MAX: u64 = 600_000_000;
+
+/// How one direction of a link behaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkSettings {
+    /// From arrival to departure.
+    pub delay: Duration,
+    /// Added at random, at most this much. Order is kept all the same.
+    pub jitter: Duration,
+    /// Bytes per second; `None` is without limit.
+    pub bytes_per_second: Option<u64>,
+    /// Probability that a packet is lost, from 0 to 1, and sent again.
+    pub loss: f64,
+    /// How much later a packet arrives for each time it was lost.
+    pub retransmit: Duration,
+    /// Nothing passes; bytes are held until the link is mended.
+    pub cut: bool,
+}
+
+impl LinkSettings {
+    /// A clean link with half of the round trip as its delay. A lost packet
+    /// would be noticed a round trip later, and not before TCP's 200 ms.
+    pub fn of_round_trip_ms(rtt_ms: f64) -> LinkSettings {
+        let rtt = Duration::from_secs_f64(rtt_ms.max(0.0) / 1e3);
+        LinkSettings {
+            delay: rtt / 2,
+            jitter: Duration::ZERO,
+            bytes_per_second: None,
+            loss: 0.0,
+            retransmit: rtt + Duration::from_millis(200),
+            cut: false,
+        }
+    }
+}
+
+/// What a link delivered. Times in ms, from a byte's arrival at the relay to its departure.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Delivered {
+    /// Chunks delivered while the link was not cut.
+    pub count: u64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Longest.
+    pub max_ms: f64,
+}
+
+/// One direction between two sites, as seen from outside the relays' thread.
+#[derive(Debug)]
+pub struct Link {
+    settings: watch::Sender<LinkSettings>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the last byte taken in has left the sender, at the link's bandwidth.
+    sent_by: Option<Instant>,
+    chance: Pcg64Mcg,
+    delivered_us: Histogram<u64>,
+}
+
+impl Link {
+    pub(super) fn new(settings: LinkSettings, seed: u64) -> Link {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
+        Link {
+            settings: watch::Sender::new(settings),
+            state: Mutex::new(State {
+                sent_by: None,
+                chance: Pcg64Mcg::seed_from_u64(seed),
+                delivered_us: histogram.expect("the bounds are valid"),
+            }),
+        }
+    }
+
+    /// How the link behaves now.
+    pub fn settings(&self) -> LinkSettings {
+        self.settings.borrow().clone()
+    }
+
+    /// Changes the link for the bytes that arrive from now on; a cut holds at once.
+    pub fn change(&self, change: impl FnOnce(&mut LinkSettings)) {
+        self.settings.send_modify(change);
+    }
+
+    /// What it delivered so far.
+    pub fn delivered(&self) -> Delivered {
+        let state = self.state();
+        let ms = |us: u64| us as f64 / 1e3;
+        match state.delivered_us.len() {
+            0 => Delivered::default(),
+            count => Delivered {
+                count,
+                p50_ms: ms(state.delivered_us.value_at_quantile(0.5)),
+                p99_ms: ms(state.delivered_us.value_at_quantile(0.99)),
+                max_ms: ms(state.delivered_us.max()),
+            },
+        }
+    }
+
+    /// Forgets what was delivered: an experiment's measured phase begins.
+    pub fn reset_delivered(&self) {
+        self.state().delivered_us.reset();
+    }
+
+    /// When `bytes` that arrive `now` are to leave.
+    pub(super) fn due(&self, now: Instant, bytes: usize) -> Instant {
+        let settings = self.settings.borrow();
+        let mut state = self.state();
+        let sent = match settings.bytes_per_second {
+            None => now,
+            Some(rate) => {
+                let took = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+                let sent = state.sent_by.map_or(now, |sent_by| sent_by.max(now)) + took;
+                state.sent_by = Some(sent);
+                sent
+            }
+        };
+        let jitter = match settings.jitter {
+            Duration::ZERO => Duration::ZERO,
+            most => most.mul_f64(state.chance.random::<f64>()),
+        };
+        sent + settings.delay + jitter + settings.retransmit * state.losses(settings.loss, bytes)
+    }
+
+    pub(super) fn delay(&self) -> Duration {
+        self.settings.borrow().delay
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.settings.borrow().cut
+    }
+
+    /// Waits until the link is not cut.
+    pub(super) async fn mended(&self) {
+        let mut settings = self.settings.subscribe();
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = settings.wait_for(|settings| !settings.cut).await;
+    }
+
+    pub(super) fn record(&self, took: Duration) {
+        let us = took.as_micros().min(LATENCY_US_MAX.into()) as u64;
+        self.state().delivered_us.saturating_record(us);
+    }
+
+    /// What is behind the lock is whole after every statement, so a panic
+    /// elsewhere does not spoil it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How often in a row some packet of a chunk was lost.
+    fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
+        if loss <= 0.0 {
+            return 0;
+        }
+        let packets = bytes.div_ceil(PACKET_BYTES).max(1) as i32;
+        let any = 1.0 - (1.0 - loss.min(1.0)).powi(packets);
+        let mut times = 0;
+        while times < LOSSES_MAX && self.chance.random::<f64>() < any {
+            times += 1;
+        }
+        times
+    }
+}

@@ -1,0 +1,207 @@
+//! The relays' thread: accepts, dials, and carries bytes late but in order.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::RelayPlan;
+use super::alarm::Alarm;
+use super::link::Link;
+
+/// Most that is read at once.
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Most that one direction of one connection keeps; then it stops reading, and
+/// the sender feels it as it would feel a full window.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Pause after a failed accept, which would otherwise fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Starts the thread; it ends when `stopped` is resolved or its sender dropped.
+pub(super) fn spawn(
+    plans: Vec<RelayPlan>,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build()?;
+    std::thread::Builder::new()
+        .name("wan".to_owned())
+        .spawn(move || {
+            let tasks = LocalSet::new();
+            let result = tasks.block_on(&runtime, serve(plans, stopped));
+            if let Err(error) = result {
+                tracing::error!(%error, "the emulated network failed");
+            }
+        })
+}
+
+async fn serve(plans: Vec<RelayPlan>, stopped: oneshot::Receiver<()>) -> io::Result<()> {
+    let alarm = Rc::new(Alarm::new()?);
+    for plan in plans {
+        let listener = TcpListener::from_std(plan.listener)?;
+        spawn_local(accept(
+            listener,
+            plan.target,
+            plan.forth,
+            plan.back,
+            alarm.clone(),
+        ));
+    }
+    tokio::select! {
+        result = alarm.ring() => result,
+        _ = stopped => Ok(()),
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    target: SocketAddr,
+    forth: Arc<Link>,
+    back: Arc<Link>,
+    alarm: Rc<Alarm>,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((sender, _)) => {
+                let (forth, back, alarm) = (forth.clone(), back.clone(), alarm.clone());
+                spawn_local(async move {
+                    if let Err(error) = connect(sender, target, &forth, &back, &alarm).await {
+                        tracing::debug!(%target, %error, "relayed connection closed");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%target, %error, "relay cannot accept");
+                alarm.until(Instant::now() + ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Carries one connection until either end closes it.
+async fn connect(
+    sender: TcpStream,
+    target: SocketAddr,
+    forth: &Link,
+    back: &Link,
+    alarm: &Alarm,
+) -> io::Result<()> {
+    sender.set_nodelay(true)?;
+    // The handshake: there and back.
+    forth.mended().await;
+    back.mended().await;
+    alarm
+        .until(Instant::now() + forth.delay() + back.delay())
+        .await;
+    let receiver = TcpStream::connect(target).await?;
+    receiver.set_nodelay(true)?;
+    let (sender_read, sender_write) = sender.into_split();
+    let (receiver_read, receiver_write) = receiver.into_split();
+    let outbound = async {
+        carry(sender_read, receiver_write, forth, alarm).await?;
+        // The sender has no more to say, but may still listen.
+        std::future::pending().await
+    };
+    tokio::select! {
+        result = outbound => result,
+        result = carry(receiver_read, sender_write, back, alarm) => result,
+    }
+}
+
+struct Chunk {
+    arrived: Instant,
+    due: Instant,
+    /// Empty for the end of the stream.
+    bytes: Vec<u8>,
+}
+
+/// What one direction of one connection has in flight.
+#[derive(Default)]
+struct Queue {
+    chunks: RefCell<VecDeque<Chunk>>,
+    bytes: RefCell<usize>,
+    filled: Notify,
+    emptied: Notify,
+}
+
+/// One direction of one connection, to its end.
+async fn carry(
+    from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    link: &Link,
+    alarm: &Alarm,
+) -> io::Result<()> {
+    let queue = Queue::default();
+    tokio::try_join!(
+        take_in(from, &queue, link),
+        put_out(to, &queue, link, alarm)
+    )
+    .map(drop)
+}
+
+async fn take_in(mut from: OwnedReadHalf, queue: &Queue, link: &Link) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK_BYTES_MAX];
+    loop {
+        while *queue.bytes.borrow() >= QUEUE_BYTES_MAX {
+            queue.emptied.notified().await;
+        }
+        let read = from.read(&mut buffer).await?;
+        let arrived = Instant::now();
+        *queue.bytes.borrow_mut() += read;
+        queue.chunks.borrow_mut().push_back(Chunk {
+            arrived,
+            due: link.due(arrived, read),
+            bytes: buffer[..read].to_vec(),
+        });
+        queue.filled.notify_one();
+        if read == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn put_out(
+    mut to: OwnedWriteHalf,
+    queue: &Queue,
+    link: &Link,
+    alarm: &Alarm,
+) -> io::Result<()> {
+    // Chunks that arrived before this were held up by a cut: what they took says
+    // nothing about the link.
+    let mut mended = None;
+    loop {
+        let front = queue.chunks.borrow().front().map(|chunk| chunk.due);
+        let Some(due) = front else {
+            queue.filled.notified().await;
+            continue;
+        };
+        alarm.until(due).await;
+        while link.is_cut() {
+            link.mended().await;
+            mended = Some(Instant::now());
+            alarm.until(Instant::now() + link.delay()).await;
+        }
+        let Some(chunk) = queue.chunks.borrow_mut().pop_front() else {
+            continue;
+        };
+        if chunk.bytes.is_empty() {
+            return to.shutdown().await;
+        }
+        to.write_all(&chunk.bytes).await?;
+        if mended.is_none_or(|mended| chunk.arrived > mended) {
+            link.record(chunk.arrived.elapsed());
+        }
+        *queue.bytes.borrow_mut() -= chunk.bytes.len();
+        queue.emptied.notify_one();
+    }
+}
