@@ -2,10 +2,16 @@
 //!
 //! - [`generator`]: seeded number generators, YCSB's and our own.
 //! - [`site_stream`]: the requests of the paper's experiments.
+//! - [`properties`]: YCSB's property files and `-p name=value`.
+//! - [`workload`]: YCSB's core workload, a stream of operations for each thread.
+//! - [`measurement`]: histograms of a run and the reports made of them.
 //! - [`sample`]: one measured operation, the raw material of every report.
 
 pub mod generator;
+pub mod measurement;
+pub mod properties;
 pub mod sample;
 pub mod site_stream;
+pub mod workload;
 
 pub use site_stream::{Popularity, SiteStream};

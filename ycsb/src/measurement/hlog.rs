@@ -1,0 +1,246 @@
+//! Interval logs (`.hlog`): what HdrHistogram's log readers and plotters open.
+//!
+//! The library compresses histograms and writes the tagged lines; the version
+//! line and the legend, without which the standard readers balk, are written here.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::interval_log::{
+    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+};
+use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
+
+use super::{Key, add, new_histogram, observe, path_name, sample_key};
+use crate::sample::Sample;
+
+const LEGEND: &str =
+    "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"";
+
+/// Why an interval log cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum HlogError {
+    /// The system refuses.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The text is not an interval log.
+    #[error("{path}: not an interval log: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Writes one interval log.
+pub struct HlogWriter<W: Write> {
+    out: W,
+    serializer: V2DeflateSerializer,
+}
+
+impl<W: Write> HlogWriter<W> {
+    /// Writes the head of a log whose time 0 is `start`. The `title` becomes its
+    /// first comment.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn new(mut out: W, title: &str, start: SystemTime) -> io::Result<Self> {
+        let start_s = start
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        let title = title.replace(['\n', '\r'], " ");
+        writeln!(out, "#[{title}]")?;
+        writeln!(out, "#[Histogram log format version 1.3]")?;
+        writeln!(out, "#[StartTime: {start_s:.3} (seconds since epoch)]")?;
+        writeln!(out, "{LEGEND}")?;
+        Ok(HlogWriter {
+            out,
+            serializer: V2DeflateSerializer::new(),
+        })
+    }
+
+    /// Writes one interval that began `start` after the log's time 0. What a tag
+    /// may not hold (commas, blanks) is replaced in it.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn write(
+        &mut self,
+        start: Duration,
+        length: Duration,
+        tag: Option<&str>,
+        histogram: &Histogram<u64>,
+    ) -> io::Result<()> {
+        let tag = tag.map(clean_tag);
+        // Without comments or times of its own the builder writes no head.
+        IntervalLogWriterBuilder::new()
+            .begin_log_with(&mut self.out, &mut self.serializer)?
+            .write_histogram(histogram, start, length, tag.as_deref().and_then(Tag::new))
+            .map_err(|error| match error {
+                IntervalLogWriterError::IoError(error) => error,
+                IntervalLogWriterError::SerializeError(error) => io::Error::other(error),
+            })
+    }
+
+    /// Writes what is buffered and gives `out` back.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+fn clean_tag(tag: &str) -> String {
+    let forbidden = |c: char| c == ',' || c.is_whitespace() || c.is_control();
+    tag.chars()
+        .map(|c| if forbidden(c) { '_' } else { c })
+        .collect()
+}
+
+/// `site:READ:local`; the path is left out where there is none.
+pub(super) fn tag(label: &str, site: &str, name: &str, key: &Key) -> String {
+    let path = match key.path {
+        client::wire::Path::Unspecified => None,
+        path => Some(path_name(path)),
+    };
+    let parts = [Some(label), Some(site), Some(name), path];
+    let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(":")
+}
+
+/// One run of an experiment, to be logged beside others.
+#[derive(Clone, Copy, Debug)]
+pub struct HlogRun<'a> {
+    /// First part of the tags: the strategy, for example. May be empty.
+    pub label: &'a str,
+    /// Names of the sites, by the samples' index.
+    pub sites: &'a [String],
+    /// What was measured.
+    pub samples: &'a [Sample],
+}
+
+/// Writes the samples of several runs as one interval log, tagged
+/// `label:site:OPERATION:path`. A sample belongs to the interval of length
+/// `interval` in which it started. `start` is when the runs began, all together
+/// as it were: their times are laid over each other.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_hlog(
+    path: &Path,
+    start: SystemTime,
+    interval: Duration,
+    runs: &[HlogRun<'_>],
+) -> Result<(), HlogError> {
+    let write = || {
+        let file = BufWriter::new(File::create(path)?);
+        let mut log = HlogWriter::new(file, "Logged by leasehold", start)?;
+        write_runs(&mut log, interval, runs)?;
+        log.finish().map(drop)
+    };
+    write().map_err(|source| HlogError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn write_runs<W: Write>(
+    log: &mut HlogWriter<W>,
+    interval: Duration,
+    runs: &[HlogRun<'_>],
+) -> io::Result<()> {
+    let length_ns = u64::try_from(interval.as_nanos())
+        .unwrap_or(u64::MAX)
+        .max(1);
+    let number = |sample: &Sample| sample.start_ns / length_ns;
+    // A histogram takes a hundred kilobytes: only those of one interval of one
+    // run are held at a time.
+    let mut parts: Vec<(u64, usize, Vec<&Sample>)> = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        let mut samples: Vec<_> = run.samples.iter().collect();
+        samples.sort_by_key(|sample| number(sample));
+        for part in samples.chunk_by(|a, b| number(a) == number(b)) {
+            parts.push((number(part[0]), index, part.to_vec()));
+        }
+    }
+    parts.sort_by_key(|(number, run, _)| (*number, *run));
+    for (number, run, samples) in parts {
+        let start = Duration::from_nanos(number.saturating_mul(length_ns));
+        for (tag, histogram) in part_histograms(&runs[run], &samples) {
+            log.write(start, interval, Some(&tag), &histogram)?;
+        }
+    }
+    Ok(())
+}
+
+fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, Histogram<u64>> {
+    let mut by_key: BTreeMap<Key, Histogram<u64>> = BTreeMap::new();
+    for sample in samples {
+        let histogram = by_key
+            .entry(sample_key(sample))
+            .or_insert_with(new_histogram);
+        observe(histogram, sample.latency_ns / 1_000);
+    }
+    by_key
+        .into_iter()
+        .map(|(key, histogram)| {
+            let unnamed = key.site.to_string();
+            let site = run.sites.get(usize::from(key.site)).unwrap_or(&unnamed);
+            (tag(run.label, site, &key.what.name(), &key), histogram)
+        })
+        .collect()
+}
+
+/// Reads an interval log: the sum of all its intervals by tag, lines without a
+/// tag under "". Logs of several load generators are merged by reading them all.
+///
+/// # Errors
+/// If the file cannot be read or is no interval log.
+pub fn read_hlog(path: &Path) -> Result<BTreeMap<String, Histogram<u64>>, HlogError> {
+    let text = std::fs::read(path).map_err(|source| HlogError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut sums: BTreeMap<String, Histogram<u64>> = BTreeMap::new();
+    let mut deserializer = Deserializer::new();
+    for entry in IntervalLogIterator::new(&text) {
+        let entry = entry.map_err(|error| malformed(path, format!("{error:?}")))?;
+        let LogEntry::Interval(interval) = entry else {
+            continue;
+        };
+        let bytes = BASE64
+            .decode(interval.encoded_histogram())
+            .map_err(|error| malformed(path, error.to_string()))?;
+        let histogram: Histogram<u64> = deserializer
+            .deserialize(&mut bytes.as_slice())
+            .map_err(|error| malformed(path, format!("{error:?}")))?;
+        let tag = interval.tag().map(|tag| tag.as_str().to_owned());
+        let sum = sums
+            .entry(tag.unwrap_or_default())
+            .or_insert_with(new_histogram);
+        add(sum, &histogram);
+    }
+    Ok(sums)
+}
+
+fn malformed(path: &Path, reason: String) -> HlogError {
+    HlogError::Malformed {
+        path: path.to_owned(),
+        reason,
+    }
+}

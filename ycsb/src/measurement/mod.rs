@@ -1,0 +1,302 @@
+//! What was measured: one HdrHistogram (microseconds, three digits) for each
+//! site, operation and path, failures apart. Results are merged as histograms,
+//! never as percentiles.
+//!
+//! Two times are taken of an operation. Its *service time* runs from the moment
+//! it was sent. With a target rate there is also the moment at which it *should*
+//! have been sent: what counts from there includes the wait behind slow
+//! operations, which a generator that simply pauses hides ("coordinated
+//! omission").
+
+mod export;
+mod files;
+mod hgrm;
+mod hlog;
+mod names;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::wire::Path;
+use hdrhistogram::Histogram;
+
+use crate::sample::{End, OpKind, Sample};
+
+pub use export::{Exporter, Line, Number, format_lines, report_lines};
+pub use files::IntervalFiles;
+pub use hgrm::write_hgrm;
+pub use hlog::{HlogError, HlogRun, HlogWriter, read_hlog, write_hlog};
+pub use names::{Return, kind_name, path_name};
+
+/// Significant digits of every histogram.
+pub const DIGITS: u8 = 3;
+
+/// An empty histogram that grows as needed.
+pub fn new_histogram() -> Histogram<u64> {
+    Histogram::new(DIGITS).expect("three digits are within the allowed one to five")
+}
+
+/// What a histogram counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum What {
+    /// Operations that did what was asked.
+    Done(OpKind),
+    /// Operations that did not.
+    Failed(OpKind),
+    /// Checks of what was read (`dataintegrity=true`).
+    Verify,
+}
+
+impl What {
+    /// YCSB's name: `READ`, `READ-FAILED`, `VERIFY`.
+    pub fn name(self) -> String {
+        match self {
+            What::Done(kind) => kind_name(kind).to_owned(),
+            What::Failed(kind) => format!("{}-FAILED", kind_name(kind)),
+            What::Verify => "VERIFY".to_owned(),
+        }
+    }
+}
+
+/// From when latency counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Basis {
+    /// From when the operation was sent.
+    Service,
+    /// From when it should have been sent.
+    Intended,
+}
+
+/// `measurement.interval`: which of the two times is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// `op`: the service time.
+    Op,
+    /// `intended`: the time from the intended start, under the plain names.
+    Intended,
+    /// `both`: both, the second under `Intended-...`.
+    Both,
+}
+
+/// Which histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// From when latency counts.
+    pub basis: Basis,
+    /// What is counted.
+    pub what: What,
+    /// Index of the site.
+    pub site: u8,
+    /// How it was served; `Unspecified` for failures.
+    pub path: Path,
+}
+
+/// One operation that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Index of the site.
+    pub site: u8,
+    /// What was asked.
+    pub kind: OpKind,
+    /// How it was served.
+    pub path: Path,
+    /// What it returned.
+    pub returned: Return,
+    /// Time from when it was sent.
+    pub service: Duration,
+    /// Time from when it should have been sent.
+    pub intended: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Series {
+    /// Everything up to the end of the last interval.
+    past: Histogram<u64>,
+    /// What came since.
+    current: Histogram<u64>,
+}
+
+/// All histograms of a run.
+#[derive(Clone, Debug)]
+pub struct Measurements {
+    interval: Interval,
+    series: BTreeMap<Key, Series>,
+    returns: BTreeMap<(What, Return), u64>,
+}
+
+impl Measurements {
+    /// Nothing measured yet.
+    pub fn new(interval: Interval) -> Self {
+        Measurements {
+            interval,
+            series: BTreeMap::new(),
+            returns: BTreeMap::new(),
+        }
+    }
+
+    /// The histograms of samples, whose latency is their service time.
+    pub fn from_samples(samples: &[Sample]) -> Self {
+        let mut measurements = Measurements::new(Interval::Op);
+        for sample in samples {
+            let latency = Duration::from_nanos(sample.latency_ns);
+            measurements.record(&Measured {
+                site: sample.site,
+                kind: sample.kind,
+                path: sample.path,
+                returned: sample.end.into(),
+                service: latency,
+                intended: latency,
+            });
+        }
+        measurements
+    }
+
+    /// Which times are kept.
+    pub fn interval(&self) -> Interval {
+        self.interval
+    }
+
+    /// Adds an operation that ended, well or not.
+    pub fn record(&mut self, measured: &Measured) {
+        let (what, path) = match measured.returned {
+            Return::Ok => (What::Done(measured.kind), measured.path),
+            _ => (What::Failed(measured.kind), Path::Unspecified),
+        };
+        let interval = self.interval;
+        let mut add = |basis, latency| {
+            let key = Key {
+                basis,
+                what,
+                site: measured.site,
+                path,
+            };
+            observe(&mut self.series(key).current, micros(latency));
+        };
+        match interval {
+            Interval::Op => add(Basis::Service, measured.service),
+            Interval::Intended => add(Basis::Intended, measured.intended),
+            Interval::Both => {
+                add(Basis::Service, measured.service);
+                add(Basis::Intended, measured.intended);
+            }
+        }
+        self.count(What::Done(measured.kind), measured.returned);
+    }
+
+    /// Adds the check of a record that was read.
+    pub fn record_check(&mut self, site: u8, returned: Return, took: Duration) {
+        let key = Key {
+            basis: self.main_basis(),
+            what: What::Verify,
+            site,
+            path: Path::Unspecified,
+        };
+        observe(&mut self.series(key).current, micros(took));
+        self.count(What::Verify, returned);
+    }
+
+    /// Adds everything that another has measured.
+    pub fn merge(&mut self, other: &Measurements) {
+        for (key, series) in &other.series {
+            let mine = self.series(*key);
+            add(&mut mine.past, &series.past);
+            add(&mut mine.current, &series.current);
+        }
+        for ((what, returned), count) in &other.returns {
+            *self.returns.entry((*what, *returned)).or_default() += count;
+        }
+    }
+
+    /// Ends an interval: what was measured in it, by key. It stays in the totals.
+    pub fn end_interval(&mut self) -> Vec<(Key, Histogram<u64>)> {
+        let mut ended = Vec::new();
+        for (key, series) in &mut self.series {
+            if !series.current.is_empty() {
+                add(&mut series.past, &series.current);
+                ended.push((
+                    *key,
+                    std::mem::replace(&mut series.current, new_histogram()),
+                ));
+            }
+        }
+        ended
+    }
+
+    /// The sum of all histograms whose key is asked for.
+    pub fn total(&self, wanted: impl Fn(&Key) -> bool) -> Histogram<u64> {
+        let mut sum = new_histogram();
+        for (_, series) in self.series.iter().filter(|(key, _)| wanted(key)) {
+            add(&mut sum, &series.past);
+            add(&mut sum, &series.current);
+        }
+        sum
+    }
+
+    /// The keys under which something was measured, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.series.keys()
+    }
+
+    /// How often an operation returned what; failures are listed here under the
+    /// operation itself.
+    pub fn returns(&self, what: What) -> impl Iterator<Item = (Return, u64)> {
+        let all = self.returns.iter();
+        all.filter(move |((of, _), _)| *of == what)
+            .map(|((_, returned), count)| (*returned, *count))
+    }
+
+    /// The basis that is reported under the plain names.
+    pub fn main_basis(&self) -> Basis {
+        match self.interval {
+            Interval::Intended => Basis::Intended,
+            Interval::Op | Interval::Both => Basis::Service,
+        }
+    }
+
+    fn series(&mut self, key: Key) -> &mut Series {
+        self.series.entry(key).or_insert_with(|| Series {
+            past: new_histogram(),
+            current: new_histogram(),
+        })
+    }
+
+    fn count(&mut self, what: What, returned: Return) {
+        *self.returns.entry((what, returned)).or_default() += 1;
+    }
+}
+
+/// The key of a sample, as an interval log tags it.
+fn sample_key(sample: &Sample) -> Key {
+    let (what, path) = match sample.end {
+        End::Ok => (What::Done(sample.kind), sample.path),
+        End::Failed | End::TimedOut => (What::Failed(sample.kind), Path::Unspecified),
+    };
+    Key {
+        basis: Basis::Service,
+        what,
+        site: sample.site,
+        path,
+    }
+}
+
+fn micros(latency: Duration) -> u64 {
+    u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Counts one latency, in microseconds. A histogram resizes itself for it, which
+/// only its `record` does; no machine has the memory for some of what 64 bits
+/// can say, and those count as the highest latency there is room for.
+fn observe(histogram: &mut Histogram<u64>, latency_us: u64) {
+    if histogram.record(latency_us).is_err() {
+        histogram.saturating_record(latency_us);
+    }
+}
+
+fn add(sum: &mut Histogram<u64>, part: &Histogram<u64>) {
+    // Both resize themselves and have the same digits: nothing can be refused.
+    sum.add(part)
+        .expect("a histogram that resizes takes any other");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! The words under which results are reported: YCSB's where it has one.
+
+use client::wire::Path;
+
+use crate::sample::{End, OpKind};
+
+/// YCSB's name of an operation.
+pub fn kind_name(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::Read => "READ",
+        OpKind::Update => "UPDATE",
+        OpKind::Insert => "INSERT",
+        OpKind::Scan => "SCAN",
+        OpKind::ReadModifyWrite => "READ-MODIFY-WRITE",
+    }
+}
+
+/// The name of a path: how an operation was served.
+pub fn path_name(path: Path) -> &'static str {
+    match path {
+        Path::Unspecified => "unspecified",
+        Path::Local => "local",
+        Path::Held => "held",
+        Path::Forwarded => "forwarded",
+        Path::ReadIndex => "read_index",
+        Path::Log => "log",
+    }
+}
+
+/// What an operation returned, by YCSB's names of its statuses where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Return {
+    /// It did what was asked.
+    Ok,
+    /// There is no such record.
+    NotFound,
+    /// No answer in time: a write may have taken effect.
+    Timeout,
+    /// The store is not able to answer now.
+    ServiceUnavailable,
+    /// The request can never succeed.
+    BadRequest,
+    /// The answer is not what such an operation gives.
+    UnexpectedState,
+    /// Anything else.
+    Error,
+}
+
+impl Return {
+    /// The name that is reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Return::Ok => "OK",
+            Return::NotFound => "NOT_FOUND",
+            Return::Timeout => "TIMEOUT",
+            Return::ServiceUnavailable => "SERVICE_UNAVAILABLE",
+            Return::BadRequest => "BAD_REQUEST",
+            Return::UnexpectedState => "UNEXPECTED_STATE",
+            Return::Error => "ERROR",
+        }
+    }
+}
+
+impl From<End> for Return {
+    fn from(end: End) -> Self {
+        match end {
+            End::Ok => Return::Ok,
+            End::Failed => Return::Error,
+            End::TimedOut => Return::Timeout,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Every property there is, with its default: the echo of a run, the warning
+//! about unknown names and the reading of values all use this one table.
+
+/// What a property does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It has this default.
+    Default(&'static str),
+    /// It has no default.
+    Optional,
+    /// YCSB's, without effect here; the text says why.
+    Ignored(&'static str),
+}
+
+use Use::{Default, Ignored, Optional};
+
+const NO_TABLES: &str = "there is one key space";
+const ONE_KIND: &str = "measurements are always HdrHistograms";
+const NO_JVM: &str = "there is no Java virtual machine";
+const ONE_FAILURE: &str =
+    "failures are counted by status, with one histogram for an operation's failures";
+
+/// Sorted by subject, as they are echoed.
+pub(super) const KNOWN: &[(&str, Use)] = &[
+    ("workload", Default("site.ycsb.workloads.CoreWorkload")),
+    ("recordcount", Optional),
+    ("operationcount", Default("0")),
+    ("insertstart", Default("0")),
+    ("insertcount", Optional),
+    ("threadcount", Default("1")),
+    ("target", Default("0")),
+    ("maxexecutiontime", Default("0")),
+    ("warmuptime", Default("0")),
+    ("seed", Default("1")),
+    ("fieldcount", Default("10")),
+    ("fieldlength", Default("100")),
+    ("minfieldlength", Default("1")),
+    ("fieldlengthdistribution", Default("constant")),
+    ("fieldlengthhistogram", Default("hist.txt")),
+    ("fieldnameprefix", Default("field")),
+    ("readallfields", Default("true")),
+    ("writeallfields", Default("false")),
+    ("dataintegrity", Default("false")),
+    ("readproportion", Default("0.95")),
+    ("updateproportion", Default("0.05")),
+    ("insertproportion", Default("0")),
+    ("scanproportion", Default("0")),
+    ("readmodifywriteproportion", Default("0")),
+    ("requestdistribution", Default("uniform")),
+    ("zipfian.constant", Default("0.99")),
+    ("permutation", Default("none")),
+    ("site", Optional),
+    ("hotspotdatafraction", Default("0.2")),
+    ("hotspotopnfraction", Default("0.8")),
+    ("exponential.percentile", Default("95")),
+    ("exponential.frac", Default("0.8571428571")),
+    ("minscanlength", Default("1")),
+    ("maxscanlength", Default("1000")),
+    ("scanlengthdistribution", Default("uniform")),
+    ("insertorder", Default("hashed")),
+    ("zeropadding", Default("1")),
+    ("core_workload_insertion_retry_limit", Default("0")),
+    ("core_workload_insertion_retry_interval", Default("3")),
+    (
+        "exporter",
+        Default("site.ycsb.measurements.exporter.TextMeasurementsExporter"),
+    ),
+    ("exportfile", Optional),
+    ("measurement.interval", Optional),
+    ("hdrhistogram.percentiles", Default("50,95,99")),
+    ("hdrhistogram.fileoutput", Default("false")),
+    ("hdrhistogram.output.path", Default("")),
+    ("status", Default("false")),
+    ("status.interval", Default("10")),
+    ("label", Default("")),
+    ("leasehold.address", Optional),
+    ("leasehold.cluster", Optional),
+    ("leasehold.timeout_ms", Default("10000")),
+    ("measurementtype", Ignored(ONE_KIND)),
+    ("histogram.buckets", Ignored(ONE_KIND)),
+    ("timeseries.granularity", Ignored(ONE_KIND)),
+    ("measurement.raw.output_file", Ignored(ONE_KIND)),
+    ("measurement.histogram.verbose", Ignored(ONE_KIND)),
+    ("measurement.trackjvm", Ignored(NO_JVM)),
+    ("spin.sleep", Ignored(NO_JVM)),
+    ("reportlatencyforeacherror", Ignored(ONE_FAILURE)),
+    ("latencytrackederrors", Ignored(ONE_FAILURE)),
+    ("table", Ignored(NO_TABLES)),
+    ("columnfamily", Ignored(NO_TABLES)),
+    ("readallfieldsbyname", Ignored("a record is read whole")),
+    ("db", Ignored("the store is Leasehold")),
+    ("dotransactions", Ignored("the phase is `load` or `run`")),
+];
+
+pub(super) fn lookup(name: &str) -> Option<Use> {
+    let found = KNOWN.iter().find(|(known, _)| *known == name);
+    found.map(|(_, what)| *what)
+}

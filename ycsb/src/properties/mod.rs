@@ -1,0 +1,435 @@
+//! The properties of a run: YCSB's files and `-p name=value`, layered.
+//!
+//! Later files win over earlier ones, and arguments over all files. A property
+//! remembers where it was set, so that an error can say so; nothing is guessed
+//! from a value that does not parse.
+
+mod known;
+mod parse;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use known::{KNOWN, Use};
+
+/// The workload files that ship with the program, by name.
+const EMBEDDED: [(&str, &str); 6] = [
+    ("workloada", include_str!("../../workloads/workloada")),
+    ("workloadb", include_str!("../../workloads/workloadb")),
+    ("workloadc", include_str!("../../workloads/workloadc")),
+    ("workloadd", include_str!("../../workloads/workloadd")),
+    ("workloade", include_str!("../../workloads/workloade")),
+    ("workloadf", include_str!("../../workloads/workloadf")),
+];
+
+/// Where a property was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In a file, on a line counted from 1.
+    File {
+        /// The file, as it was named.
+        file: Arc<str>,
+        /// The line.
+        line: usize,
+    },
+    /// On the command line.
+    Argument,
+    /// Nowhere: it has its default, or none.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { file, line } => write!(f, "{file}, line {line}"),
+            Origin::Argument => f.write_str("command line"),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// Why the properties cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PropertyError {
+    /// A file is not there, or cannot be read.
+    #[error("cannot read property file {file}: {source}")]
+    Read {
+        /// The file, as it was named.
+        file: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file breaks the format's only rule.
+    #[error("{origin}: found a malformed \\u escape, expected \\u and four hexadecimal digits")]
+    BadEscape {
+        /// Where.
+        origin: Origin,
+    },
+    /// `-p` without a name or without `=`.
+    #[error("-p: found \"{found}\", expected name=value")]
+    Argument {
+        /// The argument.
+        found: String,
+    },
+    /// A value that its property does not take.
+    #[error("{origin}: {name}: found \"{found}\", expected {expected}")]
+    Invalid {
+        /// Where it was set.
+        origin: Origin,
+        /// The property.
+        name: String,
+        /// Its value.
+        found: String,
+        /// What it takes.
+        expected: String,
+    },
+    /// A property that has to be set is not.
+    #[error("{name} is not set, expected {expected}")]
+    Missing {
+        /// The property.
+        name: &'static str,
+        /// What it takes.
+        expected: &'static str,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    value: String,
+    origin: Origin,
+}
+
+/// Properties by name.
+#[derive(Clone, Debug, Default)]
+pub struct Properties {
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Properties {
+    /// No property set.
+    pub fn new() -> Self {
+        Properties::default()
+    }
+
+    /// Adds a file. One of the six workloads that ship with the program is found
+    /// by its bare name, in whatever folder it is looked for, if there is no
+    /// such file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or holds a malformed escape.
+    pub fn load_file(&mut self, file: &str) -> Result<(), PropertyError> {
+        match std::fs::read(file) {
+            Ok(bytes) => self.load_text(file, &decode(bytes)),
+            Err(source) => match embedded(file) {
+                Some(text) if source.kind() == std::io::ErrorKind::NotFound => {
+                    self.load_text(file, text)
+                }
+                _ => Err(PropertyError::Read {
+                    file: file.to_owned(),
+                    source,
+                }),
+            },
+        }
+    }
+
+    /// Adds the text of a file, which errors will call `file`.
+    ///
+    /// # Errors
+    /// If it holds a malformed escape.
+    pub fn load_text(&mut self, file: &str, text: &str) -> Result<(), PropertyError> {
+        let file: Arc<str> = file.into();
+        let origin = |line| Origin::File {
+            file: Arc::clone(&file),
+            line,
+        };
+        let lines = parse::parse(text).map_err(|bad| PropertyError::BadEscape {
+            origin: origin(bad.line),
+        })?;
+        for line in lines {
+            self.insert(line.key, line.value, origin(line.number));
+        }
+        Ok(())
+    }
+
+    /// Adds a `name=value` of the command line.
+    ///
+    /// # Errors
+    /// If there is no name or no `=`.
+    pub fn load_argument(&mut self, argument: &str) -> Result<(), PropertyError> {
+        match argument.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                self.set(name.trim(), value);
+                Ok(())
+            }
+            _ => Err(PropertyError::Argument {
+                found: argument.to_owned(),
+            }),
+        }
+    }
+
+    /// Sets a property as the command line does.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.insert(name.to_owned(), value.to_owned(), Origin::Argument);
+    }
+
+    fn insert(&mut self, name: String, value: String, origin: Origin) {
+        self.entries.insert(name, Entry { value, origin });
+    }
+
+    /// The value of a property, its default if it is not set, without blanks
+    /// around it. `None` if it has neither.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        match self.entries.get(name) {
+            Some(entry) => Some(entry.value.trim()),
+            None => match known::lookup(name)? {
+                Use::Default(value) => Some(value),
+                Use::Optional | Use::Ignored(_) => None,
+            },
+        }
+    }
+
+    /// The value of a property, `None` if it is empty or not set.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|value| !value.is_empty())
+    }
+
+    /// Whether a property was set, to whatever value.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// The parsed value of a property, `None` if it is empty or not set.
+    ///
+    /// # Errors
+    /// If it does not parse, or `accept` refuses it; `expected` says what it takes.
+    pub fn parsed<T: FromStr>(
+        &self,
+        name: &str,
+        expected: &str,
+        accept: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, PropertyError> {
+        let Some(value) = self.text(name) else {
+            return Ok(None);
+        };
+        match value.parse().ok().filter(accept) {
+            Some(parsed) => Ok(Some(parsed)),
+            None => Err(self.invalid(name, expected)),
+        }
+    }
+
+    /// A number that is there, be it by default.
+    ///
+    /// # Errors
+    /// If it is missing, does not parse, or `accept` refuses it.
+    pub fn number<T: FromStr>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        accept: impl Fn(&T) -> bool,
+    ) -> Result<T, PropertyError> {
+        self.parsed(name, expected, accept)?
+            .ok_or(PropertyError::Missing { name, expected })
+    }
+
+    /// A count: a whole number below 2^63 (the highest that YCSB's keys have).
+    ///
+    /// # Errors
+    /// If it is missing or something else.
+    pub fn count(&self, name: &'static str) -> Result<u64, PropertyError> {
+        self.number(name, "a whole number from 0 on", |n: &u64| *n < 1 << 63)
+    }
+
+    /// A probability or a share.
+    ///
+    /// # Errors
+    /// If it is missing or not within 0 and 1.
+    pub fn fraction(&self, name: &'static str) -> Result<f64, PropertyError> {
+        self.number(name, "a number from 0 to 1", |x| (0.0..=1.0).contains(x))
+    }
+
+    /// A switch.
+    ///
+    /// # Errors
+    /// If it is neither `true` nor `false`, in whatever case.
+    pub fn flag(&self, name: &'static str) -> Result<bool, PropertyError> {
+        self.choice(name, &[("true", true), ("false", false)])
+    }
+
+    /// One of several words, in whatever case.
+    ///
+    /// # Errors
+    /// If it is missing or another word.
+    pub fn choice<T: Copy>(
+        &self,
+        name: &'static str,
+        words: &[(&str, T)],
+    ) -> Result<T, PropertyError> {
+        let value = self.get(name).unwrap_or_default();
+        let found = words
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(value));
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            self.invalid(name, &format!("one of {}", words.join(", ")))
+        })
+    }
+
+    /// The error that `name` has a value it does not take.
+    pub fn invalid(&self, name: &str, expected: &str) -> PropertyError {
+        let entry = self.entries.get(name);
+        PropertyError::Invalid {
+            origin: entry.map_or(Origin::Default, |entry| entry.origin.clone()),
+            name: name.to_owned(),
+            found: self.get(name).unwrap_or_default().to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// A warning for every property that is set and has no effect.
+    pub fn warnings(&self) -> Vec<String> {
+        let warning = |(name, entry): (&String, &Entry)| match known::lookup(name) {
+            None => Some(format!("{}: unknown property {name}", entry.origin)),
+            Some(Use::Ignored(why)) => Some(format!("{}: {name} is ignored: {why}", entry.origin)),
+            Some(_) => None,
+        };
+        self.entries.iter().filter_map(warning).collect()
+    }
+
+    /// Every property that has an effect, with the value it has: those set, and
+    /// the defaults of the others.
+    pub fn effective(&self) -> Vec<(&str, &str)> {
+        KNOWN
+            .iter()
+            .filter(|(_, what)| !matches!(what, Use::Ignored(_)))
+            .filter_map(|(name, _)| Some((*name, self.text(name)?)))
+            .collect()
+    }
+}
+
+/// YCSB reads its files as Latin-1; a file that is UTF-8 is read as that.
+fn decode(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| error.as_bytes().iter().map(|&b| char::from(b)).collect())
+}
+
+fn embedded(file: &str) -> Option<&'static str> {
+    let name = Path::new(file).file_name()?.to_str()?;
+    let found = EMBEDDED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Properties {
+        let mut properties = Properties::new();
+        properties.load_text("test.properties", text).unwrap();
+        properties
+    }
+
+    #[test]
+    fn arguments_win_over_later_files_over_earlier_ones() {
+        let mut properties = of("threadcount=1\nfieldcount=2\nseed=3");
+        properties.load_text("second", "fieldcount=20").unwrap();
+        properties.load_argument("threadcount = 8 ").unwrap();
+        assert_eq!(properties.get("threadcount"), Some("8"));
+        assert_eq!(properties.get("fieldcount"), Some("20"));
+        assert_eq!(properties.get("seed"), Some("3"));
+        assert_eq!(properties.get("fieldlength"), Some("100"), "the default");
+        assert_eq!(properties.get("recordcount"), None);
+    }
+
+    #[test]
+    fn an_error_names_place_property_value_and_what_is_accepted() {
+        let message = |result: Result<bool, PropertyError>| result.unwrap_err().to_string();
+        let properties = of("\nreadallfields=maybe");
+        assert_eq!(
+            message(properties.flag("readallfields")),
+            "test.properties, line 2: readallfields: found \"maybe\", expected one of true, false"
+        );
+        let mut properties = Properties::new();
+        properties.load_argument("recordcount=-5").unwrap();
+        assert_eq!(
+            properties.count("recordcount").unwrap_err().to_string(),
+            "command line: recordcount: found \"-5\", expected a whole number from 0 on"
+        );
+        let missing = Properties::new().count("recordcount").unwrap_err();
+        assert!(missing.to_string().starts_with("recordcount is not set"));
+    }
+
+    #[test]
+    fn malformed_input_is_refused() {
+        let mut properties = Properties::new();
+        for argument in ["recordcount", "=5", ""] {
+            assert!(properties.load_argument(argument).is_err(), "{argument}");
+        }
+        let error = properties.load_text("f", "a=1\nb=\\u12").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("f, line 2: found a malformed")
+        );
+        let error = properties
+            .load_file("/nowhere/such.properties")
+            .unwrap_err();
+        assert!(error.to_string().contains("/nowhere/such.properties"));
+        assert!(of("target=nan").fraction("target").is_err());
+    }
+
+    #[test]
+    fn shipped_workloads_are_found_by_name() {
+        for name in [
+            "workloada",
+            "workloads/workloade",
+            "/opt/ycsb/workloads/workloadf",
+        ] {
+            let mut properties = Properties::new();
+            properties.load_file(name).unwrap();
+            assert_eq!(properties.get("recordcount"), Some("1000"), "{name}");
+            assert!(properties.warnings().is_empty());
+        }
+    }
+
+    #[test]
+    fn warnings_are_for_what_has_no_effect() {
+        let warnings = of("recordcount=1\nrecordcuont=2\nmeasurementtype=histogram").warnings();
+        assert_eq!(
+            warnings,
+            [
+                "test.properties, line 3: measurementtype is ignored: measurements are always HdrHistograms",
+                "test.properties, line 2: unknown property recordcuont",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_effective_properties_include_defaults_and_nothing_unknown() {
+        let properties = of("fieldcount=3\nmystery=1\ndb=x");
+        let effective = properties.effective();
+        assert!(effective.contains(&("fieldcount", "3")));
+        assert!(effective.contains(&("fieldlength", "100")));
+        assert!(
+            !effective
+                .iter()
+                .any(|(name, _)| ["mystery", "db"].contains(name))
+        );
+    }
+
+    #[test]
+    fn files_that_are_not_utf8_are_latin_1() {
+        assert_eq!(decode(vec![b'l', b'=', 0xE9]), "l=é");
+        assert_eq!(decode("l=é".into()), "l=é");
+    }
+
+    #[test]
+    fn every_known_name_is_there_once() {
+        let mut names: Vec<_> = KNOWN.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KNOWN.len());
+    }
+}

@@ -1,0 +1,360 @@
+//! YCSB's core workload: an endless, seeded stream of operations for each thread
+//! of a run. Pure: it names keys and builds values, and knows nothing of stores
+//! or of time. What the threads share is which records have been inserted.
+
+mod config;
+mod record;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use client::wire::{Field, Record};
+use prost::Message;
+
+use crate::generator::{
+    AcknowledgedCounter, Counter, Exponential, Hotspot, Latest, Permutation, Random, Scrambled,
+    Sequential, TooManyPending, Uniform, ZipfExact,
+};
+use crate::properties::{Properties, PropertyError};
+use crate::sample::OpKind;
+use crate::site_stream::site_order;
+use config::{Config, Distribution, Length};
+
+/// One operation to be carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// What to do.
+    pub kind: OpKind,
+    /// The number of the record; acknowledge it if it was inserted.
+    pub record: u64,
+    /// The key of the record, for a scan the first key.
+    pub key: Bytes,
+    /// How many records a scan reads; 0 for everything else.
+    pub scan_length: u32,
+    /// The one field to keep of what is read; `None`: all.
+    pub read_field: Option<u32>,
+    /// What an update, insertion or read-modify-write writes.
+    pub write: Option<Write>,
+}
+
+/// What is written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// All fields: the encoded record replaces what is there.
+    Record(Bytes),
+    /// One field of several: the others stay.
+    Field(Field),
+}
+
+/// What the check of a record that was read found (`dataintegrity=true`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// What was written.
+    Intact,
+    /// Something else.
+    Damaged,
+    /// Nothing.
+    Empty,
+}
+
+/// A workload, shared by all threads that run it.
+#[derive(Clone, Debug)]
+pub struct CoreWorkload {
+    config: Arc<Config>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    load: Counter,
+    inserted: AcknowledgedCounter,
+    sequential: Sequential,
+}
+
+/// First steps of the random streams' paths: each purpose has its own.
+const STREAM_RUN: u64 = 3;
+const STREAM_LOAD: u64 = 4;
+
+impl CoreWorkload {
+    /// The workload that the properties describe.
+    ///
+    /// # Errors
+    /// If a property is missing, does not parse, or contradicts another.
+    pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
+        let config = Config::read(properties)?;
+        let shared = Shared {
+            load: Counter::new(config.insert_start),
+            inserted: AcknowledgedCounter::new(config.records),
+            sequential: Sequential::new(config.insert_start, config.insert_count),
+        };
+        Ok(CoreWorkload {
+            config: Arc::new(config),
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// The number of operations of a run; 0 means without end.
+    pub fn operation_count(&self) -> u64 {
+        self.config.operations
+    }
+
+    /// The number of records that the load phase of this process inserts.
+    pub fn insert_count(&self) -> u64 {
+        self.config.insert_count
+    }
+
+    /// Whether the workload checks what it reads.
+    pub fn verifies(&self) -> bool {
+        self.config.verify
+    }
+
+    /// The stream of operations of thread number `thread` at site number `site`.
+    /// The site decides what is popular, if `permutation=site`.
+    pub fn thread(&self, site: u64, thread: u64) -> ThreadWorkload {
+        let config = &self.config;
+        let order = config
+            .order_by_site
+            .then(|| site_order(config.insert_count, site, config.seed));
+        ThreadWorkload {
+            chooser: Chooser::new(config),
+            order,
+            random: Random::new(config.seed, &[STREAM_RUN, site, thread]),
+            load_random: Random::new(config.seed, &[STREAM_LOAD, site, thread]),
+            workload: self.clone(),
+        }
+    }
+
+    /// Notes that an insertion was answered, with success or not: from now on its
+    /// record may be asked for.
+    ///
+    /// # Errors
+    /// If too many insertions are waiting behind an unanswered one.
+    pub fn acknowledge(&self, record: u64) -> Result<(), TooManyPending> {
+        self.shared.inserted.acknowledge(record)
+    }
+
+    /// Checks a stored record; `None` stands for a key that is not there.
+    pub fn verify(&self, key: &[u8], value: Option<&Bytes>) -> Verdict {
+        let Some(value) = value else {
+            return Verdict::Empty;
+        };
+        let Ok(record) = Record::decode(value.clone()) else {
+            return Verdict::Damaged;
+        };
+        let intact = |field: &Field| {
+            std::str::from_utf8(&field.name)
+                .is_ok_and(|name| field.value == self.expected_value(key, name))
+        };
+        match record.fields.as_slice() {
+            [] => Verdict::Empty,
+            fields if fields.iter().all(intact) => Verdict::Intact,
+            _ => Verdict::Damaged,
+        }
+    }
+
+    /// The value of the one field that an operation asked for: it is cut out here,
+    /// since a record is stored and read whole. `None` if it is not there.
+    pub fn project(&self, value: &Bytes, field: u32) -> Option<Bytes> {
+        let name = self.config.field_names.get(field as usize)?.as_bytes();
+        let record = Record::decode(value.clone()).ok()?;
+        let found = record.fields.into_iter().find(|f| f.name == name)?;
+        Some(found.value)
+    }
+
+    fn expected_value(&self, key: &[u8], field: &str) -> Bytes {
+        match self.config.field_length {
+            Length::Constant(length) => record::expected_value(key, field, length),
+            // Refused when the configuration was read.
+            _ => unreachable!("data integrity needs fields of constant length"),
+        }
+    }
+}
+
+/// The operations of one thread.
+#[derive(Clone, Debug)]
+pub struct ThreadWorkload {
+    workload: CoreWorkload,
+    chooser: Chooser,
+    order: Option<Permutation>,
+    random: Random,
+    load_random: Random,
+}
+
+impl ThreadWorkload {
+    /// The next operation of the run phase; `None` if every proportion is zero.
+    #[allow(clippy::should_implement_trait, reason = "it is an endless stream")]
+    pub fn next(&mut self) -> Option<Operation> {
+        let workload = self.workload.clone();
+        let kind = workload.config.kinds.draw(&mut self.random)?;
+        let record = match kind {
+            OpKind::Insert => workload.shared.inserted.take(),
+            _ => self.existing_record(),
+        };
+        Some(self.operation(kind, record))
+    }
+
+    /// The next insertion of the load phase. The caller counts them.
+    pub fn next_load(&mut self) -> Operation {
+        let record = self.workload.shared.load.take();
+        // Loading draws from its own stream: a run is the same with and without.
+        std::mem::swap(&mut self.random, &mut self.load_random);
+        let operation = self.operation(OpKind::Insert, record);
+        std::mem::swap(&mut self.random, &mut self.load_random);
+        operation
+    }
+
+    fn operation(&mut self, kind: OpKind, record: u64) -> Operation {
+        let workload = self.workload.clone();
+        let config = &workload.config;
+        let key = record::key(record, config.hashed, config.zero_padding);
+        let reads = !matches!(kind, OpKind::Update | OpKind::Insert);
+        let scan_length = match kind {
+            OpKind::Scan => self.length(&config.scan_length) as u32,
+            _ => 0,
+        };
+        let read_field = (reads && !config.read_all).then(|| self.any_field());
+        let write = match kind {
+            OpKind::Read | OpKind::Scan => None,
+            OpKind::Insert => Some(self.whole_record(&key)),
+            _ if config.write_all => Some(self.whole_record(&key)),
+            _ => Some(self.one_field(&key)),
+        };
+        Operation {
+            kind,
+            record,
+            key,
+            scan_length,
+            read_field,
+            write,
+        }
+    }
+
+    /// A record that has been inserted: others are drawn again, as in YCSB.
+    fn existing_record(&mut self) -> u64 {
+        let workload = self.workload.clone();
+        let shared = &workload.shared;
+        loop {
+            let Some(drawn) = self.chooser.draw(shared, &mut self.random) else {
+                continue;
+            };
+            let record = self.reorder(drawn);
+            if record < shared.inserted.below() {
+                return record;
+            }
+        }
+    }
+
+    /// Applies the site's order to the records there were at the start.
+    fn reorder(&self, record: u64) -> u64 {
+        let first = self.workload.config.insert_start;
+        match &self.order {
+            Some(order) if record - first < order.len() => first + order.apply(record - first),
+            _ => record,
+        }
+    }
+
+    fn any_field(&mut self) -> u32 {
+        self.random
+            .below(self.workload.config.field_names.len() as u64) as u32
+    }
+
+    fn whole_record(&mut self, key: &Bytes) -> Write {
+        let count = self.workload.config.field_names.len();
+        Write::Record(record::encode(
+            (0..count).map(|i| self.field(i, key)).collect(),
+        ))
+    }
+
+    fn one_field(&mut self, key: &Bytes) -> Write {
+        let index = self.any_field();
+        Write::Field(self.field(index as usize, key))
+    }
+
+    fn field(&mut self, index: usize, key: &Bytes) -> Field {
+        let workload = self.workload.clone();
+        let config = &workload.config;
+        let name = &config.field_names[index];
+        let value = if config.verify {
+            workload.expected_value(key, name)
+        } else {
+            let length = self.length(&config.field_length);
+            record::random_value(length, &mut self.random)
+        };
+        Field {
+            name: Bytes::copy_from_slice(name.as_bytes()),
+            value,
+        }
+    }
+
+    fn length(&mut self, length: &Length) -> u64 {
+        match length {
+            Length::Constant(length) => *length,
+            Length::Uniform(uniform) => uniform.draw(&mut self.random),
+            Length::Zipfian(zipfian) => zipfian.draw(&mut self.random),
+            Length::Histogram(histogram) => histogram.draw(&mut self.random),
+        }
+    }
+}
+
+/// Chooses among the records.
+#[derive(Clone, Debug)]
+enum Chooser {
+    Uniform(Uniform),
+    Zipfian(Scrambled),
+    ZipfianExact(u64, ZipfExact),
+    Latest(Latest),
+    Hotspot(Hotspot),
+    Exponential(Exponential),
+    Sequential,
+}
+
+impl Chooser {
+    fn new(config: &Config) -> Self {
+        let (first, count) = (config.insert_start, config.insert_count);
+        match config.distribution {
+            Distribution::Uniform => Chooser::Uniform(Uniform::new(first, count)),
+            // Twice the insertions to be expected, and one more, so that what is
+            // popular does not change as records are inserted: as in YCSB.
+            Distribution::Zipfian => {
+                let expected = (config.operations as f64 * config.insert_share * 2.0) as u64;
+                let count = count.saturating_add(expected).saturating_add(1);
+                Chooser::Zipfian(Scrambled::new(first, count))
+            }
+            Distribution::ZipfianExact { theta } => {
+                Chooser::ZipfianExact(first, ZipfExact::new(count, theta))
+            }
+            Distribution::Latest => Chooser::Latest(Latest::new(config.records)),
+            Distribution::Hotspot { data, operations } => {
+                Chooser::Hotspot(Hotspot::new(first, count, data, operations))
+            }
+            Distribution::Exponential {
+                percentile,
+                fraction,
+            } => {
+                let range = config.records as f64 * fraction;
+                Chooser::Exponential(Exponential::new(percentile, range))
+            }
+            Distribution::Sequential => Chooser::Sequential,
+        }
+    }
+
+    /// A record, which may not have been inserted yet; `None` stands for one that
+    /// lies before the first.
+    fn draw(&mut self, shared: &Shared, random: &mut Random) -> Option<u64> {
+        Some(match self {
+            Chooser::Uniform(uniform) => uniform.draw(random),
+            Chooser::Zipfian(scrambled) => scrambled.draw(random),
+            Chooser::ZipfianExact(first, zipf) => *first + zipf.draw(random),
+            Chooser::Latest(latest) => latest.draw(&shared.inserted, random),
+            Chooser::Hotspot(hotspot) => hotspot.draw(random),
+            Chooser::Exponential(exponential) => {
+                let newest = shared.inserted.below().saturating_sub(1);
+                return newest.checked_sub(exponential.draw(random));
+            }
+            Chooser::Sequential => shared.sequential.take(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
