@@ -88,6 +88,10 @@ fn permits(criterion: &mut Criterion) {
             .permit(now, configs.view(&keys[0]), newest, Slot::ZERO)
             .is_ok()
     );
+    // What of the next is the table's: the memory of a key that nobody touched lately.
+    criterion.bench_function("holders, one of 100k listed keys", |bench| {
+        bench.iter(|| black_box(configs.view(next()).holders(newest)));
+    });
     criterion.bench_function("permit, one of 100k listed keys", |bench| {
         bench.iter(|| black_box(holder.permit(now, configs.view(next()), newest, Slot::ZERO)));
     });

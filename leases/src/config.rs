@@ -50,6 +50,9 @@ pub enum ParamsError {
     /// A renewal would find its base too old, and every promise needs a new guard.
     #[error("the cap on an ack's age must be longer than the interval between renewals")]
     CapBelowRenewal,
+    /// A replica that answers every renewal would be suspected between two.
+    #[error("the grace must be longer than the interval between renewals")]
+    GraceBelowRenewal,
     /// No finite stretch makes up for such clocks.
     #[error("clock rates may differ by at most {} ppm", ClockBound::RHO_PPM_MAX)]
     Drift,
@@ -69,6 +72,9 @@ impl LeaseParams {
         }
         if self.t0_cap <= self.renew {
             return Err(ParamsError::CapBelowRenewal);
+        }
+        if self.t_grace <= self.renew {
+            return Err(ParamsError::GraceBelowRenewal);
         }
         if self.clock.rho_ppm > ClockBound::RHO_PPM_MAX {
             return Err(ParamsError::Drift);
@@ -587,6 +593,10 @@ mod tests {
         assert_eq!(
             bad(|p| p.t0_cap = p.renew),
             Err(ParamsError::CapBelowRenewal)
+        );
+        assert_eq!(
+            bad(|p| p.t_grace = p.renew),
+            Err(ParamsError::GraceBelowRenewal)
         );
         assert_eq!(
             bad(|p| p.clock.rho_ppm = ClockBound::RHO_PPM_MAX + 1),

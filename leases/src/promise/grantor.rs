@@ -344,7 +344,6 @@ impl Grantor {
                 expiries.chain([next])
             })
             .chain(self.restart_wait)
-            .chain(self.ended.then_some(Time::ZERO))
             .min()
             .unwrap_or(Time::MAX)
     }

@@ -10,9 +10,9 @@ use crate::config::{Configs, KeyView};
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// Windows remembered per grantor. A grantor builds on its newest ack, so only
-/// a handful can still be named; an older one establishes anew.
-const WINDOWS_MAX: usize = 64;
+/// Windows remembered per grantor: those of a round trip, at any sensible rate of
+/// renewal. A grantor that names an older one will establish anew.
+const WINDOWS_MAX: usize = 1024;
 
 /// What one grantor promised under one configuration.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,6 @@ struct Record {
     expires: Time,
     /// The least highest-accepted slot over the unbroken promises under it.
     barrier: Slot,
-    /// Whether the record before was unexpired when this one began: then a key
-    /// held under both has been covered without a break.
-    joined: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,9 +28,10 @@ struct Peer {
     incarnation: Incarnation,
     /// The highest sequence taken from this incarnation.
     taken: u64,
-    /// (sequence, when its ack was sent): the open windows.
+    /// (sequence, when its ack was sent), rising: the windows still of use.
     windows: VecDeque<(u64, Time)>,
-    /// Rising by configuration.
+    /// Rising by configuration, each begun while those before it here were
+    /// unexpired: a key held under neighbours has been covered without a break.
     records: SmallVec<[Record; 2]>,
 }
 
@@ -243,6 +241,14 @@ impl Holder {
     }
 }
 
+#[cfg(test)]
+impl Holder {
+    /// How many windows of `grantor` are remembered.
+    pub(super) fn windows(&self, grantor: ReplicaId) -> usize {
+        self.peers[grantor.index()].windows.len()
+    }
+}
+
 impl Peer {
     /// Hazard 2: a sequence is taken once, and never after a higher one.
     fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
@@ -260,16 +266,16 @@ impl Peer {
     /// Figure 5, lines 10-12 and 20-21.
     fn promised(&mut self, now: Time, promise: &Promise, known: ConfigId) -> Option<()> {
         // Hazard 14: what an unknown configuration gives cannot be told.
-        if promise.config > known || promise.sequence <= self.taken {
+        if promise.config > known {
             return None;
         }
         // Hazards 4 and 35: only within the window of the *named* ack, measured
         // from when this replica sent it; a promise that lay in a buffer is late.
-        let opened = self
+        let named = self
             .windows
-            .iter()
-            .find(|(sequence, _)| *sequence == promise.base)?
-            .1;
+            .binary_search_by_key(&promise.base, |(sequence, _)| *sequence)
+            .ok()?;
+        let opened = self.windows[named].1;
         if now >= opened + promise.t0 + promise.t_guard {
             return None;
         }
@@ -282,8 +288,11 @@ impl Peer {
             return None;
         }
         self.take(promise.sequence, now)?;
+        // A grantor builds on its newest ack: none before this one is named again.
+        while self.windows.front().is_some_and(|w| w.0 < promise.base) {
+            self.windows.pop_front();
+        }
         let expires = now + promise.t_lease;
-        let joined = !self.records.is_empty();
         match self
             .records
             .iter_mut()
@@ -297,7 +306,6 @@ impl Peer {
                 config: promise.config,
                 expires,
                 barrier: promise.highest_accepted,
-                joined,
             }),
         }
         Some(())
@@ -314,7 +322,7 @@ impl Peer {
         let mut index = newest;
         // The chain goes back only through configurations that gave the key too:
         // one that newly gave it began a new chain.
-        while index > 0 && self.records[index].joined && holds(self.records[index - 1].config) {
+        while index > 0 && holds(self.records[index - 1].config) {
             index -= 1;
             expires = expires.max(self.records[index].expires);
             barrier = barrier.min(self.records[index].barrier);

@@ -17,7 +17,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use grantor::{Grantor, PollContext};
+pub use grantor::{Grantor, Live, PollContext};
 pub use holder::{Holder, NoPermit, Permit};
 
 use crate::types::{ConfigId, Slot};

@@ -20,6 +20,22 @@ fn an_old_ack_does_not_shorten_a_newer_promise() {
     w.check_contained(G, H);
 }
 
+/// Acks that overtake each other: the newest is built on, for the holder keeps no
+/// window before one that was named.
+#[test]
+fn a_late_ack_does_not_replace_a_newer_base() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let late = w.establish(G, H);
+    w.pass(ms(500));
+    let renewal = w.send(G, H);
+    let ack = w.deliver(&renewal).expect("taken");
+    w.deliver(&ack);
+    w.deliver(&late);
+    w.pass(ms(500));
+    let next = w.send(G, H).promise();
+    assert_eq!(next.base, renewal.promise().sequence);
+}
+
 /// The latest ack does shorten: else a dead holder blocks writes for longer
 /// than §3.8 says.
 #[test]
@@ -193,6 +209,62 @@ fn an_ack_of_what_was_never_sent_is_ignored() {
     assert!(matches!(sent.message, LeaseMessage::Guard { sequence: 1 }));
     w.establish_from(&sent);
     assert!(w.permit(H, KEY).is_ok());
+}
+
+/// However fast a grantor renews, the windows of a round trip are remembered, and
+/// no more of them than that.
+#[test]
+fn fast_renewals_over_a_slow_link_keep_the_lease() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let fast = LeaseParams {
+        renew: ms(1),
+        ..LeaseParams::default()
+    };
+    w.agree_all(ConfigChange {
+        params: Some(fast),
+        ..Default::default()
+    });
+    let one_way = 150;
+    let mut to_holder = std::collections::VecDeque::new();
+    let mut to_grantor = std::collections::VecDeque::new();
+    let mut taken = 0;
+    for tick in 0..3000u64 {
+        let (sent, _) = w.poll(G);
+        to_holder.extend(sent.into_iter().map(|e| (tick + one_way, e)));
+        while to_holder.front().is_some_and(|(due, _)| *due <= tick) {
+            let (_, envelope) = to_holder.pop_front().expect("looked");
+            let ack = w.deliver(&envelope);
+            taken += u64::from(ack.is_some());
+            to_grantor.extend(ack.map(|ack| (tick + one_way, ack)));
+        }
+        while to_grantor.front().is_some_and(|(due, _)| *due <= tick) {
+            let (_, ack) = to_grantor.pop_front().expect("looked");
+            w.deliver(&ack);
+        }
+        w.pass(ms(1));
+    }
+    assert!(taken > 2500, "took {taken} of 3000, one each millisecond");
+    assert!(w.permit(H, KEY).is_ok());
+    assert!(w.parties[1].holder.windows(G) <= 2 * one_way as usize + 2);
+}
+
+/// A promise under an older configuration than one already taken cannot come from
+/// a sound grantor; records stay in order whatever comes.
+#[test]
+fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
+    let mut w = World::held_by(2, set(&[0]));
+    w.agree_all(ConfigChange {
+        defaults: Some(set(&[0, 1])),
+        ..Default::default()
+    });
+    w.establish(G, H);
+    w.pass(ms(500));
+    let mut older = w.send(G, H);
+    if let LeaseMessage::Promise(promise) = &mut older.message {
+        promise.config = ConfigId(1);
+    }
+    assert!(w.deliver(&older).is_none());
+    assert_eq!(w.believed(G, H).len(), 1);
 }
 
 impl World {

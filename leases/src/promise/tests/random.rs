@@ -16,7 +16,7 @@ use crate::config::Key;
 
 const REPLICAS: usize = 3;
 const STEPS: usize = 1500;
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 500;
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const CHANGES_MAX: usize = 10;
 

@@ -54,6 +54,17 @@ fn the_restart_wait_is_that_of_the_longest_lease() {
     assert_eq!(w.tag(G, KEY), set(&[0, 1]));
 }
 
+/// Disk writes may be confirmed in any order; what is durable does not shrink.
+#[test]
+fn a_longer_wait_stays_durable_when_a_shorter_one_is_confirmed_late() {
+    let mut w = World::new(2);
+    let params = LeaseParams::default();
+    let grantor = &mut w.party(G).grantor;
+    grantor.wait_persisted(params.restart_wait());
+    grantor.wait_persisted(short_lease().restart_wait());
+    assert_eq!(grantor.wait_to_persist(&params), None);
+}
+
 /// What has never run has nothing to wait for.
 #[test]
 fn a_first_run_waits_for_nothing() {
@@ -112,8 +123,10 @@ fn grants_ended_by_a_holders_restart_are_reported_at_once() {
 #[test]
 fn late_news_of_an_earlier_run_drops_nothing() {
     let mut w = World::held_by(2, set(&[0, 1]));
+    w.restart(G);
     w.restart(H);
     w.meet_all();
+    w.pass(LeaseParams::default().restart_wait());
     w.establish(G, H);
     let now = w.now(G);
     w.party(G).grantor.met(now, H, Incarnation(1));

@@ -23,11 +23,7 @@ fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
         w.pass(ms(500));
         promise = w.send(G, H);
     }
-    // The window on the holder's clock, less a nanosecond, is this much longer.
-    let window = promise.promise().t0 + promise.promise().t_guard;
-    let opened = w.now(H).0 - w.true_ns_between(H, promise.promise().t0);
-    let last = w.parties[1].clock.true_ns(Time(opened) + window) - 2;
-    w.true_ns = last;
+    w.wait_for_end_of_window(0, &promise);
     w.deliver(&promise).expect("the last moment");
     w.check_contained(G, H);
 
@@ -42,11 +38,52 @@ fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     w.check_contained(G, H);
 }
 
+/// A grant is never shortened by promising again: the older promise, on an older
+/// ack, was given longer to arrive.
+#[test]
+fn a_promise_on_a_fresh_ack_does_not_shorten_the_grant_of_one_on_an_old_ack() {
+    let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
+    let mut w = World::with_rates(&[rho, -rho]);
+    w.agree_all(ConfigChange {
+        defaults: Some(set(&[0, 1])),
+        // Renewals closer together than 2 rho t0.
+        params: Some(LeaseParams {
+            renew: ms(1),
+            ..LeaseParams::default()
+        }),
+        ..Default::default()
+    });
+    let guard = w.send(G, H);
+    let ack = w.deliver(&guard).expect("taken");
+    w.deliver(&ack);
+    w.pass(ms(3900));
+    let first = w.send(G, H);
+    let ack = w.deliver(&first).expect("taken");
+    w.pass(ms(1));
+    let slow = w.send_just_before(&ack);
+    w.pass(ms(1));
+    let fresh = w.send(G, H);
+    assert!(fresh.promise().t0 < slow.promise().t0, "lost on its way");
+    w.wait_for_end_of_window(0, &slow);
+    w.deliver(&slow).expect("the last moment");
+    w.check_contained(G, H);
+}
+
 impl World {
-    /// What `id`'s clock counted in the last true span that `G`'s counted as `span`.
-    fn true_ns_between(&self, id: ReplicaId, span: Duration) -> u64 {
-        let from = self.parties[0].clock.true_ns(self.now(G) - span);
-        self.now(id).0 - self.parties[id.index()].clock.read(from).0
+    /// The grantor sends, and then hears this ack.
+    fn send_just_before(&mut self, ack: &Envelope) -> Envelope {
+        let sent = self.send(ack.to.0, ack.from.0);
+        self.deliver(ack);
+        sent
+    }
+
+    /// Until the last moment at which the holder takes this promise, whose base it
+    /// acknowledged at the true time `opened`.
+    fn wait_for_end_of_window(&mut self, opened: u64, envelope: &Envelope) {
+        let (promise, holder) = (envelope.promise(), envelope.to.0);
+        let clock = self.parties[holder.index()].clock;
+        let closes = clock.read(opened) + promise.t0 + promise.t_guard;
+        self.true_ns = clock.true_ns(closes) - 2;
     }
 }
 
