@@ -5,13 +5,21 @@
 //! - [`properties`]: YCSB's property files and `-p name=value`.
 //! - [`workload`]: YCSB's core workload, a stream of operations for each thread.
 //! - [`measurement`]: histograms of a run and the reports made of them.
+//! - [`store`]: what is needed of a store under test.
+//! - [`runner`]: the load generator.
 //! - [`sample`]: one measured operation, the raw material of every report.
 
+pub mod args;
+pub mod command;
 pub mod generator;
 pub mod measurement;
 pub mod properties;
+pub mod runner;
 pub mod sample;
+pub mod settings;
 pub mod site_stream;
+pub mod status;
+pub mod store;
 pub mod workload;
 
 pub use site_stream::{Popularity, SiteStream};

@@ -13,7 +13,8 @@ use hdrhistogram::Histogram;
 
 use super::export::reported_name;
 use super::{
-    Basis, HlogError, HlogWriter, Interval, Key, Measurements, What, add, hlog, write_hgrm,
+    Basis, HlogError, HlogWriter, Interval, Key, Measurements, What, hlog, reported_names,
+    write_hgrm,
 };
 
 type Log = HlogWriter<BufWriter<File>>;
@@ -62,7 +63,6 @@ impl IntervalFiles {
         length: Duration,
         measured: &[(Key, Histogram<u64>)],
     ) -> Result<(), HlogError> {
-        let mut by_name: BTreeMap<String, Histogram<u64>> = BTreeMap::new();
         for (key, histogram) in measured {
             let name = reported_name(key.what, key.basis, self.interval);
             let unnamed = key.site.to_string();
@@ -70,10 +70,8 @@ impl IntervalFiles {
             let tag = hlog::tag("", site, &name, key);
             let written = self.all.write(start, length, Some(&tag), histogram);
             written.map_err(|e| failed(&self.prefix, "latency.hlog", e))?;
-            let sum = by_name.entry(name).or_insert_with(super::new_histogram);
-            add(sum, histogram);
         }
-        for (name, histogram) in by_name {
+        for (name, histogram) in reported_names(measured, self.interval) {
             self.write_named(&name, start, length, &histogram)?;
         }
         Ok(())

@@ -265,6 +265,22 @@ impl Measurements {
     }
 }
 
+/// Adds up histograms by the names under which they are reported, in order.
+pub fn reported_names(
+    measured: &[(Key, Histogram<u64>)],
+    interval: Interval,
+) -> Vec<(String, Histogram<u64>)> {
+    let mut sums: BTreeMap<(Basis, What), Histogram<u64>> = BTreeMap::new();
+    for (key, histogram) in measured {
+        let sum = sums
+            .entry((key.basis, key.what))
+            .or_insert_with(new_histogram);
+        add(sum, histogram);
+    }
+    let named = |((basis, what), sum)| (export::reported_name(what, basis, interval), sum);
+    sums.into_iter().map(named).collect()
+}
+
 /// The key of a sample, as an interval log tags it.
 fn sample_key(sample: &Sample) -> Key {
     let (what, path) = match sample.end {

@@ -75,6 +75,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("label", Default("")),
     ("leasehold.address", Optional),
     ("leasehold.cluster", Optional),
+    ("leasehold.start", Optional),
     ("leasehold.timeout_ms", Default("10000")),
     ("measurementtype", Ignored(ONE_KIND)),
     ("histogram.buckets", Ignored(ONE_KIND)),

@@ -203,6 +203,11 @@ impl ThreadWorkload {
         operation
     }
 
+    /// The source of chance of the load phase, for what else is random in it.
+    pub(crate) fn random(&mut self) -> &mut Random {
+        &mut self.load_random
+    }
+
     fn operation(&mut self, kind: OpKind, record: u64) -> Operation {
         let workload = self.workload.clone();
         let config = &workload.config;

@@ -1,0 +1,270 @@
+//! The command line as YCSB users type it: `ycsb load|run [db] -P file -p k=v -s
+//! -threads n -target n -l label`, long options with one dash or two.
+
+use crate::properties::{Properties, PropertyError};
+use crate::runner::Phase;
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Parsed {
+    /// Carry out a workload.
+    Go(Box<YcsbArgs>),
+    /// Show this text.
+    Help(&'static str),
+}
+
+/// A command line that was understood.
+#[derive(Clone, Debug)]
+pub struct YcsbArgs {
+    /// Load or run.
+    pub phase: Phase,
+    /// The files, then the arguments.
+    pub properties: Properties,
+    /// What was ignored, and why.
+    pub warnings: Vec<String>,
+}
+
+/// Why a command line is not understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgsError {
+    /// Neither `load` nor `run`.
+    #[error("found \"{0}\", expected load or run; --help shows how")]
+    Phase(String),
+    /// An option that needs a value has none.
+    #[error("{option} needs a value: {expected}")]
+    NoValue {
+        /// The option as it was typed.
+        option: String,
+        /// What it takes.
+        expected: &'static str,
+    },
+    /// No such option.
+    #[error("unknown option {0}; --help shows all")]
+    Unknown(String),
+    /// A property is wrong.
+    #[error(transparent)]
+    Property(#[from] PropertyError),
+}
+
+/// The text that `--help` shows.
+pub const HELP: &str = "\
+Carry out a YCSB workload against Leasehold.
+
+Usage: leasehold ycsb load|run [options]
+
+  load                insert the records (recordcount, insertstart, insertcount)
+  run                 carry out the operations (operationcount, maxexecutiontime)
+
+Options (long ones with one dash or two):
+  -P FILE             read properties from FILE; repeatable, later files win.
+                      workloada ... workloadf are built in
+  -p NAME=VALUE       set a property; wins over files
+      --address LIST  HOST:PORT of a replica, or several separated by commas, which
+                      the threads use in turn (property leasehold.address)
+      --threads N     operations in flight at most (threadcount, default 1)
+      --target OPS    operations a second in all (target, default: as many as go);
+                      latency then also counts from each operation's intended start
+  -s                  show the status on stderr (every status.interval seconds)
+  -l LABEL            put LABEL in front of the status (label)
+  -h, --help          show this
+
+Properties of YCSB's core workload, and some of our own:
+  requestdistribution   uniform, zipfian (YCSB's: scrambled, hottest record 3.8%),
+                        zipfian_exact (Zipf over exactly recordcount records),
+                        latest, hotspot, exponential, sequential
+  zipfian.constant      theta of zipfian_exact (0.99)
+  permutation=site      a different order of popularity at each site
+  site                  name of the site of each address, or one for all
+  seed                  equal seeds give equal operations (1)
+  warmuptime            seconds at the start that are not measured (0)
+  measurement.interval  op, intended, both (op; with a target: both)
+  hdrhistogram.fileoutput=true, hdrhistogram.output.path=PREFIX
+                        write interval logs and percentile distributions
+  leasehold.start       seconds since 1970 at which to begin, so that several load
+                        generators begin together
+  leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000)
+
+Examples:
+  leasehold ycsb load --address 127.0.0.1:7000 -P workloada -p recordcount=100000 --threads 16
+  leasehold ycsb run  --address 127.0.0.1:7000 -P workloada -p recordcount=100000 \\
+      -p operationcount=1000000 -threads 16 -s
+  leasehold ycsb run  --address 127.0.0.1:7000 -P workloadb -p recordcount=100000 \\
+      -p requestdistribution=zipfian_exact -p permutation=site -p site=CA \\
+      -target 2000 -p maxexecutiontime=60 -p warmuptime=10
+";
+
+/// Understands what follows `leasehold ycsb`.
+///
+/// # Errors
+/// If it is not understood, or a property file cannot be read.
+pub fn parse<I>(arguments: I) -> Result<Parsed, ArgsError>
+where
+    I: IntoIterator,
+    I::Item: Into<String>,
+{
+    let mut rest = arguments.into_iter().map(Into::into);
+    let phase = match rest.next().as_deref() {
+        None | Some("-h" | "-help" | "--help") => return Ok(Parsed::Help(HELP)),
+        Some("load") => Phase::Load,
+        Some("run") => Phase::Run,
+        Some(other) => return Err(ArgsError::Phase(other.to_owned())),
+    };
+    parse_options(phase, &mut rest)
+}
+
+fn parse_options(
+    phase: Phase,
+    rest: &mut dyn Iterator<Item = String>,
+) -> Result<Parsed, ArgsError> {
+    let mut files = Vec::new();
+    let mut arguments = Vec::new();
+    let mut warnings = Vec::new();
+    while let Some(argument) = rest.next() {
+        let (option, attached) = split(&argument);
+        let mut value = |expected| {
+            let value = attached.map(str::to_owned).or_else(|| rest.next());
+            value.ok_or(ArgsError::NoValue {
+                option: argument.clone(),
+                expected,
+            })
+        };
+        match option {
+            "h" | "help" => return Ok(Parsed::Help(HELP)),
+            "P" => files.push(value("a property file")?),
+            "p" => arguments.push(value("name=value")?),
+            "s" => arguments.push("status=true".to_owned()),
+            "l" | "label" => arguments.push(format!("label={}", value("a label")?)),
+            "threads" => arguments.push(format!("threadcount={}", value("a number")?)),
+            "target" => arguments.push(format!("target={}", value("operations a second")?)),
+            "address" => {
+                arguments.push(format!("leasehold.address={}", value("HOST:PORT[,...]")?));
+            }
+            "db" | "jvm-args" | "cp" => {
+                let value = value("a value, which is ignored")?;
+                warnings.push(format!(
+                    "-{option} {value} is ignored: the store is Leasehold"
+                ));
+            }
+            "load" | "t" => {
+                warnings.push(format!("{argument} is ignored: the phase was named before"));
+            }
+            // `ycsb run mongodb -P ...`: the binding's name comes first.
+            _ if !argument.starts_with('-') && files.is_empty() && arguments.is_empty() => {
+                warnings.push(format!("{argument} is ignored: the store is Leasehold"));
+            }
+            _ => return Err(ArgsError::Unknown(argument)),
+        }
+    }
+    let properties = layer(&files, &arguments)?;
+    warnings.extend(properties.warnings());
+    Ok(Parsed::Go(Box::new(YcsbArgs {
+        phase,
+        properties,
+        warnings,
+    })))
+}
+
+/// The name of an option without its dashes, and the value behind a `=`. What is
+/// no option has no name.
+fn split(argument: &str) -> (&str, Option<&str>) {
+    let long = argument.strip_prefix("--");
+    let Some(option) = long.or_else(|| argument.strip_prefix('-')) else {
+        return ("", None);
+    };
+    match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    }
+}
+
+fn layer(files: &[String], arguments: &[String]) -> Result<Properties, PropertyError> {
+    let mut properties = Properties::new();
+    for file in files {
+        properties.load_file(file)?;
+    }
+    for argument in arguments {
+        properties.load_argument(argument)?;
+    }
+    Ok(properties)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn go(line: &str) -> YcsbArgs {
+        match parse(line.split_whitespace()).unwrap() {
+            Parsed::Go(args) => *args,
+            Parsed::Help(_) => panic!("{line} asks for help"),
+        }
+    }
+
+    fn refusal(line: &str) -> String {
+        parse(line.split_whitespace()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_ycsb_users_line_is_understood() {
+        let args = go(
+            "run mongodb -s -P workloads/workloada -P workloadb -threads 8 \
+                       -target 500 -p recordcount=77 -l west --address a:1,b:2",
+        );
+        assert_eq!(args.phase, Phase::Run);
+        let get = |name| args.properties.get(name);
+        assert_eq!(get("recordcount"), Some("77"), "-p wins over files");
+        assert_eq!(get("readproportion"), Some("0.95"), "the second file wins");
+        assert_eq!(get("threadcount"), Some("8"));
+        assert_eq!(get("target"), Some("500"));
+        assert_eq!(get("status"), Some("true"));
+        assert_eq!(get("label"), Some("west"));
+        assert_eq!(get("leasehold.address"), Some("a:1,b:2"));
+        assert_eq!(
+            args.warnings,
+            ["mongodb is ignored: the store is Leasehold"]
+        );
+    }
+
+    #[test]
+    fn dashes_and_equals_signs_are_all_one() {
+        for line in [
+            "load -threads 3",
+            "load --threads 3",
+            "load --threads=3",
+            "load -threads=3",
+            "load -p threadcount=3",
+        ] {
+            let args = go(line);
+            assert_eq!(args.phase, Phase::Load);
+            assert_eq!(args.properties.get("threadcount"), Some("3"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let args = go("run -db site.ycsb.BasicDB -p mystery=1 -t");
+        assert_eq!(args.warnings.len(), 3, "{:?}", args.warnings);
+        assert!(args.warnings[0].contains("-db site.ycsb.BasicDB is ignored"));
+        assert!(args.warnings[2].contains("unknown property mystery"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert!(refusal("shell").contains("found \"shell\", expected load or run"));
+        assert!(refusal("run -threads").contains("-threads needs a value"));
+        assert!(refusal("run --frobnicate 3").contains("unknown option --frobnicate"));
+        assert!(refusal("run -s stray").contains("unknown option stray"));
+        assert!(refusal("run -p recordcount").contains("expected name=value"));
+        assert!(refusal("run -P /no/such/file").contains("/no/such/file"));
+    }
+
+    #[test]
+    fn help_is_shown_when_asked_for() {
+        for line in ["", "--help", "-h", "run -P workloada --help", "load -h"] {
+            let parsed = parse(line.split_whitespace()).unwrap();
+            assert!(
+                matches!(parsed, Parsed::Help(text) if text.contains("Examples:")),
+                "{line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `leasehold ycsb`: connects, carries out the workload, and reports. Whoever calls
+//! it decides where the report goes and what Ctrl-C does.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use client::{Client, ClientOptions};
+
+use crate::args::YcsbArgs;
+use crate::measurement::{HlogError, IntervalFiles, format_lines, report_lines};
+use crate::properties::PropertyError;
+use crate::runner::{self, Cancel, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick};
+use crate::settings::Settings;
+use crate::status::{Both, Status};
+use crate::store::Store;
+use crate::workload::CoreWorkload;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// A property is wrong.
+    #[error(transparent)]
+    Property(#[from] PropertyError),
+    /// A replica cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] client::Error),
+    /// A histogram file cannot be written.
+    #[error(transparent)]
+    Histogram(#[from] HlogError),
+    /// The report cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Export {
+        /// Where to.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Something else that the system refuses.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Carries out what the command line asks for. Warnings, the effective properties
+/// and the status go to stderr; the report goes to `out` or into `exportfile`, also
+/// after `cancel` was raised: then it tells what was measured until then.
+///
+/// # Errors
+/// If the properties are wrong, a replica cannot be reached at the start, or a
+/// file cannot be written. Operations that fail are in the report.
+pub async fn execute(
+    args: &YcsbArgs,
+    out: &mut dyn Write,
+    cancel: &Cancel,
+) -> Result<Outcome, CommandError> {
+    let settings = Settings::new(&args.properties)?;
+    let workload = CoreWorkload::new(&args.properties)?;
+    echo(args);
+    let mut stores = Vec::new();
+    for address in &settings.addresses {
+        stores.push(Client::connect(client_options(&settings, address)).await?);
+    }
+    carry_out(args.phase, &settings, &workload, stores, out, cancel).await
+}
+
+fn echo(args: &YcsbArgs) {
+    for warning in &args.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for (name, value) in args.properties.effective() {
+        eprintln!("{name}={value}");
+    }
+}
+
+fn client_options(settings: &Settings, address: &str) -> ClientOptions {
+    ClientOptions {
+        cluster: settings.cluster.clone(),
+        request_timeout: settings.timeout,
+        ..ClientOptions::new(address)
+    }
+}
+
+/// The same against any stores, one for each of the settings' sites.
+///
+/// # Errors
+/// If a file cannot be written.
+pub async fn carry_out<S: Store>(
+    phase: Phase,
+    settings: &Settings,
+    workload: &CoreWorkload,
+    stores: Vec<S>,
+    out: &mut dyn Write,
+    cancel: &Cancel,
+) -> Result<Outcome, CommandError> {
+    let stores: Vec<_> = stores
+        .into_iter()
+        .zip(0u8..)
+        .zip(&settings.sites)
+        .map(|((store, site), of)| SiteStore {
+            site,
+            site_number: of.number,
+            store,
+        })
+        .collect();
+    wait_for_start(settings.start_s, cancel).await;
+    let mut status = status(settings);
+    let mut files = Files::create(settings)?;
+    let options = run_options(phase, settings, matches!(status, Status::Bar(_)));
+    let mut observer = Both(&mut status, &mut files);
+    let outcome = runner::run(workload, &stores, &options, &mut observer, cancel).await?;
+    status.finish();
+    files.finish(&outcome)?;
+    if outcome.abandoned > 0 {
+        let count = outcome.abandoned;
+        eprintln!("warning: {count} operations were still unanswered and are not in the report");
+    }
+    export(settings, &outcome, out)?;
+    Ok(outcome)
+}
+
+/// Several load generators given the same moment begin together.
+async fn wait_for_start(start_s: Option<f64>, cancel: &Cancel) {
+    let start = start_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    let Some(start) = start.and_then(|start| UNIX_EPOCH.checked_add(start)) else {
+        return;
+    };
+    let wait = start
+        .duration_since(SystemTime::now())
+        .unwrap_or(Duration::ZERO);
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = cancel.cancelled() => {}
+    }
+}
+
+fn status(settings: &Settings) -> Status {
+    if io::stderr().is_terminal() {
+        Status::bar(&settings.label)
+    } else if settings.status {
+        let label = settings.label.clone();
+        Status::Lines { label }
+    } else {
+        Status::Silent
+    }
+}
+
+fn run_options(phase: Phase, settings: &Settings, live: bool) -> RunOptions {
+    RunOptions {
+        phase,
+        threads: settings.threads,
+        target: settings.target,
+        time_max: settings.time_max,
+        warmup: settings.warmup,
+        interval: settings.interval,
+        status_every: settings.status_every,
+        refresh_every: live.then_some(Duration::from_millis(250)),
+        insert_retries: settings.insert_retries,
+        insert_retry_pause: settings.insert_retry_pause,
+    }
+}
+
+fn export(settings: &Settings, outcome: &Outcome, out: &mut dyn Write) -> Result<(), CommandError> {
+    let runtime_ms = u64::try_from(outcome.runtime.as_millis()).unwrap_or(u64::MAX);
+    let lines = report_lines(
+        &outcome.measurements,
+        runtime_ms,
+        outcome.operations,
+        &settings.percentiles,
+    );
+    let text = format_lines(&lines, settings.exporter);
+    let failed = |path: &str| {
+        let path = PathBuf::from(path);
+        move |source| CommandError::Export { path, source }
+    };
+    match &settings.export_file {
+        Some(file) => std::fs::write(file, text).map_err(failed(file)),
+        None => out
+            .write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(failed("the report")),
+    }
+}
+
+/// The histogram files of a run, if there are any. A run that takes hours is not
+/// given up because a disk is full: the first failure is reported at its end.
+struct Files {
+    files: Option<IntervalFiles>,
+    failure: Option<HlogError>,
+}
+
+impl Files {
+    fn create(settings: &Settings) -> Result<Self, HlogError> {
+        let create = |prefix: &String| {
+            let sites = settings
+                .sites
+                .iter()
+                .map(|site| site.name.clone())
+                .collect();
+            IntervalFiles::create(prefix, SystemTime::now(), sites, settings.interval)
+        };
+        Ok(Files {
+            files: settings.histogram_files.as_ref().map(create).transpose()?,
+            failure: None,
+        })
+    }
+
+    fn finish(self, outcome: &Outcome) -> Result<(), HlogError> {
+        let finished = match self.files {
+            Some(files) => files.finish(&outcome.measurements),
+            None => Ok(()),
+        };
+        self.failure.map_or(finished, Err)
+    }
+}
+
+impl Observer for Files {
+    fn interval(&mut self, tick: &Tick<'_>) {
+        if let (Some(files), None) = (&mut self.files, &self.failure) {
+            self.failure = files.write(tick.start, tick.length, tick.measured).err();
+        }
+    }
+
+    fn refresh(&mut self, _: &Live) {}
+}

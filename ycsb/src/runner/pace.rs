@@ -1,0 +1,150 @@
+//! When operations are due under a target rate, and how to wait for it.
+//!
+//! The runtime's timers are as coarse as a millisecond, which would be added to
+//! every latency that counts from the intended start. So one thread of the
+//! operating system does the waiting, to some tens of microseconds.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+/// The schedule of one of several threads that share a target rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Schedule {
+    first_s: f64,
+    period_s: f64,
+}
+
+impl Schedule {
+    /// The schedule of `thread` out of `threads` at `rate` operations a second in
+    /// all. The threads take turns, so that the load is even.
+    pub fn new(rate: f64, threads: u64, thread: u64) -> Self {
+        Schedule {
+            first_s: thread as f64 / rate,
+            period_s: threads as f64 / rate,
+        }
+    }
+
+    /// When operation number `n` of this thread is due, from the start of the run.
+    pub fn due(&self, n: u64) -> Duration {
+        let due_s = self.first_s + self.period_s * n as f64;
+        Duration::try_from_secs_f64(due_s).unwrap_or(Duration::MAX)
+    }
+}
+
+struct Wake {
+    at: Instant,
+    waiter: oneshot::Sender<()>,
+}
+
+/// A precise alarm clock. Its thread ends when the last clone is gone.
+#[derive(Clone, Debug)]
+pub(super) struct Pacer(Sender<Wake>);
+
+impl Pacer {
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn start() -> io::Result<Self> {
+        let (sender, requests) = channel();
+        thread::Builder::new()
+            .name("pacer".to_owned())
+            .spawn(move || serve(&requests))?;
+        Ok(Pacer(sender))
+    }
+
+    /// Returns at `at`, at once if that has passed.
+    pub async fn sleep_until(&self, at: Instant) {
+        if at <= Instant::now() {
+            return;
+        }
+        let (waiter, woken) = oneshot::channel();
+        // The thread ends only when all senders are gone, and this is one.
+        if self.0.send(Wake { at, waiter }).is_ok() {
+            let _ = woken.await;
+        }
+    }
+}
+
+fn serve(requests: &Receiver<Wake>) {
+    // By time, then by arrival: two may be due at the same moment.
+    let mut waiting: BTreeMap<(Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
+    let mut arrivals = 0;
+    loop {
+        let now = Instant::now();
+        while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
+            // A waiter that is gone no longer wants to be woken.
+            let _ = first.remove().send(());
+        }
+        let request = match waiting.keys().next() {
+            Some((at, _)) => requests.recv_timeout(at.saturating_duration_since(now)),
+            None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match request {
+            Ok(Wake { at, waiter }) => {
+                waiting.insert((at, arrivals), waiter);
+                arrivals += 1;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_at_the_target_rate() {
+        // 100 a second by 4 threads: every thread 25 a second, 10 ms apart.
+        let due = |thread, n| Schedule::new(100.0, 4, thread).due(n).as_millis();
+        assert_eq!(
+            [due(0, 0), due(1, 0), due(2, 0), due(3, 0), due(0, 1)],
+            [0, 10, 20, 30, 40]
+        );
+        assert_eq!(due(3, 1_000_000), 40_000_030);
+    }
+
+    #[test]
+    fn a_schedule_without_end_does_not_overflow() {
+        assert_eq!(Schedule::new(1e-300, 1, 0).due(u64::MAX), Duration::MAX);
+    }
+
+    #[tokio::test]
+    async fn sleepers_wake_in_order_and_not_before_time() {
+        let pacer = Pacer::start().unwrap();
+        let start = Instant::now();
+        let (sender, mut woken) = tokio::sync::mpsc::unbounded_channel();
+        for wait_ms in [30u64, 10, 20, 0] {
+            let (pacer, sender) = (pacer.clone(), sender.clone());
+            tokio::spawn(async move {
+                let at = start + Duration::from_millis(wait_ms);
+                pacer.sleep_until(at).await;
+                assert!(Instant::now() >= at);
+                sender.send(wait_ms).unwrap();
+            });
+        }
+        drop(sender);
+        let mut order = Vec::new();
+        while let Some(wait_ms) = woken.recv().await {
+            order.push(wait_ms);
+        }
+        assert_eq!(order, [0, 10, 20, 30]);
+    }
+
+    #[tokio::test]
+    async fn abandoned_sleepers_do_not_matter() {
+        let pacer = Pacer::start().unwrap();
+        let soon = Instant::now() + Duration::from_millis(5);
+        drop(tokio::spawn({
+            let pacer = pacer.clone();
+            async move { pacer.sleep_until(soon).await }
+        }));
+        let _ = tokio::time::timeout(Duration::ZERO, pacer.sleep_until(soon)).await;
+        pacer.sleep_until(soon + Duration::from_millis(5)).await;
+    }
+}

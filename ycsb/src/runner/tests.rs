@@ -1,0 +1,402 @@
+use super::*;
+use crate::measurement::{Return, What};
+use crate::properties::Properties;
+use crate::store::Failure;
+use bytes::Bytes;
+use client::Reply;
+use client::wire::{Entry, Field, Outcome as Answer, Path, Record, Version, command::Op};
+use prost::Message;
+use std::collections::BTreeMap;
+
+/// A store in memory that can fail, stall, and forget.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    records: BTreeMap<Bytes, Bytes>,
+    operations: Vec<Op>,
+    /// Every how many operations one fails; 0: none.
+    fail_every: usize,
+    stalled: bool,
+    in_flight: u64,
+    in_flight_most: u64,
+}
+
+impl Memory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Store for Memory {
+    async fn execute(&self, op: Op) -> Result<Reply, Failure> {
+        let stalled = {
+            let mut state = self.state();
+            state.in_flight += 1;
+            state.in_flight_most = state.in_flight_most.max(state.in_flight);
+            state.stalled
+        };
+        if stalled {
+            std::future::pending::<()>().await;
+        }
+        tokio::task::yield_now().await;
+        let mut state = self.state();
+        state.in_flight -= 1;
+        state.operations.push(op.clone());
+        if state.fail_every > 0 && state.operations.len() % state.fail_every == 0 {
+            return Err(Failure {
+                returned: Return::Timeout,
+                message: "out of patience".into(),
+            });
+        }
+        Ok(state.answer(op))
+    }
+}
+
+impl State {
+    fn answer(&mut self, op: Op) -> Reply {
+        let written = Answer::written(Version::default());
+        let (outcome, path) = match op {
+            Op::Get(get) => match self.records.get(&get.key) {
+                Some(value) => (
+                    Answer::value(value.clone(), Version::default()),
+                    Path::Local,
+                ),
+                None => (Answer::missing(), Path::Local),
+            },
+            Op::Put(put) => {
+                self.records.insert(put.key, put.value);
+                (written, Path::Log)
+            }
+            Op::PutFields(put) => {
+                let old = self.records.remove(&put.key).unwrap_or_default();
+                let merged = merge(Record::decode(old).unwrap(), put.fields);
+                self.records.insert(put.key, merged.encode_to_vec().into());
+                (written, Path::Log)
+            }
+            Op::Scan(scan) => {
+                let found = self.records.range(scan.from..).take(scan.limit as usize);
+                let entries = found.map(|(key, value)| Entry {
+                    key: key.clone(),
+                    value: value.clone(),
+                    version: None,
+                });
+                (Answer::entries(entries.collect()), Path::ReadIndex)
+            }
+            other => panic!("no workload sends {other:?}"),
+        };
+        Reply { outcome, path }
+    }
+}
+
+fn merge(mut record: Record, fields: Vec<Field>) -> Record {
+    for field in fields {
+        record.fields.retain(|old| old.name != field.name);
+        record.fields.push(field);
+    }
+    record
+}
+
+#[derive(Default)]
+struct Seen {
+    intervals: Vec<(u64, u64, u64)>,
+    refreshes: usize,
+}
+
+impl Observer for Seen {
+    fn interval(&mut self, tick: &Tick<'_>) {
+        let measured = tick.measured.iter().map(|(_, h)| h.len()).sum();
+        self.intervals
+            .push((tick.done_in_interval, measured, tick.todo));
+    }
+
+    fn refresh(&mut self, live: &Live) {
+        assert!(live.done <= live.all || live.all == 0);
+        self.refreshes += 1;
+    }
+}
+
+fn options(phase: Phase) -> RunOptions {
+    RunOptions {
+        phase,
+        threads: 4,
+        target: None,
+        time_max: None,
+        warmup: Duration::ZERO,
+        interval: Interval::Op,
+        status_every: Duration::from_secs(10),
+        refresh_every: None,
+        insert_retries: 0,
+        insert_retry_pause: Duration::ZERO,
+    }
+}
+
+fn workload(text: &str) -> CoreWorkload {
+    let mut properties = Properties::new();
+    properties
+        .load_text("base", "recordcount=50\noperationcount=400")
+        .unwrap();
+    properties.load_text("test", text).unwrap();
+    CoreWorkload::new(&properties).unwrap()
+}
+
+async fn go(store: &Memory, workload: &CoreWorkload, options: &RunOptions) -> (Outcome, Seen) {
+    go_until(store, workload, options, &Cancel::new()).await
+}
+
+async fn go_until(
+    store: &Memory,
+    workload: &CoreWorkload,
+    options: &RunOptions,
+    cancel: &Cancel,
+) -> (Outcome, Seen) {
+    let mut seen = Seen::default();
+    let stores = [SiteStore {
+        site: 2,
+        site_number: 2,
+        store: store.clone(),
+    }];
+    let outcome = run(workload, &stores, options, &mut seen, cancel)
+        .await
+        .unwrap();
+    (outcome, seen)
+}
+
+fn done(outcome: &Outcome, kind: OpKind) -> u64 {
+    outcome
+        .measurements
+        .total(|key| key.what == What::Done(kind))
+        .len()
+}
+
+fn returned(outcome: &Outcome, what: What, returned: Return) -> u64 {
+    let mut all = outcome.measurements.returns(what);
+    all.find(|(of, _)| *of == returned)
+        .map_or(0, |(_, count)| count)
+}
+
+#[tokio::test]
+async fn load_then_run_finds_every_record() {
+    let store = Memory::default();
+    let text =
+        "readproportion=0.5\nupdateproportion=0.5\nrequestdistribution=zipfian\ndataintegrity=true";
+    let workload = workload(text);
+    let (loaded, _) = go(&store, &workload, &options(Phase::Load)).await;
+    assert_eq!((loaded.operations, done(&loaded, OpKind::Insert)), (50, 50));
+    assert_eq!(store.state().records.len(), 50);
+
+    let (outcome, seen) = go(&store, &workload, &options(Phase::Run)).await;
+    let (reads, updates) = (done(&outcome, OpKind::Read), done(&outcome, OpKind::Update));
+    assert_eq!((outcome.operations, reads + updates), (400, 400));
+    assert_eq!(returned(&outcome, What::Verify, Return::Ok), reads);
+    assert_eq!(store.state().records.len(), 50, "updates make no records");
+    assert_eq!(
+        seen.intervals,
+        [(400, 400 + reads, 0)],
+        "the last interval is reported"
+    );
+    assert_eq!(
+        store.state().in_flight_most,
+        4,
+        "one operation for each thread"
+    );
+    let here = outcome.measurements.keys().all(|key| key.site == 2);
+    assert!(here && !outcome.cancelled && outcome.abandoned == 0);
+}
+
+#[tokio::test]
+async fn paths_are_kept_apart() {
+    let store = Memory::default();
+    let workload = workload("readproportion=0.5\nscanproportion=0.5\nupdateproportion=0");
+    go(&store, &workload, &options(Phase::Load)).await;
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let paths: Vec<_> = outcome
+        .measurements
+        .keys()
+        .map(|key| (key.what, key.path))
+        .collect();
+    assert_eq!(
+        paths,
+        [
+            (What::Done(OpKind::Read), Path::Local),
+            (What::Done(OpKind::Scan), Path::ReadIndex)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn damage_is_found() {
+    let store = Memory::default();
+    let workload = workload("dataintegrity=true\nreadproportion=1\nupdateproportion=0");
+    go(&store, &workload, &options(Phase::Load)).await;
+    {
+        let mut state = store.state();
+        let (first, last) = (
+            state.records.keys().next().cloned().unwrap(),
+            state.records.keys().last().cloned().unwrap(),
+        );
+        let swapped = state.records[&last].clone();
+        state.records.insert(first, swapped);
+        state.records.remove(&last);
+    }
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let damaged = returned(&outcome, What::Verify, Return::UnexpectedState);
+    let missing = returned(&outcome, What::Verify, Return::Error);
+    assert!(damaged > 0 && missing > 0, "{damaged} {missing}");
+    assert_eq!(
+        returned(&outcome, What::Done(OpKind::Read), Return::NotFound),
+        missing
+    );
+}
+
+#[tokio::test]
+async fn a_read_modify_write_counts_as_read_update_and_itself() {
+    let store = Memory::default();
+    let workload = workload("readproportion=0\nupdateproportion=0\nreadmodifywriteproportion=1");
+    go(&store, &workload, &options(Phase::Load)).await;
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    assert_eq!(outcome.operations, 400);
+    for kind in [OpKind::Read, OpKind::Update, OpKind::ReadModifyWrite] {
+        assert_eq!(done(&outcome, kind), 400, "{kind:?}");
+    }
+    let partial = |op: &&Op| matches!(op, Op::PutFields(_));
+    assert_eq!(store.state().operations.iter().filter(partial).count(), 400);
+}
+
+#[tokio::test]
+async fn failures_are_counted_with_their_latency_and_never_dropped() {
+    let store = Memory::default();
+    let workload = workload("");
+    go(&store, &workload, &options(Phase::Load)).await;
+    store.state().fail_every = 10;
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let failed = |key: &Key| matches!(key.what, What::Failed(_));
+    assert_eq!(outcome.operations, 400);
+    assert_eq!(outcome.measurements.total(failed).len(), 40);
+    let timeouts = [OpKind::Read, OpKind::Update]
+        .map(|kind| returned(&outcome, What::Done(kind), Return::Timeout));
+    assert_eq!(timeouts.iter().sum::<u64>(), 40);
+}
+
+#[tokio::test]
+async fn failed_insertions_are_tried_again_if_asked() {
+    let store = Memory::default();
+    store.state().fail_every = 3;
+    let (outcome, _) = go(&store, &workload(""), &options(Phase::Load)).await;
+    assert_eq!((outcome.operations, store.state().records.len()), (50, 34));
+
+    let store = Memory::default();
+    store.state().fail_every = 3;
+    let patient = RunOptions {
+        insert_retries: 20,
+        ..options(Phase::Load)
+    };
+    let (outcome, _) = go(&store, &workload(""), &patient).await;
+    assert_eq!((outcome.operations, store.state().records.len()), (50, 50));
+    assert_eq!(
+        returned(&outcome, What::Done(OpKind::Insert), Return::Timeout),
+        24
+    );
+}
+
+#[tokio::test]
+async fn a_target_rate_is_kept_and_measured_from_the_intended_start() {
+    let store = Memory::default();
+    let workload = workload("readproportion=1\nupdateproportion=0\noperationcount=100");
+    go(&store, &workload, &options(Phase::Load)).await;
+    let paced = RunOptions {
+        target: Some(1_000.0),
+        interval: Interval::Both,
+        ..options(Phase::Run)
+    };
+    let (outcome, _) = go(&store, &workload, &paced).await;
+    // The hundredth operation is due 99 ms after the start, never before.
+    assert!(
+        outcome.runtime >= Duration::from_millis(99),
+        "{:?}",
+        outcome.runtime
+    );
+    let of = |basis| outcome.measurements.total(|key| key.basis == basis);
+    let (service, intended) = (
+        of(crate::measurement::Basis::Service),
+        of(crate::measurement::Basis::Intended),
+    );
+    assert_eq!((service.len(), intended.len()), (100, 100));
+    assert!(intended.mean() >= service.mean());
+}
+
+#[tokio::test]
+async fn warm_up_is_not_measured() {
+    let store = Memory::default();
+    let workload = workload("");
+    go(&store, &workload, &options(Phase::Load)).await;
+    let cold = RunOptions {
+        warmup: Duration::from_secs(3600),
+        ..options(Phase::Run)
+    };
+    let (outcome, seen) = go(&store, &workload, &cold).await;
+    assert_eq!((outcome.operations, outcome.runtime), (0, Duration::ZERO));
+    assert_eq!(outcome.measurements.keys().count(), 0);
+    assert_eq!(seen.intervals, [(400, 0, 0)], "but it was done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_run_reports_what_it_has() {
+    let store = Memory::default();
+    let workload = workload("operationcount=0");
+    go(&store, &workload, &options(Phase::Load)).await;
+    store.state().stalled = true;
+    let cancel = Cancel::new();
+    cancel.cancel();
+    let (outcome, _) = go_until(&store, &workload, &options(Phase::Run), &cancel).await;
+    assert!(outcome.cancelled);
+    assert_eq!(outcome.operations, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_over_gives_up_on_what_does_not_answer() {
+    let store = Memory::default();
+    store.state().stalled = true;
+    let short = RunOptions {
+        time_max: Some(Duration::from_secs(30)),
+        status_every: Duration::from_secs(10),
+        refresh_every: Some(Duration::from_secs(1)),
+        ..options(Phase::Run)
+    };
+    let (outcome, seen) = go(&store, &workload(""), &short).await;
+    assert_eq!((outcome.abandoned, outcome.cancelled), (4, false));
+    assert!(seen.intervals.len() >= 3, "{:?}", seen.intervals);
+    assert!(seen.refreshes >= 29, "{}", seen.refreshes);
+}
+
+#[tokio::test]
+async fn stores_are_used_in_turn() {
+    let stores: Vec<_> = (0..2)
+        .map(|site| SiteStore {
+            site,
+            site_number: u64::from(site),
+            store: Memory::default(),
+        })
+        .collect();
+    let mut seen = Seen::default();
+    let (workload, options) = (workload(""), options(Phase::Load));
+    let cancel = Cancel::new();
+    let outcome = run(&workload, &stores, &options, &mut seen, &cancel)
+        .await
+        .unwrap();
+    let at = |site| outcome.measurements.total(|key| key.site == site).len();
+    assert_eq!(at(0) + at(1), 50);
+    assert!(at(0) >= 20 && at(1) >= 20);
+}
+
+#[test]
+fn operations_are_split_without_remainder() {
+    let shares: Vec<_> = (0..4).map(|thread| share(10, 4, thread).unwrap()).collect();
+    assert_eq!(shares, [3, 3, 2, 2]);
+    assert_eq!(share(0, 4, 0), None);
+    assert_eq!(
+        [thread_count(8, 3), thread_count(8, 0), thread_count(0, 0)],
+        [3, 8, 1]
+    );
+}

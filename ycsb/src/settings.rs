@@ -1,0 +1,312 @@
+//! What the properties say about a run, apart from its workload.
+
+use std::time::Duration;
+
+use crate::generator::fnv_hash;
+use crate::measurement::{Exporter, Interval};
+use crate::properties::{Properties, PropertyError};
+
+/// The settings of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `threadcount`.
+    pub threads: u64,
+    /// `target`, operations a second; `None`: as many as go.
+    pub target: Option<f64>,
+    /// `maxexecutiontime`.
+    pub time_max: Option<Duration>,
+    /// `warmuptime`.
+    pub warmup: Duration,
+    /// `measurement.interval`; `both` if there is a target and nothing is said.
+    pub interval: Interval,
+    /// `status`: show the state of the run.
+    pub status: bool,
+    /// `status.interval`.
+    pub status_every: Duration,
+    /// `label`.
+    pub label: String,
+    /// `exporter`.
+    pub exporter: Exporter,
+    /// `exportfile`; `None`: standard output.
+    pub export_file: Option<String>,
+    /// `hdrhistogram.percentiles`, in percent.
+    pub percentiles: Vec<f64>,
+    /// `hdrhistogram.output.path`, if `hdrhistogram.fileoutput`.
+    pub histogram_files: Option<String>,
+    /// `core_workload_insertion_retry_limit`.
+    pub insert_retries: u32,
+    /// `core_workload_insertion_retry_interval`.
+    pub insert_retry_pause: Duration,
+    /// `leasehold.address`: one or more `host:port`.
+    pub addresses: Vec<String>,
+    /// `leasehold.cluster`.
+    pub cluster: Option<String>,
+    /// `leasehold.timeout_ms`.
+    pub timeout: Duration,
+    /// `leasehold.start`, in seconds since 1970: when to begin.
+    pub start_s: Option<f64>,
+    /// The site of each address: its name and number.
+    pub sites: Vec<Site>,
+}
+
+/// A site: where a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// As it is reported.
+    pub name: String,
+    /// What decides its order of popularity (`permutation=site`): its name if that
+    /// is a number, otherwise a hash of it.
+    pub number: u64,
+}
+
+impl Site {
+    /// The site of that name.
+    pub fn new(name: &str) -> Self {
+        let hash = |name: &str| {
+            name.bytes()
+                .fold(0, |hash, byte| fnv_hash(hash ^ u64::from(byte)))
+        };
+        Site {
+            name: name.to_owned(),
+            number: name.parse().unwrap_or_else(|_| hash(name)),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// If a property does not parse, or there is no address.
+    pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
+        let addresses = addresses(properties)?;
+        let target = target(properties)?;
+        Ok(Settings {
+            threads: properties.number("threadcount", "a number from 1 to 1000000", |n| {
+                (1..=1_000_000).contains(n)
+            })?,
+            target,
+            time_max: Some(seconds(properties, "maxexecutiontime")?).filter(|t| !t.is_zero()),
+            warmup: seconds(properties, "warmuptime")?,
+            interval: interval(properties, target)?,
+            status: properties.flag("status")?,
+            status_every: seconds(properties, "status.interval")?.max(Duration::from_millis(100)),
+            label: properties.get("label").unwrap_or_default().to_owned(),
+            exporter: exporter(properties)?,
+            export_file: properties.text("exportfile").map(str::to_owned),
+            percentiles: percentiles(properties)?,
+            histogram_files: properties
+                .flag("hdrhistogram.fileoutput")?
+                .then(|| properties.get("hdrhistogram.output.path"))
+                .flatten()
+                .map(str::to_owned),
+            insert_retries: properties.number(
+                "core_workload_insertion_retry_limit",
+                "a whole number from 0 on",
+                |_| true,
+            )?,
+            insert_retry_pause: seconds(properties, "core_workload_insertion_retry_interval")?,
+            cluster: properties.text("leasehold.cluster").map(str::to_owned),
+            timeout: Duration::from_millis(properties.number(
+                "leasehold.timeout_ms",
+                "a number of milliseconds from 1 to 3600000",
+                |n| (1..=3_600_000).contains(n),
+            )?),
+            start_s: properties.parsed(
+                "leasehold.start",
+                "a time in seconds since 1970",
+                |s: &f64| s.is_finite() && *s >= 0.0,
+            )?,
+            sites: sites(properties, addresses.len())?,
+            addresses,
+        })
+    }
+}
+
+fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
+    let expected = "one or more HOST:PORT, separated by commas (or --address)";
+    let Some(text) = properties.text("leasehold.address") else {
+        let name = "leasehold.address";
+        return Err(PropertyError::Missing { name, expected });
+    };
+    let addresses: Vec<_> = text.split(',').map(|part| part.trim().to_owned()).collect();
+    let well_formed = |address: &String| {
+        address
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    };
+    // A site is counted in eight bits where it is measured.
+    if addresses.iter().all(well_formed) && addresses.len() <= 256 {
+        Ok(addresses)
+    } else {
+        Err(properties.invalid("leasehold.address", expected))
+    }
+}
+
+/// One site for all addresses, or one for each. Without the property, addresses
+/// that are several are numbered.
+fn sites(properties: &Properties, addresses: usize) -> Result<Vec<Site>, PropertyError> {
+    let Some(text) = properties.text("site") else {
+        return Ok((0..addresses).map(|i| Site::new(&i.to_string())).collect());
+    };
+    let names: Vec<_> = text.split(',').map(str::trim).collect();
+    match names.as_slice() {
+        [name] => Ok(vec![Site::new(name); addresses]),
+        names if names.len() == addresses && names.iter().all(|name| !name.is_empty()) => {
+            Ok(names.iter().map(|name| Site::new(name)).collect())
+        }
+        _ => {
+            let expected = format!("one name, or {addresses}: as many as there are addresses");
+            Err(properties.invalid("site", &expected))
+        }
+    }
+}
+
+fn target(properties: &Properties) -> Result<Option<f64>, PropertyError> {
+    let expected = "a number of operations a second, 0 for as many as go";
+    let target: f64 = properties.number("target", expected, |x: &f64| {
+        *x == 0.0 || (1e-6..=1e9).contains(x)
+    })?;
+    Ok((target > 0.0).then_some(target))
+}
+
+fn interval(properties: &Properties, target: Option<f64>) -> Result<Interval, PropertyError> {
+    if properties.text("measurement.interval").is_none() {
+        // With a target, what counts from the intended start must not be missing.
+        return Ok(match target {
+            Some(_) => Interval::Both,
+            None => Interval::Op,
+        });
+    }
+    let words = [
+        ("op", Interval::Op),
+        ("intended", Interval::Intended),
+        ("both", Interval::Both),
+    ];
+    properties.choice("measurement.interval", &words)
+}
+
+fn seconds(properties: &Properties, name: &'static str) -> Result<Duration, PropertyError> {
+    let expected = "a number of seconds from 0 to 1000000000";
+    let seconds = properties.number(name, expected, |s| (0.0..=1e9).contains(s))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// YCSB names a Java class; what counts is the class, not its package.
+fn exporter(properties: &Properties) -> Result<Exporter, PropertyError> {
+    let class = properties.get("exporter").unwrap_or_default();
+    match class.rsplit('.').next() {
+        Some("TextMeasurementsExporter") => Ok(Exporter::Text),
+        Some("JSONMeasurementsExporter") => Ok(Exporter::Json),
+        Some("JSONArrayMeasurementsExporter") => Ok(Exporter::JsonArray),
+        _ => {
+            let expected = "site.ycsb.measurements.exporter. and one of \
+                 TextMeasurementsExporter, JSONMeasurementsExporter, JSONArrayMeasurementsExporter";
+            Err(properties.invalid("exporter", expected))
+        }
+    }
+}
+
+fn percentiles(properties: &Properties) -> Result<Vec<f64>, PropertyError> {
+    let name = "hdrhistogram.percentiles";
+    let parse = |part: &str| part.trim().parse().ok();
+    let text = properties.get(name).unwrap_or_default();
+    let parsed: Option<Vec<f64>> = text.split(',').map(parse).collect();
+    parsed
+        .filter(|all| all.iter().all(|p| (0.0..=100.0).contains(p)))
+        .ok_or_else(|| properties.invalid(name, "numbers from 0 to 100, separated by commas"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Result<Settings, String> {
+        let mut properties = Properties::new();
+        properties
+            .load_text("base", "leasehold.address=127.0.0.1:7000")
+            .unwrap();
+        properties.load_text("test", text).unwrap();
+        Settings::new(&properties).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_ycsbs() {
+        let settings = settings("").unwrap();
+        assert_eq!((settings.threads, settings.target), (1, None));
+        assert_eq!(settings.time_max, None);
+        assert_eq!(settings.interval, Interval::Op);
+        assert_eq!(settings.status_every, Duration::from_secs(10));
+        assert_eq!(settings.percentiles, [50.0, 95.0, 99.0]);
+        assert_eq!(
+            (settings.histogram_files, settings.export_file),
+            (None, None)
+        );
+        assert_eq!(settings.exporter, Exporter::Text);
+        assert_eq!(
+            settings.sites,
+            [Site {
+                name: "0".into(),
+                number: 0
+            }]
+        );
+    }
+
+    #[test]
+    fn everything_can_be_set() {
+        let settings = settings(
+            "threadcount=8\ntarget=500\nmaxexecutiontime=60\nwarmuptime=5\nstatus=true\n\
+             exporter=com.yahoo.ycsb.measurements.exporter.JSONArrayMeasurementsExporter\n\
+             hdrhistogram.percentiles=50,99.9\nhdrhistogram.fileoutput=true\n\
+             hdrhistogram.output.path=out/\nsite=CA,VA\nleasehold.address=a:1, b:2",
+        )
+        .unwrap();
+        assert_eq!((settings.threads, settings.target), (8, Some(500.0)));
+        assert_eq!(settings.time_max, Some(Duration::from_secs(60)));
+        assert_eq!(settings.interval, Interval::Both, "because of the target");
+        assert_eq!(settings.exporter, Exporter::JsonArray);
+        assert_eq!(settings.percentiles, [50.0, 99.9]);
+        assert_eq!(settings.histogram_files.as_deref(), Some("out/"));
+        assert_eq!(settings.addresses, ["a:1", "b:2"]);
+        assert_eq!(settings.sites[1].name, "VA");
+        assert_ne!(settings.sites[0].number, settings.sites[1].number);
+    }
+
+    #[test]
+    fn an_interval_that_is_set_stays() {
+        let settings = settings("target=5\nmeasurement.interval=op").unwrap();
+        assert_eq!(settings.interval, Interval::Op);
+    }
+
+    #[test]
+    fn numbers_name_sites_as_they_are() {
+        assert_eq!(Site::new("7").number, 7);
+        let several = settings("leasehold.address=a:1,b:2").unwrap();
+        assert_eq!(several.sites[1].number, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let cases = [
+            ("threadcount=0", "threadcount: found \"0\""),
+            ("target=-1", "target: found \"-1\""),
+            ("target=NaN", "target: found \"NaN\""),
+            ("maxexecutiontime=soon", "a number of seconds"),
+            ("measurement.interval=all", "one of op, intended, both"),
+            ("exporter=my.Exporter", "TextMeasurementsExporter"),
+            ("hdrhistogram.percentiles=50,101", "numbers from 0 to 100"),
+            ("leasehold.address=localhost", "HOST:PORT"),
+            ("site=a,b,c", "one name, or 1"),
+            ("leasehold.start=inf", "seconds since 1970"),
+        ];
+        for (text, expected) in cases {
+            let message = settings(text).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+        let missing = Settings::new(&Properties::new()).unwrap_err().to_string();
+        assert!(
+            missing.contains("leasehold.address is not set"),
+            "{missing}"
+        );
+    }
+}

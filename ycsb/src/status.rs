@@ -1,0 +1,277 @@
+//! What is shown while a workload runs: YCSB's status line on stderr, or, on a
+//! terminal, a bar with the latencies so far.
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::measurement::{Key, reported_names};
+use crate::runner::{Live, Observer, Tick};
+
+/// Shows the state of a run.
+pub enum Status {
+    /// Nothing.
+    Silent,
+    /// YCSB's line at every interval, each with this label in front.
+    Lines {
+        /// Property `label`.
+        label: String,
+    },
+    /// A bar.
+    Bar(ProgressBar),
+}
+
+impl Status {
+    /// A bar on stderr.
+    pub fn bar(label: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.set_prefix(label.to_owned());
+        Status::Bar(bar)
+    }
+
+    /// Takes away what is not meant to stay.
+    pub fn finish(&self) {
+        if let Status::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Status {
+    fn interval(&mut self, tick: &Tick<'_>) {
+        if let Status::Lines { label } = self {
+            let line = status_line(label, SystemTime::now(), tick);
+            // A run goes on although nobody reads of it.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+
+    fn refresh(&mut self, live: &Live) {
+        if let Status::Bar(bar) = self {
+            draw(bar, live);
+        }
+    }
+}
+
+fn draw(bar: &ProgressBar, live: &Live) {
+    if bar.length().is_none() && live.all > 0 {
+        bar.set_length(live.all);
+    }
+    let template = if live.all > 0 {
+        "{prefix}[{elapsed_precise}] {wide_bar} {pos}/{len} {per_sec} {msg}"
+    } else {
+        "{prefix}[{elapsed_precise}] {spinner} {pos} {per_sec} {msg}"
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_position(live.done);
+    bar.set_message(format!(
+        "p50 {} p99 {}",
+        millis(live.p50_us),
+        millis(live.p99_us)
+    ));
+}
+
+fn millis(latency_us: u64) -> String {
+    format!("{:.1} ms", latency_us as f64 / 1_000.0)
+}
+
+/// YCSB's status line, in UTC where YCSB has the local time.
+fn status_line(label: &str, now: SystemTime, tick: &Tick<'_>) -> String {
+    let elapsed = tick.start + tick.length;
+    let mut line = format!(
+        "{label}{} {} sec: {} operations; ",
+        timestamp(now),
+        elapsed.as_secs(),
+        tick.done
+    );
+    if tick.done > 0 {
+        let rate = tick.done_in_interval as f64 / tick.length.as_secs_f64();
+        line += &format!("{} current ops/sec; ", decimal(rate));
+    }
+    if tick.todo > 0 && tick.done > 0 {
+        let rest_s = elapsed.as_secs_f64() * tick.todo as f64 / tick.done as f64;
+        let rest = Duration::try_from_secs_f64(rest_s.ceil()).unwrap_or(Duration::MAX);
+        line += &format!("est completion in {}", remaining(rest));
+    }
+    for (name, histogram) in reported_names(tick.measured, tick.interval) {
+        line += &summary(&name, &histogram);
+        line.push(' ');
+    }
+    line
+}
+
+fn summary(name: &str, histogram: &Histogram<u64>) -> String {
+    let percentiles: Vec<_> = [50.0, 90.0, 99.0, 99.9, 99.99]
+        .into_iter()
+        .map(|p| format!("{p}={}", histogram.value_at_quantile(p / 100.0)))
+        .collect();
+    format!(
+        "[{name}: Count={}, Max={}, Min={}, Avg={}, {}]",
+        histogram.len(),
+        histogram.max(),
+        histogram.min(),
+        decimal(histogram.mean()),
+        percentiles.join(", ")
+    )
+}
+
+/// Up to two decimals, none of them a superfluous zero.
+fn decimal(x: f64) -> String {
+    let text = format!("{x:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Days and hours; minutes if there are no days; seconds if there is nothing else.
+fn remaining(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let mut text = String::new();
+    let mut part = |count: u64, unit: &str| {
+        if count > 0 {
+            text += &format!("{count} {unit}{} ", if count == 1 { "" } else { "s" });
+        }
+    };
+    part(days, "day");
+    part(hours, "hour");
+    if days == 0 {
+        part(minutes, "minute");
+    }
+    if text.is_empty() {
+        text = format!("{seconds} second{} ", if seconds == 1 { "" } else { "s" });
+    }
+    text
+}
+
+/// `2015-03-09 12:00:00:000`, UTC.
+fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs();
+    let (year, month, day) = civil(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    let millis = since.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}:{millis:03}")
+}
+
+/// Year, month and day of a day counted from 1 January 1970.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Counted from 1 March of the year 0, a leap day is the last day of its year,
+    // and months of 31 and 30 days alternate in a pattern of five.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// Several observers of one run.
+pub(crate) struct Both<'a>(pub &'a mut dyn Observer, pub &'a mut dyn Observer);
+
+impl Observer for Both<'_> {
+    fn interval(&mut self, tick: &Tick<'_>) {
+        self.0.interval(tick);
+        self.1.interval(tick);
+    }
+
+    fn refresh(&mut self, live: &Live) {
+        self.0.refresh(live);
+        self.1.refresh(live);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measurement::{Interval, Measured, Measurements, Return};
+    use crate::sample::OpKind;
+    use client::wire::Path;
+
+    fn measured(latencies_us: &[u64]) -> Vec<(Key, Histogram<u64>)> {
+        let mut measurements = Measurements::new(Interval::Op);
+        for (index, latency) in latencies_us.iter().enumerate() {
+            measurements.record(&Measured {
+                site: 0,
+                kind: OpKind::Read,
+                path: [Path::Local, Path::Forwarded][index % 2],
+                returned: Return::Ok,
+                service: Duration::from_micros(*latency),
+                intended: Duration::from_micros(*latency),
+            });
+        }
+        measurements.end_interval()
+    }
+
+    #[test]
+    fn the_line_is_ycsbs() {
+        let measured = measured(&[100, 200, 300]);
+        let tick = Tick {
+            start: Duration::from_secs(10),
+            length: Duration::from_secs(10),
+            done: 30,
+            done_in_interval: 25,
+            todo: 90,
+            measured: &measured,
+            interval: Interval::Op,
+        };
+        let now = UNIX_EPOCH + Duration::from_millis(1_425_902_400_042);
+        assert_eq!(
+            status_line("west ", now, &tick),
+            "west 2015-03-09 12:00:00:042 20 sec: 30 operations; 2.5 current ops/sec; \
+             est completion in 1 minute [READ: Count=3, Max=300, Min=100, Avg=200, \
+             50=200, 90=300, 99=300, 99.9=300, 99.99=300] "
+        );
+    }
+
+    #[test]
+    fn an_idle_run_has_a_line_too() {
+        let tick = Tick {
+            start: Duration::ZERO,
+            length: Duration::ZERO,
+            done: 0,
+            done_in_interval: 0,
+            todo: 10,
+            measured: &[],
+            interval: Interval::Op,
+        };
+        let line = status_line("", UNIX_EPOCH, &tick);
+        assert_eq!(line, "1970-01-01 00:00:00:000 0 sec: 0 operations; ");
+    }
+
+    #[test]
+    fn times_left() {
+        let text = |seconds| remaining(Duration::from_secs(seconds));
+        assert_eq!(text(0), "0 seconds ");
+        assert_eq!(text(1), "1 second ");
+        assert_eq!(text(59), "59 seconds ");
+        assert_eq!(text(3_660), "1 hour 1 minute ");
+        assert_eq!(text(2 * 86_400 + 7_300), "2 days 2 hours ");
+    }
+
+    #[test]
+    fn dates_at_the_edges() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(11_017), (2000, 3, 1));
+        assert_eq!(civil(19_722), (2023, 12, 31));
+        assert_eq!(civil(47_540), (2100, 2, 28));
+        assert_eq!(civil(47_541), (2100, 3, 1));
+    }
+
+    #[test]
+    fn decimals() {
+        assert_eq!(
+            [0.0, 2.5, 1234.567, 10.0].map(decimal),
+            ["0", "2.5", "1234.57", "10"]
+        );
+    }
+}
