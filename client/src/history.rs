@@ -1,0 +1,569 @@
+//! The record of a run: who did what to which key, when it began and when the
+//! answer came. It holds no versions and nothing else that the servers claim
+//! about themselves, since it is what they are judged by.
+//!
+//! Every write carries a value that no other write carries, named by its
+//! [`ValueId`], so a read tells which write it saw. A write without an answer
+//! stays open: it may take effect at any time, or never. A read without one says
+//! nothing, and is left out.
+//!
+//! # The file
+//! Little-endian: magic, format version (u32), number of events (u64), the
+//! events, and the CRC-32 of everything before it (u32). Numbers inside an event
+//! are varints; begins are differences to the event before, so that an event
+//! takes about a dozen bytes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+const MAGIC: [u8; 8] = *b"LHSHIST\0";
+const FORMAT: u32 = 1;
+const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
+const CHECKSUM_BYTES: usize = 4;
+/// The shortest event: process, key, kind, begin, duration, a byte each.
+const EVENT_BYTES_MIN: usize = 5;
+
+/// Names the value of one write; no two writes of a run share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(pub u64);
+
+impl ValueId {
+    /// The bytes that stand for it at the start of a stored value.
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
+    /// The id at the start of a stored value; `None` if the value is too short
+    /// to have been written by us.
+    pub fn from_value(value: &[u8]) -> Option<ValueId> {
+        value
+            .first_chunk()
+            .map(|id| ValueId(u64::from_be_bytes(*id)))
+    }
+}
+
+/// What an operation did, as its answer says; for an open one, what it was to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Found this value, or `None`: no such key.
+    Read {
+        /// What was found.
+        value: Option<ValueId>,
+    },
+    /// Wrote whatever was there.
+    Write {
+        /// What was written.
+        value: ValueId,
+    },
+    /// Removed the key, if it was there.
+    Delete,
+    /// Compare-and-swap by version, told by values: the version was that of the
+    /// value `expected`, and no two writes share a value.
+    Cas {
+        /// The value believed current (`None`: believed absent).
+        expected: Option<ValueId>,
+        /// The value to write in its place.
+        new: ValueId,
+        /// Whether it was written. Without meaning while the operation is open.
+        swapped: bool,
+    },
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event {
+    /// Who did it; a process does one thing at a time.
+    pub process: u32,
+    /// Which key, by its number.
+    pub key: u64,
+    /// What it did.
+    pub action: Action,
+    /// When it began, in nanoseconds of one clock for the whole history.
+    pub invoke_ns: u64,
+    /// When its answer came, on the same clock; `None` if none ever did.
+    pub return_ns: Option<u64>,
+}
+
+/// Why a history could not be stored or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The file could not be written or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// It does not begin as a history does.
+    #[error("not a history: the magic is missing")]
+    NotAHistory,
+    /// It was written by another version of this program.
+    #[error("history of format {found}, this program reads format {FORMAT}")]
+    Format {
+        /// The format that the file claims.
+        found: u32,
+    },
+    /// Its checksum does not match its contents.
+    #[error("history damaged: its checksum is {stored:08x}, its contents give {computed:08x}")]
+    Checksum {
+        /// In the file.
+        stored: u32,
+        /// Over the bytes before it.
+        computed: u32,
+    },
+    /// Its contents make no sense although the checksum matches.
+    #[error("history malformed at byte {offset}")]
+    Malformed {
+        /// Where the event begins that could not be read.
+        offset: usize,
+    },
+}
+
+/// The operations of a run, in any order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+impl History {
+    /// A history of nothing.
+    pub fn new() -> Self {
+        History::default()
+    }
+
+    /// Adds an operation; a read without an answer is left out.
+    pub fn push(&mut self, event: Event) {
+        let says_nothing = event.return_ns.is_none() && matches!(event.action, Action::Read { .. });
+        if !says_nothing {
+            self.events.push(event);
+        }
+    }
+
+    /// Adds all of another history, taken with the same clock and with other
+    /// processes.
+    pub fn merge(&mut self, other: History) {
+        self.events.extend(other.events);
+    }
+
+    /// All operations, in the order in which they were added.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// How many operations there are.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Stores it as a file, replacing what is there.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn save(&self, path: &Path) -> Result<(), HistoryError> {
+        std::fs::write(path, self.to_bytes()).map_err(|source| io_error(path, source))
+    }
+
+    /// Loads what [`History::save`] stored.
+    ///
+    /// # Errors
+    /// Any [`HistoryError`].
+    pub fn load(path: &Path) -> Result<History, HistoryError> {
+        let bytes = std::fs::read(path).map_err(|source| io_error(path, source))?;
+        History::from_bytes(&bytes)
+    }
+
+    /// The contents of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.events.len() * 16);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&(self.events.len() as u64).to_le_bytes());
+        let mut before = 0;
+        for event in &self.events {
+            put_event(&mut bytes, event, before);
+            before = event.invoke_ns;
+        }
+        let checksum = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the contents of a file. Uses memory in proportion to `bytes`,
+    /// whatever they claim.
+    ///
+    /// # Errors
+    /// Any [`HistoryError`] but `Io`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<History, HistoryError> {
+        let (contents, count) = open_file(bytes)?;
+        let mut input = Input {
+            bytes: contents,
+            offset: HEADER_BYTES,
+        };
+        let fitting = (contents.len() - HEADER_BYTES) / EVENT_BYTES_MIN;
+        let mut events = Vec::with_capacity(fitting.min(usize::try_from(count).unwrap_or(fitting)));
+        let mut before = 0;
+        for _ in 0..count {
+            let offset = input.offset;
+            let event = take_event(&mut input, before);
+            let event = event.ok_or(HistoryError::Malformed { offset })?;
+            before = event.invoke_ns;
+            events.push(event);
+        }
+        if input.offset != contents.len() {
+            let offset = input.offset;
+            return Err(HistoryError::Malformed { offset });
+        }
+        Ok(History { events })
+    }
+}
+
+impl Extend<Event> for History {
+    fn extend<T: IntoIterator<Item = Event>>(&mut self, events: T) {
+        events.into_iter().for_each(|event| self.push(event));
+    }
+}
+
+impl FromIterator<Event> for History {
+    fn from_iter<T: IntoIterator<Item = Event>>(events: T) -> Self {
+        let mut history = History::new();
+        history.extend(events);
+        history
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> HistoryError {
+    let path = path.to_owned();
+    HistoryError::Io { path, source }
+}
+
+/// Checks everything around the events: what is left of `bytes` without the
+/// checksum, and how many events it claims to hold.
+fn open_file(bytes: &[u8]) -> Result<(&[u8], u64), HistoryError> {
+    if !bytes.starts_with(&MAGIC) {
+        return Err(HistoryError::NotAHistory);
+    }
+    let truncated = HistoryError::Malformed {
+        offset: bytes.len(),
+    };
+    let Some((contents, checksum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+        return Err(truncated);
+    };
+    let Some((header, _)) = contents.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(truncated);
+    };
+    let (found, count) = header_fields(header);
+    if found != FORMAT {
+        return Err(HistoryError::Format { found });
+    }
+    let stored = u32::from_le_bytes(*checksum);
+    let computed = crc32fast::hash(contents);
+    if stored != computed {
+        return Err(HistoryError::Checksum { stored, computed });
+    }
+    Ok((contents, count))
+}
+
+fn header_fields(header: &[u8; HEADER_BYTES]) -> (u32, u64) {
+    let [_, _, _, _, _, _, _, _, f0, f1, f2, f3, count @ ..] = *header;
+    (
+        u32::from_le_bytes([f0, f1, f2, f3]),
+        u64::from_le_bytes(count),
+    )
+}
+
+/// What happened, without its values: the low bits of an event's first byte.
+#[derive(Clone, Copy)]
+enum Kind {
+    ReadValue,
+    ReadAbsent,
+    Write,
+    Delete,
+    CasValue,
+    CasAbsent,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind::ReadValue,
+    Kind::ReadAbsent,
+    Kind::Write,
+    Kind::Delete,
+    Kind::CasValue,
+    Kind::CasAbsent,
+];
+const SWAPPED: u8 = 0x40;
+const ANSWERED: u8 = 0x80;
+
+fn put_event(bytes: &mut Vec<u8>, event: &Event, before_ns: u64) {
+    let (kind, values) = match event.action {
+        Action::Read { value: Some(value) } => (Kind::ReadValue as u8, [Some(value), None]),
+        Action::Read { value: None } => (Kind::ReadAbsent as u8, [None, None]),
+        Action::Write { value } => (Kind::Write as u8, [Some(value), None]),
+        Action::Delete => (Kind::Delete as u8, [None, None]),
+        Action::Cas {
+            expected,
+            new,
+            swapped,
+        } => {
+            let kind = expected.map_or(Kind::CasAbsent, |_| Kind::CasValue) as u8;
+            (
+                kind | if swapped { SWAPPED } else { 0 },
+                [Some(new), expected],
+            )
+        }
+    };
+    let answered = if event.return_ns.is_some() {
+        ANSWERED
+    } else {
+        0
+    };
+    bytes.push(kind | answered);
+    put_varint(bytes, event.process.into());
+    put_varint(bytes, event.key);
+    for value in values.into_iter().flatten() {
+        put_varint(bytes, value.0);
+    }
+    put_varint(bytes, zigzag(event.invoke_ns.wrapping_sub(before_ns)));
+    if let Some(return_ns) = event.return_ns {
+        put_varint(bytes, zigzag(return_ns.wrapping_sub(event.invoke_ns)));
+    }
+}
+
+fn take_event(input: &mut Input, before_ns: u64) -> Option<Event> {
+    let head = input.byte()?;
+    let kind = *KINDS.get(usize::from(head & !(SWAPPED | ANSWERED)))?;
+    let process = u32::try_from(input.varint()?).ok()?;
+    let key = input.varint()?;
+    let action = take_action(input, kind, head & SWAPPED != 0)?;
+    let invoke_ns = before_ns.wrapping_add(unzigzag(input.varint()?));
+    let return_ns = if head & ANSWERED != 0 {
+        Some(invoke_ns.wrapping_add(unzigzag(input.varint()?)))
+    } else {
+        None
+    };
+    Some(Event {
+        process,
+        key,
+        action,
+        invoke_ns,
+        return_ns,
+    })
+}
+
+fn take_action(input: &mut Input, kind: Kind, swapped: bool) -> Option<Action> {
+    Some(match kind {
+        Kind::ReadValue => Action::Read {
+            value: Some(input.value()?),
+        },
+        Kind::ReadAbsent => Action::Read { value: None },
+        Kind::Write => Action::Write {
+            value: input.value()?,
+        },
+        Kind::Delete => Action::Delete,
+        Kind::CasValue => Action::Cas {
+            new: input.value()?,
+            expected: Some(input.value()?),
+            swapped,
+        },
+        Kind::CasAbsent => Action::Cas {
+            new: input.value()?,
+            expected: None,
+            swapped,
+        },
+    })
+}
+
+/// Small for small differences in either direction, and loses none.
+fn zigzag(difference: u64) -> u64 {
+    let signed = difference as i64;
+    ((signed << 1) ^ (signed >> 63)) as u64
+}
+
+fn unzigzag(encoded: u64) -> u64 {
+    (encoded >> 1) ^ (encoded & 1).wrapping_neg()
+}
+
+fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+struct Input<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl Input<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.offset)?;
+        self.offset += 1;
+        Some(byte)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7F);
+            if (bits << shift) >> shift != bits {
+                return None;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn value(&mut self) -> Option<ValueId> {
+        self.varint().map(ValueId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn action() -> impl Strategy<Value = Action> {
+        let value = || any::<u64>().prop_map(ValueId);
+        prop_oneof![
+            proptest::option::of(value()).prop_map(|value| Action::Read { value }),
+            value().prop_map(|value| Action::Write { value }),
+            Just(Action::Delete),
+            (proptest::option::of(value()), value(), any::<bool>()).prop_map(
+                |(expected, new, swapped)| Action::Cas {
+                    expected,
+                    new,
+                    swapped
+                }
+            ),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let time = prop_oneof![any::<u64>(), 0..1000_u64];
+        (
+            any::<u32>(),
+            any::<u64>(),
+            action(),
+            time.clone(),
+            proptest::option::of(time),
+        )
+            .prop_map(|(process, key, action, invoke_ns, return_ns)| Event {
+                process,
+                key,
+                action,
+                invoke_ns,
+                return_ns,
+            })
+    }
+
+    fn write(value: u64) -> Event {
+        Event {
+            process: 1,
+            key: 2,
+            action: Action::Write {
+                value: ValueId(value),
+            },
+            invoke_ns: 1_000_000 * value,
+            return_ns: Some(1_000_000 * value + 500_000),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_stored_is_loaded(events in proptest::collection::vec(event(), 0..50)) {
+            let history: History = events.into_iter().collect();
+            prop_assert_eq!(History::from_bytes(&history.to_bytes()).unwrap(), history);
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed(
+            events in proptest::collection::vec(event(), 1..10),
+            at in any::<proptest::sample::Index>(),
+            flip in 1..=u8::MAX,
+        ) {
+            let history: History = events.into_iter().collect();
+            let mut bytes = history.to_bytes();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(History::from_bytes(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_contents_are_read_or_refused(
+            count in any::<u64>(),
+            contents in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes(), &count.to_le_bytes(), &contents]
+                .concat();
+            bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+            if let Ok(history) = History::from_bytes(&bytes) {
+                prop_assert_eq!(history.len() as u64, count);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_none_says_so() {
+        let bytes = History::from_iter([write(1)]).to_bytes();
+        for length in 0..bytes.len() {
+            assert!(History::from_bytes(&bytes[..length]).is_err(), "{length}");
+        }
+        let error = History::from_bytes(b"PNG and so on").unwrap_err();
+        assert!(matches!(error, HistoryError::NotAHistory), "{error}");
+        let mut newer = bytes;
+        newer[MAGIC.len()] = 9;
+        let error = History::from_bytes(&newer).unwrap_err();
+        assert!(error.to_string().contains("format 9"), "{error}");
+    }
+
+    #[test]
+    fn files_hold_what_was_saved_and_errors_name_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.bin");
+        let error = History::load(&path).unwrap_err();
+        assert!(error.to_string().contains("history.bin"), "{error}");
+        let history: History = (0..100).map(write).collect();
+        history.save(&path).unwrap();
+        assert_eq!(History::load(&path).unwrap(), history);
+        let bytes = std::fs::metadata(&path).unwrap().len();
+        assert!(bytes < 100 * 14, "{bytes} bytes");
+    }
+
+    #[test]
+    fn an_unanswered_write_stays_and_an_unanswered_read_does_not() {
+        let mut open = write(1);
+        open.return_ns = None;
+        let mut history = History::new();
+        history.push(open);
+        let action = Action::Read { value: None };
+        history.push(Event { action, ..open });
+        assert_eq!(history.events(), [open]);
+
+        let mut other = History::new();
+        other.push(write(2));
+        history.merge(other);
+        assert_eq!(history.events(), [open, write(2)]);
+    }
+
+    #[test]
+    fn a_value_begins_with_its_id() {
+        let id = ValueId(0x0102_0304_0506_0708);
+        let mut value = id.to_bytes().to_vec();
+        assert_eq!(ValueId::from_value(&value), Some(id));
+        value.extend_from_slice(b"padding");
+        assert_eq!(ValueId::from_value(&value), Some(id));
+        assert_eq!(ValueId::from_value(b"short"), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! The definition itself, for histories of one key so small that every order can
+//! be tried: what the checker is compared with. It shares nothing with it.
+
+use std::collections::HashSet;
+
+use crate::history::{Action, Event, ValueId};
+
+pub(super) fn is_linearizable(events: &[Event]) -> bool {
+    assert!(events.len() <= 16, "that would take too long");
+    let mut seen = HashSet::new();
+    extend(events, 0, None, &mut seen)
+}
+
+/// Whether the order chosen so far, which took effect with `done` and left
+/// `held`, can be completed.
+fn extend(
+    events: &[Event],
+    done: u32,
+    held: Option<ValueId>,
+    seen: &mut HashSet<(u32, Option<ValueId>)>,
+) -> bool {
+    let waiting = || (0..events.len()).filter(|i| done & (1 << i) == 0);
+    if waiting().all(|i| events[i].return_ns.is_none()) {
+        return true;
+    }
+    if !seen.insert((done, held)) {
+        return false;
+    }
+    waiting().any(|next| {
+        let may_be_next = waiting().all(|other| !precedes(&events[other], &events[next]));
+        may_be_next
+            && effect(&events[next], held)
+                .is_some_and(|held| extend(events, done | (1 << next), held, seen))
+    })
+}
+
+fn precedes(one: &Event, two: &Event) -> bool {
+    one.return_ns.is_some_and(|end| end < two.invoke_ns)
+}
+
+/// What the register holds after the operation, unless its answer is wrong.
+fn effect(event: &Event, held: Option<ValueId>) -> Option<Option<ValueId>> {
+    match event.action {
+        Action::Read { value } => (value == held).then_some(held),
+        Action::Write { value } => Some(Some(value)),
+        Action::Delete => Some(None),
+        Action::Cas {
+            expected,
+            new,
+            swapped,
+        } => {
+            let swaps = expected == held;
+            let as_answered = event.return_ns.is_none() || swaps == swapped;
+            as_answered.then_some(if swaps { Some(new) } else { held })
+        }
+    }
+}

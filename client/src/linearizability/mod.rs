@@ -1,0 +1,142 @@
+//! Did every read see what it had to? Judges a history by nothing but the values
+//! that operations carried and the times at which they began and ended.
+//!
+//! Linearizability is local (Herlihy & Wing 1990): a history is linearizable if
+//! that part of it which concerns each key is. A key is one register, absent at
+//! first. For each key:
+//!
+//! 1. [`prepare`] finds what is wrong on its face (a value from nowhere), and
+//!    settles open writes: one that somebody saw has taken effect, by the end of
+//!    the first operation that saw it; one that nobody saw can be left out.
+//! 2. With reads and writes alone, [`zones`] decides in O(n log n), because every
+//!    value has one write (Gibbons & Korach, "Testing shared memories", 1997).
+//! 3. Absence has many writes, and a compare-and-swap ties two values together:
+//!    those keys go to [`search`], which follows all orders at once, and says
+//!    `Unknown` rather than run without bound.
+//!
+//! Times are compared so that two operations are ordered only if one ended
+//! strictly before the other began.
+
+mod explain;
+mod frontier;
+mod prepare;
+mod relevance;
+mod search;
+mod zones;
+
+#[cfg(test)]
+mod brute;
+#[cfg(test)]
+mod generate;
+#[cfg(test)]
+mod tests;
+
+use crate::history::{Event, History};
+
+/// What a history proves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Some order of the operations explains every answer.
+    Linearizable {
+        /// Operations judged.
+        ops: usize,
+        /// Keys that they concern.
+        keys: usize,
+    },
+    /// No order does.
+    Violation {
+        /// The key concerned; others may be too.
+        key: u64,
+        /// Which operations contradict each other, with their times.
+        explanation: String,
+        /// Those operations, in the order in which they began.
+        events: Vec<Event>,
+    },
+    /// No violation was found, but not every key could be judged.
+    Unknown {
+        /// The first key that could not be judged.
+        key: u64,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// Whether it is `Linearizable`.
+    pub fn is_linearizable(&self) -> bool {
+        matches!(self, Verdict::Linearizable { .. })
+    }
+}
+
+/// Why a key is not linearizable, or not known to be.
+#[derive(Debug)]
+enum Flaw {
+    Violation {
+        explanation: String,
+        events: Vec<Event>,
+    },
+    Unknown {
+        reason: String,
+    },
+}
+
+impl Flaw {
+    /// `concerned` are appended to the explanation, each on a line of its own.
+    fn violation<'a>(explanation: String, concerned: impl IntoIterator<Item = &'a Event>) -> Flaw {
+        let mut events: Vec<Event> = concerned.into_iter().copied().collect();
+        events.sort_by_key(|event| (event.invoke_ns, event.return_ns, event.process));
+        events.dedup();
+        let explanation = explanation + ":" + &explain::list(&events);
+        Flaw::Violation {
+            explanation,
+            events,
+        }
+    }
+
+    fn at(self, key: u64) -> Verdict {
+        match self {
+            Flaw::Violation {
+                explanation,
+                events,
+            } => Verdict::Violation {
+                key,
+                explanation,
+                events,
+            },
+            Flaw::Unknown { reason } => Verdict::Unknown { key, reason },
+        }
+    }
+}
+
+/// Judges a whole history. The first violation found is returned at once; a key
+/// that could not be judged does not hide one at another key.
+pub fn check(history: &History) -> Verdict {
+    let mut events: Vec<&Event> = history.events().iter().collect();
+    events.sort_by_key(|event| (event.key, event.invoke_ns, event.return_ns));
+    let mut budget = search::Budget::for_ops(events.len());
+    let mut keys = 0;
+    let mut unknown = None;
+    for of_key in events.chunk_by(|a, b| a.key == b.key) {
+        keys += 1;
+        let Err(flaw) = check_key(of_key, &mut budget) else {
+            continue;
+        };
+        let verdict = flaw.at(of_key[0].key);
+        if matches!(verdict, Verdict::Violation { .. }) {
+            return verdict;
+        }
+        unknown.get_or_insert(verdict);
+    }
+    let ops = events.len();
+    unknown.unwrap_or(Verdict::Linearizable { ops, keys })
+}
+
+/// Judges the operations of one key, sorted by their begin.
+fn check_key(events: &[&Event], budget: &mut search::Budget) -> Result<(), Flaw> {
+    let key = prepare::prepare(events)?;
+    if key.is_plain() {
+        zones::check(&key)
+    } else {
+        search::check(&key, budget)
+    }
+}

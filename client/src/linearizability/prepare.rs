@@ -1,0 +1,326 @@
+//! One key's events, made ready to be judged: values become small numbers, open
+//! writes are settled, and what cannot be explained by any order is found here,
+//! where it is easiest to explain.
+
+use std::collections::HashMap;
+
+use super::Flaw;
+use super::explain::{list, operation, time};
+use crate::history::{Action, Event, ValueId};
+
+/// What a register holds: nothing, or the value of one write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Held(u32);
+
+impl Held {
+    pub const ABSENT: Held = Held(0);
+    /// A value that was expected, but that nobody wrote.
+    pub const NEVER_WRITTEN: Held = Held(u32::MAX);
+
+    /// Dense from 0, `NEVER_WRITTEN` apart.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A moment of the history, moved by one so that 0 is before everything.
+pub(super) type Moment = u64;
+/// The end of what has none.
+pub(super) const NEVER: Moment = u64::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read(Held),
+    Write(Held),
+    Delete,
+    /// A compare-and-swap that took effect.
+    Swap {
+        expected: Held,
+        new: Held,
+    },
+    /// A compare-and-swap that found something else.
+    Fail {
+        expected: Held,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Op<'a> {
+    pub event: &'a Event,
+    pub kind: Kind,
+    pub begin: Moment,
+    /// `NEVER` for an operation that may or may not have taken effect.
+    pub end: Moment,
+}
+
+#[derive(Debug)]
+pub(super) struct Key<'a> {
+    /// By their begin.
+    pub ops: Vec<Op<'a>>,
+    /// By [`Held::index`], the operation that wrote it; none wrote absence.
+    pub writers: Vec<Option<&'a Event>>,
+    /// Whether some operation saw, or would need, that there is no such key.
+    pub absence_observed: bool,
+}
+
+impl Key<'_> {
+    pub fn is_plain(&self) -> bool {
+        let plain = |op: &Op| matches!(op.kind, Kind::Read(_) | Kind::Write(_));
+        self.ops.iter().all(plain)
+    }
+
+    /// For explanations: what it is to hold this.
+    pub fn describe(&self, held: Held) -> String {
+        let writer = self.writer(held).and_then(written_by);
+        writer.map_or("nothing".to_owned(), |value| format!("value {}", value.0))
+    }
+
+    /// Who wrote this; nobody wrote absence.
+    pub fn writer(&self, held: Held) -> Option<&Event> {
+        self.writers.get(held.index()).copied().flatten()
+    }
+}
+
+pub(super) fn prepare<'a>(events: &[&'a Event]) -> Result<Key<'a>, Flaw> {
+    check_times(events)?;
+    let writers = find_writers(events)?;
+    let ends = settle_open(events, &writers)?;
+    check_swaps(events, &ends)?;
+    Ok(Builder::new(events, &writers, &ends).build())
+}
+
+fn check_times(events: &[&Event]) -> Result<(), Flaw> {
+    let backwards = |event: &&&Event| event.return_ns.is_some_and(|end| end < event.invoke_ns);
+    let Some(event) = events.iter().find(backwards) else {
+        return Ok(());
+    };
+    let reason = format!("an operation ends before it begins: {}", operation(event));
+    Err(Flaw::Unknown { reason })
+}
+
+/// The value that an operation wrote or may have written.
+fn written_by(event: &Event) -> Option<ValueId> {
+    match event.action {
+        Action::Write { value } => Some(value),
+        Action::Cas { new, swapped, .. } if swapped || event.return_ns.is_none() => Some(new),
+        _ => None,
+    }
+}
+
+/// The value that an operation must have found, if it took effect.
+fn found_by(event: &Event) -> Option<ValueId> {
+    match event.action {
+        Action::Read { value } => value,
+        Action::Cas {
+            expected, swapped, ..
+        } if swapped || event.return_ns.is_none() => expected,
+        _ => None,
+    }
+}
+
+fn is_failed_swap(event: &Event) -> bool {
+    event.return_ns.is_some() && matches!(event.action, Action::Cas { swapped: false, .. })
+}
+
+fn find_writers(events: &[&Event]) -> Result<HashMap<ValueId, usize>, Flaw> {
+    let mut writers = HashMap::new();
+    for (index, event) in events.iter().enumerate() {
+        let Some(value) = written_by(event) else {
+            continue;
+        };
+        if let Some(other) = writers.insert(value, index) {
+            let both = list([events[other], event]);
+            let reason = format!("value {} was written twice:{both}", value.0);
+            return Err(Flaw::Unknown { reason });
+        }
+    }
+    Ok(writers)
+}
+
+/// The end of each operation. An open one that somebody saw has taken effect by
+/// the time that somebody was done; one that nobody saw never ends.
+fn settle_open(events: &[&Event], writers: &HashMap<ValueId, usize>) -> Result<Vec<Moment>, Flaw> {
+    let end = |event: &&Event| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
+    let mut ends: Vec<Moment> = events.iter().map(end).collect();
+    let answered = |&index: &usize| events[index].return_ns.is_some();
+    let mut finders: Vec<usize> = (0..events.len()).filter(answered).collect();
+    // The earliest first, so that each open write gets its end only once.
+    finders.sort_by_key(|&index| ends[index]);
+    for finder in finders {
+        follow(events, writers, &mut ends, finder)?;
+    }
+    Ok(ends)
+}
+
+/// Checks that what `finder` found was written in time, and settles open writes
+/// from it backwards: an open swap that was seen has itself found something.
+fn follow(
+    events: &[&Event],
+    writers: &HashMap<ValueId, usize>,
+    ends: &mut [Moment],
+    mut finder: usize,
+) -> Result<(), Flaw> {
+    while let Some(value) = found_by(events[finder]) {
+        let Some(&writer) = writers.get(&value) else {
+            return Err(from_nowhere(events, finder, value));
+        };
+        if ends[finder] < events[writer].invoke_ns.saturating_add(1) {
+            return Err(from_the_future(events[finder], events[writer], value));
+        }
+        if events[writer].return_ns.is_some() || ends[writer] != NEVER {
+            break;
+        }
+        ends[writer] = ends[finder];
+        finder = writer;
+    }
+    Ok(())
+}
+
+fn from_nowhere(events: &[&Event], finder: usize, value: ValueId) -> Flaw {
+    let offered = |event: &&&Event| match event.action {
+        Action::Cas { new, .. } => is_failed_swap(event) && new == value,
+        _ => false,
+    };
+    let refused = events.iter().find(offered);
+    let explanation = match refused {
+        None => format!("value {} was found, but nobody wrote it", value.0),
+        Some(_) => format!(
+            "value {} was found, but its write had been refused",
+            value.0
+        ),
+    };
+    let concerned = refused.into_iter().chain([&events[finder]]);
+    Flaw::violation(explanation, concerned.copied())
+}
+
+fn from_the_future(finder: &Event, writer: &Event, value: ValueId) -> Flaw {
+    let explanation = format!("value {} was found before it was written", value.0);
+    Flaw::violation(explanation, [finder, writer])
+}
+
+/// A value can be replaced only once.
+fn check_swaps(events: &[&Event], ends: &[Moment]) -> Result<(), Flaw> {
+    let mut swaps: HashMap<ValueId, &Event> = HashMap::new();
+    for (event, &end) in events.iter().zip(ends) {
+        let Action::Cas {
+            expected: Some(value),
+            ..
+        } = event.action
+        else {
+            continue;
+        };
+        if is_failed_swap(event) || end == NEVER {
+            continue;
+        }
+        if let Some(other) = swaps.insert(value, event) {
+            let explanation = format!("value {} was replaced twice", value.0);
+            return Err(Flaw::violation(explanation, [other, *event]));
+        }
+    }
+    Ok(())
+}
+
+/// Turns events into operations, and leaves out those that may not have taken
+/// effect and whose effect could not help to explain anything.
+struct Builder<'a, 'b> {
+    events: &'b [&'a Event],
+    ends: &'b [Moment],
+    held: HashMap<ValueId, Held>,
+    writers: Vec<Option<&'a Event>>,
+    any_failed_swap: bool,
+    absence_observed: bool,
+}
+
+impl<'a, 'b> Builder<'a, 'b> {
+    fn new(events: &'b [&'a Event], found: &HashMap<ValueId, usize>, ends: &'b [Moment]) -> Self {
+        let mut builder = Builder {
+            events,
+            ends,
+            held: HashMap::with_capacity(found.len()),
+            writers: vec![None],
+            any_failed_swap: events.iter().any(|event| is_failed_swap(event)),
+            absence_observed: false,
+        };
+        for event in events {
+            if let Some(value) = written_by(event) {
+                let held = Held(builder.writers.len() as u32);
+                builder.held.insert(value, held);
+                builder.writers.push(Some(event));
+            }
+        }
+        builder.absence_observed = events.iter().any(|event| observes_absence(event));
+        builder
+    }
+
+    fn build(self) -> Key<'a> {
+        let ops = (0..self.events.len())
+            .filter(|&index| self.is_needed(index))
+            .map(|index| self.op(index))
+            .collect();
+        Key {
+            ops,
+            absence_observed: self.absence_observed,
+            writers: self.writers,
+        }
+    }
+
+    fn is_needed(&self, index: usize) -> bool {
+        let open = self.events[index].return_ns.is_none() && self.ends[index] == NEVER;
+        if !open {
+            return true;
+        }
+        match self.events[index].action {
+            Action::Read { .. } => false,
+            // Only a failed swap is helped by a value that nobody found.
+            Action::Write { .. } | Action::Cas { .. } => self.any_failed_swap,
+            Action::Delete => self.any_failed_swap || self.absence_observed,
+        }
+    }
+
+    fn op(&self, index: usize) -> Op<'a> {
+        let event = self.events[index];
+        let kind = match event.action {
+            Action::Read { value } => Kind::Read(self.held(value)),
+            Action::Write { value } => Kind::Write(self.held(Some(value))),
+            Action::Delete => Kind::Delete,
+            Action::Cas { expected, .. } if is_failed_swap(event) => Kind::Fail {
+                expected: self.held(expected),
+            },
+            Action::Cas { expected, new, .. } => Kind::Swap {
+                expected: self.held(expected),
+                new: self.held(Some(new)),
+            },
+        };
+        Op {
+            event,
+            kind,
+            begin: event.invoke_ns.saturating_add(1),
+            end: self.ends[index],
+        }
+    }
+
+    fn held(&self, value: Option<ValueId>) -> Held {
+        let Some(value) = value else {
+            return Held::ABSENT;
+        };
+        let held = self.held.get(&value).copied();
+        held.unwrap_or(Held::NEVER_WRITTEN)
+    }
+}
+
+fn observes_absence(event: &Event) -> bool {
+    match event.action {
+        Action::Read { value } => value.is_none(),
+        Action::Cas { expected, .. } => expected.is_none() && !is_failed_swap(event),
+        _ => false,
+    }
+}
+
+/// For explanations: a moment as it is in the history.
+pub(super) fn moment(moment: Moment) -> String {
+    match moment {
+        0 => "the beginning".to_owned(),
+        NEVER => "the end".to_owned(),
+        other => time(other - 1),
+    }
+}

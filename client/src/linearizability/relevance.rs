@@ -1,0 +1,84 @@
+//! Which failed swaps need no search, and which writes the others may need.
+//!
+//! A failed swap says no more than that its expectation was wrong at some moment.
+//! Most often that is certain from the times alone. Where it is not, some write
+//! has to be current at the right moment, and the search must not hide it.
+
+use super::prepare::{Held, Key, Kind, Moment, NEVER, Op};
+
+pub(super) struct Relevance {
+    /// By begin: of each mutation the begin, and the earliest end among it and
+    /// all that begin later.
+    ends_from: Vec<(Moment, Moment)>,
+    /// By value, begin and end of its write. Absence comes before everything,
+    /// unless it can come again.
+    writes: Vec<Option<(Moment, Moment)>>,
+}
+
+impl Relevance {
+    pub fn new(key: &Key) -> Self {
+        let mutations = key.ops.iter().filter(|op| is_mutation(op));
+        let mut ends_from: Vec<(Moment, Moment)> = mutations.map(|op| (op.begin, op.end)).collect();
+        let mut earliest = NEVER;
+        for (_, end) in ends_from.iter_mut().rev() {
+            earliest = earliest.min(*end);
+            *end = earliest;
+        }
+        let mut writes = vec![None; key.writers.len()];
+        writes[Held::ABSENT.index()] = Some((0, 0));
+        for op in &key.ops {
+            match op.kind {
+                Kind::Write(value) | Kind::Swap { new: value, .. } => {
+                    writes[value.index()] = Some((op.begin, op.end));
+                }
+                Kind::Delete => writes[Held::ABSENT.index()] = None,
+                Kind::Read(_) | Kind::Fail { .. } => {}
+            }
+        }
+        Relevance { ends_from, writes }
+    }
+
+    /// The earliest moment by which something else has certainly been written
+    /// after an operation that ended at `end`.
+    fn overwritten(&self, end: Moment) -> Moment {
+        let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
+        self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
+    }
+
+    /// Whether a failed swap's expectation was certainly wrong at some moment: the
+    /// value was not written yet, or overwritten, and it has only one write.
+    pub fn is_explained(&self, op: &Op) -> bool {
+        let Kind::Fail { expected } = op.kind else {
+            return false;
+        };
+        if expected == Held::NEVER_WRITTEN {
+            return true;
+        }
+        self.writes[expected.index()]
+            .is_some_and(|(begin, end)| op.begin <= begin || self.overwritten(end) <= op.end)
+    }
+
+    /// By operation: whether it might be what a failed swap found that is not
+    /// explained otherwise. An operation that is overwritten before the swap
+    /// begins, or begins after it ends, is not.
+    pub fn of_unexplained(&self, key: &Key, explained: &[bool]) -> Vec<bool> {
+        let mut latest = 0;
+        let mut ends_to: Vec<(Moment, Moment)> = Vec::new();
+        for (op, explained) in key.ops.iter().zip(explained) {
+            if matches!(op.kind, Kind::Fail { .. }) && !explained {
+                latest = latest.max(op.end);
+                ends_to.push((op.begin, latest));
+            }
+        }
+        let is_relevant = |op: &Op| {
+            let until = self.overwritten(op.end);
+            let begun = ends_to.partition_point(|&(begin, _)| begin <= until);
+            begun > 0 && ends_to[begun - 1].1 >= op.begin
+        };
+        key.ops.iter().map(is_relevant).collect()
+    }
+}
+
+fn is_mutation(op: &Op) -> bool {
+    !matches!(op.kind, Kind::Read(_) | Kind::Fail { .. })
+}

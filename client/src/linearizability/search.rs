@@ -1,0 +1,464 @@
+//! Keys with deletions or compare-and-swaps: follows all orders at once.
+//!
+//! Time passes from event to event. A [`State`] is one way in which things may
+//! stand: what the register holds, and which of the operations in flight have
+//! taken effect. When an operation ends, every state in which it has not taken
+//! effect is developed, by letting operations in flight take effect one after
+//! the other, until it has or the state is dead ("just-in-time linearization",
+//! Lowe 2017, after Wing & Gong 1993). No state left: no order exists.
+//!
+//! What keeps the states few, and why it loses no order:
+//!
+//! - An operation that changes nothing takes effect as soon as it can.
+//! - A value is not left before all who found it have begun, since it has only
+//!   one write; and only by the swap that replaced it, if one did.
+//! - A write that is not needed any more (all who found its value have begun)
+//!   takes effect, with its readers, unseen just before any other write does. It
+//!   could only be missed by a failed swap that no other write explains; a write
+//!   that may matter so is not hidden ([`Relevance`]).
+//! - Of several deletions, or writes whose values nobody ever asks for, the one
+//!   that must end first goes first.
+//! - Of two states that differ only in which unanswered operations have taken
+//!   effect, one that made use of less is enough.
+
+use super::Flaw;
+use super::frontier::{Frontier, State};
+use super::prepare::{Held, Key, Kind, Moment, NEVER, Op};
+use super::relevance::Relevance;
+use crate::history::Event;
+
+/// Most operations in flight at once.
+const SLOTS: usize = 128;
+/// States that may be developed for a history: so many, and so many more for each
+/// of its operations.
+const STEPS: usize = 20_000_000;
+const STEPS_PER_OP: usize = 40;
+/// Most states kept from one moment to the next, and most developed for one.
+const STATES: usize = 1 << 16;
+const STATES_DEVELOPED: usize = 1 << 20;
+/// Operations in flight that an explanation names.
+const EXPLAINED: usize = 12;
+
+/// Judges one key, and takes the states that it developed off `budget`.
+pub(super) fn check(key: &Key, budget: &mut Budget) -> Result<(), Flaw> {
+    let allowance = budget.steps / 2;
+    let mut search = Search::new(key, allowance);
+    let result = search.run();
+    budget.steps -= allowance - search.steps;
+    result
+}
+
+/// How many states may be developed for a whole history. One key may take half of
+/// what is left, so that a difficult one does not leave the others unjudged.
+#[derive(Debug)]
+pub(super) struct Budget {
+    steps: usize,
+}
+
+impl Budget {
+    /// Enough for operations that overlap a few others each; about ten seconds
+    /// for a million operations that overlap too many.
+    pub fn for_ops(ops: usize) -> Self {
+        let steps = STEPS + STEPS_PER_OP * ops;
+        Budget { steps }
+    }
+}
+
+/// How a value's readers and successor limit the orders.
+#[derive(Debug, Clone, Copy, Default)]
+struct Uses {
+    /// The position in time of the last begin of a read that found it.
+    last_read: usize,
+    /// The swap that certainly replaced it.
+    successor: Option<usize>,
+    /// Whether any answer that is not explained anyway depends on this value.
+    is_wanted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tick {
+    at: Moment,
+    /// At one moment begins come before ends: what touches overlaps.
+    is_end: bool,
+    op: u32,
+}
+
+struct Search<'k, 'a> {
+    key: &'k Key<'a>,
+    ticks: Vec<Tick>,
+    uses: Vec<Uses>,
+    /// By operation: it is not needed by a failed swap.
+    hidable: Vec<bool>,
+    /// By operation: a failed swap that something certainly explains.
+    explained: Vec<bool>,
+    /// The operations in flight, and which slots they take.
+    slots: [usize; SLOTS],
+    taken: u128,
+    /// The slots of those that never end.
+    unanswered: u128,
+    /// By value: it cannot be written any more.
+    written: Vec<bool>,
+    states: Vec<State>,
+    /// Position in `ticks`.
+    now: usize,
+    /// How many states may still be developed.
+    steps: usize,
+}
+
+impl<'k, 'a> Search<'k, 'a> {
+    fn new(key: &'k Key<'a>, steps: usize) -> Self {
+        let relevance = Relevance::new(key);
+        let explained: Vec<bool> = (key.ops.iter())
+            .map(|op| relevance.is_explained(op))
+            .collect();
+        let relevant = relevance.of_unexplained(key, &explained);
+        let ticks = ticks(&key.ops);
+        Search {
+            key,
+            uses: uses(key, &ticks, &explained),
+            ticks,
+            hidable: relevant.into_iter().map(|relevant| !relevant).collect(),
+            explained,
+            slots: [0; SLOTS],
+            taken: 0,
+            unanswered: 0,
+            written: vec![false; key.writers.len()],
+            states: vec![State {
+                held: Held::ABSENT,
+                done: 0,
+            }],
+            now: 0,
+            steps,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Flaw> {
+        for position in 0..self.ticks.len() {
+            self.now = position;
+            let tick = self.ticks[position];
+            let op = tick.op as usize;
+            if tick.is_end {
+                self.end(op)?;
+            } else {
+                self.begin(op)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, op: usize) -> Result<(), Flaw> {
+        let slot = (!self.taken).trailing_zeros() as usize;
+        if slot >= SLOTS {
+            let reason = format!("more than {SLOTS} operations in flight at once");
+            return Err(Flaw::Unknown { reason });
+        }
+        self.taken |= 1 << slot;
+        self.slots[slot] = op;
+        if self.key.ops[op].end == NEVER {
+            self.unanswered |= 1 << slot;
+        }
+        let explained = self.explained[op];
+        for state in &mut self.states {
+            if explained || self.key.ops[op].happens_by_itself(state.held) {
+                state.done |= 1 << slot;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, op: usize) -> Result<(), Flaw> {
+        let slot = bits(self.taken).find(|&slot| self.slots[slot] == op);
+        let slot = slot.expect("every operation begins before it ends");
+        let bit = 1 << slot;
+        if !self.states.iter().all(|state| state.done & bit != 0) {
+            let developed = self.develop(bit)?;
+            if developed.is_empty() {
+                return Err(self.violation(op));
+            }
+            self.states = developed;
+        }
+        self.forget(bit);
+        if self.unanswered != 0 {
+            self.forget(self.settled());
+            self.forget(self.hopeless());
+            self.drop_wasteful();
+        }
+        if self.states.len() > STATES {
+            return Err(too_many());
+        }
+        Ok(())
+    }
+
+    /// Unanswered operations that have taken effect in every state.
+    fn settled(&self) -> u128 {
+        let done = |all, state: &State| all & state.done;
+        self.states.iter().fold(self.unanswered, done)
+    }
+
+    /// Unanswered swaps of what will not come again.
+    fn hopeless(&self) -> u128 {
+        let is_hopeless = |&slot: &usize| match self.op(slot).kind {
+            Kind::Swap { expected, .. } => {
+                expected == Held::NEVER_WRITTEN
+                    || self.written[expected.index()]
+                        && self.states.iter().all(|state| state.held != expected)
+            }
+            _ => false,
+        };
+        set(bits(self.unanswered).filter(is_hopeless))
+    }
+
+    /// Gives slots free, and makes one of states that differ no more.
+    fn forget(&mut self, slots: u128) {
+        for slot in bits(slots) {
+            if let Kind::Write(value) | Kind::Swap { new: value, .. } = self.op(slot).kind {
+                self.written[value.index()] = true;
+            }
+        }
+        self.taken &= !slots;
+        self.unanswered &= !slots;
+        for state in &mut self.states {
+            state.done &= !slots;
+        }
+        self.states.sort_unstable();
+        self.states.dedup();
+    }
+
+    /// Keeps of states that are the same in all else those that made use of the
+    /// fewest unanswered operations.
+    fn drop_wasteful(&mut self) {
+        let mut frontier = Frontier::new(self.unanswered);
+        self.states.drain(..).for_each(|state| frontier.push(state));
+        self.states.extend(std::iter::from_fn(|| frontier.pop()));
+    }
+
+    /// All states, as early as possible, in which the operation of `bit` has
+    /// taken effect.
+    fn develop(&mut self, bit: u128) -> Result<Vec<State>, Flaw> {
+        let mut developed = Vec::new();
+        let mut frontier = Frontier::new(self.unanswered);
+        self.states.iter().for_each(|state| frontier.push(*state));
+        while let Some(state) = frontier.pop() {
+            if state.done & bit != 0 {
+                developed.push(state);
+                continue;
+            }
+            self.steps = self.steps.saturating_sub(1);
+            if self.steps == 0 || frontier.given() > STATES_DEVELOPED {
+                return Err(too_many());
+            }
+            for slot in self.choices(state) {
+                frontier.push(self.apply(state, slot));
+            }
+        }
+        Ok(developed)
+    }
+
+    /// The operations that could take effect next and change something.
+    fn choices(&self, state: State) -> impl Iterator<Item = usize> {
+        let waiting = self.taken & !state.done;
+        let mut possible: u128 = 0;
+        // Of those that are alike, the one that has to end first.
+        let mut deletion: Option<usize> = None;
+        let mut hidden: Option<usize> = None;
+        let mut unwanted: Option<usize> = None;
+        for slot in bits(waiting) {
+            match self.op(slot).kind {
+                Kind::Read(_) | Kind::Fail { .. } => {}
+                _ if !self.may_leave(state.held, self.slots[slot]) => {}
+                Kind::Swap { expected, .. } if expected != state.held => {}
+                Kind::Delete => deletion = self.earlier(deletion, slot),
+                Kind::Write(_) if self.is_hidable(slot) => hidden = self.earlier(hidden, slot),
+                Kind::Write(value) if !self.uses[value.index()].is_wanted => {
+                    unwanted = self.earlier(unwanted, slot);
+                }
+                Kind::Write(_) | Kind::Swap { .. } => possible |= 1 << slot,
+            }
+        }
+        for slot in [deletion, hidden, unwanted].into_iter().flatten() {
+            possible |= 1 << slot;
+        }
+        bits(possible)
+    }
+
+    fn earlier(&self, one: Option<usize>, two: usize) -> Option<usize> {
+        let order = |slot: usize| (self.op(slot).end, self.slots[slot]);
+        match one {
+            Some(one) if order(one) < order(two) => Some(one),
+            _ => Some(two),
+        }
+    }
+
+    fn apply(&self, state: State, slot: usize) -> State {
+        let mut done = state.done | (1 << slot);
+        let held = match self.op(slot).kind {
+            Kind::Write(value) => value,
+            Kind::Swap { new, .. } => new,
+            _ => Held::ABSENT,
+        };
+        if !matches!(self.op(slot).kind, Kind::Swap { .. }) {
+            done |= self.hidden_before(done);
+        }
+        for other in bits(self.taken & !done) {
+            if self.op(other).happens_by_itself(held) {
+                done |= 1 << other;
+            }
+        }
+        State { held, done }
+    }
+
+    /// What can take effect unseen just before a write.
+    fn hidden_before(&self, done: u128) -> u128 {
+        let mut hidden = 0;
+        for slot in bits(self.taken & !done) {
+            if !self.is_hidable(slot) {
+                continue;
+            }
+            hidden |= 1 << slot;
+            if let Kind::Write(value) = self.op(slot).kind {
+                hidden |= self.readers(value);
+            }
+        }
+        hidden
+    }
+
+    fn readers(&self, value: Held) -> u128 {
+        set(bits(self.taken).filter(|&slot| self.op(slot).kind == Kind::Read(value)))
+    }
+
+    /// Whether no one will miss the operation if it is hidden before another.
+    fn is_hidable(&self, slot: usize) -> bool {
+        if !self.hidable[self.slots[slot]] {
+            return false;
+        }
+        match self.op(slot).kind {
+            Kind::Write(value) => {
+                let uses = self.uses[value.index()];
+                uses.successor.is_none() && uses.last_read <= self.now
+            }
+            Kind::Delete => !self.key.absence_observed,
+            _ => false,
+        }
+    }
+
+    /// Whether `op` may replace what is held.
+    fn may_leave(&self, held: Held, op: usize) -> bool {
+        let uses = self.uses[held.index()];
+        uses.last_read <= self.now && uses.successor.is_none_or(|successor| successor == op)
+    }
+
+    fn op(&self, slot: usize) -> &'k Op<'a> {
+        &self.key.ops[self.slots[slot]]
+    }
+
+    fn violation(&self, op: usize) -> Flaw {
+        let mut held: Vec<Held> = self.states.iter().map(|state| state.held).collect();
+        held.sort_unstable();
+        held.dedup();
+        held.truncate(EXPLAINED);
+        let ended = &self.key.ops[op];
+        let mut concerned: Vec<&Event> = vec![ended.event];
+        let mut possible = Vec::new();
+        for held in held {
+            let still_needed = self.still_needed(held);
+            let suffix = still_needed.map_or("", |_| " (which is still found later)");
+            possible.push(self.key.describe(held) + suffix);
+            concerned.extend(self.key.writer(held));
+            concerned.extend(still_needed);
+        }
+        let in_flight = bits(self.taken).map(|slot| self.op(slot).event);
+        concerned.extend(in_flight.take(EXPLAINED));
+        let explanation = format!(
+            "no order explains that {}: before its end the key can only have held {}",
+            super::explain::operation(ended.event),
+            possible.join(" or "),
+        );
+        Flaw::violation(explanation, concerned)
+    }
+
+    /// Who finds this value after now.
+    fn still_needed(&self, held: Held) -> Option<&'a Event> {
+        let last_read = self.uses[held.index()].last_read;
+        let op = self.ticks[last_read].op as usize;
+        (last_read > self.now).then(|| self.key.ops[op].event)
+    }
+}
+
+impl Op<'_> {
+    /// Whether it takes effect on this without changing it.
+    fn happens_by_itself(&self, held: Held) -> bool {
+        match self.kind {
+            Kind::Read(value) => value == held,
+            Kind::Fail { expected } => expected != held,
+            Kind::Write(_) | Kind::Delete | Kind::Swap { .. } => false,
+        }
+    }
+}
+
+fn too_many() -> Flaw {
+    let reason = "too many orders are possible to follow them all".to_owned();
+    Flaw::Unknown { reason }
+}
+
+fn set(slots: impl Iterator<Item = usize>) -> u128 {
+    slots.fold(0, |set, slot| set | (1 << slot))
+}
+
+fn bits(mut set: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = set.trailing_zeros() as usize;
+        (lowest < SLOTS).then(|| {
+            set &= set - 1;
+            lowest
+        })
+    })
+}
+
+fn ticks(ops: &[Op]) -> Vec<Tick> {
+    let mut ticks = Vec::with_capacity(ops.len() * 2);
+    for (index, op) in ops.iter().enumerate() {
+        let tick = |at, is_end| Tick {
+            at,
+            is_end,
+            op: index as u32,
+        };
+        ticks.push(tick(op.begin, false));
+        if op.end != NEVER {
+            ticks.push(tick(op.end, true));
+        }
+    }
+    ticks.sort_unstable();
+    ticks
+}
+
+fn uses(key: &Key, ticks: &[Tick], explained: &[bool]) -> Vec<Uses> {
+    let mut uses = vec![Uses::default(); key.writers.len()];
+    for (index, op) in key.ops.iter().enumerate() {
+        let found = match op.kind {
+            Kind::Read(found)
+            | Kind::Swap {
+                expected: found, ..
+            } => found,
+            Kind::Fail { expected } if !explained[index] => expected,
+            _ => continue,
+        };
+        if found == Held::NEVER_WRITTEN {
+            continue;
+        }
+        let of_found = &mut uses[found.index()];
+        of_found.is_wanted = true;
+        // Absence is not the work of one write, so it may be replaced often.
+        if matches!(op.kind, Kind::Swap { .. }) && op.end != NEVER && found != Held::ABSENT {
+            of_found.successor = Some(index);
+        }
+    }
+    let absence_returns = key.ops.iter().any(|op| op.kind == Kind::Delete);
+    for (position, tick) in ticks.iter().enumerate().filter(|(_, tick)| !tick.is_end) {
+        if let Kind::Read(found) = key.ops[tick.op as usize].kind
+            && !(found == Held::ABSENT && absence_returns)
+        {
+            uses[found.index()].last_read = position;
+        }
+    }
+    uses
+}

@@ -1,0 +1,460 @@
+//! Schedules by hand, the comparison with the definition, and the speed.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::generate::{Shape, disturb, honest};
+use super::{Verdict, brute, check};
+use crate::history::{Action, Event, History, ValueId};
+
+/// `process`, what it did, and from when to when in milliseconds.
+fn event(process: u32, action: Action, begin_ms: u64, end_ms: u64) -> Event {
+    Event {
+        process,
+        key: 1,
+        action,
+        invoke_ns: begin_ms * 1_000_000,
+        return_ns: Some(end_ms * 1_000_000),
+    }
+}
+
+fn open(process: u32, action: Action, begin_ms: u64) -> Event {
+    Event {
+        return_ns: None,
+        ..event(process, action, begin_ms, begin_ms)
+    }
+}
+
+fn write(value: u64) -> Action {
+    let value = ValueId(value);
+    Action::Write { value }
+}
+
+fn read(value: u64) -> Action {
+    let value = Some(ValueId(value));
+    Action::Read { value }
+}
+
+const ABSENT: Action = Action::Read { value: None };
+
+fn swap(expected: Option<u64>, new: u64, swapped: bool) -> Action {
+    Action::Cas {
+        expected: expected.map(ValueId),
+        new: ValueId(new),
+        swapped,
+    }
+}
+
+fn judge<const N: usize>(events: [Event; N]) -> Verdict {
+    let verdict = check(&History::from_iter(events));
+    assert_eq!(verdict.is_linearizable(), brute::is_linearizable(&events));
+    verdict
+}
+
+fn assert_linearizable<const N: usize>(events: [Event; N]) {
+    let keys = 1;
+    assert_eq!(judge(events), Verdict::Linearizable { ops: N, keys });
+}
+
+/// The explanation must hold all of `parts`.
+fn assert_violation<const N: usize>(events: [Event; N], parts: &[&str]) {
+    let Verdict::Violation {
+        key,
+        explanation,
+        events: concerned,
+    } = judge(events)
+    else {
+        panic!("{events:?} is not linearizable");
+    };
+    assert_eq!(key, 1);
+    for part in parts {
+        assert!(explanation.contains(part), "{part:?} not in {explanation}");
+    }
+    assert!(!concerned.is_empty());
+    assert!(concerned.iter().all(|event| events.contains(event)));
+}
+
+#[test]
+fn a_read_after_a_write_sees_it_or_something_newer() {
+    assert_linearizable([
+        event(1, ABSENT, 0, 1),
+        event(1, write(7), 2, 3),
+        event(2, read(7), 4, 5),
+        event(1, write(8), 4, 9),
+        event(2, read(8), 6, 7),
+    ]);
+}
+
+#[test]
+fn a_stale_read_is_found() {
+    // The write of 8 was answered before the read began, which found 7 all the same.
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(1, write(8), 2, 3),
+            event(2, read(7), 4, 5),
+        ],
+        &[
+            "value 7 from 1.000000 ms to 4.000000 ms",
+            "process 2 read value 7 (4.000000 ms to 5.000000 ms)",
+            "process 1 wrote value 8 (2.000000 ms to 3.000000 ms)",
+        ],
+    );
+}
+
+#[test]
+fn a_lost_write_is_found() {
+    // Acknowledged, and then as if it had never been.
+    assert_violation(
+        [event(1, write(7), 0, 1), event(2, ABSENT, 2, 3)],
+        &["nothing", "value 7", "process 2 found no such key"],
+    );
+}
+
+#[test]
+fn a_value_from_nowhere_is_found() {
+    assert_violation(
+        [event(1, write(7), 0, 1), event(2, read(9), 2, 3)],
+        &["value 9 was found, but nobody wrote it"],
+    );
+    assert_violation(
+        [event(2, read(7), 0, 1), event(1, write(7), 2, 3)],
+        &["value 7 was found before it was written"],
+    );
+}
+
+#[test]
+fn the_new_value_and_then_the_old_is_found() {
+    // Both reads are during the write; either alone could be right.
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(1, write(8), 2, 9),
+            event(2, read(8), 3, 4),
+            event(3, read(7), 5, 6),
+        ],
+        &["process 2 read value 8", "process 3 read value 7"],
+    );
+}
+
+#[test]
+fn an_open_write_may_take_effect_at_any_time_or_never() {
+    let first = event(1, write(7), 0, 1);
+    let pending = open(2, write(8), 2);
+    assert_linearizable([first, pending, event(3, read(7), 100, 101)]);
+    assert_linearizable([
+        first,
+        pending,
+        event(3, read(7), 100, 101),
+        event(3, read(8), 102, 103),
+    ]);
+    assert_violation(
+        [
+            first,
+            pending,
+            event(3, read(8), 100, 101),
+            event(3, read(7), 102, 103),
+        ],
+        &["never answered"],
+    );
+    assert_violation(
+        [first, event(3, read(8), 2, 3), open(2, write(8), 4)],
+        &["before it was written"],
+    );
+}
+
+#[test]
+fn operations_that_touch_may_come_in_either_order() {
+    assert_linearizable([event(1, write(7), 0, 5), event(2, ABSENT, 5, 6)]);
+    assert_violation(
+        [event(1, write(7), 0, 5), event(2, ABSENT, 6, 7)],
+        &["process 2 found no such key"],
+    );
+}
+
+#[test]
+fn a_deletion_explains_absence_once_it_has_begun() {
+    assert_linearizable([
+        event(1, write(7), 0, 1),
+        event(2, Action::Delete, 2, 9),
+        event(3, read(7), 3, 4),
+        event(3, ABSENT, 5, 6),
+        event(1, write(8), 7, 8),
+    ]);
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(3, ABSENT, 2, 3),
+            event(2, Action::Delete, 4, 5),
+        ],
+        &["process 3 found no such key", "value 7"],
+    );
+    // Resurrected: the deletion was answered.
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(2, Action::Delete, 2, 3),
+            event(3, read(7), 4, 5),
+        ],
+        &["which is still found later", "process 2 deleted the key"],
+    );
+}
+
+#[test]
+fn an_open_deletion_may_take_effect_once() {
+    let events = [
+        event(1, write(7), 0, 1),
+        open(2, Action::Delete, 2),
+        event(3, ABSENT, 3, 4),
+        event(1, write(8), 5, 6),
+    ];
+    assert_linearizable(events);
+    let [a, b, c, d] = events;
+    assert_violation([a, b, c, d, event(3, ABSENT, 7, 8)], &["value 8"]);
+}
+
+#[test]
+fn a_swap_succeeds_only_on_what_it_expected() {
+    assert_linearizable([
+        event(1, swap(None, 7, true), 0, 1),
+        event(2, swap(Some(7), 8, true), 2, 3),
+        event(3, swap(Some(7), 9, false), 4, 5),
+        event(3, swap(None, 10, false), 6, 7),
+        event(1, read(8), 8, 9),
+    ]);
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(2, swap(Some(7), 8, true), 2, 9),
+            event(3, swap(Some(7), 9, true), 2, 9),
+        ],
+        &["value 7 was replaced twice"],
+    );
+    // Nothing was between 7 and 8, so a read of 6 cannot have been either.
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(2, write(6), 2, 3),
+            event(2, swap(Some(7), 8, true), 4, 5),
+        ],
+        &["process 2 wrote value 6"],
+    );
+    // Refused although what it expected was there all the time.
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(2, swap(Some(7), 8, false), 2, 3),
+        ],
+        &["did not find value 7, to replace it by 8"],
+    );
+    assert_violation(
+        [
+            event(1, write(7), 0, 1),
+            event(2, swap(Some(6), 8, false), 2, 3),
+            event(3, read(8), 4, 5),
+        ],
+        &["its write had been refused"],
+    );
+}
+
+#[test]
+fn an_open_swap_that_was_seen_has_found_what_it_expected() {
+    let swaps = [
+        event(1, write(7), 0, 1),
+        open(2, swap(Some(7), 8, false), 2),
+        open(3, swap(Some(8), 9, false), 3),
+    ];
+    let [a, b, c] = swaps;
+    assert_linearizable([a, b, c, event(4, read(9), 5, 6)]);
+    assert_violation(
+        [a, b, c, event(4, read(9), 5, 6), event(4, read(8), 7, 8)],
+        &["value 8"],
+    );
+    assert_violation(
+        [a, c, event(4, read(9), 5, 6)],
+        &["value 8 was found, but nobody wrote it"],
+    );
+}
+
+#[test]
+fn keys_are_judged_apart_and_a_violation_outranks_an_unknown() {
+    let at = |key, event: Event| Event { key, ..event };
+    let twice = [
+        at(1, event(1, write(7), 0, 1)),
+        at(1, event(2, write(7), 2, 3)),
+    ];
+    let verdict = check(&History::from_iter(twice));
+    let Verdict::Unknown { key: 1, reason } = &verdict else {
+        panic!("{verdict:?}");
+    };
+    assert!(reason.contains("value 7 was written twice"), "{reason}");
+
+    let mut history = History::from_iter(twice);
+    history.push(at(2, event(1, write(8), 0, 1)));
+    assert_eq!(check(&history), verdict);
+    history.push(at(3, event(1, read(9), 0, 1)));
+    assert!(matches!(check(&history), Verdict::Violation { key: 3, .. }));
+
+    let two_keys = [
+        at(1, event(1, write(7), 0, 1)),
+        at(2, event(1, ABSENT, 2, 3)),
+    ];
+    let verdict = check(&History::from_iter(two_keys));
+    assert_eq!(verdict, Verdict::Linearizable { ops: 2, keys: 2 });
+    let nothing = Verdict::Linearizable { ops: 0, keys: 0 };
+    assert_eq!(check(&History::new()), nothing);
+}
+
+#[test]
+fn what_ends_before_it_begins_is_not_judged() {
+    let verdict = check(&History::from_iter([event(1, write(7), 5, 4)]));
+    assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+}
+
+#[test]
+fn more_in_flight_than_can_be_followed_is_unknown() {
+    let many = (0..200).map(|process| event(process, Action::Delete, 0, 1));
+    let read = event(500, ABSENT, 0, 1);
+    let verdict = check(&many.chain([read]).collect());
+    let Verdict::Unknown { reason, .. } = verdict else {
+        panic!("{verdict:?}");
+    };
+    assert!(reason.contains("in flight"), "{reason}");
+}
+
+/// Small histories of one key, of every mixture of operations.
+fn small(seed: u64) -> Vec<Event> {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let [deletes, swaps] = [[0, 0], [25, 0], [0, 45], [20, 30]][(seed % 4) as usize];
+    let shape = Shape {
+        seed,
+        ops: rng.random_range(2..=9),
+        keys: 1,
+        processes: rng.random_range(2..=5),
+        duration_ns: rng.random_range(2..=8),
+        reads: rng.random_range(20..=50),
+        deletes,
+        swaps,
+        unanswered: [0, 10, 30][rng.random_range(0..3)],
+    };
+    let mut events = honest(&shape).events().to_vec();
+    for _ in 0..rng.random_range(0..8) {
+        if !events.is_empty() {
+            disturb(&mut events, &mut rng);
+        }
+    }
+    events
+}
+
+#[test]
+fn agrees_with_the_definition_on_400_000_small_histories() {
+    let mut verdicts = [[0, 0]; 4];
+    for seed in 0..400_000 {
+        let events = small(seed);
+        let expected = brute::is_linearizable(&events);
+        let verdict = check(&events.iter().copied().collect());
+        let agrees = match verdict {
+            Verdict::Linearizable { .. } => expected,
+            Verdict::Violation { .. } => !expected,
+            Verdict::Unknown { .. } => false,
+        };
+        assert!(agrees, "seed {seed}: {verdict:?}, {expected}: {events:#?}");
+        verdicts[(seed % 4) as usize][usize::from(expected)] += 1;
+    }
+    for of_mixture in verdicts {
+        for count in of_mixture {
+            assert!(count > 10_000, "one-sided: {verdicts:?}");
+        }
+    }
+}
+
+fn large(seed: u64, keys: u64, deletes: u32, swaps: u32) -> Shape {
+    Shape {
+        seed,
+        ops: 20_000,
+        keys,
+        processes: 24,
+        duration_ns: 1_000_000,
+        reads: 50,
+        deletes,
+        swaps,
+        unanswered: 1,
+    }
+}
+
+#[test]
+fn long_histories_of_a_register_that_behaves_are_accepted() {
+    for (seed, [deletes, swaps]) in [[0, 0], [10, 0], [0, 20], [10, 20]].into_iter().enumerate() {
+        let history = honest(&large(seed as u64, 20, deletes, swaps));
+        let verdict = check(&history);
+        assert!(verdict.is_linearizable(), "{deletes} {swaps}: {verdict:?}");
+    }
+}
+
+#[test]
+fn one_stale_read_in_a_long_history_is_found() {
+    for (seed, [deletes, swaps]) in [[0, 0], [10, 0], [0, 20], [10, 20]].into_iter().enumerate() {
+        let history = honest(&large(seed as u64, 20, deletes, swaps));
+        let mut events = history.events().to_vec();
+        let reads_a_value = |event: &Event| matches!(event.action, Action::Read { value: Some(_) });
+        let old = events.iter().position(reads_a_value).unwrap();
+        let (action, key) = (events[old].action, events[old].key);
+        let late = events
+            .iter()
+            .rposition(|event| event.key == key && reads_a_value(event))
+            .unwrap();
+        events[late].action = action;
+        let verdict = check(&events.into_iter().collect());
+        assert!(matches!(verdict, Verdict::Violation { .. }), "{verdict:?}");
+    }
+}
+
+/// Not a test but a measurement: `cargo test --release -p client -- --ignored
+/// --nocapture speed`.
+#[test]
+#[ignore = "prints how fast a million operations are judged"]
+fn speed_of_a_million_operations() {
+    let shapes = [
+        ("reads and writes, 10,000 keys", 10_000, [50, 0, 0], 0),
+        ("reads and writes, 1 key", 1, [50, 0, 0], 0),
+        ("the same, some unanswered", 1, [50, 0, 0], 1),
+        ("with deletions, 1,000 keys", 1_000, [50, 10, 0], 1),
+        ("with deletions, 1 key", 1, [50, 10, 0], 0),
+        ("with swaps, 1,000 keys", 1_000, [50, 0, 25], 1),
+        ("with swaps, 1 key", 1, [50, 0, 25], 0),
+        ("with both, 100 keys", 100, [50, 10, 20], 0),
+        ("the same, some unanswered", 100, [50, 10, 20], 1),
+        ("with both, 1 key", 1, [50, 10, 20], 0),
+    ];
+    for (name, keys, [reads, deletes, swaps], unanswered) in shapes {
+        let history = honest(&Shape {
+            seed: 1,
+            ops: 1_000_000,
+            keys,
+            processes: 50,
+            duration_ns: 100_000_000,
+            reads,
+            deletes,
+            swaps,
+            unanswered,
+        });
+        let begun = std::time::Instant::now();
+        let verdict = check(&history);
+        let seconds = begun.elapsed().as_secs_f64();
+        println!(
+            "{name}: {seconds:.2} s, {:.0} MiB at most so far",
+            peak_mib()
+        );
+        println!("  {verdict:?}");
+        let violated = matches!(verdict, Verdict::Violation { .. });
+        assert!(!violated, "{verdict:?}");
+    }
+}
+
+/// Most memory that this process ever held, generating included.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(f64::NAN) / 1024.0
+}
