@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::measurement::{Key, reported_names};
+use crate::measurement::reported_names;
 use crate::runner::{Live, Observer, Tick};
 
 /// Shows the state of a run.
@@ -192,7 +192,7 @@ impl Observer for Both<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measurement::{Interval, Measured, Measurements, Return};
+    use crate::measurement::{Interval, Key, Measured, Measurements, Return};
     use crate::sample::OpKind;
     use client::wire::Path;
 

@@ -44,7 +44,7 @@ impl Store for Memory {
         let mut state = self.state();
         state.in_flight -= 1;
         state.operations.push(op.clone());
-        if state.fail_every > 0 && state.operations.len() % state.fail_every == 0 {
+        if state.fail_every > 0 && state.operations.len().is_multiple_of(state.fail_every) {
             return Err(Failure {
                 returned: Return::Timeout,
                 message: "out of patience".into(),

@@ -1,0 +1,197 @@
+//! The whole way: a command line as YCSB users type it, the real client, a socket,
+//! and a small server in memory at its other end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use client::wire::{
+    Command, Entry, ErrorCode, FrameReader, FrameWriter, Hello, Outcome, Path, Record, Request,
+    Response, Version, Welcome, command::Op, request::Body,
+};
+use prost::Message;
+use tokio::net::{TcpListener, TcpStream};
+use ycsb::args::{Parsed, parse};
+use ycsb::command::{CommandError, execute};
+use ycsb::runner::{Cancel, Outcome as RunOutcome};
+
+type Records = Arc<Mutex<BTreeMap<Bytes, Bytes>>>;
+
+/// Serves a store on a port of its own.
+async fn serve() -> (String, Records) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let records = Records::default();
+    let shared = Arc::clone(&records);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(converse(socket, Arc::clone(&shared)));
+        }
+    });
+    (address, records)
+}
+
+async fn converse(socket: TcpStream, records: Records) {
+    let (read, write) = socket.into_split();
+    let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+    reader.next::<Hello>().await.unwrap().unwrap();
+    writer.feed(&Welcome::default()).unwrap();
+    writer.flush().await.unwrap();
+    while let Ok(Some(request)) = reader.next::<Request>().await {
+        let Some(Body::Command(command)) = request.body else {
+            panic!("a workload asks for no status");
+        };
+        let (outcome, path) = answer(command, &mut records.lock().unwrap());
+        writer
+            .feed(&Response::answer(request.id, path, outcome))
+            .unwrap();
+        if writer.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(command: Command, records: &mut BTreeMap<Bytes, Bytes>) -> (Outcome, Path) {
+    let written = Outcome::written(Version { slot: 1, index: 0 });
+    let outcome = match command.op.unwrap() {
+        Op::Get(get) => match records.get(&get.key) {
+            Some(value) => Outcome::value(value.clone(), Version { slot: 1, index: 0 }),
+            None => Outcome::missing(),
+        },
+        Op::Put(put) => {
+            records.insert(put.key, put.value);
+            return (written, Path::Log);
+        }
+        Op::PutFields(put) => {
+            let mut record = Record::decode(records[&put.key].clone()).unwrap();
+            for field in put.fields {
+                let same = record.fields.iter_mut().find(|old| old.name == field.name);
+                same.unwrap().value = field.value;
+            }
+            records.insert(put.key, record.encode_to_vec().into());
+            return (written, Path::Log);
+        }
+        Op::Scan(scan) => {
+            let found = records.range(scan.from..).take(scan.limit as usize);
+            let entries = found.map(|(key, value)| Entry {
+                key: key.clone(),
+                value: value.clone(),
+                version: Some(Version { slot: 1, index: 0 }),
+            });
+            Outcome::entries(entries.collect())
+        }
+        _ => Outcome::error(ErrorCode::BadRequest, "not YCSB"),
+    };
+    (outcome, Path::Local)
+}
+
+/// Carries out a line; what it printed and what it returned.
+async fn ycsb(line: &str) -> Result<(String, RunOutcome), CommandError> {
+    let Parsed::Go(args) = parse(line.split_whitespace()).unwrap() else {
+        panic!("{line} asks for help");
+    };
+    let mut out = Vec::new();
+    let outcome = execute(&args, &mut out, &Cancel::new()).await?;
+    Ok((String::from_utf8(out).unwrap(), outcome))
+}
+
+fn figure(report: &str, line: &str) -> u64 {
+    let found = report
+        .lines()
+        .find_map(|l| l.strip_prefix(line)?.strip_prefix(", "));
+    let found = found.unwrap_or_else(|| panic!("no {line} in\n{report}"));
+    found.parse().unwrap()
+}
+
+#[tokio::test]
+async fn every_shipped_workload_runs() {
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let (address, records) = serve().await;
+        let common =
+            format!("-P workload{name} --address {address} -threads 4 -p dataintegrity=true");
+        let (report, loaded) = ycsb(&format!("load {common}")).await.unwrap();
+        assert_eq!(figure(&report, "[INSERT], Operations"), 1_000);
+        assert_eq!(loaded.operations, 1_000);
+        assert_eq!(records.lock().unwrap().len(), 1_000);
+
+        let (report, outcome) = ycsb(&format!("run {common}")).await.unwrap();
+        assert_eq!(outcome.operations, 1_000);
+        assert!(!report.contains("-FAILED"), "{report}");
+        assert!(report.starts_with("[OVERALL], RunTime(ms), "), "{report}");
+        if report.contains("[READ], ") {
+            let reads = figure(&report, "[READ], Return=OK");
+            assert_eq!(figure(&report, "[READ@local], Operations"), reads);
+            assert_eq!(figure(&report, "[VERIFY], Return=OK"), reads);
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_are_written_where_they_are_asked_for() {
+    let (address, _) = serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let common = format!("-P workloada --address {address} -p site=CA");
+    ycsb(&format!("load {common}")).await.unwrap();
+    let line = format!(
+        "run {common} -target 4000 -p hdrhistogram.fileoutput=true \
+         -p hdrhistogram.output.path={at}/ -p exportfile={at}/report.json \
+         -p exporter=site.ycsb.measurements.exporter.JSONArrayMeasurementsExporter"
+    );
+    let (printed, _) = ycsb(&line).await.unwrap();
+    assert_eq!(printed, "");
+    let report = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
+    let report: Vec<serde_json::Value> = serde_json::from_str(&report).unwrap();
+    let intended = report
+        .iter()
+        .filter(|line| line["metric"] == "Intended-READ");
+    assert!(intended.count() >= 7, "{report:?}");
+
+    let tags = ycsb::measurement::read_hlog(&folder.path().join("latency.hlog")).unwrap();
+    let names: Vec<_> = tags.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "CA:Intended-READ:local",
+            "CA:Intended-UPDATE:log",
+            "CA:READ:local",
+            "CA:UPDATE:log"
+        ]
+    );
+    let both: u64 = ["CA:READ:local", "CA:UPDATE:log"]
+        .iter()
+        .map(|tag| tags[*tag].len())
+        .sum();
+    assert_eq!(both, 1_000);
+    for file in [
+        "READ.hdr",
+        "READ.hgrm",
+        "Intended-UPDATE.hdr",
+        "Intended-UPDATE.hgrm",
+    ] {
+        assert!(folder.path().join(file).exists(), "{file}");
+    }
+}
+
+#[tokio::test]
+async fn reads_of_what_was_never_loaded_are_failures() {
+    let (address, _) = serve().await;
+    let (report, _) = ycsb(&format!("run -P workloadc --address {address}"))
+        .await
+        .unwrap();
+    assert_eq!(figure(&report, "[READ], Operations"), 0);
+    assert_eq!(figure(&report, "[READ], Return=NOT_FOUND"), 1_000);
+    assert_eq!(figure(&report, "[READ-FAILED], Operations"), 1_000);
+}
+
+#[tokio::test]
+async fn a_replica_that_is_not_there_is_an_error() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let result = ycsb(&format!("run -P workloadc --address {address}")).await;
+    assert!(
+        matches!(result, Err(CommandError::Connect(_))),
+        "{result:?}"
+    );
+}
