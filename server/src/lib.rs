@@ -1,1 +1,5 @@
-//! The replica (pure), the node around it, and the simulator.
+//! The replica (pure), the node that gives it sockets, disk and time, and the
+//! simulator that gives it a world of its own.
+
+pub mod replica;
+pub mod sim;

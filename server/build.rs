@@ -1,0 +1,13 @@
+//! Generates the peers' wire types from `proto/`, without an installed protoc.
+//! Commands and outcomes are the client crate's own types.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=../client/proto");
+    let files = protox::compile(["peer.proto"], ["proto", "../client/proto"])?;
+    prost_build::Config::new()
+        .bytes(["."])
+        .extern_path(".leasehold.client", "::client::wire")
+        .compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! Every message of the core.
+
+use client::wire::{Command, Path};
+use leases::ReplicaSet;
+use leases::demand::Delta;
+
+use super::batch::command;
+use super::check::{
+    Checked, at_most, ballot, consistent, log, outcome, path, put_ballot, put_log, slot,
+};
+use super::proto::{self, envelope::Message as Wire};
+use super::{CodecError, lease, value};
+use crate::replica::message::{
+    Accept, LogId, LogNews, Message, ReadAnswer, Reported, RequestId, Value,
+};
+
+/// Most parts of one Phase 1 reply.
+const PARTS_MAX: u64 = 1 << 16;
+
+pub(super) fn encode(message: Message) -> Wire {
+    match message {
+        Message::Ping { stamp } => Wire::Ping(proto::Stamp { stamp }),
+        Message::Pong { stamp } => Wire::Pong(proto::Stamp { stamp }),
+        Message::Prepare { ballot, commits } => Wire::Prepare(proto::Prepare {
+            ballot: Some(put_ballot(ballot)),
+            commands_committed: commits[0].0,
+            configs_committed: commits[1].0,
+        }),
+        Message::Accept(accept) => Wire::Accept(encode_accept(&accept)),
+        Message::Accepted { ballot, log, votes } => Wire::Accepted(proto::Accepted {
+            ballot: Some(put_ballot(ballot)),
+            log: put_log(log),
+            slots: votes.iter().map(|(slot, _)| slot.0).collect(),
+            tags: votes.iter().map(|(_, tag)| tag.0).collect(),
+        }),
+        Message::Rejected { promised } => Wire::Rejected(proto::Rejected {
+            promised: Some(put_ballot(promised)),
+        }),
+        Message::Heartbeat {
+            ballot,
+            probe,
+            logs,
+        } => Wire::Heartbeat(proto::Heartbeat {
+            ballot: Some(put_ballot(ballot)),
+            probe,
+            commands: Some(encode_news(&logs[0])),
+            configs: Some(encode_news(&logs[1])),
+        }),
+        Message::HeartbeatAck {
+            ballot,
+            probe,
+            suspects,
+        } => Wire::HeartbeatAck(proto::HeartbeatAck {
+            ballot: Some(put_ballot(ballot)),
+            probe,
+            suspects: suspects.0,
+        }),
+        Message::Fetch { log, from, to } => Wire::Fetch(proto::Fetch {
+            log: put_log(log),
+            from: from.0,
+            to: to.0,
+        }),
+        Message::Lease(message) => Wire::Lease(lease::encode(&message)),
+        Message::TransferRequest => Wire::TransferRequest(proto::Empty {}),
+        Message::Transfer { ballot } => Wire::Transfer(proto::Transfer {
+            ballot: Some(put_ballot(ballot)),
+        }),
+        Message::Prepared {
+            ballot,
+            part,
+            parts,
+            commits,
+            entries,
+            log_starts,
+        } => Wire::Prepared(proto::Prepared {
+            ballot: Some(put_ballot(ballot)),
+            part,
+            parts,
+            commands_committed: commits[0].0,
+            configs_committed: commits[1].0,
+            entries: each(entries, encode_reported),
+            log_starts: each(log_starts, |(log, ballot, slot)| proto::LogStart {
+                log: put_log(log),
+                ballot: Some(put_ballot(ballot)),
+                slot: slot.0,
+            }),
+        }),
+        Message::Fetched { log, entries } => Wire::Fetched(proto::Fetched {
+            log: put_log(log),
+            entries: each(entries, |(slot, held)| proto::SlotValue {
+                slot: slot.0,
+                value: Some(value::encode(&held)),
+            }),
+        }),
+        Message::Forward { commands } => Wire::Forward(proto::Forward {
+            commands: each(commands, |(request, command)| proto::Forwarded {
+                request: request.0,
+                command: Some(command),
+            }),
+        }),
+        Message::Answered { answers } => Wire::Answered(proto::Answered {
+            answers: each(answers, |(request, outcome)| proto::Answer {
+                request: request.0,
+                outcome: Some(outcome),
+            }),
+        }),
+        Message::ForwardRead { read_index, reads } => {
+            let (requests, keys) = reads.into_iter().map(|(id, key)| (id.0, key)).unzip();
+            Wire::ForwardRead(proto::ForwardRead {
+                read_index,
+                requests,
+                keys,
+            })
+        }
+        Message::ReadAnswers(answers) => Wire::ReadAnswers(proto::ReadAnswers {
+            answers: each(answers, encode_read_answer),
+        }),
+        Message::Demand(deltas) => Wire::Demand(proto::Demand {
+            deltas: each(deltas, |delta| proto::Delta {
+                key: delta.key,
+                reads: delta.reads,
+                writes: delta.writes,
+            }),
+        }),
+    }
+}
+
+pub(super) fn decode(message: Wire) -> Checked<Message> {
+    Ok(match message {
+        Wire::Ping(ping) => Message::Ping { stamp: ping.stamp },
+        Wire::Pong(pong) => Message::Pong { stamp: pong.stamp },
+        Wire::Prepare(prepare) => Message::Prepare {
+            ballot: ballot("prepare.ballot", prepare.ballot)?,
+            commits: [
+                slot("prepare.commands_committed", prepare.commands_committed)?,
+                slot("prepare.configs_committed", prepare.configs_committed)?,
+            ],
+        },
+        Wire::Prepared(prepared) => decode_prepared(prepared)?,
+        Wire::Accept(accept) => Message::Accept(decode_accept(accept)?),
+        Wire::Accepted(accepted) => Message::Accepted {
+            ballot: ballot("accepted.ballot", accepted.ballot)?,
+            log: log("accepted.log", accepted.log)?,
+            votes: decode_votes(&accepted)?,
+        },
+        Wire::Rejected(rejected) => Message::Rejected {
+            promised: ballot("rejected.promised", rejected.promised)?,
+        },
+        Wire::Heartbeat(heartbeat) => Message::Heartbeat {
+            ballot: ballot("heartbeat.ballot", heartbeat.ballot)?,
+            probe: heartbeat.probe,
+            logs: [
+                decode_news("heartbeat.commands", heartbeat.commands)?,
+                decode_news("heartbeat.configs", heartbeat.configs)?,
+            ],
+        },
+        Wire::HeartbeatAck(ack) => Message::HeartbeatAck {
+            ballot: ballot("heartbeat_ack.ballot", ack.ballot)?,
+            probe: ack.probe,
+            suspects: ReplicaSet(ack.suspects),
+        },
+        Wire::Fetch(fetch) => decode_fetch(&fetch)?,
+        Wire::Lease(message) => Message::Lease(lease::decode(message)?),
+        Wire::TransferRequest(_) => Message::TransferRequest,
+        Wire::Transfer(transfer) => Message::Transfer {
+            ballot: ballot("transfer.ballot", transfer.ballot)?,
+        },
+        Wire::Fetched(fetched) => decode_fetched(fetched)?,
+        Wire::Forward(forward) => Message::Forward {
+            commands: try_each(forward.commands, |one| {
+                Ok((RequestId(one.request), forwarded(one.command)?))
+            })?,
+        },
+        Wire::Answered(answered) => Message::Answered {
+            answers: try_each(answered.answers, |one| {
+                let answer = outcome("answered.answers[].outcome", one.outcome)?;
+                Ok((RequestId(one.request), answer))
+            })?,
+        },
+        Wire::ForwardRead(reads) => decode_forward_read(reads)?,
+        Wire::ReadAnswers(answers) => {
+            Message::ReadAnswers(try_each(answers.answers, decode_read_answer)?)
+        }
+        Wire::Demand(demand) => Message::Demand(each(demand.deltas, |delta| Delta {
+            key: delta.key,
+            reads: delta.reads,
+            writes: delta.writes,
+        })),
+    })
+}
+
+fn encode_reported(entry: Reported) -> proto::Reported {
+    proto::Reported {
+        log: put_log(entry.log),
+        slot: entry.slot.0,
+        ballot: Some(put_ballot(entry.ballot)),
+        value: Some(value::encode(&entry.value)),
+    }
+}
+
+fn decode_prepared(prepared: proto::Prepared) -> Checked<Message> {
+    at_most("prepared.parts", prepared.parts.into(), PARTS_MAX)?;
+    consistent(
+        prepared.part < prepared.parts,
+        "prepared.part",
+        "not below prepared.parts",
+    )?;
+    Ok(Message::Prepared {
+        ballot: ballot("prepared.ballot", prepared.ballot)?,
+        part: prepared.part,
+        parts: prepared.parts,
+        commits: [
+            slot("prepared.commands_committed", prepared.commands_committed)?,
+            slot("prepared.configs_committed", prepared.configs_committed)?,
+        ],
+        entries: try_each(prepared.entries, |entry| {
+            Ok(Reported {
+                log: log("prepared.entries[].log", entry.log)?,
+                slot: slot("prepared.entries[].slot", entry.slot)?,
+                ballot: ballot("prepared.entries[].ballot", entry.ballot)?,
+                value: value::decode("prepared.entries[].value", entry.value)?,
+            })
+        })?,
+        log_starts: try_each(prepared.log_starts, |start| {
+            Ok((
+                log("prepared.log_starts[].log", start.log)?,
+                ballot("prepared.log_starts[].ballot", start.ballot)?,
+                slot("prepared.log_starts[].slot", start.slot)?,
+            ))
+        })?,
+    })
+}
+
+fn encode_accept(accept: &Accept) -> proto::Accept {
+    proto::Accept {
+        ballot: Some(put_ballot(accept.ballot)),
+        log: put_log(accept.log),
+        slot: accept.slot.0,
+        value: Some(value::encode(&accept.value)),
+        tag: accept.tag.0,
+        news: Some(encode_news(&accept.news)),
+        last_multi: accept.last_multi.0,
+        sure: accept.sure.to_vec(),
+    }
+}
+
+fn decode_accept(accept: proto::Accept) -> Checked<Accept> {
+    let held = value::decode("accept.value", accept.value)?;
+    let log = log("accept.log", accept.log)?;
+    let fits = !matches!(
+        (&held, log),
+        (Value::Commands(_), LogId::Configs) | (Value::Config(_), LogId::Commands)
+    );
+    consistent(fits, "accept.value", "belongs into the other log")?;
+    let mut sure = accept.sure;
+    // One bit a command, whatever was sent: absent bits are not sure.
+    sure.resize(held.commands().len().div_ceil(64), 0);
+    Ok(Accept {
+        ballot: ballot("accept.ballot", accept.ballot)?,
+        log,
+        slot: slot("accept.slot", accept.slot)?,
+        value: held,
+        tag: ReplicaSet(accept.tag),
+        news: decode_news("accept.news", accept.news)?,
+        last_multi: slot("accept.last_multi", accept.last_multi)?,
+        sure: sure.into(),
+    })
+}
+
+fn decode_votes(accepted: &proto::Accepted) -> Checked<Vec<(leases::Slot, ReplicaSet)>> {
+    consistent(
+        accepted.slots.len() == accepted.tags.len(),
+        "accepted.tags",
+        "not as many as accepted.slots",
+    )?;
+    let votes = accepted.slots.iter().zip(&accepted.tags);
+    votes
+        .map(|(found, tag)| Ok((slot("accepted.slots[]", *found)?, ReplicaSet(*tag))))
+        .collect()
+}
+
+fn encode_news(news: &LogNews) -> proto::News {
+    let above = news.above.iter();
+    proto::News {
+        commit_point: news.commit_point.0,
+        above: above.flat_map(|(first, last)| [first.0, last.0]).collect(),
+        log_start: news.log_start.0,
+    }
+}
+
+fn decode_news(field: &'static str, news: Option<proto::News>) -> Checked<LogNews> {
+    let news = news.unwrap_or_default();
+    let (pairs, rest) = news.above.as_chunks::<2>();
+    consistent(rest.is_empty(), field, "a range without an end")?;
+    let mut above = Vec::with_capacity(pairs.len());
+    let mut below = None;
+    for [first, last] in pairs {
+        let rising = first <= last && below.is_none_or(|below| below < *first);
+        consistent(rising, field, "ranges not in rising order")?;
+        above.push((slot(field, *first)?, slot(field, *last)?));
+        below = Some(*last);
+    }
+    Ok(LogNews {
+        commit_point: slot(field, news.commit_point)?,
+        above,
+        log_start: slot(field, news.log_start)?,
+    })
+}
+
+fn decode_fetch(fetch: &proto::Fetch) -> Checked<Message> {
+    consistent(fetch.from <= fetch.to, "fetch.from", "above fetch.to")?;
+    Ok(Message::Fetch {
+        log: log("fetch.log", fetch.log)?,
+        from: slot("fetch.from", fetch.from)?,
+        to: slot("fetch.to", fetch.to)?,
+    })
+}
+
+fn decode_fetched(fetched: proto::Fetched) -> Checked<Message> {
+    let rising = fetched.entries.is_sorted_by(|a, b| a.slot < b.slot);
+    consistent(rising, "fetched.entries", "not in rising order")?;
+    Ok(Message::Fetched {
+        log: log("fetched.log", fetched.log)?,
+        entries: try_each(fetched.entries, |entry| {
+            Ok((
+                slot("fetched.entries[].slot", entry.slot)?,
+                value::decode("fetched.entries[].value", entry.value)?,
+            ))
+        })?,
+    })
+}
+
+/// A command that a peer took from a client: held to what this replica's own
+/// listener demands, since the peer's may be of another version.
+fn forwarded(found: Option<Command>) -> Checked<Command> {
+    let found = command("forward.commands[].command", found)?;
+    client::wire::validate(&found).map_err(|_| CodecError::Inconsistent {
+        field: "forward.commands[].command",
+        problem: "a command that no client may send",
+    })?;
+    Ok(found)
+}
+
+fn decode_forward_read(reads: proto::ForwardRead) -> Checked<Message> {
+    consistent(
+        reads.requests.len() == reads.keys.len(),
+        "forward_read.keys",
+        "not as many as forward_read.requests",
+    )?;
+    let requests = reads.requests.into_iter().map(RequestId);
+    Ok(Message::ForwardRead {
+        read_index: reads.read_index,
+        reads: requests.zip(reads.keys).collect(),
+    })
+}
+
+fn encode_read_answer(answer: ReadAnswer) -> proto::ReadAnswer {
+    let (outcome, path) = answer.outcome.unzip();
+    proto::ReadAnswer {
+        request: answer.request.0,
+        outcome,
+        path: path.unwrap_or(Path::Unspecified).into(),
+    }
+}
+
+fn decode_read_answer(answer: proto::ReadAnswer) -> Checked<ReadAnswer> {
+    let served = match answer.outcome {
+        None => None,
+        some => Some((
+            outcome("read_answers[].outcome", some)?,
+            path("read_answers[].path", answer.path)?,
+        )),
+    };
+    Ok(ReadAnswer {
+        request: RequestId(answer.request),
+        outcome: served,
+    })
+}
+
+fn each<A, B>(from: Vec<A>, into: impl FnMut(A) -> B) -> Vec<B> {
+    from.into_iter().map(into).collect()
+}
+
+fn try_each<A, B>(from: Vec<A>, into: impl FnMut(A) -> Checked<B>) -> Checked<Vec<B>> {
+    from.into_iter().map(into).collect()
+}

@@ -1,0 +1,160 @@
+//! What a slot holds: batches and configurations.
+
+use std::sync::Arc;
+
+use leases::{ClockBound, ConfigChange, KeyRange, LeaseParams, ReplicaSet, StrategySpec, Unlisted};
+
+use super::check::{Checked, at_most, consistent, present, put_span, span};
+use super::proto::{self, strategy::Kind};
+use super::{CodecError, batch};
+use crate::replica::message::Value;
+
+pub(super) fn encode(value: &Value) -> proto::Value {
+    match value {
+        Value::Noop => proto::Value::default(),
+        Value::Commands(commands) => proto::Value {
+            commands: Some(batch::encoded(commands)),
+            config: None,
+        },
+        Value::Config(change) => proto::Value {
+            commands: None,
+            config: Some(put_change(change)),
+        },
+    }
+}
+
+pub(super) fn decode(field: &'static str, value: Option<proto::Value>) -> Checked<Value> {
+    match present(field, value)? {
+        proto::Value {
+            commands: None,
+            config: None,
+        } => Ok(Value::Noop),
+        proto::Value {
+            commands: Some(commands),
+            config: None,
+        } => Ok(Value::Commands(Arc::new(batch::decode(commands)?))),
+        proto::Value {
+            commands: None,
+            config: Some(change),
+        } => Ok(Value::Config(Arc::new(get_change(change)?))),
+        _ => Err(CodecError::Inconsistent {
+            field,
+            problem: "holds both commands and a configuration",
+        }),
+    }
+}
+
+fn put_change(change: &ConfigChange) -> proto::ConfigChange {
+    let quorum = |(holders, keys): &(ReplicaSet, Vec<leases::Key>)| proto::Quorum {
+        holders: holders.0,
+        keys: keys.clone(),
+    };
+    proto::ConfigChange {
+        clear: change.clear,
+        defaults: change.defaults.map(|set| set.0),
+        ranges: change.ranges.as_deref().map(put_ranges),
+        keys: change.keys.iter().map(quorum).collect(),
+        excluded: change.excluded.map(|set| set.0),
+        strategy: change.strategy.as_ref().map(put_strategy),
+        params: change.params.as_ref().map(put_params),
+    }
+}
+
+fn get_change(change: proto::ConfigChange) -> Checked<ConfigChange> {
+    let quorum = |quorum: proto::Quorum| (ReplicaSet(quorum.holders), quorum.keys);
+    Ok(ConfigChange {
+        clear: change.clear,
+        defaults: change.defaults.map(ReplicaSet),
+        ranges: change.ranges.map(get_ranges).transpose()?,
+        keys: change.keys.into_iter().map(quorum).collect(),
+        excluded: change.excluded.map(ReplicaSet),
+        strategy: change.strategy.map(get_strategy).transpose()?,
+        params: change.params.map(get_params).transpose()?,
+    })
+}
+
+fn put_ranges(ranges: &[KeyRange]) -> proto::Ranges {
+    let range = |range: &KeyRange| proto::Range {
+        from: range.from.clone(),
+        holders: range.holders.0,
+    };
+    proto::Ranges {
+        ranges: ranges.iter().map(range).collect(),
+    }
+}
+
+fn get_ranges(ranges: proto::Ranges) -> Checked<Vec<KeyRange>> {
+    let rising = ranges.ranges.is_sorted_by(|a, b| a.from < b.from);
+    consistent(rising, "config.ranges", "not in rising order")?;
+    let range = |range: proto::Range| KeyRange {
+        from: range.from,
+        holders: ReplicaSet(range.holders),
+    };
+    Ok(ranges.ranges.into_iter().map(range).collect())
+}
+
+fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
+    let empty = proto::Empty::default;
+    let kind = match strategy {
+        StrategySpec::None => Kind::None(empty()),
+        StrategySpec::Leader => Kind::Leader(empty()),
+        StrategySpec::All => Kind::All(empty()),
+        StrategySpec::Quorum { unlisted } => Kind::Quorum(match unlisted {
+            Unlisted::Leader => proto::Unlisted::Leader.into(),
+            Unlisted::Nearest => proto::Unlisted::Nearest.into(),
+        }),
+        StrategySpec::Fixed { ranges } => Kind::Fixed(put_ranges(ranges)),
+    };
+    proto::Strategy { kind: Some(kind) }
+}
+
+fn get_strategy(strategy: proto::Strategy) -> Checked<StrategySpec> {
+    Ok(match present("config.strategy", strategy.kind)? {
+        Kind::None(_) => StrategySpec::None,
+        Kind::Leader(_) => StrategySpec::Leader,
+        Kind::All(_) => StrategySpec::All,
+        Kind::Quorum(unlisted) => StrategySpec::Quorum {
+            unlisted: get_unlisted(unlisted)?,
+        },
+        Kind::Fixed(ranges) => StrategySpec::Fixed {
+            ranges: get_ranges(ranges)?,
+        },
+    })
+}
+
+fn get_unlisted(found: i32) -> Checked<Unlisted> {
+    match proto::Unlisted::try_from(found) {
+        Ok(proto::Unlisted::Leader) => Ok(Unlisted::Leader),
+        Ok(proto::Unlisted::Nearest) => Ok(Unlisted::Nearest),
+        Err(_) => Err(CodecError::Unknown {
+            field: "config.strategy.unlisted",
+            found,
+        }),
+    }
+}
+
+fn put_params(params: &LeaseParams) -> proto::LeaseParams {
+    proto::LeaseParams {
+        t_lease_ns: put_span(params.t_lease),
+        t_guard_ns: put_span(params.t_guard),
+        renew_ns: put_span(params.renew),
+        t_grace_ns: put_span(params.t_grace),
+        t0_cap_ns: put_span(params.t0_cap),
+        rho_ppm: params.clock.rho_ppm,
+    }
+}
+
+fn get_params(params: proto::LeaseParams) -> Checked<LeaseParams> {
+    let rho = u64::from(params.rho_ppm);
+    at_most("params.rho_ppm", rho, ClockBound::RHO_PPM_MAX.into())?;
+    Ok(LeaseParams {
+        t_lease: span("params.t_lease_ns", params.t_lease_ns)?,
+        t_guard: span("params.t_guard_ns", params.t_guard_ns)?,
+        renew: span("params.renew_ns", params.renew_ns)?,
+        t_grace: span("params.t_grace_ns", params.t_grace_ns)?,
+        t0_cap: span("params.t0_cap_ns", params.t0_cap_ns)?,
+        clock: ClockBound {
+            rho_ppm: params.rho_ppm,
+        },
+    })
+}

@@ -1,0 +1,136 @@
+//! The cluster's configuration: one TOML file, the same for every node.
+//!
+//! An operator reads these errors at a bad hour. Each names the file, the field,
+//! what was found there and what is accepted.
+
+mod check;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use leases::{LeaseParams, ReplicaId, StrategySpec};
+
+use super::storage::Durability;
+use crate::replica::settings::{AcceptReplies, Settings, Timing};
+
+/// What a cluster is, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterConfig {
+    /// Where it was read from.
+    pub file: PathBuf,
+    /// The cluster's name: replicas and clients of another are refused.
+    pub cluster: String,
+    /// Who should lead when it can.
+    pub leader: Option<ReplicaId>,
+    /// When a write counts as durable.
+    pub durability: Durability,
+    /// Holds one directory a node.
+    pub data: PathBuf,
+    /// Who may read locally.
+    pub strategy: StrategySpec,
+    /// Lease durations.
+    pub params: LeaseParams,
+    /// Timers.
+    pub timing: Timing,
+    /// Who gets votes.
+    pub accept_replies: AcceptReplies,
+    /// Most commands in a slot.
+    pub batch_max: usize,
+    /// The replicas, by id.
+    pub nodes: Vec<NodeConfig>,
+}
+
+/// One replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its name, also of its directory.
+    pub name: String,
+    /// `host:port` for clients.
+    pub client: String,
+    /// `host:port` for the other replicas.
+    pub peer: String,
+    /// Where this replica dials others, by their names, instead of at their
+    /// `peer`: a relay may stand between.
+    pub via: BTreeMap<String, String>,
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}; give the path of the cluster's configuration", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, or not these fields.
+    #[error("{}: {problem}", file.display())]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// Where and what, as the parser says.
+        problem: String,
+    },
+    /// A field holds what it may not.
+    #[error("{}: {field} is {found}; {accepted}", file.display())]
+    Field {
+        /// The file.
+        file: PathBuf,
+        /// The field, as it is written in the file.
+        field: String,
+        /// What it holds.
+        found: String,
+        /// What it may hold, and how to mend it.
+        accepted: String,
+    },
+}
+
+impl ClusterConfig {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn load(file: &Path) -> Result<ClusterConfig, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+            file: file.to_owned(),
+            source,
+        })?;
+        ClusterConfig::parse(&text, file)
+    }
+
+    /// Checks the text of a file; relative paths in it begin where `file` lies.
+    ///
+    /// # Errors
+    /// As [`ClusterConfig::load`].
+    pub fn parse(text: &str, file: &Path) -> Result<ClusterConfig, ConfigError> {
+        let raw = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+            file: file.to_owned(),
+            problem: error.to_string(),
+        })?;
+        check::check(raw, file)
+    }
+
+    /// The id of the node called `name`.
+    pub fn replica(&self, name: &str) -> Option<ReplicaId> {
+        let found = self.nodes.iter().position(|node| node.name == name)?;
+        Some(ReplicaId(found as u8))
+    }
+
+    /// What replica `me` is told at its start.
+    pub fn settings(&self, me: ReplicaId) -> Settings {
+        Settings {
+            preferred_leader: self.leader,
+            strategy: self.strategy.clone(),
+            params: self.params,
+            timing: self.timing,
+            accept_replies: self.accept_replies,
+            batch_max: self.batch_max,
+            ..Settings::new(me, self.nodes.len())
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! From what is written to what is meant.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use leases::{
+    ClockBound, KeyRange, LeaseParams, ParamsError, ReplicaId, ReplicaSet, StrategySpec, Unlisted,
+};
+
+use super::{ClusterConfig, ConfigError, NodeConfig, raw};
+use crate::codec::BATCH_COMMANDS_MAX;
+use crate::node::storage::Durability;
+use crate::replica::settings::{AcceptReplies, Settings, Timing};
+
+/// Replicas are bits of a 64-bit set.
+const NODES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 64;
+/// Far above any use, far below what would overflow.
+const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
+/// Past so many renewals without an ack a grantor establishes anew.
+const RENEWALS_PER_ACK: u32 = 8;
+
+struct Checker<'a> {
+    file: &'a Path,
+}
+
+type Checked<T> = Result<T, ConfigError>;
+
+pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
+    let checker = Checker { file };
+    checker.name("cluster", &raw.cluster)?;
+    let nodes = checker.nodes(raw.node)?;
+    let find = Names(&nodes);
+    let leader = raw.leader.as_deref();
+    let leader = leader.map(|name| checker.known("leader", name, &find));
+    let defaults = Settings::new(ReplicaId(0), nodes.len());
+    let base = file.parent().unwrap_or(Path::new(""));
+    Ok(ClusterConfig {
+        leader: leader.transpose()?,
+        durability: checker.durability(raw.durability.as_deref())?,
+        data: checker.data(base, &raw.data)?,
+        strategy: checker.strategy(&raw.lease, &find)?,
+        params: checker.params(&raw.lease)?,
+        timing: checker.timing(&raw.timing, &raw.lease)?,
+        accept_replies: checker.accept_replies(raw.accept_replies.as_deref())?,
+        batch_max: match raw.batch_max {
+            None => defaults.batch_max,
+            Some(found) if (1..=BATCH_COMMANDS_MAX as u64).contains(&found) => found as usize,
+            Some(found) => {
+                let accepted = format!("accepted are 1 to {BATCH_COMMANDS_MAX} commands");
+                return Err(checker.refuse("batch_max", found, accepted));
+            }
+        },
+        file: file.to_owned(),
+        cluster: raw.cluster,
+        nodes,
+    })
+}
+
+/// Ids by name.
+struct Names<'a>(&'a [NodeConfig]);
+
+impl Names<'_> {
+    fn find(&self, name: &str) -> Option<ReplicaId> {
+        let found = self.0.iter().position(|node| node.name == name)?;
+        Some(ReplicaId(found as u8))
+    }
+
+    fn all(&self) -> String {
+        let names: Vec<&str> = self.0.iter().map(|node| node.name.as_str()).collect();
+        names.join(", ")
+    }
+}
+
+impl Checker<'_> {
+    fn refuse(
+        &self,
+        field: impl Into<String>,
+        found: impl ToString,
+        accepted: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::Field {
+            file: self.file.to_owned(),
+            field: field.into(),
+            found: found.to_string(),
+            accepted: accepted.into(),
+        }
+    }
+
+    fn quoted(&self, field: &str, found: &str, accepted: impl Into<String>) -> ConfigError {
+        self.refuse(field, format!("{found:?}"), accepted)
+    }
+
+    fn name(&self, field: &str, name: &str) -> Checked<()> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+        if fits && name.bytes().all(plain) && !name.starts_with('.') {
+            return Ok(());
+        }
+        let accepted = format!(
+            "accepted are 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.', not beginning with '.': \
+             it becomes the name of a directory"
+        );
+        Err(self.quoted(field, name, accepted))
+    }
+
+    fn known(&self, field: &str, name: &str, names: &Names) -> Checked<ReplicaId> {
+        names.find(name).ok_or_else(|| {
+            let accepted = format!("accepted are the names of nodes: {}", names.all());
+            self.quoted(field, name, accepted)
+        })
+    }
+
+    fn one_of<T: Copy>(&self, field: &str, found: &str, among: &[(&str, T)]) -> Checked<T> {
+        let matching = among.iter().find(|(name, _)| *name == found);
+        matching.map(|(_, value)| *value).ok_or_else(|| {
+            let names: Vec<&str> = among.iter().map(|(name, _)| *name).collect();
+            self.quoted(field, found, format!("accepted are {}", names.join(", ")))
+        })
+    }
+
+    fn data(&self, base: &Path, data: &str) -> Checked<std::path::PathBuf> {
+        if data.is_empty() {
+            let accepted = "a directory is required, relative to this file or absolute";
+            return Err(self.quoted("data", data, accepted));
+        }
+        Ok(base.join(data))
+    }
+
+    fn durability(&self, found: Option<&str>) -> Checked<Durability> {
+        let all = [Durability::Sync, Durability::Async, Durability::None];
+        let among = all.map(|durability| (durability.name(), durability));
+        found.map_or(Ok(Durability::default()), |found| {
+            self.one_of("durability", found, &among)
+        })
+    }
+
+    fn accept_replies(&self, found: Option<&str>) -> Checked<AcceptReplies> {
+        let among = [
+            ("leader", AcceptReplies::Leader),
+            ("origin", AcceptReplies::Origin),
+            ("all", AcceptReplies::All),
+        ];
+        found.map_or(Ok(AcceptReplies::default()), |found| {
+            self.one_of("accept_replies", found, &among)
+        })
+    }
+
+    fn nodes(&self, nodes: Vec<raw::Node>) -> Checked<Vec<NodeConfig>> {
+        if nodes.is_empty() || nodes.len() > NODES_MAX {
+            let accepted =
+                format!("1 to {NODES_MAX} of them are required, in the same order everywhere");
+            let found = format!("given {} times", nodes.len());
+            return Err(self.refuse("[[node]]", found, accepted));
+        }
+        let mut names = BTreeMap::new();
+        let mut addresses = BTreeMap::new();
+        for (index, node) in nodes.iter().enumerate() {
+            self.name(&format!("node[{index}].name"), &node.name)?;
+            if let Some(first) = names.insert(&node.name, index) {
+                let accepted = format!("node[{first}] has this name already; give another");
+                let field = format!("node[{index}].name");
+                return Err(self.quoted(&field, &node.name, accepted));
+            }
+            for (part, address) in [("client", &node.client), ("peer", &node.peer)] {
+                let field = format!("{part} of node {}", node.name);
+                self.address(&field, address)?;
+                if let Some(first) = addresses.insert(address, field.clone()) {
+                    let accepted =
+                        format!("the {first} has this address already; give another port");
+                    return Err(self.quoted(&field, address, accepted));
+                }
+            }
+        }
+        let nodes = nodes.into_iter().map(|node| NodeConfig {
+            name: node.name,
+            client: node.client,
+            peer: node.peer,
+            via: node.via,
+        });
+        let nodes: Vec<NodeConfig> = nodes.collect();
+        nodes.iter().try_for_each(|node| self.via(node, &nodes))?;
+        Ok(nodes)
+    }
+
+    fn via(&self, node: &NodeConfig, nodes: &[NodeConfig]) -> Checked<()> {
+        for (peer, address) in &node.via {
+            let field = format!("via of node {}", node.name);
+            self.known(&field, peer, &Names(nodes))?;
+            if *peer == node.name {
+                return Err(self.quoted(&field, peer, "a node does not dial itself; leave it out"));
+            }
+            self.address(&format!("{field} to {peer}"), address)?;
+        }
+        Ok(())
+    }
+
+    fn address(&self, field: &str, address: &str) -> Checked<()> {
+        let parts = address.rsplit_once(':');
+        let port = parts.and_then(|(_, port)| port.parse::<u16>().ok());
+        let host = parts.is_some_and(|(host, _)| !host.is_empty());
+        if host && port.is_some_and(|port| port > 0) {
+            return Ok(());
+        }
+        let accepted = "a host and a port from 1 to 65535 are required, as in \"127.0.0.1:7001\"";
+        Err(self.quoted(field, address, accepted))
+    }
+
+    fn span(&self, field: &str, found: Option<u64>, default: Duration) -> Checked<Duration> {
+        match found {
+            None => Ok(default),
+            Some(ms) if (1..=SPAN_MS_MAX).contains(&ms) => Ok(Duration::from_millis(ms)),
+            Some(ms) => {
+                let default = default.as_millis();
+                let accepted = format!(
+                    "accepted are 1 to {SPAN_MS_MAX} milliseconds; the default is {default}"
+                );
+                Err(self.refuse(field, ms, accepted))
+            }
+        }
+    }
+
+    fn strategy(&self, lease: &raw::Lease, names: &Names) -> Checked<StrategySpec> {
+        let among = [
+            ("none", StrategyName::None),
+            ("leader", StrategyName::Leader),
+            ("all", StrategyName::All),
+            ("quorum", StrategyName::Quorum),
+            ("fixed", StrategyName::Fixed),
+        ];
+        let found = lease.strategy.as_deref().unwrap_or("leader");
+        let name = self.one_of("lease.strategy", found, &among)?;
+        if lease.unlisted.is_some() && !matches!(name, StrategyName::Quorum) {
+            let accepted = "only strategy = \"quorum\" looks at it; leave it out";
+            let found = lease.unlisted.as_deref().unwrap_or_default();
+            return Err(self.quoted("lease.unlisted", found, accepted));
+        }
+        if !lease.range.is_empty() && !matches!(name, StrategyName::Fixed) {
+            let found = format!("given {} times", lease.range.len());
+            let accepted = "only strategy = \"fixed\" looks at it; leave it out";
+            return Err(self.refuse("[[lease.range]]", found, accepted));
+        }
+        Ok(match name {
+            StrategyName::None => StrategySpec::None,
+            StrategyName::Leader => StrategySpec::Leader,
+            StrategyName::All => StrategySpec::All,
+            StrategyName::Quorum => StrategySpec::Quorum {
+                unlisted: self.unlisted(lease.unlisted.as_deref())?,
+            },
+            StrategyName::Fixed => StrategySpec::Fixed {
+                ranges: self.ranges(&lease.range, names)?,
+            },
+        })
+    }
+
+    fn unlisted(&self, found: Option<&str>) -> Checked<Unlisted> {
+        let among = [("nearest", Unlisted::Nearest), ("leader", Unlisted::Leader)];
+        found.map_or(Ok(Unlisted::default()), |found| {
+            self.one_of("lease.unlisted", found, &among)
+        })
+    }
+
+    fn ranges(&self, ranges: &[raw::Range], names: &Names) -> Checked<Vec<KeyRange>> {
+        if ranges.is_empty() {
+            let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
+            return Err(self.refuse("[[lease.range]]", "not given", accepted));
+        }
+        let mut checked = BTreeMap::new();
+        for range in ranges {
+            let field = format!("holders of lease.range from {:?}", range.from);
+            if range.holders.is_empty() {
+                return Err(self.refuse(field, "empty", "name at least one node"));
+            }
+            let holders = range.holders.iter();
+            let holders: ReplicaSet = holders
+                .map(|name| self.known(&field, name, names))
+                .collect::<Checked<_>>()?;
+            if checked.insert(range.from.clone(), holders).is_some() {
+                let accepted = "an earlier range begins there; leave one of them out";
+                return Err(self.quoted("lease.range.from", &range.from, accepted));
+            }
+        }
+        let range = |(from, holders): (String, ReplicaSet)| KeyRange {
+            from: from.into(),
+            holders,
+        };
+        Ok(checked.into_iter().map(range).collect())
+    }
+
+    fn params(&self, lease: &raw::Lease) -> Checked<LeaseParams> {
+        let default = LeaseParams::default();
+        let renew = self.span("lease.renew_ms", lease.renew_ms, default.renew)?;
+        let params = LeaseParams {
+            t_lease: self.span("lease.t_lease_ms", lease.t_lease_ms, default.t_lease)?,
+            t_guard: self.span("lease.t_guard_ms", lease.t_guard_ms, default.t_guard)?,
+            renew,
+            t_grace: self.span("lease.grace_ms", lease.grace_ms, default.t_grace)?,
+            t0_cap: renew * RENEWALS_PER_ACK,
+            clock: self.clock(lease.rho, default.clock)?,
+        };
+        let ms = |span: Duration| span.as_millis();
+        params.check().map_err(|error| match error {
+            ParamsError::LapsesBetweenRenewals => self.refuse(
+                "lease.t_lease_ms",
+                ms(params.t_lease),
+                format!(
+                    "it must be above lease.renew_ms ({}), or every lease lapses before it is renewed; \
+                     four times as long is usual",
+                    ms(renew)
+                ),
+            ),
+            other => self.refuse("[lease]", "inconsistent", other.to_string()),
+        })?;
+        if params.t_grace <= renew {
+            let accepted = format!(
+                "it must be above lease.renew_ms ({}), or replicas that live are suspected",
+                ms(renew)
+            );
+            return Err(self.refuse("lease.grace_ms", ms(params.t_grace), accepted));
+        }
+        Ok(params)
+    }
+
+    fn clock(&self, rho: Option<f64>, default: ClockBound) -> Checked<ClockBound> {
+        let max = f64::from(ClockBound::RHO_PPM_MAX) / 1e6;
+        match rho {
+            None => Ok(default),
+            // Rounded up: a bound may be too wide, never too narrow.
+            Some(rho) if (0.0..=max).contains(&rho) => Ok(ClockBound {
+                rho_ppm: (rho * 1e6).ceil() as u32,
+            }),
+            Some(rho) => {
+                let accepted = format!(
+                    "accepted are 0 to {max}: by how much clock rates may differ, 0.001 if in doubt"
+                );
+                Err(self.refuse("lease.rho", rho, accepted))
+            }
+        }
+    }
+
+    fn timing(&self, timing: &raw::Timing, lease: &raw::Lease) -> Checked<Timing> {
+        let default = Timing::default();
+        let field =
+            |name: &str, found, default| self.span(&format!("timing.{name}"), found, default);
+        let checked = Timing {
+            heartbeat: field("heartbeat_ms", timing.heartbeat_ms, default.heartbeat)?,
+            election_timeout: field(
+                "election_timeout_ms",
+                timing.election_timeout_ms,
+                default.election_timeout,
+            )?,
+            retransmit: field("retransmit_ms", timing.retransmit_ms, default.retransmit)?,
+            ping: field("ping_ms", timing.ping_ms, default.ping)?,
+            checkpoint: field("checkpoint_ms", timing.checkpoint_ms, default.checkpoint)?,
+            reconfigure: self.span(
+                "lease.reconfigure_ms",
+                lease.reconfigure_ms,
+                default.reconfigure,
+            )?,
+            ..default
+        };
+        if checked.election_timeout < checked.heartbeat * 2 {
+            let accepted = format!(
+                "it must be at least twice timing.heartbeat_ms ({}), or one lost heartbeat deposes a leader",
+                checked.heartbeat.as_millis()
+            );
+            let found = checked.election_timeout.as_millis();
+            return Err(self.refuse("timing.election_timeout_ms", found, accepted));
+        }
+        Ok(checked)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum StrategyName {
+    None,
+    Leader,
+    All,
+    Quorum,
+    Fixed,
+}

@@ -1,0 +1,266 @@
+//! The loop around the replica.
+//!
+//! Everything that has arrived is taken at once, *then* the clock is read, then
+//! the replica is stepped through all of it (protocol §0: a `now` from before an
+//! input arrived could date a grant into the past). Reads made under leases
+//! leave only after the clock was read once more, after the last step: one
+//! sample serves the whole group, and is its linearization point (§3.5).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::wire::{Outcome, Path, StatusReply};
+use leases::{Incarnation, Key, ReplicaId, Time};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, Sleep};
+
+use super::clock;
+use super::events::Events;
+use super::inbox::Inbox;
+use super::listener::Clients;
+use super::storage::{Durability, Report, StorageError, Writer};
+use super::transport::Peers;
+use crate::replica::Replica;
+use crate::replica::action::Action;
+use crate::replica::input::{Input, ReadFrom};
+use crate::replica::message::{Envelope, Message, ReadAnswer};
+
+/// The timer counts without suspension, leases with it: looking at the clock
+/// this often keeps a replica that slept from oversleeping.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// The replica and all that is around it.
+pub(super) struct Driver {
+    pub(super) replica: Replica,
+    pub(super) me: ReplicaId,
+    pub(super) incarnation: Incarnation,
+    pub(super) names: Vec<String>,
+    pub(super) durability: Durability,
+    pub(super) inbox: Rc<Inbox>,
+    pub(super) clients: Rc<Clients>,
+    pub(super) peers: Rc<Peers>,
+    pub(super) writer: Writer,
+    pub(super) reports: UnboundedReceiver<Report>,
+    pub(super) events: Events,
+}
+
+/// A read under a lease, until the clock has been read again.
+struct Fenced {
+    to: ReadFrom,
+    path: Path,
+    outcome: Outcome,
+    until: Time,
+    key: Key,
+}
+
+/// Memory used again for every group.
+#[derive(Default)]
+struct Scratch {
+    inputs: Vec<Input>,
+    actions: Vec<Action>,
+    fenced: Vec<Fenced>,
+    answers: Vec<(ReplicaId, Vec<ReadAnswer>)>,
+}
+
+impl Driver {
+    /// Runs until `shutdown` completes, then closes the storage.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub(super) async fn run(
+        mut self,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), StorageError> {
+        let mut scratch = Scratch::default();
+        let timer = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(shutdown, timer);
+        loop {
+            let report = tokio::select! {
+                biased;
+                () = &mut shutdown => return self.close(),
+                report = self.reports.recv() => report,
+                () = self.inbox.arrival() => None,
+                () = &mut timer => None,
+            };
+            self.hear(report)?;
+            self.round(&mut scratch);
+            self.arm(timer.as_mut());
+            // Fences missed leave work at once: let the connections have a turn
+            // before it, or a replica without permits would starve them.
+            tokio::task::consume_budget().await;
+        }
+    }
+
+    fn close(self) -> Result<(), StorageError> {
+        self.writer.close()
+    }
+
+    /// Takes what the storage says.
+    fn hear(&mut self, first: Option<Report>) -> Result<(), StorageError> {
+        let mut next = first;
+        while let Some(report) = next {
+            self.inbox.push(match report {
+                Report::Persisted(sequence) => Input::Persisted(sequence),
+                Report::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
+                Report::Writable(writable) => {
+                    tracing::warn!(writable, "the storage");
+                    Input::StorageWritable(writable)
+                }
+                Report::Failed(error) => return Err(error),
+            });
+            next = self.reports.try_recv().ok();
+        }
+        Ok(())
+    }
+
+    /// One group of inputs: all that have arrived.
+    fn round(&mut self, scratch: &mut Scratch) {
+        let mut inputs = std::mem::take(&mut scratch.inputs);
+        self.inbox.take(&mut inputs);
+        let now = clock::now();
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            self.step_all(now, &mut inputs, &mut scratch.actions);
+        }));
+        if stepped.is_err() {
+            die(&self.names[self.me.index()]);
+        }
+        scratch.inputs = inputs;
+        self.perform(scratch);
+        self.answer_statuses(now);
+        self.peers.flush();
+        self.clients.flush();
+    }
+
+    fn step_all(&mut self, now: Time, inputs: &mut Vec<Input>, actions: &mut Vec<Action>) {
+        for input in inputs.drain(..) {
+            self.replica.step(now, input, actions);
+        }
+        if now >= self.replica.next_deadline() {
+            self.replica.step(now, Input::Tick, actions);
+        }
+        self.replica.flush(now, actions);
+    }
+
+    fn perform(&mut self, scratch: &mut Scratch) {
+        for action in scratch.actions.drain(..) {
+            match action {
+                Action::Send { to, envelope } => self.peers.send(to, envelope),
+                Action::Persist { sequence, records } => self.writer.persist(sequence, records),
+                Action::Reply { to, path, outcome } => self.clients.reply(to, path, outcome),
+                Action::FencedReply {
+                    to,
+                    path,
+                    outcome,
+                    until,
+                    key,
+                } => scratch.fenced.push(Fenced {
+                    to,
+                    path,
+                    outcome,
+                    until,
+                    key,
+                }),
+                Action::ReadLog {
+                    log,
+                    to,
+                    from,
+                    last,
+                } => self.writer.read_log(log, to, from, last),
+                Action::Event(event) => self.events.tell(&event),
+            }
+        }
+        if !scratch.fenced.is_empty() {
+            self.pass_fences(scratch);
+        }
+    }
+
+    /// Sends the reads whose permits are still valid; the others go back.
+    fn pass_fences(&self, scratch: &mut Scratch) {
+        let sampled = clock::now();
+        for fenced in scratch.fenced.drain(..) {
+            let Fenced { to, path, .. } = fenced;
+            if sampled >= fenced.until {
+                let key = fenced.key;
+                self.inbox.push(Input::FenceMissed { from: to, key });
+                continue;
+            }
+            match to {
+                ReadFrom::Client(client) => self.clients.reply(client, path, fenced.outcome),
+                ReadFrom::Peer(peer, request) => {
+                    let outcome = Some((fenced.outcome, path));
+                    push_answer(&mut scratch.answers, peer, ReadAnswer { request, outcome });
+                }
+            }
+        }
+        for (peer, answers) in scratch.answers.drain(..) {
+            let envelope = Envelope {
+                from: self.me,
+                from_incarnation: self.incarnation,
+                to_incarnation: self.peers.incarnation(peer),
+                message: Message::ReadAnswers(answers),
+            };
+            self.peers.send(peer, envelope);
+        }
+    }
+
+    fn answer_statuses(&self, now: Time) {
+        let waiting = self.inbox.take_statuses();
+        if waiting.is_empty() {
+            return;
+        }
+        let status = self.named(self.replica.status(now));
+        for client in waiting {
+            self.clients.reply_status(client, status.clone());
+        }
+    }
+
+    /// The core knows replicas by number.
+    fn named(&self, mut status: StatusReply) -> StatusReply {
+        let name = |found: &mut String| {
+            let known = found.parse::<usize>().ok();
+            if let Some(name) = known.and_then(|id| self.names.get(id)) {
+                found.clone_from(name);
+            }
+        };
+        name(&mut status.replica);
+        name(&mut status.leader);
+        for peer in &mut status.peers {
+            name(&mut peer.name);
+        }
+        self.durability.name().clone_into(&mut status.durability);
+        status
+    }
+
+    /// Sets the timer, if it would come too late: one that comes too early costs
+    /// an empty round, setting it costs a little in every round.
+    fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
+        let wait = self.replica.next_deadline().since(clock::now());
+        let due = Instant::now() + wait.min(SLEEP_MAX);
+        if timer.is_elapsed() || due < timer.deadline() {
+            timer.as_mut().reset(due);
+        }
+    }
+}
+
+fn push_answer(
+    answers: &mut Vec<(ReplicaId, Vec<ReadAnswer>)>,
+    peer: ReplicaId,
+    answer: ReadAnswer,
+) {
+    match answers.iter_mut().find(|(to, _)| *to == peer) {
+        Some((_, of_peer)) => of_peer.push(answer),
+        None => answers.push((peer, vec![answer])),
+    }
+}
+
+/// A broken invariant: what this replica would say next could be wrong, and
+/// others would believe it. A restart begins from what is durable.
+fn die(name: &str) -> ! {
+    tracing::error!(
+        replica = name,
+        "an invariant of the replica is broken; the process ends here so that nobody is told anything \
+         that may be wrong. Please report the panic message above."
+    );
+    std::process::abort()
+}

@@ -1,0 +1,85 @@
+//! What the core finds worth telling an operator: to the log, and, when asked
+//! for, to a file that experiments read, one JSON object a line.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::replica::action::Event;
+
+/// Where events go.
+#[derive(Debug)]
+pub(super) struct Events {
+    node: String,
+    /// To a thread, for a file may block and the replica may not.
+    lines: Option<Sender<String>>,
+}
+
+impl Events {
+    /// Appends to `file`, if there is to be one.
+    pub(super) fn new(node: &str, file: Option<&Path>) -> io::Result<Events> {
+        let lines = file.map(start).transpose()?;
+        Ok(Events {
+            node: node.to_owned(),
+            lines,
+        })
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        tracing::info!(node = self.node, ?event);
+        let Some(lines) = &self.lines else { return };
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_ms = since_epoch.map_or(0, |span| span.as_millis());
+        let (name, details) = describe(event);
+        // Node names hold nothing that JSON would have to escape.
+        let _ = lines.send(format!(
+            "{{\"unix_ms\":{unix_ms},\"node\":\"{}\",\"event\":\"{name}\"{details}}}\n",
+            self.node
+        ));
+    }
+}
+
+fn start(file: &Path) -> io::Result<Sender<String>> {
+    let mut file = File::options().create(true).append(true).open(file)?;
+    let (lines, queue) = channel::<String>();
+    std::thread::Builder::new()
+        .name("events".to_owned())
+        .spawn(move || {
+            for line in queue {
+                if let Err(error) = file.write_all(line.as_bytes()) {
+                    tracing::warn!(%error, "events can no longer be written");
+                    return;
+                }
+            }
+        })?;
+    Ok(lines)
+}
+
+fn describe(event: &Event) -> (&'static str, String) {
+    let ballot = |ballot: &leases::Ballot| {
+        let (round, replica) = (ballot.round, ballot.replica.0);
+        format!(",\"round\":{round},\"replica\":{replica}")
+    };
+    match event {
+        Event::Campaigning(at) => ("campaigning", ballot(at)),
+        Event::Leading(at) => ("leading", ballot(at)),
+        Event::Following(at) => ("following", ballot(at)),
+        Event::Configured {
+            id,
+            keys,
+            strategy,
+            excluded,
+        } => {
+            let excluded: Vec<u8> = excluded.iter().map(|replica| replica.0).collect();
+            let details = format!(
+                ",\"configuration\":{},\"keys\":{keys},\"strategy\":\"{strategy}\",\
+                 \"excluded\":{excluded:?}",
+                id.0
+            );
+            ("configured", details)
+        }
+        Event::RestartWaitOver => ("restart_wait_over", String::new()),
+    }
+}

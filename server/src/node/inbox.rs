@@ -1,0 +1,52 @@
+//! What has arrived and was not yet given to the replica.
+
+use std::cell::RefCell;
+
+use tokio::sync::Notify;
+
+use crate::replica::action::ClientHandle;
+use crate::replica::input::Input;
+
+/// Filled by connections, emptied by the driver, on one thread.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    inputs: RefCell<Vec<Input>>,
+    statuses: RefCell<Vec<ClientHandle>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    /// Adds an input. [`Inbox::ring`] when there are no more at hand.
+    pub(super) fn push(&self, input: Input) {
+        self.inputs.borrow_mut().push(input);
+    }
+
+    /// Adds a question about the replica's status. Ring as well.
+    pub(super) fn push_status(&self, from: ClientHandle) {
+        self.statuses.borrow_mut().push(from);
+    }
+
+    /// Tells the driver.
+    pub(super) fn ring(&self) {
+        self.arrived.notify_one();
+    }
+
+    /// Waits for a ring, unless something is here already.
+    pub(super) async fn arrival(&self) {
+        while self.inputs.borrow().is_empty() && self.statuses.borrow().is_empty() {
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Takes all inputs, leaving the empty `into` in their place, so that no
+    /// memory is taken anew for each group.
+    pub(super) fn take(&self, into: &mut Vec<Input>) {
+        debug_assert!(into.is_empty());
+        std::mem::swap(&mut *self.inputs.borrow_mut(), into);
+    }
+
+    /// Takes the questions.
+    pub(super) fn take_statuses(&self) -> Vec<ClientHandle> {
+        std::mem::take(&mut self.statuses.borrow_mut())
+    }
+}

@@ -1,0 +1,287 @@
+//! The clients' port.
+//!
+//! Whatever a client sends, it can harm only its own connection: frames are
+//! bounded before memory is taken for them, commands are validated before the
+//! replica sees them, requests in flight and unread answers are bounded.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::wire::request::Body;
+use client::wire::{
+    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, KEY_BYTES_MAX, MAGIC, Outcome, Path,
+    Request, Response, StatusReply, VALUE_BYTES_MAX, Welcome, encode_frame, validate,
+};
+use foldhash::fast::FixedState;
+use leases::Incarnation;
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::frames::Frames;
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+use crate::replica::action::ClientHandle;
+use crate::replica::input::Input;
+
+/// Bytes asked of a client's socket at a time.
+const READ_BYTES: usize = 16 << 10;
+/// How long a new connection may take to say hello.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Requests of one connection that the replica works on at a time; more wait in
+/// the socket.
+const IN_FLIGHT_MAX: usize = 1 << 14;
+/// With more answers than this unread, in bytes, no further requests are read.
+const UNREAD_PAUSE_BYTES: usize = 1 << 20;
+/// With more than this the client is given up. Above what a pause leaves in
+/// flight, unless the answers are large.
+const UNREAD_MAX_BYTES: usize = 64 << 20;
+/// How often a paused connection looks whether it may go on.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long a refused client has to read why.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// All connections of clients.
+#[derive(Debug)]
+pub(super) struct Clients {
+    cluster: String,
+    replica: String,
+    incarnation: Incarnation,
+    inbox: Rc<Inbox>,
+    connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
+    last_id: Cell<u64>,
+    /// With answers not yet written.
+    dirty: RefCell<Vec<Rc<Connection>>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    id: u64,
+    address: SocketAddr,
+    outbox: Outbox,
+    in_flight: Cell<usize>,
+    dirty: Cell<bool>,
+}
+
+impl Connection {
+    fn append(&self, response: &Response) {
+        let mut buffer = self.outbox.buffer();
+        if let Err(error) = encode_frame(response, &mut buffer) {
+            let error = Error::new(ErrorCode::TooLarge, format!("the answer is a {error}"));
+            // A short refusal always fits.
+            let _ = encode_frame(&Response::refusal(response.id, error), &mut buffer);
+        }
+        if buffer.len() > UNREAD_MAX_BYTES {
+            tracing::info!(client = %self.address, "closed: it does not read its answers");
+            drop(buffer);
+            self.outbox.abandon();
+        }
+    }
+
+    fn congested(&self) -> bool {
+        self.in_flight.get() >= IN_FLIGHT_MAX || self.outbox.pending_bytes() > UNREAD_PAUSE_BYTES
+    }
+}
+
+impl Clients {
+    pub(super) fn new(
+        cluster: &str,
+        replica: &str,
+        incarnation: Incarnation,
+        inbox: Rc<Inbox>,
+    ) -> Clients {
+        Clients {
+            cluster: cluster.to_owned(),
+            replica: replica.to_owned(),
+            incarnation,
+            inbox,
+            connections: RefCell::default(),
+            last_id: Cell::new(0),
+            dirty: RefCell::default(),
+        }
+    }
+
+    /// Takes connections for as long as it is polled.
+    pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, address)) => {
+                    tokio::task::spawn_local(self.clone().serve(stream, address));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a client's connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Appends the answer of a request; [`Clients::flush`] sends it. A client
+    /// that is gone gets none.
+    pub(super) fn reply(&self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.respond(to, &Response::answer(to.request, path, outcome));
+    }
+
+    /// Likewise for a question about the status.
+    pub(super) fn reply_status(&self, to: ClientHandle, status: StatusReply) {
+        self.respond(to, &Response::status(to.request, status));
+    }
+
+    fn respond(&self, to: ClientHandle, response: &Response) {
+        let connections = self.connections.borrow();
+        let Some(connection) = connections.get(&to.connection) else {
+            return;
+        };
+        let in_flight = connection.in_flight.get();
+        connection.in_flight.set(in_flight.saturating_sub(1));
+        connection.append(response);
+        if !connection.dirty.replace(true) {
+            self.dirty.borrow_mut().push(connection.clone());
+        }
+    }
+
+    /// Writes all answers appended, once per connection.
+    pub(super) fn flush(&self) {
+        for connection in self.dirty.borrow_mut().drain(..) {
+            connection.dirty.set(false);
+            connection.outbox.flush();
+        }
+    }
+
+    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr) {
+        // A connection that cannot be set up is as good as broken.
+        let _ = stream.set_nodelay(true);
+        let (reader, writer) = stream.into_split();
+        let mut frames = Frames::new(reader, READ_BYTES);
+        let id = self.last_id.get() + 1;
+        self.last_id.set(id);
+        let connection = Rc::new(Connection {
+            id,
+            address,
+            outbox: Outbox::new(writer),
+            in_flight: Cell::new(0),
+            dirty: Cell::new(false),
+        });
+        self.connections.borrow_mut().insert(id, connection.clone());
+        let ended = self.converse(&connection, &mut frames).await;
+        // What came before the end counts.
+        self.inbox.ring();
+        self.connections.borrow_mut().remove(&id);
+        if let Err(refusal) = ended {
+            tracing::info!(client = %address, reason = refusal.message, "closed");
+            connection.append(&Response::refusal(0, refusal));
+            let farewell = async {
+                connection.outbox.emptied().await;
+                connection.outbox.shut();
+                // Closing with bytes unread would take the answer back.
+                frames.discard().await;
+            };
+            let _ = tokio::time::timeout(LINGER, farewell).await;
+        }
+    }
+
+    /// Until the client leaves, or sends what no client may.
+    async fn converse(&self, connection: &Connection, frames: &mut Frames) -> Result<(), Error> {
+        let hello = match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
+            Err(_) => return Err(bad("no hello came")),
+            Ok(Ok(Some(frame))) => Hello::decode(frame).map_err(|error| malformed(&error)),
+            Ok(Ok(None) | Err(FrameError::Io(_))) => return Ok(()),
+            Ok(Err(error)) => Err(bad(error.to_string())),
+        }?;
+        self.check(&hello)?;
+        self.welcome(connection);
+        let drained = connection.outbox.drain();
+        tokio::pin!(drained);
+        loop {
+            while let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))? {
+                self.request(connection, frame)?;
+            }
+            self.inbox.ring();
+            connection.outbox.flush();
+            tokio::select! {
+                filled = next_bytes(connection, frames) => {
+                    if !filled {
+                        return Ok(());
+                    }
+                }
+                () = &mut drained => return Ok(()),
+            }
+        }
+    }
+
+    fn check(&self, hello: &Hello) -> Result<(), Error> {
+        if hello.magic != MAGIC {
+            return Err(bad(format!(
+                "hello.magic is {:#010x}, this port speaks {MAGIC:#010x}",
+                hello.magic
+            )));
+        }
+        if !hello.cluster.is_empty() && hello.cluster != self.cluster {
+            let message = format!(
+                "hello.cluster is {:?}, this replica belongs to {:?}",
+                hello.cluster, self.cluster
+            );
+            return Err(Error::new(ErrorCode::WrongCluster, message));
+        }
+        Ok(())
+    }
+
+    fn welcome(&self, connection: &Connection) {
+        let welcome = Welcome {
+            cluster: self.cluster.clone(),
+            replica: self.replica.clone(),
+            incarnation: self.incarnation.0,
+            key_bytes_max: KEY_BYTES_MAX as u32,
+            value_bytes_max: VALUE_BYTES_MAX as u32,
+            frame_bytes_max: FRAME_BYTES_MAX as u32,
+        };
+        // Names are short, so it fits.
+        let _ = encode_frame(&welcome, &mut connection.outbox.buffer());
+        connection.outbox.flush();
+    }
+
+    fn request(&self, connection: &Connection, frame: Bytes) -> Result<(), Error> {
+        let request = Request::decode(frame).map_err(|error| malformed(&error))?;
+        let from = ClientHandle {
+            connection: connection.id,
+            request: request.id,
+        };
+        match request.body {
+            Some(Body::Command(command)) => match validate(&command) {
+                Ok(()) => self.inbox.push(Input::Client { from, command }),
+                Err(refusal) => {
+                    connection.append(&Response::refusal(request.id, refusal));
+                    return Ok(());
+                }
+            },
+            Some(Body::Status(_)) => self.inbox.push_status(from),
+            None => {
+                let refusal = bad("request.body is not set, a command or a status is required");
+                connection.append(&Response::refusal(request.id, refusal));
+                return Ok(());
+            }
+        }
+        connection.in_flight.set(connection.in_flight.get() + 1);
+        Ok(())
+    }
+}
+
+/// Reads more, when there is room for more work. False when the client left.
+async fn next_bytes(connection: &Connection, frames: &mut Frames) -> bool {
+    while connection.congested() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    // How a connection ends is nobody's concern but the client's.
+    frames.fill().await.unwrap_or(false)
+}
+
+fn bad(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::BadRequest, message)
+}
+
+fn malformed(error: &prost::DecodeError) -> Error {
+    bad(format!("malformed message: {error}"))
+}

@@ -1,0 +1,120 @@
+//! The writing half of a connection: a buffer that the driver fills and writes
+//! without waiting, and that the connection's own task drains when the socket
+//! takes no more.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Notify;
+
+/// A buffer that a burst made larger than this is given back.
+const KEPT_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    writer: OwnedWriteHalf,
+    buffer: RefCell<BytesMut>,
+    /// The socket was full when last tried.
+    blocked: Cell<bool>,
+    broken: Cell<bool>,
+    changed: Notify,
+}
+
+impl Outbox {
+    pub(super) fn new(writer: OwnedWriteHalf) -> Outbox {
+        Outbox {
+            writer,
+            buffer: RefCell::default(),
+            blocked: Cell::new(false),
+            broken: Cell::new(false),
+            changed: Notify::new(),
+        }
+    }
+
+    /// To append frames to. Not to be held across an await.
+    pub(super) fn buffer(&self) -> RefMut<'_, BytesMut> {
+        self.buffer.borrow_mut()
+    }
+
+    /// Bytes not yet taken by the socket.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.buffer.borrow().len()
+    }
+
+    /// Gives the connection up: its task ends.
+    pub(super) fn abandon(&self) {
+        self.broken.set(true);
+        self.changed.notify_one();
+    }
+
+    /// Writes what the socket takes now.
+    pub(super) fn flush(&self) {
+        if self.blocked.get() || self.broken.get() {
+            return;
+        }
+        self.write();
+        if self.blocked.get() || self.broken.get() {
+            self.changed.notify_one();
+        }
+    }
+
+    fn write(&self) {
+        let mut buffer = self.buffer.borrow_mut();
+        while buffer.has_remaining() {
+            match self.writer.try_write(&buffer) {
+                Ok(0) => return self.broken.set(true),
+                Ok(written) => buffer.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.blocked.set(true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.broken.set(true),
+            }
+        }
+        if buffer.capacity() > KEPT_BYTES {
+            *buffer = BytesMut::new();
+        }
+    }
+
+    /// Writes whatever a flush had to leave, for as long as the connection
+    /// lives. Returns when it is broken or given up.
+    pub(super) async fn drain(&self) {
+        while !self.broken.get() {
+            if !self.blocked.get() {
+                self.changed.notified().await;
+                continue;
+            }
+            tokio::select! {
+                ready = self.writer.writable() => match ready {
+                    Ok(()) => {
+                        self.blocked.set(false);
+                        self.write();
+                    }
+                    Err(_) => self.broken.set(true),
+                },
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    /// Drains until nothing is left to write, or the connection is broken.
+    pub(super) async fn emptied(&self) {
+        self.flush();
+        while self.pending_bytes() > 0 && !self.broken.get() {
+            if self.writer.writable().await.is_err() {
+                return;
+            }
+            self.blocked.set(false);
+            self.write();
+        }
+    }
+
+    /// Ends the stream of bytes, so that the other side reads to its end.
+    pub(super) fn shut(&self) {
+        let socket = self.writer.as_ref();
+        // A connection that is gone already needs no end.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+    }
+}

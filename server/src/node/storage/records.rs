@@ -1,0 +1,242 @@
+//! Records as keys and values, each value sealed with a checksum.
+
+use bytes::{Buf, Bytes};
+use rocksdb::{ColumnFamily, DB, WriteBatch};
+
+use crate::codec::{self, Position};
+use crate::replica::action::{Checkpoint, Record};
+use crate::replica::message::LogId;
+
+/// Bytes of the checksum after each value.
+const SEAL_BYTES: usize = 4;
+
+/// The column families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    /// Slot -> accepted commands. Executed ones stay: a laggard may want them.
+    Log,
+    /// Slot -> accepted configuration.
+    Configs,
+    /// Key -> value.
+    State,
+    /// Client -> session.
+    Sessions,
+    /// See [`meta`].
+    Meta,
+}
+
+impl Column {
+    pub(super) const ALL: [Column; 5] = [
+        Column::Log,
+        Column::Configs,
+        Column::State,
+        Column::Sessions,
+        Column::Meta,
+    ];
+
+    pub(super) fn of(log: LogId) -> Column {
+        match log {
+            LogId::Commands => Column::Log,
+            LogId::Configs => Column::Configs,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Column::Log => "log",
+            Column::Configs => "configs",
+            Column::State => "state",
+            Column::Sessions => "sessions",
+            Column::Meta => "meta",
+        }
+    }
+
+    pub(super) fn handle(self, db: &DB) -> &ColumnFamily {
+        db.cf_handle(self.name())
+            .expect("every column family is opened with the database")
+    }
+
+    /// A key as an operator may read it.
+    pub(super) fn readable(self, key: &[u8]) -> String {
+        match (self, <[u8; 8]>::try_from(key)) {
+            (Column::Log | Column::Configs | Column::Sessions, Ok(number)) => {
+                u64::from_be_bytes(number).to_string()
+            }
+            _ => key.escape_ascii().to_string(),
+        }
+    }
+}
+
+/// Keys of the column family `meta`.
+pub(super) mod meta {
+    use leases::{Ballot, ReplicaId};
+
+    use crate::replica::message::LogId;
+
+    pub(in super::super) const IDENTITY: &[u8] = b"identity";
+    pub(in super::super) const INCARNATION: &[u8] = b"incarnation";
+    pub(in super::super) const POSITION: &[u8] = b"position";
+    pub(in super::super) const PROMISED: &[u8] = b"promised";
+    pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
+    /// Followed by the log and the ballot, so that ballots are in order.
+    pub(in super::super) const LOG_START: &[u8] = b"start/";
+
+    pub(super) fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
+        let mut key = LOG_START.to_vec();
+        key.push(match log {
+            LogId::Commands => b'c',
+            LogId::Configs => b'g',
+        });
+        key.extend(ballot.round.to_be_bytes());
+        key.push(ballot.replica.0);
+        key
+    }
+
+    pub(in super::super) fn parse_log_start(key: &[u8]) -> Option<(LogId, Ballot)> {
+        let (log, rest) = key.strip_prefix(LOG_START)?.split_first()?;
+        let (round, replica) = rest.split_first_chunk::<8>()?;
+        let log = match log {
+            b'c' => LogId::Commands,
+            b'g' => LogId::Configs,
+            _ => return None,
+        };
+        let &[replica] = replica else { return None };
+        let ballot = Ballot {
+            round: u64::from_be_bytes(*round),
+            replica: ReplicaId(replica),
+        };
+        (replica < 64).then_some((log, ballot))
+    }
+}
+
+/// Covers the place as well as the value: a value in the wrong place is damage.
+fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(column.name().as_bytes());
+    hasher.update(&(key.len() as u32).to_be_bytes());
+    hasher.update(key);
+    hasher.update(value);
+    hasher.finalize().to_be_bytes()
+}
+
+/// Takes the seal off.
+pub(super) fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'static str> {
+    let Some(length) = sealed.len().checked_sub(SEAL_BYTES) else {
+        return Err("too short for a checksum");
+    };
+    let value = sealed.split_to(length);
+    if sealed.chunk() != checksum(column, key, &value) {
+        return Err("its checksum does not match");
+    }
+    Ok(value)
+}
+
+/// Puts a value under a seal.
+pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
+    let mut sealed = Vec::with_capacity(value.len() + SEAL_BYTES);
+    sealed.extend(value);
+    sealed.extend(checksum(column, key, value));
+    batch.put_cf(column.handle(db), key, sealed);
+}
+
+/// Appends all records to a batch, in order.
+pub(super) fn append(db: &DB, records: &[Record], batch: &mut WriteBatch) {
+    let mut appender = Appender {
+        db,
+        batch,
+        scratch: Vec::new(),
+    };
+    records.iter().for_each(|record| appender.record(record));
+}
+
+struct Appender<'a> {
+    db: &'a DB,
+    batch: &'a mut WriteBatch,
+    scratch: Vec<u8>,
+}
+
+impl Appender<'_> {
+    fn put(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
+        self.scratch.clear();
+        encode(&mut self.scratch);
+        let seal = checksum(column, key, &self.scratch);
+        self.scratch.extend(seal);
+        self.batch
+            .put_cf(column.handle(self.db), key, &self.scratch);
+    }
+
+    fn delete(&mut self, column: Column, key: &[u8]) {
+        self.batch.delete_cf(column.handle(self.db), key);
+    }
+
+    fn record(&mut self, record: &Record) {
+        match record {
+            Record::Promised(ballot) => {
+                self.put(Column::Meta, meta::PROMISED, |out| {
+                    codec::encode_ballot(*ballot, out);
+                });
+            }
+            Record::Accepted {
+                log,
+                slot,
+                ballot,
+                value,
+            } => self.put(Column::of(*log), &slot.0.to_be_bytes(), |out| {
+                codec::encode_entry(*ballot, value, out);
+            }),
+            Record::Erased { log, slot } => self.delete(Column::of(*log), &slot.0.to_be_bytes()),
+            Record::LogStart { log, ballot, slot } => {
+                let key = meta::log_start(*log, *ballot);
+                self.put(Column::Meta, &key, |out| out.extend(slot.0.to_be_bytes()));
+            }
+            Record::ForgetLogStarts { log, below } => {
+                let from = meta::log_start(*log, leases::Ballot::ZERO);
+                let to = meta::log_start(*log, *below);
+                let meta = Column::Meta.handle(self.db);
+                self.batch.delete_range_cf(meta, from, to);
+            }
+            Record::RestartWait(wait) => {
+                let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+                self.put(Column::Meta, meta::RESTART_WAIT, |out| {
+                    out.extend(ns.to_be_bytes());
+                });
+            }
+            Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+        }
+    }
+
+    fn checkpoint(&mut self, checkpoint: &Checkpoint) {
+        for (key, stored) in &checkpoint.entries {
+            match stored {
+                Some(stored) => self.put(Column::State, key, |out| {
+                    codec::encode_stored(stored, out);
+                }),
+                None => self.delete(Column::State, key),
+            }
+        }
+        for (client, session) in &checkpoint.sessions {
+            let key = client.to_be_bytes();
+            match session {
+                Some(session) => self.put(Column::Sessions, &key, |out| {
+                    codec::encode_session(session, out);
+                }),
+                None => self.delete(Column::Sessions, &key),
+            }
+        }
+        let position = Position {
+            executed: checkpoint.executed,
+            config: checkpoint.config,
+            log_time_ms: checkpoint.log_time_ms,
+        };
+        self.put(Column::Meta, meta::POSITION, |out| {
+            codec::encode_position(&position, out);
+        });
+    }
+}
+
+/// Whether an error of the store means that there is no room. One met while
+/// syncing is not meant: it leaves in doubt what was written before.
+pub(super) fn is_full(message: &str) -> bool {
+    let full = message.contains("No space left") || message.contains("quota exceeded");
+    full && !message.contains("sync")
+}

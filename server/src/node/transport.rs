@@ -1,0 +1,318 @@
+//! What connects the replicas: one connection a direction.
+//!
+//! A replica writes only on connections it dialled and reads only from those it
+//! accepted, so each direction breaks and heals by itself. Messages may be lost
+//! and the core asks again, so nothing is kept for a peer that is not connected,
+//! and what a stalled peer does not take is dropped past a bound.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use client::wire::{FrameError, encode_frame};
+use leases::{Incarnation, ReplicaId};
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::frames::Frames;
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+use crate::codec::{self, proto};
+use crate::replica::input::Input;
+use crate::replica::message::Envelope;
+
+/// "LHP" and the protocol's version.
+const MAGIC: u32 = 0x4C48_5001;
+/// Bytes asked of a peer's socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// What may wait for a peer that takes nothing.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Unacknowledged for so long, a connection is given up: TCP alone would wait
+/// longer after an outage the longer the outage was.
+const STALLED_AFTER_MS: u32 = 5_000;
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// A member of the cluster, as this replica reaches it.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    /// `host:port` to dial.
+    pub(super) address: String,
+}
+
+/// This replica's view of all others.
+#[derive(Debug)]
+pub(super) struct Peers {
+    cluster: String,
+    me: ReplicaId,
+    members: Vec<Member>,
+    links: Vec<Link>,
+    inbox: Rc<Inbox>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    connected: RefCell<Option<Rc<Outbox>>>,
+    dirty: Cell<bool>,
+    /// Messages dropped since the link was last idle.
+    dropped: Cell<u64>,
+    /// The newest run of the peer that was heard of.
+    incarnation: Cell<Incarnation>,
+}
+
+impl Peers {
+    pub(super) fn new(
+        cluster: &str,
+        me: ReplicaId,
+        members: Vec<Member>,
+        inbox: Rc<Inbox>,
+    ) -> Peers {
+        Peers {
+            cluster: cluster.to_owned(),
+            me,
+            links: members.iter().map(|_| Link::default()).collect(),
+            members,
+            inbox,
+        }
+    }
+
+    /// The newest run of `peer` that was heard of; 0 if none.
+    pub(super) fn incarnation(&self, peer: ReplicaId) -> Incarnation {
+        self.links[peer.index()].incarnation.get()
+    }
+
+    /// Appends a message; [`Peers::flush`] sends it.
+    pub(super) fn send(&self, to: ReplicaId, envelope: Envelope) {
+        let link = &self.links[to.index()];
+        let connected = link.connected.borrow();
+        let Some(outbox) = connected.as_ref() else {
+            return;
+        };
+        if outbox.pending_bytes() > QUEUE_BYTES_MAX {
+            if link.dropped.replace(link.dropped.get() + 1) == 0 {
+                let peer = &self.members[to.index()].name;
+                tracing::warn!(peer, "takes no messages; what is new is dropped");
+            }
+            return;
+        }
+        link.dropped.set(0);
+        if let Err(error) = codec::encode_envelope(envelope, &mut outbox.buffer()) {
+            let peer = &self.members[to.index()].name;
+            tracing::error!(peer, %error, "cannot be sent");
+        }
+        link.dirty.set(true);
+    }
+
+    /// Writes all messages appended, once per peer.
+    pub(super) fn flush(&self) {
+        for link in &self.links {
+            if link.dirty.replace(false)
+                && let Some(outbox) = link.connected.borrow().as_ref()
+            {
+                outbox.flush();
+            }
+        }
+    }
+
+    /// Keeps a connection to `peer`, for as long as it is polled.
+    pub(super) async fn dial(self: Rc<Self>, peer: ReplicaId) {
+        let Member { name, address } = &self.members[peer.index()];
+        let mut backoff = BACKOFF_MIN;
+        let mut last_problem = String::new();
+        loop {
+            let started = Instant::now();
+            let problem = self.converse(peer).await;
+            if problem != last_problem {
+                tracing::info!(peer = name, address, problem, "not connected");
+                last_problem = problem;
+            }
+            if started.elapsed() > BACKOFF_MAX {
+                backoff = BACKOFF_MIN;
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// Dials and stays connected. Returns why it no longer is.
+    async fn converse(&self, peer: ReplicaId) -> String {
+        let address = &self.members[peer.index()].address;
+        let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address));
+        let stream = match connecting.await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "no answer".to_owned(),
+        };
+        if let Err(error) = prepare(&stream) {
+            return error.to_string();
+        }
+        let (reader, writer) = stream.into_split();
+        let outbox = Rc::new(Outbox::new(writer));
+        // Names are short, so it fits.
+        let _ = encode_frame(&self.hello(peer), &mut outbox.buffer());
+        outbox.flush();
+        let link = &self.links[peer.index()];
+        link.connected.replace(Some(outbox.clone()));
+        let ended = tokio::select! {
+            problem = self.listen_to_dialled(peer, Frames::new(reader, 1 << 10)) => problem,
+            () = outbox.drain() => "the connection broke".to_owned(),
+        };
+        link.connected.replace(None);
+        ended
+    }
+
+    /// Nothing but a greeting is ever said on a connection by who accepted it.
+    async fn listen_to_dialled(&self, peer: ReplicaId, mut frames: Frames) -> String {
+        loop {
+            let greeting = match frames.wait().await {
+                Ok(Some(frame)) => proto::Greeting::decode(frame),
+                Ok(None) => return "closed by the peer".to_owned(),
+                Err(error) => return error.to_string(),
+            };
+            match greeting {
+                Ok(proto::Greeting { refusal }) if refusal.is_empty() => {
+                    let Member { name, address } = &self.members[peer.index()];
+                    tracing::info!(peer = name, address, "connected");
+                }
+                Ok(proto::Greeting { refusal }) => return format!("refused: {refusal}"),
+                Err(error) => return format!("malformed greeting: {error}"),
+            }
+        }
+    }
+
+    fn hello(&self, to: ReplicaId) -> proto::Hello {
+        proto::Hello {
+            magic: MAGIC,
+            cluster: self.cluster.clone(),
+            members: self.members.len() as u32,
+            from: self.me.0.into(),
+            from_name: self.members[self.me.index()].name.clone(),
+            to: to.0.into(),
+            to_name: self.members[to.index()].name.clone(),
+        }
+    }
+
+    /// Takes connections of peers for as long as it is polled.
+    pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, address)) => {
+                    tokio::task::spawn_local(self.clone().serve(stream, address));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a peer's connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr) {
+        if let Err(error) = prepare(&stream) {
+            tracing::info!(%address, %error, "a peer's connection broke");
+            return;
+        }
+        let (reader, writer) = stream.into_split();
+        let outbox = Outbox::new(writer);
+        let mut frames = Frames::new(reader, READ_BYTES);
+        let outcome = match self.greet(&mut frames, &outbox).await {
+            Ok(from) => self.listen(from, &mut frames).await,
+            Err(problem) => Err(problem),
+        };
+        // What came before the end counts.
+        self.inbox.ring();
+        if let Err(problem) = outcome {
+            tracing::warn!(%address, problem, "a peer's connection is closed");
+        }
+    }
+
+    /// Who is there; or why it is not let in, which it is told as well.
+    async fn greet(&self, frames: &mut Frames, outbox: &Outbox) -> Result<ReplicaId, String> {
+        let checked = match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
+            Ok(Ok(Some(frame))) => match proto::Hello::decode(frame) {
+                Ok(hello) => self.check(&hello),
+                Err(error) => Err(format!("malformed hello: {error}")),
+            },
+            Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no hello came".to_owned()),
+        };
+        let refusal = checked.as_ref().err().cloned().unwrap_or_default();
+        // A refusal quotes a hello, which may be as long as a frame.
+        let refusal = refusal.chars().take(1000).collect();
+        let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
+        outbox.flush();
+        checked
+    }
+
+    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, String> {
+        let expected = |what: &str, found: String, wanted: String| {
+            if found == wanted {
+                return Ok(());
+            }
+            Err(format!(
+                "hello.{what} is {found:?}, expected was {wanted:?}; \
+                 compare the configurations of both replicas"
+            ))
+        };
+        expected(
+            "magic",
+            format!("{:#010x}", hello.magic),
+            format!("{MAGIC:#010x}"),
+        )?;
+        expected("cluster", hello.cluster.clone(), self.cluster.clone())?;
+        let members = self.members.len().to_string();
+        expected("members", hello.members.to_string(), members)?;
+        let name = |id: u32| {
+            let member = usize::try_from(id).ok().and_then(|id| self.members.get(id));
+            member.map(|member| member.name.clone())
+        };
+        let mine = self.members[self.me.index()].name.clone();
+        expected("to_name", hello.to_name.clone(), mine)?;
+        expected("to", hello.to.to_string(), self.me.0.to_string())?;
+        let Some(from_name) = name(hello.from) else {
+            return Err(format!("hello.from is {}, no such replica", hello.from));
+        };
+        expected("from_name", hello.from_name.clone(), from_name)?;
+        let from = ReplicaId(hello.from as u8);
+        if from == self.me {
+            return Err("hello.from is this replica itself".to_owned());
+        }
+        Ok(from)
+    }
+
+    /// Hands on what a peer says, all that arrived together at once.
+    async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
+        loop {
+            while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
+                let envelope = codec::decode_envelope(frame).map_err(|error| error.to_string())?;
+                if envelope.from != from {
+                    return Err(format!("{from:?} speaks for {:?}", envelope.from));
+                }
+                self.heard(from, envelope.from_incarnation);
+                self.inbox.push(Input::Peer(envelope));
+            }
+            self.inbox.ring();
+            match frames.fill().await.map_err(FrameError::from) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn heard(&self, from: ReplicaId, incarnation: Incarnation) {
+        let known = &self.links[from.index()].incarnation;
+        known.set(known.get().max(incarnation));
+    }
+}
+
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
+    Ok(())
+}

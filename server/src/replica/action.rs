@@ -1,0 +1,205 @@
+//! Everything a replica asks of the world around it, performed in order.
+//!
+//! What must follow a durable write is not here before its `Input::Persisted`
+//! has come: the shell may perform sends at once.
+
+use std::time::Duration;
+
+use client::wire::{Outcome, Path, Version};
+use leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
+
+use super::input::{Again, ReadFrom};
+use super::message::{Envelope, LogId, Value};
+
+/// A request of a client, as the shell names it: connection and request id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientHandle {
+    /// Never used again for another connection of this process.
+    pub connection: u64,
+    /// The client's id for the request.
+    pub request: u64,
+}
+
+/// Numbers the persists of a run, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Sequence(pub u64);
+
+/// An effect.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Send to a peer; may be lost.
+    Send {
+        /// To whom.
+        to: ReplicaId,
+        /// What.
+        envelope: Envelope,
+    },
+    /// Make all records durable, in order and as one, then return
+    /// `Input::Persisted`. Several may be made durable together.
+    Persist {
+        /// To return.
+        sequence: Sequence,
+        /// What.
+        records: Vec<Record>,
+    },
+    /// Answer a client.
+    Reply {
+        /// Whom.
+        to: ClientHandle,
+        /// How it was served.
+        path: Path,
+        /// With what.
+        outcome: Outcome,
+    },
+    /// Answer a read made under leases: only if the clock, sampled after the
+    /// step, is before `until`; else return `Input::FenceMissed`.
+    FencedReply {
+        /// Whom.
+        to: ReadFrom,
+        /// How it was served.
+        path: Path,
+        /// With what.
+        outcome: Outcome,
+        /// When the permit ends.
+        until: Time,
+        /// To return in `Input::FenceMissed`.
+        again: Again,
+    },
+    /// Read committed entries that the core no longer keeps in memory, up to a
+    /// frame's worth, and return `Input::LogRead`.
+    ReadLog {
+        /// Which log.
+        log: LogId,
+        /// For whom: returned as it is.
+        to: ReplicaId,
+        /// First slot.
+        from: Slot,
+        /// Last slot.
+        last: Slot,
+    },
+    /// Something an operator may want to know.
+    Event(Event),
+}
+
+/// One durable fact. A restart finds the newest of each kind.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// Nothing is accepted below this ballot.
+    Promised(Ballot),
+    /// An accepted entry; replaces an earlier one in the slot.
+    Accepted {
+        /// Which log.
+        log: LogId,
+        /// Which slot.
+        slot: Slot,
+        /// At which ballot.
+        ballot: Ballot,
+        /// What.
+        value: Value,
+    },
+    /// The entry in this slot is dead: a later ballot began below it.
+    Erased {
+        /// Which log.
+        log: LogId,
+        /// Which slot.
+        slot: Slot,
+    },
+    /// Where a ballot began.
+    LogStart {
+        /// Which log.
+        log: LogId,
+        /// The ballot.
+        ballot: Ballot,
+        /// Its opening no-op.
+        slot: Slot,
+    },
+    /// Forget where ballots below this one began.
+    ForgetLogStarts {
+        /// Which log.
+        log: LogId,
+        /// The first ballot to keep.
+        below: Ballot,
+    },
+    /// The longest restart wait of any parameters promised under.
+    RestartWait(Duration),
+    /// The state changed: applied index and data as one.
+    Checkpoint(Checkpoint),
+}
+
+/// What changed in the state since the last checkpoint.
+#[derive(Clone, Debug, Default)]
+pub struct Checkpoint {
+    /// Commands executed.
+    pub executed: Slot,
+    /// Configurations executed.
+    pub config: ConfigId,
+    /// Log time at `executed`, in ms.
+    pub log_time_ms: u64,
+    /// Keys written (`Some`) or deleted (`None`), each once.
+    pub entries: Vec<(Key, Option<Stored>)>,
+    /// Sessions changed (`Some`) or expired (`None`), each once.
+    pub sessions: Vec<(u64, Option<SessionImage>)>,
+}
+
+/// A value as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// The value.
+    pub value: bytes::Bytes,
+    /// Who wrote it.
+    pub version: Version,
+    /// Who created the key.
+    pub created: Version,
+}
+
+/// A session as it is stored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionImage {
+    /// Every sequence below has been acknowledged by the client.
+    pub acked_below: u64,
+    /// Log time of its last command, in ms.
+    pub active_ms: u64,
+    /// Results not yet acknowledged, rising by sequence.
+    pub results: Vec<(u64, Outcome)>,
+}
+
+/// What a restart finds on disk.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// This run's incarnation, durable already. At least 1.
+    pub incarnation: leases::Incarnation,
+    /// The promised ballot.
+    pub promised: Ballot,
+    /// Accepted commands above the checkpoint, and all accepted configurations.
+    pub accepted: Vec<super::message::Reported>,
+    /// Where ballots began.
+    pub log_starts: Vec<(LogId, Ballot, Slot)>,
+    /// The longest restart wait; `None` on the first start ever.
+    pub restart_wait: Option<Duration>,
+    /// The whole state, as one checkpoint.
+    pub state: Checkpoint,
+}
+
+/// Something an operator may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This replica asks to lead.
+    Campaigning(Ballot),
+    /// This replica leads.
+    Leading(Ballot),
+    /// Another replica leads.
+    Following(Ballot),
+    /// A configuration is known here.
+    Configured {
+        /// Which.
+        id: ConfigId,
+        /// Keys it changed.
+        keys: usize,
+        /// Its strategy.
+        strategy: &'static str,
+        /// Its excluded replicas.
+        excluded: ReplicaSet,
+    },
+    /// The wait for forgotten grants is over.
+    RestartWaitOver,
+}

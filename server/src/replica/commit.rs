@@ -1,0 +1,138 @@
+//! The commit rule: one pure function, used by the leader and by every origin.
+
+use leases::{Ballot, ReplicaId, ReplicaSet, majority};
+use smallvec::SmallVec;
+
+/// The acceptances of one slot that are known here, at one ballot.
+#[derive(Clone, Debug, Default)]
+pub struct Votes {
+    ballot: Ballot,
+    accepted: ReplicaSet,
+    tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
+}
+
+impl Votes {
+    /// The ballot they are at.
+    pub fn ballot(&self) -> Ballot {
+        self.ballot
+    }
+
+    /// Who accepted.
+    pub fn accepted(&self) -> ReplicaSet {
+        self.accepted
+    }
+
+    /// Everyone that some acceptor demands to be notified and that has not accepted.
+    pub fn missing(&self) -> ReplicaSet {
+        let demanded = self
+            .tags
+            .iter()
+            .fold(ReplicaSet::EMPTY, |all, (_, tag)| all.union(*tag));
+        demanded.minus(self.accepted)
+    }
+
+    /// Counts an acceptance of `replica` at `ballot`. Votes at a lower ballot
+    /// are superseded; of two tags of one acceptor any may be used, so the one
+    /// that demands less is kept.
+    pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
+        if ballot < self.ballot {
+            return;
+        }
+        if ballot > self.ballot {
+            *self = Votes {
+                ballot,
+                ..Votes::default()
+            };
+        }
+        self.accepted.insert(replica);
+        match self.tags.iter_mut().find(|(who, _)| *who == replica) {
+            Some((_, known)) if tag.len() < known.len() => *known = tag,
+            Some(_) => {}
+            None => self.tags.push((replica, tag)),
+        }
+    }
+
+    /// Whether these acceptances commit the slot among `n` replicas.
+    pub fn commit(&self, n: usize) -> bool {
+        committed(n, self.accepted, &self.tags)
+    }
+}
+
+/// The rule: with A the replicas that accepted at one ballot, the slot is
+/// committed iff a majority M, a subset of A, exists whose every tag is a subset
+/// of A (§3.2, condition 2: an acceptance counts only when everyone it demands
+/// has been notified). The members of A with a satisfied tag are the largest such M.
+pub fn committed(n: usize, accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> bool {
+    let satisfied = tags
+        .iter()
+        .filter(|(replica, tag)| accepted.contains(*replica) && tag.is_subset(accepted));
+    satisfied.count() >= majority(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const B: Ballot = Ballot {
+        round: 1,
+        replica: ReplicaId(1),
+    };
+
+    fn votes(list: &[(u8, &[u8])]) -> Votes {
+        let mut votes = Votes::default();
+        for (replica, tag) in list {
+            votes.add(
+                ReplicaId(*replica),
+                B,
+                tag.iter().copied().map(ReplicaId).collect(),
+            );
+        }
+        votes
+    }
+
+    #[test]
+    fn a_plain_majority_commits_when_nobody_holds_the_keys() {
+        assert!(!votes(&[(0, &[]), (1, &[])]).commit(5));
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[])]).commit(5));
+    }
+
+    #[test]
+    fn an_acceptance_waits_for_everyone_it_demands() {
+        // Holder 4 has not accepted, and acceptor 2 has promised it.
+        let list: &[(u8, &[u8])] = &[(0, &[]), (1, &[]), (2, &[4])];
+        assert!(!votes(list).commit(5));
+        assert_eq!(votes(list).missing(), ReplicaSet::one(ReplicaId(4)));
+        // A third acceptor without that promise makes a majority without it.
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).commit(5));
+        // So does the holder itself.
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).commit(5));
+    }
+
+    #[test]
+    fn even_clusters_need_more_than_half() {
+        assert!(!votes(&[(0, &[]), (1, &[])]).commit(4));
+        assert!(votes(&[(0, &[]), (1, &[]), (3, &[])]).commit(4));
+    }
+
+    #[test]
+    fn votes_of_another_ballot_do_not_mix() {
+        let mut mixed = votes(&[(0, &[]), (1, &[])]);
+        let higher = Ballot {
+            round: 2,
+            replica: ReplicaId(0),
+        };
+        mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY);
+        assert!(!mixed.commit(3));
+        mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY);
+        assert_eq!(mixed.accepted(), ReplicaSet::one(ReplicaId(2)));
+    }
+
+    #[test]
+    fn a_lapsed_grant_needs_one_new_tag_and_no_more() {
+        let mut v = votes(&[(0, &[]), (1, &[]), (2, &[4])]);
+        v.add(ReplicaId(2), B, ReplicaSet::EMPTY);
+        assert!(v.commit(5));
+        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)));
+        assert!(v.commit(5), "a reordered older tag changes nothing");
+    }
+}

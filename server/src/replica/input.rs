@@ -1,0 +1,62 @@
+//! Everything that can happen to a replica.
+
+use client::wire::Command;
+use leases::{Key, Slot};
+
+use super::action::{ClientHandle, Sequence};
+use super::message::{Envelope, LogId, Value};
+
+/// One thing that happened. `now` of a step is sampled after its input arrived.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client asks. The command has been validated (`client::wire::validate`).
+    Client {
+        /// Who to answer.
+        from: ClientHandle,
+        /// What.
+        command: Command,
+    },
+    /// A reply's fence had passed when the clock was sampled: read again.
+    FenceMissed {
+        /// Who to answer.
+        from: ReadFrom,
+        /// What to read, as the reply said.
+        again: Again,
+    },
+    /// A peer says something.
+    Peer(Envelope),
+    /// Everything up to this `Action::Persist` is durable.
+    Persisted(Sequence),
+    /// The answer to `Action::ReadLog`: what the log on disk holds there.
+    LogRead {
+        /// Which log.
+        log: LogId,
+        /// For whom, as asked.
+        to: leases::ReplicaId,
+        /// Rising by slot.
+        entries: Vec<(Slot, Value)>,
+    },
+    /// The storage takes no writes for now (full, stalled), or takes them again.
+    /// An fsync error is not this: it stops the process.
+    StorageWritable(bool),
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// Who a read is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// A client of this replica.
+    Client(ClientHandle),
+    /// A peer that forwarded it.
+    Peer(leases::ReplicaId, super::message::RequestId),
+}
+
+/// What to read again when a fence was missed.
+#[derive(Clone, Debug)]
+pub enum Again {
+    /// One key.
+    Key(Key),
+    /// A client's read of several.
+    Command(Command),
+}

@@ -1,0 +1,258 @@
+//! The replicated state: keys, values and sessions, and how a command changes them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use bytes::Bytes;
+use client::wire::command::Op;
+use client::wire::{Command, Entry, ErrorCode, Field, Outcome, Record as Fields, Version};
+use foldhash::fast::FixedState;
+use leases::{Key, Slot};
+use prost::Message as _;
+
+use super::action::{Checkpoint, Stored};
+use super::session::{Admission, Sessions};
+
+/// The state after executing a prefix of the log.
+#[derive(Clone, Debug, Default)]
+pub struct Kv {
+    map: HashMap<Key, Stored, FixedState>,
+    ordered: BTreeSet<Key>,
+    /// Sessions of clients.
+    pub sessions: Sessions,
+    /// Log time of the last command, in ms; never falls.
+    pub log_time_ms: u64,
+    dirty: HashSet<Key, FixedState>,
+}
+
+impl Kv {
+    /// The empty state.
+    pub fn new(session_ttl_ms: u64) -> Kv {
+        Kv {
+            sessions: Sessions::new(session_ttl_ms),
+            ..Kv::default()
+        }
+    }
+
+    /// Puts a stored state back.
+    pub fn restore(session_ttl_ms: u64, image: Checkpoint) -> Kv {
+        let mut kv = Kv::new(session_ttl_ms);
+        kv.log_time_ms = image.log_time_ms;
+        for (key, stored) in image.entries {
+            if let Some(stored) = stored {
+                kv.ordered.insert(key.clone());
+                kv.map.insert(key, stored);
+            }
+        }
+        for (client, session) in image.sessions {
+            if let Some(session) = session {
+                kv.sessions.restore(client, session);
+            }
+        }
+        kv
+    }
+
+    /// What is stored under `key`.
+    pub fn get(&self, key: &[u8]) -> Option<&Stored> {
+        self.map.get(key)
+    }
+
+    /// The answer to a read of `key`.
+    pub fn read(&self, key: &[u8]) -> Outcome {
+        self.get(key).map_or_else(Outcome::missing, |stored| {
+            Outcome::value(stored.value.clone(), stored.version)
+        })
+    }
+
+    /// The answers to a read of several keys; absent ones are left out.
+    pub fn read_many(&self, keys: &[Key]) -> Outcome {
+        let entry = |key: &Key| self.get(key).map(|stored| entry(key, stored));
+        Outcome::entries(keys.iter().filter_map(entry).collect())
+    }
+
+    /// Up to `limit` entries of `from..to` (`to` empty: no end), in key order.
+    pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Outcome {
+        let keys = self.ordered.range::<Key, _>(from.clone()..);
+        let within = keys
+            .take_while(|key| to.is_empty() || *key < to)
+            .take(limit);
+        let entry = |key: &Key| self.get(key).map(|stored| entry(key, stored));
+        Outcome::entries(within.filter_map(entry).collect())
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Begins the execution of a batch with this log time.
+    pub fn begin(&mut self, log_time_ms: u64) {
+        self.log_time_ms = self.log_time_ms.max(log_time_ms);
+        self.sessions.expire(self.log_time_ms);
+    }
+
+    /// Executes one command, once: a repeated sequence gets its first result.
+    pub fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
+        if !command.is_write() {
+            return self.query(command);
+        }
+        let (client, sequence) = (command.client, command.sequence);
+        match self.sessions.admit(client, sequence, command.acked_below) {
+            Admission::Done(outcome) => return outcome,
+            Admission::Refused => return refused(),
+            Admission::Fresh => {}
+        }
+        let version = Version {
+            slot: slot.0,
+            index: index as u32,
+        };
+        let outcome = self.write(version, command);
+        let now = self.log_time_ms;
+        self.sessions
+            .record(client, sequence, command.acked_below, now, outcome.clone());
+        outcome
+    }
+
+    fn query(&self, command: &Command) -> Outcome {
+        match &command.op {
+            Some(Op::Get(get)) => self.read(&get.key),
+            Some(Op::MultiGet(multi)) => self.read_many(&multi.keys),
+            Some(Op::Scan(scan)) => self.scan(&scan.from, &scan.to, scan.limit as usize),
+            _ => Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
+        }
+    }
+
+    fn write(&mut self, version: Version, command: &Command) -> Outcome {
+        match &command.op {
+            Some(Op::Put(put)) => self.put(&put.key, &put.value, version),
+            Some(Op::Delete(delete)) => self.delete(&delete.key),
+            Some(Op::Cas(cas)) => {
+                let actual = self.get(&cas.key).map(|stored| stored.version);
+                if actual != cas.expected {
+                    return Outcome::mismatch(actual);
+                }
+                self.put(&cas.key, &cas.value, version);
+            }
+            Some(Op::PutFields(put)) => {
+                let old = self.get(&put.key).map(|stored| stored.value.clone());
+                match merge(old, &put.fields) {
+                    Some(merged) => self.put(&put.key, &merged, version),
+                    None => return not_a_record(),
+                }
+            }
+            Some(Op::MultiPut(multi)) => {
+                for entry in &multi.entries {
+                    self.put(&entry.key, &entry.value, version);
+                }
+            }
+            _ => return Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
+        }
+        Outcome::written(version)
+    }
+
+    /// Keys and values are slices of whole frames; the state keeps their bytes alone.
+    fn put(&mut self, key: &[u8], value: &[u8], version: Version) {
+        let value = Bytes::copy_from_slice(value);
+        if let Some(stored) = self.map.get_mut(key) {
+            stored.value = value;
+            stored.version = version;
+        } else {
+            let key = Key::copy_from_slice(key);
+            self.ordered.insert(key.clone());
+            self.map.insert(
+                key,
+                Stored {
+                    value,
+                    version,
+                    created: version,
+                },
+            );
+        }
+        self.touch(key);
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        if self.map.remove(key).is_some() {
+            self.ordered.remove(key);
+        }
+        self.touch(key);
+    }
+
+    fn touch(&mut self, key: &[u8]) {
+        if !self.dirty.contains(key) {
+            let key = match self.map.get_key_value(key) {
+                Some((owned, _)) => owned.clone(),
+                None => Key::copy_from_slice(key),
+            };
+            self.dirty.insert(key);
+        }
+    }
+
+    /// What changed since the last call, in key order.
+    pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
+        let mut keys: Vec<Key> = self.dirty.drain().collect();
+        keys.sort_unstable();
+        let stored = |key: Key| {
+            let stored = self.map.get(&key).cloned();
+            (key, stored)
+        };
+        keys.into_iter().map(stored).collect()
+    }
+
+    /// A digest of keys, values and versions: equal at equal slots on all replicas.
+    pub fn digest(&self) -> u64 {
+        use std::hash::{BuildHasher, Hash, Hasher};
+        let mut hasher = FixedState::default().build_hasher();
+        for key in &self.ordered {
+            key.hash(&mut hasher);
+            if let Some(stored) = self.get(key) {
+                stored.value.hash(&mut hasher);
+                (stored.version.slot, stored.version.index).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+}
+
+fn entry(key: &Key, stored: &Stored) -> Entry {
+    Entry {
+        key: key.clone(),
+        value: stored.value.clone(),
+        version: Some(stored.version),
+    }
+}
+
+/// `old` with `fields` put over it; `None` if `old` is no record.
+fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
+    let mut record = match old {
+        Some(bytes) => Fields::decode(bytes).ok()?,
+        None => Fields::default(),
+    };
+    for field in fields {
+        match record
+            .fields
+            .iter_mut()
+            .find(|known| known.name == field.name)
+        {
+            Some(known) => known.value = field.value.clone(),
+            None => record.fields.push(field.clone()),
+        }
+    }
+    let encoded = record.encode_to_vec();
+    (encoded.len() <= client::wire::VALUE_BYTES_MAX).then_some(encoded)
+}
+
+fn refused() -> Outcome {
+    Outcome::error(
+        ErrorCode::SessionExpired,
+        "the session has expired or has acknowledged this sequence: the command was not \
+         executed and never will be; open a new session",
+    )
+}
+
+fn not_a_record() -> Outcome {
+    Outcome::error(
+        ErrorCode::NotARecord,
+        "put_fields: the value stored under the key is not a record, or the merged record \
+         would exceed the longest value; write it whole with put",
+    )
+}

@@ -1,0 +1,465 @@
+//! The learner: commits, executes in slot order, and answers this replica's clients.
+
+use std::collections::{BTreeSet, HashMap};
+
+use client::wire::command::Op;
+use client::wire::{Command, Outcome, Path, Version};
+use foldhash::fast::FixedState;
+use leases::{Ballot, ConfigChange, ConfigId, ReplicaId, Slot, Time};
+
+use super::action::{Action, ClientHandle, Event};
+use super::log::{Accepted, weigh};
+use super::message::{LogId, LogNews, Message, Proposed, RequestId, Value};
+use super::{Replica, Role};
+
+/// How far above the executed slots a leader's news is believed at once.
+const NEWS_MAX: u64 = 1 << 20;
+
+/// A command of one of this replica's clients that has not been answered.
+#[derive(Clone, Debug)]
+pub(super) struct PendingCommand {
+    from: ClientHandle,
+    command: Command,
+    request: RequestId,
+    sent: Time,
+    attempts: u32,
+}
+
+/// Commands without an answer. Writes are known by their session, for a retry
+/// may have come another way; reads in the log by their attempt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pending {
+    writes: HashMap<(u64, u64), PendingCommand, FixedState>,
+    reads: HashMap<RequestId, PendingCommand, FixedState>,
+    to_forward: Vec<(RequestId, Command)>,
+    /// Committed slots with a command that could not be answered at commit.
+    unanswered: BTreeSet<Slot>,
+}
+
+impl Pending {
+    /// Whether nothing waits.
+    pub(super) fn len(&self) -> usize {
+        self.writes.len() + self.reads.len()
+    }
+
+    /// The client that waits for this command. A write is the same whichever
+    /// origin brought it; an attempt's name means something only at its own.
+    fn take(&mut self, me: ReplicaId, proposed: &Proposed) -> Option<ClientHandle> {
+        let command = &proposed.command;
+        let pending = if command.is_write() {
+            self.writes.remove(&(command.client, command.sequence))
+        } else if proposed.origin == me {
+            self.reads.remove(&proposed.request)
+        } else {
+            None
+        };
+        pending.map(|pending| pending.from)
+    }
+}
+
+impl Replica {
+    pub(super) fn on_client(
+        &mut self,
+        now: Time,
+        from: ClientHandle,
+        command: Command,
+        out: &mut Vec<Action>,
+    ) {
+        if self.configs.strategy().wants_demand() {
+            let write = command.is_write();
+            for key in command.keys() {
+                if write {
+                    self.tally.write(key)
+                } else {
+                    self.tally.read(key)
+                }
+            }
+        }
+        match command.op {
+            Some(Op::Get(get)) => {
+                self.read(now, super::input::ReadFrom::Client(from), get.key, out)
+            }
+            Some(Op::MultiGet(_) | Op::Scan(_)) => {
+                if !self.read_many(now, from, &command, out) {
+                    self.counters.log_reads += 1;
+                    self.submit(now, from, command);
+                }
+            }
+            _ => self.submit_write(now, from, command, out),
+        }
+    }
+
+    fn submit_write(
+        &mut self,
+        now: Time,
+        from: ClientHandle,
+        command: Command,
+        out: &mut Vec<Action>,
+    ) {
+        use super::session::Admission;
+        let (client, sequence) = (command.client, command.sequence);
+        if self.kv.sessions.knows(client) {
+            if let Admission::Done(outcome) =
+                self.kv
+                    .sessions
+                    .admit(client, sequence, command.acked_below)
+            {
+                return out.push(Action::Reply {
+                    to: from,
+                    path: Path::Log,
+                    outcome,
+                });
+            }
+        }
+        if let Some(pending) = self.pending.writes.get_mut(&(client, sequence)) {
+            pending.from = from; // the client asks again, perhaps on a new connection
+            return;
+        }
+        self.submit(now, from, command);
+    }
+
+    fn submit(&mut self, now: Time, from: ClientHandle, command: Command) {
+        let request = self.new_request();
+        let pending = PendingCommand {
+            from,
+            command: command.clone(),
+            request,
+            sent: now,
+            attempts: 1,
+        };
+        if command.is_write() {
+            self.pending
+                .writes
+                .insert((command.client, command.sequence), pending);
+        } else {
+            self.pending.reads.insert(request, pending);
+        }
+        self.pending.to_forward.push((request, command));
+    }
+
+    /// Sends what clients asked since the last group to the leader.
+    pub(super) fn flush_forwards(&mut self, now: Time, out: &mut Vec<Action>) {
+        if self.pending.to_forward.is_empty() {
+            return;
+        }
+        let Some(leader) = self.leader() else {
+            self.pending.to_forward.clear(); // sent again once a leader is heard of
+            return;
+        };
+        let commands = std::mem::take(&mut self.pending.to_forward);
+        if leader == self.me() {
+            self.on_forward(now, leader, commands, out);
+            self.propose_batches(now);
+        } else {
+            self.send(leader, Message::Forward { commands }, out);
+        }
+    }
+
+    /// Sends pending commands again that have waited too long, or all of them to
+    /// a new leader. A read gets a new name for the new attempt.
+    pub(super) fn reforward_writes(&mut self, now: Time) {
+        let patience = self.settings.timing.retransmit * 2;
+        let due = |pending: &PendingCommand| {
+            now.since(pending.sent) >= patience * pending.attempts.min(8)
+        };
+        self.reforward(now, due);
+    }
+
+    pub(super) fn reforward_all(&mut self, now: Time) {
+        self.reforward(now, |_| true);
+    }
+
+    fn reforward(&mut self, now: Time, due: impl Fn(&PendingCommand) -> bool) {
+        let mut again: Vec<RequestId> = Vec::new();
+        let all = self
+            .pending
+            .writes
+            .values()
+            .chain(self.pending.reads.values());
+        again.extend(
+            all.filter(|pending| due(pending))
+                .map(|pending| pending.request),
+        );
+        if again.is_empty() {
+            return;
+        }
+        again.sort_unstable();
+        let mut writes: Vec<_> = self
+            .pending
+            .writes
+            .iter_mut()
+            .filter(|(_, p)| due(p))
+            .collect();
+        writes.sort_unstable_by_key(|(_, pending)| pending.request);
+        let mut forward = Vec::with_capacity(again.len());
+        for (_, pending) in writes {
+            self.next_request += 1;
+            pending.request = RequestId(self.incarnation.0 << 40 | self.next_request);
+            pending.sent = now;
+            pending.attempts += 1;
+            forward.push((pending.request, pending.command.clone()));
+        }
+        for request in again {
+            if let Some(mut pending) = self.pending.reads.remove(&request) {
+                pending.request = self.new_request();
+                pending.sent = now;
+                pending.attempts += 1;
+                forward.push((pending.request, pending.command.clone()));
+                self.pending.reads.insert(pending.request, pending);
+            }
+        }
+        self.counters.reforwards += forward.len() as u64;
+        self.pending.to_forward.extend(forward);
+    }
+
+    /// The leader knows the answer already: the command had been executed.
+    pub(super) fn on_answered(
+        &mut self,
+        answers: Vec<(RequestId, Outcome)>,
+        out: &mut Vec<Action>,
+    ) {
+        for (request, outcome) in answers {
+            let found = self
+                .pending
+                .writes
+                .iter()
+                .find(|(_, p)| p.request == request);
+            let Some(session) = found.map(|(session, _)| *session) else {
+                continue;
+            };
+            if let Some(pending) = self.pending.writes.remove(&session) {
+                out.push(Action::Reply {
+                    to: pending.from,
+                    path: Path::Log,
+                    outcome,
+                });
+            }
+        }
+    }
+
+    /// Applies the commit rule to a slot.
+    pub(super) fn try_commit(&mut self, now: Time, log: LogId, slot: Slot, out: &mut Vec<Action>) {
+        let n = self.settings.n;
+        let Some(cell) = self.log(log).get(slot) else {
+            return;
+        };
+        // A learner that has not received the value at the votes' ballot commits
+        // nothing (hazard 20).
+        let Some(accepted) = &cell.accepted else {
+            return;
+        };
+        if !cell.committed && accepted.ballot == cell.votes.ballot() && cell.votes.commit(n) {
+            self.commit_slot(now, log, slot, out);
+        }
+    }
+
+    /// The value accepted in `slot` is the chosen one.
+    pub(super) fn commit_slot(&mut self, now: Time, log: LogId, slot: Slot, out: &mut Vec<Action>) {
+        let Some(cell) = self.log(log).get_mut(slot) else {
+            return;
+        };
+        assert!(
+            cell.accepted.is_some(),
+            "slot {slot:?} is committed without a value"
+        );
+        cell.committed = true;
+        self.log(log).commit(slot);
+        if let Role::Leader(leadership) = &mut self.role {
+            leadership.news_due = true;
+        }
+        match log {
+            LogId::Configs => self.execute_configs(now, out),
+            LogId::Commands => {
+                self.pending.unanswered.insert(slot);
+                self.answer_committed(now, out);
+                self.execute_commands(now, out);
+            }
+        }
+    }
+
+    /// Takes a leader's news of commits. A commit point of ballot b commits, here,
+    /// only slots accepted *at b*; others are fetched (hazard 28).
+    pub(super) fn learn_news(
+        &mut self,
+        now: Time,
+        log: LogId,
+        ballot: Ballot,
+        news: &LogNews,
+        out: &mut Vec<Action>,
+    ) {
+        let paxos = &mut self.logs[log.index()];
+        if paxos.adopted.0 != ballot {
+            return;
+        }
+        let heard_more = news.commit_point > paxos.heard_commit;
+        paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
+        let horizon = Slot(paxos.executed.0 + NEWS_MAX);
+        let mut fresh = Vec::new();
+        if news.commit_point > paxos.commit_point {
+            let last = news.commit_point.min(horizon);
+            fresh = paxos.above.missing(paxos.commit_point.next(), last);
+        }
+        for (first, last) in &news.above {
+            let first = (*first).max(paxos.commit_point.next());
+            fresh.extend(paxos.above.missing(first, (*last).min(horizon)));
+        }
+        for slot in fresh {
+            let known = self.logs[log.index()]
+                .get(slot)
+                .and_then(|cell| cell.accepted.as_ref());
+            if known.is_some_and(|accepted| accepted.ballot == ballot) {
+                self.commit_slot(now, log, slot, out);
+            } else if !self.logs[log.index()].is_committed(slot) {
+                self.want_fetch(now, log, slot);
+            }
+        }
+        if heard_more && log == LogId::Commands {
+            self.answer_committed(now, out);
+        }
+    }
+
+    /// Whether blind writes in this committed slot may be answered at commit (§1),
+    /// those that are `sure`.
+    fn answerable(&self, slot: Slot, accepted: &Accepted) -> bool {
+        let commands = self.commands();
+        let (ballot, start) = commands.adopted;
+        accepted.ballot == ballot
+            && slot > start
+            // `last_multi` knows only its own ballot: all before it must be committed (hazard 38).
+            && commands.all_committed_to(start, ballot)
+            // No multi-key command before it may still be open (hazard 34).
+            && commands.all_committed_to(accepted.last_multi, ballot)
+    }
+
+    /// Answers what can be answered at commit; the rest waits for its execution.
+    fn answer_committed(&mut self, now: Time, out: &mut Vec<Action>) {
+        let executed = self.commands().executed;
+        let slots: Vec<Slot> = self.pending.unanswered.iter().copied().collect();
+        for slot in slots {
+            let accepted = self.logs[0]
+                .get(slot)
+                .and_then(|cell| cell.accepted.clone());
+            match accepted {
+                Some(accepted) if slot > executed => {
+                    if !self.answerable(slot, &accepted) {
+                        continue;
+                    }
+                    self.answer_slot(slot, &accepted, out);
+                    self.release_by_commit(now, slot, &accepted.value, out);
+                }
+                _ => {}
+            }
+            self.pending.unanswered.remove(&slot);
+        }
+    }
+
+    fn answer_slot(&mut self, slot: Slot, accepted: &Accepted, out: &mut Vec<Action>) {
+        let me = self.me();
+        for (index, proposed) in accepted.value.commands().iter().enumerate() {
+            // Execution cannot refuse what is sure (hazard 31).
+            let now = proposed.command.is_blind_write() && accepted.sure(index);
+            if proposed.origin == me
+                && now
+                && let Some(to) = self.pending.take(me, proposed)
+            {
+                let outcome = Outcome::written(Version {
+                    slot: slot.0,
+                    index: index as u32,
+                });
+                out.push(Action::Reply {
+                    to,
+                    path: Path::Log,
+                    outcome,
+                });
+            }
+        }
+    }
+
+    /// The value that a committed, unexecuted slot gives to a read of `key`
+    /// (protocol §3.3): its last command on the key, if that is an answerable
+    /// blind write.
+    pub(super) fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
+        let cell = self.commands().get(slot).filter(|cell| cell.committed)?;
+        let accepted = cell.accepted.as_ref()?;
+        let commands = accepted.value.commands().iter().enumerate();
+        let (index, last) = commands
+            .filter(|(_, p)| p.command.is_write() && p.command.keys().any(|k| k == key))
+            .last()?;
+        if !self.answerable(slot, accepted) || !accepted.sure(index) {
+            return None;
+        }
+        let version = Version {
+            slot: slot.0,
+            index: index as u32,
+        };
+        match &last.command.op {
+            Some(Op::Put(put)) => Some(Outcome::value(put.value.clone(), version)),
+            Some(Op::Delete(_)) => Some(Outcome::missing()),
+            _ => None,
+        }
+    }
+
+    fn execute_commands(&mut self, now: Time, out: &mut Vec<Action>) {
+        let me = self.me();
+        while self.commands().executed < self.commands().commit_point {
+            let slot = self.commands().executed.next();
+            let value = self.committed_value(LogId::Commands, slot);
+            if let Value::Commands(batch) = &value {
+                self.kv.begin(batch.log_time_ms);
+            }
+            for (index, proposed) in value.commands().iter().enumerate() {
+                let outcome = self.kv.execute(slot, index, &proposed.command);
+                if let Some(to) = self.pending.take(me, proposed) {
+                    out.push(Action::Reply {
+                        to,
+                        path: Path::Log,
+                        outcome,
+                    });
+                }
+            }
+            self.forget_in_flight(&value);
+            self.pending.unanswered.remove(&slot);
+            self.logs[0].executed(slot, weigh(&value));
+            let reader = &mut self.reader;
+            self.marks
+                .unmark(slot, &value, |key| reader.note_executed(key));
+        }
+        self.release_executed(now, out);
+    }
+
+    fn execute_configs(&mut self, now: Time, out: &mut Vec<Action>) {
+        let configs = LogId::Configs.index();
+        while self.logs[configs].executed < self.logs[configs].commit_point {
+            let slot = self.logs[configs].executed.next();
+            let value = self.committed_value(LogId::Configs, slot);
+            let none = ConfigChange::default();
+            let change = match &value {
+                Value::Config(change) => change,
+                _ => &none,
+            };
+            self.configs.apply(ConfigId(slot.0), change);
+            self.logs[configs].executed(slot, weigh(&value));
+            self.announce(
+                Event::Configured {
+                    id: ConfigId(slot.0),
+                    keys: change.keys.iter().map(|(_, keys)| keys.len()).sum(),
+                    strategy: self.configs.strategy().name(),
+                    excluded: self.configs.excluded(),
+                },
+                out,
+            );
+        }
+        self.note_config_lag(now);
+    }
+
+    fn committed_value(&self, log: LogId, slot: Slot) -> Value {
+        let cell = self.logs[log.index()].get(slot);
+        let accepted = cell
+            .filter(|cell| cell.committed)
+            .and_then(|cell| cell.accepted.as_ref());
+        accepted
+            .expect("a committed slot has its value")
+            .value
+            .clone()
+    }
+}

@@ -1,0 +1,267 @@
+//! What replicas say to each other, as the core sees it. The wire form is made
+//! of it in `codec.rs`.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use client::wire::{Command, Outcome, Path};
+use leases::demand::Delta;
+use leases::{Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+
+/// A message with both incarnations: a mismatch rejects lease messages and
+/// forwarded requests.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    /// Who sent it.
+    pub from: ReplicaId,
+    /// In which run.
+    pub from_incarnation: Incarnation,
+    /// The run of the addressee that the sender knew; 0 if none.
+    pub to_incarnation: Incarnation,
+    /// What it says.
+    pub message: Message,
+}
+
+/// Two logs run on the same machinery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogId {
+    /// Commands of clients.
+    Commands,
+    /// Lease configurations (§3.4).
+    Configs,
+}
+
+impl LogId {
+    /// Both.
+    pub const ALL: [LogId; 2] = [LogId::Commands, LogId::Configs];
+
+    /// For tables with one row a log.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Names one attempt of one request: the origin's incarnation and a counter, new
+/// for every attempt, so that an answer to an earlier life or attempt is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// A command on its way into the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposed {
+    /// The replica the client is connected to.
+    pub origin: ReplicaId,
+    /// The origin's name for this attempt.
+    pub request: RequestId,
+    /// What the client asked.
+    pub command: Command,
+}
+
+/// The commands of one slot, encoded at most once however many replicas it goes to.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The leader's log time, in ms: never falls from slot to slot.
+    pub log_time_ms: u64,
+    /// In order.
+    pub commands: Vec<Proposed>,
+    /// The wire form, made on first use.
+    pub encoded: OnceLock<Bytes>,
+}
+
+impl PartialEq for Batch {
+    fn eq(&self, other: &Batch) -> bool {
+        self.log_time_ms == other.log_time_ms && self.commands == other.commands
+    }
+}
+
+/// What a slot holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Nothing: fills holes and opens a ballot.
+    Noop,
+    /// Commands of clients.
+    Commands(Arc<Batch>),
+    /// A change of the lease configuration.
+    Config(Arc<ConfigChange>),
+}
+
+impl Value {
+    /// The commands; none for a no-op or a configuration.
+    pub fn commands(&self) -> &[Proposed] {
+        match self {
+            Value::Commands(batch) => &batch.commands,
+            _ => &[],
+        }
+    }
+}
+
+/// What a leader tells about one of its logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogNews {
+    /// Every slot up to here is committed.
+    pub commit_point: Slot,
+    /// Ranges (first, last) committed above it, rising.
+    pub above: Vec<(Slot, Slot)>,
+    /// The slot of this ballot's opening no-op.
+    pub log_start: Slot,
+}
+
+/// Phase 2 of one slot.
+#[derive(Clone, Debug)]
+pub struct Accept {
+    /// The leader's ballot.
+    pub ballot: Ballot,
+    /// Which log.
+    pub log: LogId,
+    /// Which slot.
+    pub slot: Slot,
+    /// What to accept.
+    pub value: Value,
+    /// The leader's own tag: this message is its vote.
+    pub tag: ReplicaSet,
+    /// Commits so far.
+    pub news: LogNews,
+    /// The highest slot not above this one that may hold a multi-key command.
+    pub last_multi: Slot,
+    /// A bit per command: execution cannot refuse it.
+    pub sure: Arc<[u64]>,
+}
+
+/// An accepted entry, as Phase 1 reports it.
+#[derive(Clone, Debug)]
+pub struct Reported {
+    /// Which log.
+    pub log: LogId,
+    /// Which slot.
+    pub slot: Slot,
+    /// At which ballot it was accepted.
+    pub ballot: Ballot,
+    /// What was accepted.
+    pub value: Value,
+}
+
+/// The answer to a forwarded read.
+#[derive(Clone, Debug)]
+pub struct ReadAnswer {
+    /// The attempt it answers.
+    pub request: RequestId,
+    /// The value and how it was served; `None`: not here, ask the leader.
+    pub outcome: Option<(Outcome, Path)>,
+}
+
+/// What replicas say to each other.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// Measures the round trip and makes incarnations known.
+    Ping {
+        /// The sender's clock, in ns; returned as it came.
+        stamp: u64,
+    },
+    /// The answer.
+    Pong {
+        /// Of the ping.
+        stamp: u64,
+    },
+    /// Phase 1, for every slot above the commit points, of both logs.
+    Prepare {
+        /// The candidate's ballot.
+        ballot: Ballot,
+        /// The candidate's commit points, by [`LogId::index`].
+        commits: [Slot; 2],
+    },
+    /// One part of a promise not to accept below `ballot`.
+    Prepared {
+        /// The candidate's ballot.
+        ballot: Ballot,
+        /// This part, from 0.
+        part: u32,
+        /// How many parts there are.
+        parts: u32,
+        /// The replier's commit points.
+        commits: [Slot; 2],
+        /// Accepted entries above the candidate's commit points.
+        entries: Vec<Reported>,
+        /// Where each ballot accepted at here began.
+        log_starts: Vec<(LogId, Ballot, Slot)>,
+    },
+    /// Phase 2.
+    Accept(Accept),
+    /// Acceptances, durable at the sender, with their tags.
+    Accepted {
+        /// At which ballot.
+        ballot: Ballot,
+        /// Which log.
+        log: LogId,
+        /// Slots and tags.
+        votes: Vec<(Slot, ReplicaSet)>,
+    },
+    /// A ballot was too low.
+    Rejected {
+        /// What the sender has promised.
+        promised: Ballot,
+    },
+    /// The leader lives; these slots are committed.
+    Heartbeat {
+        /// The leader's ballot.
+        ballot: Ballot,
+        /// To be returned; 0: news of commits only, no answer wanted.
+        probe: u64,
+        /// By [`LogId::index`].
+        logs: [LogNews; 2],
+    },
+    /// The answer to a heartbeat with a probe.
+    HeartbeatAck {
+        /// Of the heartbeat.
+        ballot: Ballot,
+        /// Of the heartbeat.
+        probe: u64,
+        /// Peers that have not answered the sender's promises for t_grace.
+        suspects: ReplicaSet,
+    },
+    /// Send me committed entries.
+    Fetch {
+        /// Which log.
+        log: LogId,
+        /// First slot wanted.
+        from: Slot,
+        /// Last slot wanted.
+        to: Slot,
+    },
+    /// Entries known to be committed, rising by slot.
+    Fetched {
+        /// Which log.
+        log: LogId,
+        /// Slots and contents.
+        entries: Vec<(Slot, Value)>,
+    },
+    /// Commands for the leader to propose.
+    Forward {
+        /// With the origin's names for the attempts.
+        commands: Vec<(RequestId, Command)>,
+    },
+    /// What the leader knows of commands it need not propose again.
+    Answered {
+        /// By attempt.
+        answers: Vec<(RequestId, Outcome)>,
+    },
+    /// Reads for a holder, or (`read_index`) for the leader to confirm.
+    ForwardRead {
+        /// Whether to confirm with a majority instead of under a lease.
+        read_index: bool,
+        /// Attempts and keys.
+        reads: Vec<(RequestId, Key)>,
+    },
+    /// The answers.
+    ReadAnswers(Vec<ReadAnswer>),
+    /// Between grantor and holder.
+    Lease(LeaseMessage),
+    /// What the sender's clients read and wrote since its last report.
+    Demand(Vec<Delta>),
+    /// The preferred leader asks the leader to hand over.
+    TransferRequest,
+    /// The leader hands over: everything it proposed is committed.
+    Transfer {
+        /// The ballot that ends.
+        ballot: Ballot,
+    },
+}

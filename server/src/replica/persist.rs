@@ -1,0 +1,113 @@
+//! What must follow a durable write, and so waits for it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+
+use super::Replica;
+use super::action::{Action, Record, Sequence};
+use super::message::LogId;
+
+/// Done once the records before it are durable.
+#[derive(Clone, Debug)]
+pub(super) enum After {
+    /// Acknowledge an acceptance.
+    Vote {
+        log: LogId,
+        slot: Slot,
+        ballot: Ballot,
+        /// For a slot executed already: its tag and origins, for the entry may be gone.
+        executed: Option<(ReplicaSet, ReplicaSet)>,
+    },
+    /// The leader's own acceptance is durable: send the Accept.
+    Propose {
+        log: LogId,
+        slot: Slot,
+        ballot: Ballot,
+    },
+    /// Answer a Prepare.
+    Prepared {
+        to: ReplicaId,
+        ballot: Ballot,
+        commits: [Slot; 2],
+    },
+    /// Ask for promises.
+    Campaign { ballot: Ballot },
+    /// Promises may be made under parameters with this restart wait.
+    RestartWait(Duration),
+}
+
+/// Gathers the records of a group of steps, and what waits for them.
+#[derive(Debug, Default)]
+pub(super) struct Persister {
+    last: Sequence,
+    records: Vec<Record>,
+    afters: Vec<After>,
+    waiting: VecDeque<(Sequence, Vec<After>)>,
+}
+
+impl Persister {
+    pub(super) fn record(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    /// Does `after` once everything recorded so far is durable.
+    pub(super) fn after(&mut self, after: After) {
+        self.afters.push(after);
+    }
+
+    pub(super) fn flush(&mut self, out: &mut Vec<Action>) {
+        if self.records.is_empty() && self.afters.is_empty() {
+            return;
+        }
+        self.last.0 += 1;
+        let sequence = self.last;
+        let records = std::mem::take(&mut self.records);
+        self.waiting
+            .push_back((sequence, std::mem::take(&mut self.afters)));
+        out.push(Action::Persist { sequence, records });
+    }
+
+    fn done(&mut self, sequence: Sequence) -> Vec<After> {
+        let mut done = Vec::new();
+        while self
+            .waiting
+            .front()
+            .is_some_and(|(waiting, _)| *waiting <= sequence)
+        {
+            if let Some((_, afters)) = self.waiting.pop_front() {
+                done.extend(afters);
+            }
+        }
+        done
+    }
+}
+
+impl Replica {
+    pub(super) fn on_persisted(&mut self, now: Time, sequence: Sequence, out: &mut Vec<Action>) {
+        let afters = self.persister.done(sequence);
+        self.send_durable_proposals(now, &afters, out);
+        for after in afters {
+            match after {
+                After::Vote {
+                    log,
+                    slot,
+                    ballot,
+                    executed,
+                } => self.vote_durable(log, slot, ballot, executed),
+                After::Propose { .. } => {}
+                After::Prepared {
+                    to,
+                    ballot,
+                    commits,
+                } => self.answer_prepare(to, ballot, commits, out),
+                After::Campaign { ballot } => self.send_prepare(now, ballot, out),
+                After::RestartWait(wait) => {
+                    self.grantor.wait_persisted(wait);
+                    self.timers.set(super::Timer::Lease, now);
+                }
+            }
+        }
+    }
+}

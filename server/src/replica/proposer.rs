@@ -1,0 +1,571 @@
+//! The proposer: what a leader puts into the log (§2.1, §3.9).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use client::wire::command::Op;
+use client::wire::{Command, Outcome};
+use foldhash::fast::FixedState;
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+
+use super::action::Action;
+use super::log::command_weight;
+use super::message::{Accept, Batch, LogId, Message, Proposed, RequestId, Value};
+use super::persist::After;
+use super::session::Admission;
+use super::{Replica, Role};
+
+/// Bytes after which a batch is full: well below a frame.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Accepts sent again in one go.
+const RETRANSMIT_MAX: usize = 256;
+
+/// Commands of one client that are proposed and not executed.
+#[derive(Clone, Debug, Default)]
+struct InFlight {
+    sequences: Vec<u64>,
+    /// The highest low-water mark among them: a lower sequence may be refused.
+    acked_below: u64,
+    /// Execution of one of them is certain to leave a session behind.
+    session_certain: bool,
+}
+
+/// What a leader keeps while it leads.
+#[derive(Debug)]
+pub(super) struct Leadership {
+    pub(super) ballot: Ballot,
+    pub(super) since: Time,
+    pub(super) next: [Slot; 2],
+    queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
+    in_flight: HashMap<u64, InFlight, FixedState>,
+    last_multi: Slot,
+    log_time_base_ms: u64,
+    /// Commits that peers have not been told of.
+    pub(super) news_due: bool,
+    pub(super) probe: u64,
+    /// Per replica, the newest probe it answered.
+    pub(super) probe_acks: Vec<u64>,
+    /// A read waits for a probe that is not sent yet.
+    pub(super) probe_due: bool,
+    /// Handing over: to whom, and when to give up.
+    pub(super) transfer: Option<(ReplicaId, Time)>,
+    /// The other replicas, nearest first.
+    pub(super) nearest: Vec<ReplicaId>,
+}
+
+impl Leadership {
+    pub(super) fn new(ballot: Ballot, n: usize, now: Time, log_time_base_ms: u64) -> Leadership {
+        Leadership {
+            ballot,
+            since: now,
+            next: [Slot(1); 2],
+            queues: BTreeMap::new(),
+            in_flight: HashMap::with_hasher(FixedState::default()),
+            last_multi: Slot::ZERO,
+            log_time_base_ms,
+            news_due: false,
+            probe: 0,
+            probe_acks: vec![0; n],
+            probe_due: false,
+            transfer: None,
+            nearest: Vec::new(),
+        }
+    }
+
+    fn log_time_ms(&self, now: Time) -> u64 {
+        self.log_time_base_ms + now.since(self.since).as_millis() as u64
+    }
+
+    fn knows(&self, client: u64, sequence: u64) -> bool {
+        let in_flight = self.in_flight.get(&client);
+        in_flight.is_some_and(|in_flight| in_flight.sequences.contains(&sequence))
+    }
+
+    fn note(&mut self, command: &Command) {
+        if command.is_write() {
+            let in_flight = self.in_flight.entry(command.client).or_default();
+            in_flight.sequences.push(command.sequence);
+            in_flight.acked_below = in_flight.acked_below.max(command.acked_below);
+        }
+    }
+
+    fn forget(&mut self, command: &Command) {
+        if let Some(in_flight) = self.in_flight.get_mut(&command.client) {
+            in_flight
+                .sequences
+                .retain(|sequence| *sequence != command.sequence);
+            if in_flight.sequences.is_empty() {
+                self.in_flight.remove(&command.client);
+            }
+        }
+    }
+
+    fn queued(&self) -> bool {
+        !self.queues.is_empty()
+    }
+}
+
+/// Whether a command may touch several keys.
+fn is_multi(command: &Command) -> bool {
+    matches!(
+        command.op,
+        Some(Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_))
+    )
+}
+
+impl Replica {
+    /// Takes commands from their origin (this replica included).
+    pub(super) fn on_forward(
+        &mut self,
+        now: Time,
+        origin: ReplicaId,
+        commands: Vec<(RequestId, Command)>,
+        out: &mut Vec<Action>,
+    ) {
+        let _ = now;
+        if self.leads().is_none() {
+            return; // the origin asks whoever leads
+        }
+        let mut answers: Vec<(RequestId, Outcome)> = Vec::new();
+        for (request, command) in commands {
+            if command.op.is_none() {
+                self.counters.refused_messages += 1;
+                continue;
+            }
+            if command.is_write() {
+                let (client, sequence) = (command.client, command.sequence);
+                if self.leads().is_some_and(|l| l.knows(client, sequence)) {
+                    continue; // answered by its execution
+                }
+                let known = self
+                    .kv
+                    .sessions
+                    .admit(client, sequence, command.acked_below);
+                if let Admission::Done(outcome) = known {
+                    answers.push((request, outcome));
+                    continue;
+                }
+            }
+            self.enqueue(Proposed {
+                origin,
+                request,
+                command,
+            });
+        }
+        if answers.is_empty() {
+            return;
+        }
+        if origin == self.me() {
+            self.on_answered(answers, out);
+        } else {
+            self.send(origin, Message::Answered { answers }, out);
+        }
+    }
+
+    /// Queues by class: the holders of the command's keys (§3.9), so that a write
+    /// never waits for the holders of another's keys.
+    fn enqueue(&mut self, proposed: Proposed) {
+        let mut class = ReplicaSet::EMPTY;
+        if proposed.command.is_write() {
+            for key in proposed.command.keys() {
+                class = class.union(self.configs.holders(key));
+            }
+        }
+        if let Role::Leader(leadership) = &mut self.role {
+            leadership.note(&proposed.command);
+            leadership
+                .queues
+                .entry(class)
+                .or_default()
+                .push_back(proposed);
+        }
+    }
+
+    /// Proposes what is queued, as far as the slots in flight allow. Slots are
+    /// bounded by how many are uncommitted, so a blocked one stops nobody.
+    pub(super) fn propose_batches(&mut self, now: Time) {
+        loop {
+            let Role::Leader(leadership) = &mut self.role else {
+                return;
+            };
+            if !leadership.queued() || leadership.transfer.is_some() || !self.storage_writable {
+                return;
+            }
+            let commands = &self.logs[0];
+            let proposed = leadership.next[0].0 - 1;
+            let in_flight = proposed - commands.commit_point.0 - commands.above.len();
+            if in_flight >= self.settings.in_flight_max as u64 {
+                return;
+            }
+            let batch = leadership.next_batch(self.settings.batch_max, now);
+            self.counters.batches += 1;
+            self.counters.batched_commands += batch.commands.len() as u64;
+            self.propose(now, LogId::Commands, Value::Commands(Arc::new(batch)));
+        }
+    }
+
+    /// Puts a value into the next slot of a log.
+    pub(super) fn propose(&mut self, now: Time, log: LogId, value: Value) {
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        let slot = leadership.next[log.index()];
+        leadership.next[log.index()] = slot.next();
+        if value
+            .commands()
+            .iter()
+            .any(|proposed| is_multi(&proposed.command))
+        {
+            leadership.last_multi = slot;
+        }
+        let (ballot, last_multi) = (leadership.ballot, leadership.last_multi);
+        let sure = self.sure(&value);
+        let mut none = Vec::new();
+        self.store(now, log, slot, ballot, value, last_multi, sure, &mut none);
+        debug_assert!(none.is_empty(), "a fresh slot replaces no value");
+        self.persister.after(After::Propose { log, slot, ballot });
+    }
+
+    /// A bit for each blind write that execution cannot refuse (§1): its session
+    /// outlives the batch, and neither the executed sessions nor any slot of the
+    /// log hold the same sequence or a low-water mark above it.
+    fn sure(&mut self, value: &Value) -> Arc<[u64]> {
+        let Value::Commands(batch) = value else {
+            return Arc::from([]);
+        };
+        let mut bits = vec![0u64; batch.commands.len().div_ceil(64)];
+        let Role::Leader(leadership) = &mut self.role else {
+            return bits.into();
+        };
+        for (index, proposed) in batch.commands.iter().enumerate() {
+            let command = &proposed.command;
+            if !command.is_write() {
+                continue;
+            }
+            let sessions = &self.kv.sessions;
+            let fresh = sessions.admit(command.client, command.sequence, command.acked_below)
+                == Admission::Fresh;
+            let Some(in_flight) = leadership.in_flight.get_mut(&command.client) else {
+                continue;
+            };
+            let lives = sessions.outlives(command.client, batch.log_time_ms)
+                || (!sessions.knows(command.client)
+                    && (command.acked_below <= 1 || in_flight.session_certain));
+            let known_client = sessions.knows(command.client) || command.acked_below <= 1;
+            let admitted = if known_client {
+                fresh
+            } else {
+                in_flight.session_certain
+            };
+            let once = in_flight
+                .sequences
+                .iter()
+                .filter(|s| **s == command.sequence)
+                .count()
+                == 1;
+            if lives && admitted && once && in_flight.acked_below <= command.sequence {
+                in_flight.session_certain = true;
+                if command.is_blind_write() {
+                    bits[index / 64] |= 1 << (index % 64);
+                }
+            }
+        }
+        bits.into()
+    }
+
+    /// A slot was executed: its commands are no longer in flight.
+    pub(super) fn forget_in_flight(&mut self, value: &Value) {
+        if let Role::Leader(leadership) = &mut self.role {
+            for proposed in value.commands() {
+                leadership.forget(&proposed.command);
+            }
+        }
+    }
+
+    /// Remembers commands that were in the log before this replica led.
+    pub(super) fn note_in_flight(&mut self, value: &Value) {
+        if let Role::Leader(leadership) = &mut self.role {
+            for proposed in value.commands() {
+                leadership.note(&proposed.command);
+            }
+        }
+    }
+
+    /// The leader's own acceptances are durable: the Accept that says so is its vote.
+    pub(super) fn send_durable_proposals(
+        &mut self,
+        now: Time,
+        afters: &[After],
+        out: &mut Vec<Action>,
+    ) {
+        let Some(ballot) = self.leads().map(|leadership| leadership.ballot) else {
+            return;
+        };
+        let proposals = afters.iter().filter_map(|after| match after {
+            After::Propose {
+                log,
+                slot,
+                ballot: at,
+            } if *at == ballot => Some((*log, *slot)),
+            _ => None,
+        });
+        let proposals: Vec<(LogId, Slot)> = proposals.collect();
+        if proposals.is_empty() {
+            return;
+        }
+        let live = self.grantor.live(now);
+        for (log, slot) in &proposals {
+            let me = self.me();
+            let Some(cell) = self.logs[log.index()].get_mut(*slot) else {
+                continue;
+            };
+            let Some(accepted) = cell.accepted.as_mut().filter(|a| a.ballot == ballot) else {
+                continue;
+            };
+            accepted.durable = true;
+            accepted.sent = now;
+            // Hazard 9: the leader is a grantor too, and its Accept carries its tag.
+            let tag = super::leasing::tag_of(&live, &self.configs, &accepted.value);
+            cell.votes.add(me, ballot, tag);
+            if let Some(message) = self.accept_message(*log, *slot, tag) {
+                self.broadcast(&Message::Accept(message), out);
+            }
+            if let Role::Leader(leadership) = &mut self.role {
+                leadership.news_due = false; // the Accept carried it
+            }
+        }
+        for (log, slot) in proposals {
+            self.try_commit(now, log, slot, out);
+        }
+    }
+
+    fn accept_message(&self, log: LogId, slot: Slot, tag: ReplicaSet) -> Option<Accept> {
+        let paxos = &self.logs[log.index()];
+        let accepted = paxos.get(slot)?.accepted.as_ref()?;
+        Some(Accept {
+            ballot: accepted.ballot,
+            log,
+            slot,
+            value: accepted.value.clone(),
+            tag,
+            news: paxos.news(),
+            last_multi: accepted.last_multi,
+            sure: accepted.sure.clone(),
+        })
+    }
+
+    /// Sends Accepts again to those whose vote is missing.
+    pub(super) fn retransmit_proposals(&mut self, now: Time, out: &mut Vec<Action>) {
+        let Some(ballot) = self.leads().map(|leadership| leadership.ballot) else {
+            return;
+        };
+        let patience = self.settings.timing.retransmit;
+        let live = self.grantor.live(now);
+        for log in LogId::ALL {
+            let paxos = &self.logs[log.index()];
+            let overdue = paxos.uncommitted().filter(|(_, accepted)| {
+                accepted.ballot == ballot
+                    && accepted.durable
+                    && now.since(accepted.sent) >= patience
+            });
+            let slots: Vec<Slot> = overdue.map(|(slot, _)| slot).take(RETRANSMIT_MAX).collect();
+            for slot in slots {
+                self.retransmit_slot(now, log, slot, &live, out);
+            }
+        }
+    }
+
+    fn retransmit_slot(
+        &mut self,
+        now: Time,
+        log: LogId,
+        slot: Slot,
+        live: &leases::promise::Live,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cell) = self.logs[log.index()].get_mut(slot) else {
+            return;
+        };
+        let heard = cell.votes.accepted();
+        let Some(accepted) = cell.accepted.as_mut() else {
+            return;
+        };
+        accepted.sent = now;
+        let tag = match log {
+            LogId::Commands => super::leasing::tag_of(live, &self.configs, &accepted.value),
+            LogId::Configs => ReplicaSet::EMPTY,
+        };
+        let Some(message) = self.accept_message(log, slot, tag) else {
+            return;
+        };
+        for to in self.others().filter(|to| !heard.contains(*to)) {
+            self.counters.retransmits += 1;
+            self.send(to, Message::Accept(message.clone()), out);
+        }
+    }
+}
+
+impl Leadership {
+    /// Takes a batch from the fullest class; the others follow in their own slots.
+    fn next_batch(&mut self, commands_max: usize, now: Time) -> Batch {
+        let fullest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
+        let class = fullest.map(|(class, _)| *class).unwrap_or_default();
+        let log_time_ms = self.log_time_ms(now);
+        let mut commands = Vec::new();
+        let mut bytes = 0;
+        if let Some(queue) = self.queues.get_mut(&class) {
+            while commands.len() < commands_max.max(1) && bytes < BATCH_BYTES_MAX {
+                let Some(proposed) = queue.pop_front() else {
+                    break;
+                };
+                bytes += command_weight(&proposed.command);
+                commands.push(proposed);
+            }
+            if queue.is_empty() {
+                self.queues.remove(&class);
+            }
+        }
+        Batch {
+            log_time_ms,
+            commands,
+            ..Batch::default()
+        }
+    }
+}
+
+impl Replica {
+    /// Proposes in the next slot a value that Phase 1 found, over whatever is there.
+    pub(super) fn propose_recovered(
+        &mut self,
+        now: Time,
+        log: LogId,
+        value: Value,
+        out: &mut Vec<Action>,
+    ) {
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        let slot = leadership.next[log.index()];
+        leadership.next[log.index()] = slot.next();
+        let ballot = leadership.ballot;
+        // Never sure and at or below log_start: answered after execution.
+        self.store(
+            now,
+            log,
+            slot,
+            ballot,
+            value,
+            Slot::ZERO,
+            Arc::from([]),
+            out,
+        );
+        self.persister.after(After::Propose { log, slot, ballot });
+    }
+
+    /// Says that this leader lives, and what is committed; the answers confirm
+    /// reads and suspect the silent.
+    pub(super) fn heartbeat(&mut self, out: &mut Vec<Action>) {
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        leadership.probe += 1;
+        leadership.probe_due = false;
+        let probe = leadership.probe;
+        self.send_heartbeat(probe, out);
+    }
+
+    fn send_heartbeat(&mut self, probe: u64, out: &mut Vec<Action>) {
+        let logs = [self.logs[0].news(), self.logs[1].news()];
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        leadership.news_due = false;
+        let ballot = leadership.ballot;
+        self.broadcast(
+            &Message::Heartbeat {
+                ballot,
+                probe,
+                logs,
+            },
+            out,
+        );
+    }
+
+    /// Reads came that a majority must confirm: probe it now.
+    pub(super) fn flush_read_index(&mut self, now: Time, out: &mut Vec<Action>) {
+        if self.leads().is_some_and(|leadership| leadership.probe_due) {
+            self.heartbeat(out);
+            self.serve_indexed(now, out);
+        }
+    }
+
+    /// News of commits that no Accept carried leaves at once.
+    pub(super) fn flush_commit_news(&mut self, out: &mut Vec<Action>) {
+        if self.leads().is_some_and(|leadership| leadership.news_due) {
+            self.send_heartbeat(0, out);
+        }
+    }
+
+    pub(super) fn on_heartbeat(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        probe: u64,
+        logs: &[super::message::LogNews; 2],
+        out: &mut Vec<Action>,
+    ) {
+        if ballot.replica != from {
+            self.counters.refused_messages += 1;
+            return;
+        }
+        if ballot < self.promised {
+            return self.send(
+                from,
+                Message::Rejected {
+                    promised: self.promised,
+                },
+                out,
+            );
+        }
+        self.hear_leader(now, ballot, out);
+        for log in LogId::ALL {
+            let news = &logs[log.index()];
+            self.adopt(now, ballot, log, news.log_start, out);
+            self.learn_news(now, log, ballot, news, out);
+        }
+        if probe > 0 {
+            let suspects = self.suspects();
+            self.send(
+                from,
+                Message::HeartbeatAck {
+                    ballot,
+                    probe,
+                    suspects,
+                },
+                out,
+            );
+        }
+    }
+
+    pub(super) fn on_heartbeat_ack(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        probe: u64,
+        suspects: ReplicaSet,
+        out: &mut Vec<Action>,
+    ) {
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        if leadership.ballot != ballot || probe > leadership.probe {
+            return;
+        }
+        let acked = &mut leadership.probe_acks[from.index()];
+        *acked = (*acked).max(probe);
+        self.suspicions.report(now, from, suspects);
+        self.serve_indexed(now, out);
+    }
+}

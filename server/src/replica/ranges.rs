@@ -1,0 +1,113 @@
+//! A set of slots as ranges: a blocked slot leaves thousands committed above
+//! it, and they are a handful of ranges.
+
+use leases::Slot;
+
+/// Disjoint, non-adjacent ranges (first, last), rising.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<(Slot, Slot)>);
+
+impl Ranges {
+    /// Whether `slot` is in the set.
+    pub fn contains(&self, slot: Slot) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= slot);
+        after > 0 && slot <= self.0[after - 1].1
+    }
+
+    /// Adds `slot`.
+    pub fn insert(&mut self, slot: Slot) {
+        let at = self.0.partition_point(|(first, _)| *first <= slot);
+        if at > 0 && slot <= self.0[at - 1].1 {
+            return;
+        }
+        let joins_left = at > 0 && self.0[at - 1].1.next() == slot;
+        let joins_right = at < self.0.len() && slot.next() == self.0[at].0;
+        match (joins_left, joins_right) {
+            (true, true) => {
+                self.0[at - 1].1 = self.0[at].1;
+                self.0.remove(at);
+            }
+            (true, false) => self.0[at - 1].1 = slot,
+            (false, true) => self.0[at].0 = slot,
+            (false, false) => self.0.insert(at, (slot, slot)),
+        }
+    }
+
+    /// If the first range begins at or before `slot`, removes it and returns its last slot.
+    pub fn take_from(&mut self, slot: Slot) -> Option<Slot> {
+        let (first, last) = *self.0.first()?;
+        (first <= slot).then(|| {
+            self.0.remove(0);
+            last
+        })
+    }
+
+    /// The slots of `first..=last` that are not in the set.
+    pub fn missing(&self, first: Slot, last: Slot) -> Vec<Slot> {
+        let mut missing = Vec::new();
+        let mut next = first;
+        for (a, b) in &self.0 {
+            if *b < next {
+                continue;
+            }
+            while next < *a && next <= last {
+                missing.push(next);
+                next = next.next();
+            }
+            next = next.max(b.next());
+            if next > last {
+                break;
+            }
+        }
+        while next <= last {
+            missing.push(next);
+            next = next.next();
+        }
+        missing
+    }
+
+    /// How many slots are in the set.
+    pub fn len(&self) -> u64 {
+        self.0
+            .iter()
+            .map(|(first, last)| last.0 - first.0 + 1)
+            .sum()
+    }
+
+    /// The ranges.
+    pub fn to_vec(&self) -> Vec<(Slot, Slot)> {
+        self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_a_plain_set() {
+        let mut ranges = Ranges::default();
+        let mut plain = std::collections::BTreeSet::new();
+        let mut x = 7u64;
+        for _ in 0..2000 {
+            x = x
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let slot = Slot(x >> 33 & 0xff);
+            ranges.insert(slot);
+            plain.insert(slot);
+            let probe = Slot(x >> 41 & 0xff);
+            assert_eq!(ranges.contains(probe), plain.contains(&probe));
+            let absent: Vec<Slot> = (10..=90)
+                .map(Slot)
+                .filter(|slot| !plain.contains(slot))
+                .collect();
+            assert_eq!(ranges.missing(Slot(10), Slot(90)), absent);
+            if let Some(last) = ranges.take_from(Slot(3)) {
+                plain.retain(|slot| *slot > last);
+            }
+            assert_eq!(ranges.len(), plain.len() as u64);
+        }
+        assert!(ranges.0.windows(2).all(|w| w[0].1.next() < w[1].0));
+    }
+}

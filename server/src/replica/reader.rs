@@ -1,0 +1,506 @@
+//! Reads (protocol §3): under a lease, held for writes in flight, forwarded to
+//! the nearest holder, confirmed by the leader.
+
+use std::collections::{BTreeMap, HashMap};
+
+use client::wire::command::Op;
+use client::wire::{Command, Outcome, Path};
+use foldhash::fast::FixedState;
+use leases::{Key, NoPermit, Permit, ReplicaId, Slot, Time};
+
+use super::action::{Action, ClientHandle};
+use super::input::{Again, ReadFrom};
+use super::message::{LogId, Message, ReadAnswer, RequestId, Value};
+use super::{Replica, Role};
+
+/// A read under a valid permit that waits for the slots that were marked then.
+#[derive(Clone, Debug)]
+struct Held {
+    from: ReadFrom,
+    /// The newest slot marked on the key when the permit was found.
+    wait: Slot,
+}
+
+/// A read that somebody else answers.
+#[derive(Clone, Debug)]
+struct Asked {
+    from: ClientHandle,
+    key: Key,
+    sent: Time,
+    attempts: u32,
+}
+
+/// A read that the leader confirms with a majority.
+#[derive(Clone, Debug)]
+struct Indexed {
+    from: ReadFrom,
+    key: Key,
+    /// Execute up to here first.
+    index: Slot,
+    /// A majority must have answered this probe, sent after the read arrived.
+    probe: u64,
+}
+
+/// Reads that wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reader {
+    held: HashMap<Key, Vec<Held>, FixedState>,
+    /// Keys with held reads that a slot just executed.
+    touched: Vec<Key>,
+    asked: BTreeMap<RequestId, Asked>,
+    indexed: Vec<Indexed>,
+    /// To be sent at the end of the group: (to, read-index, attempt, key).
+    to_forward: BTreeMap<(ReplicaId, bool), Vec<(RequestId, Key)>>,
+    answers: BTreeMap<ReplicaId, Vec<ReadAnswer>>,
+}
+
+impl Reader {
+    /// A slot that writes `key` was executed.
+    pub(super) fn note_executed(&mut self, key: &Key) {
+        if !self.held.is_empty() && self.held.contains_key(key) {
+            self.touched.push(key.clone());
+        }
+    }
+
+    /// Keys with held reads.
+    pub(super) fn held_keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.held.keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// How many reads wait here.
+    pub(super) fn len(&self) -> usize {
+        let held: usize = self.held.values().map(Vec::len).sum();
+        held + self.asked.len() + self.indexed.len()
+    }
+}
+
+impl Replica {
+    /// Serves a read of one key as locally as it can.
+    pub(super) fn read(&mut self, now: Time, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
+        match self.permit(now, &key) {
+            Ok(permit) => self.read_permitted(from, key, permit, out),
+            Err(reason) => {
+                self.counters.count(reason);
+                self.read_elsewhere(now, from, key, out);
+            }
+        }
+    }
+
+    /// The clock had passed the end of the permit when the answer was ready.
+    pub(super) fn on_fence_missed(
+        &mut self,
+        now: Time,
+        from: ReadFrom,
+        again: Again,
+        out: &mut Vec<Action>,
+    ) {
+        self.counters.fence_missed += 1;
+        match (again, from) {
+            (Again::Key(key), _) => self.read(now, from, key, out),
+            (Again::Command(command), ReadFrom::Client(client)) => {
+                self.on_client(now, client, command, out)
+            }
+            (Again::Command(_), ReadFrom::Peer(..)) => {}
+        }
+    }
+
+    /// Leave to read `key` here, now.
+    fn permit(&self, now: Time, key: &[u8]) -> Result<Permit, NoPermit> {
+        self.leader_ready()?;
+        let newest = self.configs.newest();
+        self.holder
+            .permit(now, self.configs.view(key), newest, self.executed())
+    }
+
+    /// A new leader reads locally not before its opening no-op has committed.
+    fn leader_ready(&self) -> Result<(), NoPermit> {
+        let start = self.commands().adopted.1;
+        match self.role {
+            Role::Leader(_) if self.executed() < start => Err(NoPermit::Barrier(start)),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_permitted(&mut self, from: ReadFrom, key: Key, permit: Permit, out: &mut Vec<Action>) {
+        let Some(newest) = self.marks.on(&key).last().copied() else {
+            let outcome = self.kv.read(&key);
+            return self.answer_read(from, key, Path::Local, outcome, permit, out);
+        };
+        // Protocol §3.3: a committed slot, not below the newest marked, may answer
+        // although slots before it are still open.
+        if let Some(outcome) = self.value_at_commit(newest, &key) {
+            return self.answer_read(from, key, Path::Held, outcome, permit, out);
+        }
+        self.counters.held += 1;
+        self.reader
+            .held
+            .entry(key)
+            .or_default()
+            .push(Held { from, wait: newest });
+    }
+
+    fn answer_read(
+        &mut self,
+        to: ReadFrom,
+        key: Key,
+        path: Path,
+        outcome: Outcome,
+        permit: Permit,
+        out: &mut Vec<Action>,
+    ) {
+        let path = match to {
+            ReadFrom::Client(_) => path,
+            ReadFrom::Peer(..) => Path::Forwarded,
+        };
+        let again = Again::Key(key);
+        out.push(Action::FencedReply {
+            to,
+            path,
+            outcome,
+            until: permit.until,
+            again,
+        });
+    }
+
+    /// Slots were executed: reads held for them are answered.
+    pub(super) fn release_executed(&mut self, now: Time, out: &mut Vec<Action>) {
+        for key in std::mem::take(&mut self.reader.touched) {
+            let executed = self.executed();
+            let ready = self.take_held(&key, |held| held.wait <= executed);
+            self.answer_held(now, &key, ready, None, out);
+        }
+        self.serve_indexed(now, out);
+    }
+
+    /// A committed slot may answer reads of its keys before it is executed.
+    pub(super) fn release_by_commit(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        value: &Value,
+        out: &mut Vec<Action>,
+    ) {
+        if self.reader.held.is_empty() && self.reader.indexed.is_empty() {
+            return;
+        }
+        for proposed in value.commands() {
+            for key in proposed.command.keys() {
+                if !self.reader.held.contains_key(key) {
+                    continue;
+                }
+                let Some(outcome) = self.value_at_commit(slot, key) else {
+                    continue;
+                };
+                let ready = self.take_held(key, |held| held.wait <= slot);
+                self.answer_held(now, key, ready, Some(outcome), out);
+            }
+        }
+        self.serve_indexed(now, out);
+    }
+
+    fn take_held(&mut self, key: &Key, ready: impl Fn(&Held) -> bool) -> Vec<Held> {
+        let Some(all) = self.reader.held.get_mut(key) else {
+            return Vec::new();
+        };
+        let (ready, rest): (Vec<Held>, Vec<Held>) = all.drain(..).partition(ready);
+        if rest.is_empty() {
+            self.reader.held.remove(key);
+        } else {
+            *all = rest;
+        }
+        ready
+    }
+
+    /// The permit is looked up again: what is answered is valid now, too.
+    fn answer_held(
+        &mut self,
+        now: Time,
+        key: &Key,
+        ready: Vec<Held>,
+        outcome: Option<Outcome>,
+        out: &mut Vec<Action>,
+    ) {
+        if ready.is_empty() {
+            return;
+        }
+        let permit = self.permit(now, key);
+        for held in ready {
+            match permit {
+                Ok(permit) => {
+                    let outcome = outcome.clone().unwrap_or_else(|| self.kv.read(key));
+                    self.answer_read(held.from, key.clone(), Path::Held, outcome, permit, out);
+                }
+                Err(reason) => {
+                    self.counters.count(reason);
+                    self.read_elsewhere(now, held.from, key.clone(), out);
+                }
+            }
+        }
+    }
+
+    /// The slots that reads of these keys waited for were replaced or dropped.
+    pub(super) fn look_again(&mut self, now: Time, keys: Vec<Key>, out: &mut Vec<Action>) {
+        for key in keys {
+            for held in self.take_held(&key, |_| true) {
+                self.read(now, held.from, key.clone(), out);
+            }
+        }
+    }
+
+    /// No permit here: the nearest holder, then the leader's read-index.
+    fn read_elsewhere(&mut self, now: Time, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
+        match from {
+            ReadFrom::Client(client) => self.ask(now, client, key, 0, out),
+            ReadFrom::Peer(..) if self.leads().is_some() => self.index_read(now, from, key, out),
+            ReadFrom::Peer(to, request) => self.answer_peer(to, request, None),
+        }
+    }
+
+    fn answer_peer(&mut self, to: ReplicaId, request: RequestId, outcome: Option<(Outcome, Path)>) {
+        self.reader
+            .answers
+            .entry(to)
+            .or_default()
+            .push(ReadAnswer { request, outcome });
+    }
+
+    fn ask(
+        &mut self,
+        now: Time,
+        from: ClientHandle,
+        key: Key,
+        attempts: u32,
+        out: &mut Vec<Action>,
+    ) {
+        let target = match attempts {
+            0 => self.nearest_holder(&key).or_else(|| self.leader()),
+            _ => self.leader(),
+        };
+        if target == Some(self.me()) {
+            return self.index_read(now, ReadFrom::Client(from), key, out);
+        }
+        let request = self.new_request();
+        let asked = Asked {
+            from,
+            key: key.clone(),
+            sent: now,
+            attempts: attempts + 1,
+        };
+        self.reader.asked.insert(request, asked);
+        if let Some(to) = target {
+            let read_index = attempts > 0;
+            let forward = self.reader.to_forward.entry((to, read_index)).or_default();
+            forward.push((request, key));
+        }
+    }
+
+    /// The holder of `key` with the shortest measured round trip.
+    fn nearest_holder(&self, key: &[u8]) -> Option<ReplicaId> {
+        let holders = self.configs.holders(key);
+        let others = holders.iter().filter(|holder| *holder != self.me());
+        others
+            .filter_map(|holder| self.peers[holder.index()].rtt.map(|rtt| (rtt, holder)))
+            .min()
+            .map(|(_, holder)| holder)
+    }
+
+    pub(super) fn on_forward_read(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        read_index: bool,
+        reads: Vec<(RequestId, Key)>,
+        out: &mut Vec<Action>,
+    ) {
+        for (request, key) in reads {
+            let reader = ReadFrom::Peer(from, request);
+            if !read_index {
+                self.read(now, reader, key, out);
+            } else if self.leads().is_some() {
+                self.index_read(now, reader, key, out);
+            } else {
+                self.answer_peer(from, request, None);
+            }
+        }
+    }
+
+    pub(super) fn on_read_answers(
+        &mut self,
+        now: Time,
+        answers: Vec<ReadAnswer>,
+        out: &mut Vec<Action>,
+    ) {
+        for answer in answers {
+            // Unknown: an attempt that was given up, or of an earlier life (hazard 37).
+            let Some(asked) = self.reader.asked.remove(&answer.request) else {
+                continue;
+            };
+            match answer.outcome {
+                Some((outcome, path)) => {
+                    out.push(Action::Reply {
+                        to: asked.from,
+                        path,
+                        outcome,
+                    });
+                }
+                None => self.ask(now, asked.from, asked.key, asked.attempts, out),
+            }
+        }
+    }
+
+    /// Sends what reads left behind in this group of steps.
+    pub(super) fn flush_reads(&mut self, out: &mut Vec<Action>) {
+        for ((to, read_index), reads) in std::mem::take(&mut self.reader.to_forward) {
+            self.send(to, Message::ForwardRead { read_index, reads }, out);
+        }
+        for (to, answers) in std::mem::take(&mut self.reader.answers) {
+            self.send(to, Message::ReadAnswers(answers), out);
+        }
+    }
+
+    /// Reads without an answer ask again, the leader this time; held reads whose
+    /// permit has gone look elsewhere.
+    pub(super) fn retry_reads(&mut self, now: Time, out: &mut Vec<Action>) {
+        let patience = self.settings.timing.retransmit;
+        let overdue = |asked: &Asked| now.since(asked.sent) >= patience * asked.attempts.min(8);
+        let late: Vec<RequestId> = self
+            .reader
+            .asked
+            .iter()
+            .filter(|(_, asked)| overdue(asked))
+            .map(|(request, _)| *request)
+            .collect();
+        for request in late {
+            if let Some(asked) = self.reader.asked.remove(&request) {
+                self.ask(now, asked.from, asked.key, asked.attempts, out);
+            }
+        }
+        let mut keys = self.reader.held_keys();
+        keys.retain(|key| self.permit(now, key).is_err());
+        self.look_again(now, keys, out);
+    }
+
+    /// Confirms a read with a majority (hazard 26). The index is the highest slot
+    /// *proposed* that writes the key, for an origin may have answered that write
+    /// already; and a majority must answer a probe sent from now on, for an older
+    /// answer says nothing about the leadership of today.
+    fn index_read(&mut self, now: Time, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
+        let start = self.logs[LogId::Commands.index()].adopted.1;
+        let marked = self.marks.on(&key).last().copied().unwrap_or_default();
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        leadership.probe_due = true;
+        let probe = leadership.probe + 1;
+        self.reader.indexed.push(Indexed {
+            from,
+            key,
+            index: marked.max(start),
+            probe,
+        });
+        if self.settings.n == 1 {
+            self.serve_indexed(now, out);
+        }
+    }
+
+    /// Answers the confirmed reads that have executed far enough.
+    pub(super) fn serve_indexed(&mut self, now: Time, out: &mut Vec<Action>) {
+        if self.reader.indexed.is_empty() {
+            return;
+        }
+        let Some(confirmed) = self.confirmed_probe() else {
+            return self.index_elsewhere(now, out);
+        };
+        let waiting = std::mem::take(&mut self.reader.indexed);
+        for read in waiting {
+            let answer = if read.probe > confirmed {
+                None
+            } else if read.index <= self.executed() {
+                Some(self.kv.read(&read.key))
+            } else {
+                self.value_at_commit(read.index, &read.key)
+            };
+            match (answer, read.from) {
+                (None, _) => self.reader.indexed.push(read),
+                (Some(outcome), ReadFrom::Client(to)) => {
+                    out.push(Action::Reply {
+                        to,
+                        path: Path::ReadIndex,
+                        outcome,
+                    });
+                }
+                (Some(outcome), ReadFrom::Peer(to, request)) => {
+                    self.answer_peer(to, request, Some((outcome, Path::ReadIndex)));
+                }
+            }
+        }
+    }
+
+    /// The newest probe that a majority, the leader included, has answered.
+    fn confirmed_probe(&self) -> Option<u64> {
+        let leadership = self.leads()?;
+        let mut acks = leadership.probe_acks.clone();
+        acks[self.me().index()] = leadership.probe + 1;
+        acks.sort_unstable_by(|a, b| b.cmp(a));
+        Some(acks[self.majority() - 1])
+    }
+
+    /// This replica no longer leads: what it was confirming is asked elsewhere.
+    pub(super) fn index_elsewhere(&mut self, now: Time, out: &mut Vec<Action>) {
+        for read in std::mem::take(&mut self.reader.indexed) {
+            match read.from {
+                ReadFrom::Client(client) => self.ask(now, client, read.key, 1, out),
+                ReadFrom::Peer(to, request) => self.answer_peer(to, request, None),
+            }
+        }
+    }
+
+    /// Reads of several keys: local only with a permit for every key they could
+    /// return, all of them unmarked, in this one step. Else they go through the log.
+    pub(super) fn read_many(
+        &mut self,
+        now: Time,
+        from: ClientHandle,
+        command: &Command,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        if self.leader_ready().is_err() {
+            return false;
+        }
+        let permit = match &command.op {
+            Some(Op::MultiGet(multi)) => {
+                let unmarked = multi.keys.iter().all(|key| self.marks.on(key).is_empty());
+                let permits = multi.keys.iter().map(|key| self.permit(now, key).ok());
+                let until = permits.collect::<Option<Vec<Permit>>>();
+                let least = until.and_then(|all| all.into_iter().map(|p| p.until).min());
+                least.filter(|_| unmarked).map(|until| Permit { until })
+            }
+            Some(Op::Scan(scan)) => {
+                let permit = self
+                    .holder
+                    .permit_all(now, &self.configs, self.executed())
+                    .ok();
+                permit.filter(|_| !self.marks.any_within(&scan.from, &scan.to))
+            }
+            _ => None,
+        };
+        let Some(permit) = permit else {
+            return false;
+        };
+        let outcome = match &command.op {
+            Some(Op::MultiGet(multi)) => self.kv.read_many(&multi.keys),
+            Some(Op::Scan(scan)) => self.kv.scan(&scan.from, &scan.to, scan.limit as usize),
+            _ => return false,
+        };
+        out.push(Action::FencedReply {
+            to: ReadFrom::Client(from),
+            path: Path::Local,
+            outcome,
+            until: permit.until,
+            again: Again::Command(command.clone()),
+        });
+        true
+    }
+}

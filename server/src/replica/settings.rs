@@ -1,0 +1,99 @@
+//! What a replica is told at its start.
+
+use std::time::Duration;
+
+use leases::{LeaseParams, ReplicaId, StrategySpec};
+
+/// Who gets an acceptor's vote, besides the leader (Castro's optimization, §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AcceptReplies {
+    /// Nobody: origins learn from the leader.
+    Leader,
+    /// Every origin with a command in the batch.
+    #[default]
+    Origin,
+    /// Every replica: holders learn of a commit by themselves.
+    All,
+}
+
+/// Spans of a replica's timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How often a leader says that it lives.
+    pub heartbeat: Duration,
+    /// Silence of the leader after which a follower campaigns; drawn anew each
+    /// time between this and twice this.
+    pub election_timeout: Duration,
+    /// How long the leader waits for a vote, an origin for its command's slot,
+    /// or a laggard for an entry, before it asks again.
+    pub retransmit: Duration,
+    /// How often round trips are measured.
+    pub ping: Duration,
+    /// How often demand is reported to the leader.
+    pub report: Duration,
+    /// How often the leader asks the strategy for changes.
+    pub reconfigure: Duration,
+    /// How often the state is checkpointed.
+    pub checkpoint: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Timing {
+            heartbeat: ms(250),
+            election_timeout: ms(1500),
+            retransmit: ms(700),
+            ping: ms(500),
+            report: ms(1000),
+            reconfigure: ms(10_000),
+            checkpoint: ms(1000),
+        }
+    }
+}
+
+/// What a replica is told at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This replica.
+    pub me: ReplicaId,
+    /// How many replicas there are.
+    pub n: usize,
+    /// Who should lead when it can.
+    pub preferred_leader: Option<ReplicaId>,
+    /// The strategy a leader puts in force when the newest configuration has another.
+    pub strategy: StrategySpec,
+    /// Likewise the lease durations.
+    pub params: LeaseParams,
+    /// Timers.
+    pub timing: Timing,
+    /// Who gets votes.
+    pub accept_replies: AcceptReplies,
+    /// Most commands in a slot.
+    pub batch_max: usize,
+    /// Most uncommitted slots a leader keeps in flight.
+    pub in_flight_max: usize,
+    /// How long a session lives after its last command, in log time.
+    pub session_ttl: Duration,
+    /// Most keys whose demand is remembered.
+    pub demand_keys_max: usize,
+}
+
+impl Settings {
+    /// The defaults for replica `me` of `n`.
+    pub fn new(me: ReplicaId, n: usize) -> Settings {
+        Settings {
+            me,
+            n,
+            preferred_leader: None,
+            strategy: StrategySpec::Leader,
+            params: LeaseParams::default(),
+            timing: Timing::default(),
+            accept_replies: AcceptReplies::default(),
+            batch_max: 5000,
+            in_flight_max: 1024,
+            session_ttl: Duration::from_secs(3600),
+            demand_keys_max: 1 << 18,
+        }
+    }
+}

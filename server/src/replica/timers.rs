@@ -1,0 +1,179 @@
+//! What is due, and when. A deadline is a comparison; nothing fires by itself.
+
+use leases::Time;
+use rand::RngExt as _;
+
+use super::action::{Action, Checkpoint, Event, Record};
+use super::message::{LogId, Message};
+use super::{Replica, Role};
+
+/// Things that recur or fall due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// The leader has been silent too long.
+    Election,
+    /// A leader's heartbeat.
+    Heartbeat,
+    /// Round trips are measured.
+    Ping,
+    /// The lease engine has something due.
+    Lease,
+    /// Unanswered things are asked again.
+    Retransmit,
+    /// Demand is reported to the leader.
+    Report,
+    /// The leader asks the strategy.
+    Reconfigure,
+    /// The state is checkpointed.
+    Checkpoint,
+    /// Missed entries are fetched.
+    Fetch,
+}
+
+const TIMERS: usize = 9;
+
+/// One deadline for each [`Timer`].
+#[derive(Clone, Debug)]
+pub(super) struct Timers {
+    at: [Time; TIMERS],
+    next: Time,
+}
+
+impl Timers {
+    /// Everything recurrent begins now, but the election and what only leaders do.
+    pub(super) fn new(now: Time) -> Timers {
+        let mut timers = Timers {
+            at: [Time::MAX; TIMERS],
+            next: Time::MAX,
+        };
+        for timer in [Timer::Ping, Timer::Lease, Timer::Retransmit, Timer::Report] {
+            timers.set(timer, now);
+        }
+        timers.set(Timer::Checkpoint, now);
+        timers
+    }
+
+    pub(super) fn set(&mut self, timer: Timer, at: Time) {
+        self.at[timer as usize] = at;
+        self.next = self.at.iter().copied().min().unwrap_or(Time::MAX);
+    }
+
+    /// Brings a timer forward.
+    pub(super) fn set_earlier(&mut self, timer: Timer, at: Time) {
+        if at < self.at[timer as usize] {
+            self.set(timer, at);
+        }
+    }
+
+    pub(super) fn stop(&mut self, timer: Timer) {
+        self.set(timer, Time::MAX);
+    }
+
+    fn due(&self, timer: Timer, now: Time) -> bool {
+        self.at[timer as usize] <= now
+    }
+}
+
+impl Replica {
+    /// When to step with [`super::Input::Tick`] at the latest.
+    pub fn next_deadline(&self) -> Time {
+        self.timers.next
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Time, out: &mut Vec<Action>) {
+        if now < self.timers.next {
+            return;
+        }
+        let timing = self.settings.timing;
+        if self.timers.due(Timer::Election, now) {
+            self.reset_election(now);
+            self.campaign(now, out);
+        }
+        if self.timers.due(Timer::Heartbeat, now) {
+            self.timers.set(Timer::Heartbeat, now + timing.heartbeat);
+            self.lead_on(now, out);
+        }
+        if self.timers.due(Timer::Ping, now) {
+            self.timers.set(Timer::Ping, now + timing.ping);
+            self.broadcast(&Message::Ping { stamp: now.0 }, out);
+            self.seek_preferred_leadership(now, out);
+        }
+        if self.timers.due(Timer::Lease, now) {
+            self.poll_leases(now, out);
+        }
+        if self.timers.due(Timer::Fetch, now) {
+            self.timers.stop(Timer::Fetch);
+            self.fetch_missing(now, out);
+        }
+        if self.timers.due(Timer::Retransmit, now) {
+            self.timers
+                .set(Timer::Retransmit, now + timing.retransmit / 4);
+            self.retransmit(now, out);
+        }
+        if self.timers.due(Timer::Report, now) {
+            self.timers.set(Timer::Report, now + timing.report);
+            self.report_demand(out);
+        }
+        if self.timers.due(Timer::Reconfigure, now) {
+            self.timers
+                .set(Timer::Reconfigure, now + timing.reconfigure);
+            self.reconfigure(now, out);
+        }
+        if self.timers.due(Timer::Checkpoint, now) {
+            self.timers.set(Timer::Checkpoint, now + timing.checkpoint);
+            self.checkpoint();
+        }
+    }
+
+    /// Waits anew for the leader, for a random span.
+    pub(super) fn reset_election(&mut self, now: Time) {
+        let base = self.settings.timing.election_timeout;
+        let jitter = base.mul_f64(self.rng.random::<f64>());
+        self.timers.set(Timer::Election, now + base + jitter);
+    }
+
+    /// Asks again for what was not answered.
+    fn retransmit(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.retransmit_proposals(now, out);
+        self.retransmit_prepare(now, out);
+        self.reforward_writes(now);
+        self.retry_reads(now, out);
+    }
+
+    /// Writes down what changed in the state, so that a restart replays little.
+    fn checkpoint(&mut self) {
+        let executed = self.commands().executed;
+        let config = self.configs.newest();
+        if (executed, config) == self.counters.checkpointed {
+            return;
+        }
+        self.counters.checkpointed = (executed, config);
+        let checkpoint = Checkpoint {
+            executed,
+            config,
+            log_time_ms: self.kv.log_time_ms,
+            entries: self.kv.take_dirty(),
+            sessions: self.kv.sessions.take_dirty(),
+        };
+        self.persister.record(Record::Checkpoint(checkpoint));
+    }
+
+    /// A leader's heartbeat; it also notices what has been blocked for too long.
+    fn lead_on(&mut self, now: Time, out: &mut Vec<Action>) {
+        if !matches!(self.role, Role::Leader(_)) {
+            self.timers.stop(Timer::Heartbeat);
+            return;
+        }
+        self.heartbeat(out);
+        self.continue_transfer(now, out);
+        self.suspect_blockers(now, out);
+        for log in LogId::ALL {
+            debug_assert!(self.logs[log.index()].executed <= self.logs[log.index()].commit_point);
+        }
+    }
+
+    pub(super) fn announce(&self, event: Event, out: &mut Vec<Action>) {
+        out.push(Action::Event(event));
+    }
+}

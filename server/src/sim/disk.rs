@@ -1,0 +1,194 @@
+//! A replica's disk: what is durable, and how long it takes to become so.
+//! Persists that arrive during a sync share the next one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leases::{Ballot, Incarnation, Key, Slot};
+
+use crate::replica::action::{Checkpoint, Record, Recovered, Sequence, SessionImage, Stored};
+use crate::replica::message::{LogId, Reported, Value};
+
+/// What a restart would find.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    incarnation: Incarnation,
+    promised: Ballot,
+    accepted: BTreeMap<(LogId, Slot), (Ballot, Value)>,
+    log_starts: BTreeMap<(LogId, Ballot), Slot>,
+    restart_wait: Option<Duration>,
+    executed: Slot,
+    config: leases::ConfigId,
+    log_time_ms: u64,
+    entries: BTreeMap<Key, Stored>,
+    sessions: BTreeMap<u64, SessionImage>,
+}
+
+impl Image {
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Promised(ballot) => self.promised = ballot,
+            Record::Accepted {
+                log,
+                slot,
+                ballot,
+                value,
+            } => {
+                self.accepted.insert((log, slot), (ballot, value));
+            }
+            Record::Erased { log, slot } => {
+                self.accepted.remove(&(log, slot));
+            }
+            Record::LogStart { log, ballot, slot } => {
+                self.log_starts.insert((log, ballot), slot);
+            }
+            Record::ForgetLogStarts { log, below } => {
+                self.log_starts
+                    .retain(|(of, ballot), _| *of != log || *ballot >= below);
+            }
+            Record::RestartWait(wait) => self.restart_wait = Some(wait),
+            Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+        }
+    }
+
+    fn checkpoint(&mut self, checkpoint: Checkpoint) {
+        self.executed = checkpoint.executed;
+        self.config = checkpoint.config;
+        self.log_time_ms = checkpoint.log_time_ms;
+        for (key, stored) in checkpoint.entries {
+            match stored {
+                Some(stored) => self.entries.insert(key, stored),
+                None => self.entries.remove(&key),
+            };
+        }
+        for (client, session) in checkpoint.sessions {
+            match session {
+                Some(session) => self.sessions.insert(client, session),
+                None => self.sessions.remove(&client),
+            };
+        }
+    }
+
+    /// Entries of a log, for a peer that lags.
+    pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
+        let entries = self.accepted.range((log, from)..=(log, last)).take(256);
+        entries
+            .map(|((_, slot), (_, value))| (*slot, value.clone()))
+            .collect()
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    image: Option<Image>,
+    /// How long a sync takes, in ns.
+    pub sync_ns: u64,
+    syncing: Vec<(Sequence, Vec<Record>)>,
+    queued: Vec<(Sequence, Vec<Record>)>,
+}
+
+impl Disk {
+    /// An empty disk. Without an image nothing is remembered, for long runs
+    /// that never restart.
+    pub fn new(sync_ns: u64, remembers: bool) -> Disk {
+        Disk {
+            image: remembers.then(Image::default),
+            sync_ns,
+            syncing: Vec::new(),
+            queued: Vec::new(),
+        }
+    }
+
+    /// Takes a persist; returns whether a sync begins now.
+    pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> bool {
+        let idle = self.syncing.is_empty();
+        let records = if self.image.is_some() {
+            records
+        } else {
+            Vec::new()
+        };
+        let queue = if idle {
+            &mut self.syncing
+        } else {
+            &mut self.queued
+        };
+        queue.push((sequence, records));
+        idle
+    }
+
+    /// A sync ends: what it made durable, and whether another begins now.
+    pub fn synced(&mut self) -> (Option<Sequence>, bool) {
+        let done = std::mem::replace(&mut self.syncing, std::mem::take(&mut self.queued));
+        let last = done.last().map(|(sequence, _)| *sequence);
+        if let Some(image) = &mut self.image {
+            done.into_iter()
+                .flat_map(|(_, records)| records)
+                .for_each(|r| image.apply(r));
+        }
+        (last, !self.syncing.is_empty())
+    }
+
+    /// A crash: what was not synced is gone.
+    pub fn crash(&mut self) {
+        self.syncing.clear();
+        self.queued.clear();
+    }
+
+    /// What a start finds; raises the incarnation.
+    pub fn recover(&mut self) -> Recovered {
+        let Some(image) = &mut self.image else {
+            return Recovered {
+                incarnation: Incarnation(1),
+                ..Recovered::default()
+            };
+        };
+        let first = image.incarnation == Incarnation(0);
+        image.incarnation.0 += 1;
+        let wanted = |log: &LogId, slot: &Slot| *log == LogId::Configs || *slot > image.executed;
+        let accepted = image
+            .accepted
+            .iter()
+            .filter(|((log, slot), _)| wanted(log, slot));
+        Recovered {
+            incarnation: image.incarnation,
+            promised: image.promised,
+            accepted: accepted
+                .map(|((log, slot), (ballot, value))| Reported {
+                    log: *log,
+                    slot: *slot,
+                    ballot: *ballot,
+                    value: value.clone(),
+                })
+                .collect(),
+            log_starts: image
+                .log_starts
+                .iter()
+                .map(|((l, b), s)| (*l, *b, *s))
+                .collect(),
+            restart_wait: (!first).then(|| image.restart_wait.unwrap_or_default()),
+            state: Checkpoint {
+                executed: image.executed,
+                config: image.config,
+                log_time_ms: image.log_time_ms,
+                entries: image
+                    .entries
+                    .iter()
+                    .map(|(k, s)| (k.clone(), Some(s.clone())))
+                    .collect(),
+                sessions: image
+                    .sessions
+                    .iter()
+                    .map(|(c, s)| (*c, Some(s.clone())))
+                    .collect(),
+            },
+        }
+    }
+
+    /// Entries of a log, for a peer that lags.
+    pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
+        self.image
+            .as_ref()
+            .map_or_else(Vec::new, |image| image.read_log(log, from, last))
+    }
+}

@@ -1,0 +1,13 @@
+//! A world of its own for replicas: virtual time, a network, disks and clocks,
+//! all decided by one seed. The replica code is the one that runs on real hosts.
+//!
+//! `world` moves events in order of true time; `network`, `disk` and `clock` say
+//! how long things take and what goes wrong; `oracle` knows everything and
+//! judges every step; `contended` is a workload that looks for trouble.
+
+pub mod clock;
+pub mod contended;
+pub mod disk;
+pub mod network;
+pub mod oracle;
+pub mod world;

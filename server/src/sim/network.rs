@@ -1,0 +1,67 @@
+//! The network between replicas: delays by matrix, and what goes wrong.
+
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+/// How often what goes wrong, as shares of messages; 0 everywhere is a good network.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Lost.
+    pub loss: f64,
+    /// Delivered twice, the copy later.
+    pub duplication: f64,
+    /// Delayed by up to `delay_max_ns` more, and so overtaken.
+    pub reordering: f64,
+    /// The longest extra delay, in ns.
+    pub delay_max_ns: u64,
+}
+
+/// Delays and faults of every directed link.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// One-way delay in ns, by sender and receiver.
+    pub one_way_ns: Vec<Vec<u64>>,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// When each link last delivered: without faults it keeps order.
+    last: Vec<Vec<u64>>,
+}
+
+impl Network {
+    /// A network with these one-way delays.
+    pub fn new(one_way_ns: Vec<Vec<u64>>, faults: Faults) -> Network {
+        let n = one_way_ns.len();
+        Network {
+            one_way_ns,
+            faults,
+            last: vec![vec![0; n]; n],
+        }
+    }
+
+    /// When a message sent at `now_ns` arrives: never, once or twice.
+    pub fn deliveries(
+        &mut self,
+        rng: &mut Pcg64Mcg,
+        now_ns: u64,
+        from: usize,
+        to: usize,
+    ) -> impl Iterator<Item = u64> + use<> {
+        let arrival = now_ns + self.one_way_ns[from][to];
+        let faults = self.faults;
+        if faults == Faults::default() {
+            let last = &mut self.last[from][to];
+            *last = arrival.max(*last);
+            return [Some(*last), None].into_iter().flatten();
+        }
+        let mut chance = |share: f64| share > 0.0 && rng.random::<f64>() < share;
+        let (lost, doubled, late) = (
+            chance(faults.loss),
+            chance(faults.duplication),
+            chance(faults.reordering),
+        );
+        let mut extra = || rng.random_range(0..=faults.delay_max_ns);
+        let first = arrival + if late { extra() } else { 0 };
+        let second = doubled.then(|| arrival + extra());
+        [(!lost).then_some(first), second].into_iter().flatten()
+    }
+}

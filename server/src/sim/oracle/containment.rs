@@ -1,0 +1,58 @@
+//! Containment (oracle 1; §3.5): in true time, what a holder believes ends
+//! before its grantor's grant does.
+
+use leases::{ReplicaId, Time};
+
+use super::super::clock::Clock;
+use crate::replica::Replica;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Containment {
+    n: usize,
+    /// Promises compared.
+    pub checks: u64,
+}
+
+impl Containment {
+    pub(super) fn new(n: usize) -> Containment {
+        Containment { n, checks: 0 }
+    }
+
+    /// Checks what `node` was promised and what it promised.
+    pub(super) fn watch(&mut self, now_ns: u64, node: usize, all: &[(Option<&Replica>, &Clock)]) {
+        for other in (0..self.n).filter(|other| *other != node) {
+            self.check(now_ns, other, node, all);
+            self.check(now_ns, node, other, all);
+        }
+    }
+
+    fn check(&mut self, now_ns: u64, g: usize, h: usize, all: &[(Option<&Replica>, &Clock)]) {
+        let ((Some(grantor), grantor_clock), (Some(holder), holder_clock)) = (all[g], all[h])
+        else {
+            return;
+        };
+        if grantor.outwaits_everyone(grantor_clock.read(now_ns)) {
+            return; // it demands everyone: as good as a grant to each
+        }
+        if !holder.honours(ReplicaId(g as u8), grantor.incarnation()) {
+            return;
+        }
+        for (config, until) in holder.promised_by(ReplicaId(g as u8)) {
+            let ends_ns = holder_clock.when(until);
+            if ends_ns <= now_ns {
+                continue;
+            }
+            self.checks += 1;
+            let granted = grantor
+                .granted_to(ReplicaId(h as u8), config)
+                .unwrap_or(Time::ZERO);
+            let kept_ns = grantor_clock.when(granted);
+            assert!(
+                kept_ns >= ends_ns,
+                "r{h} believes r{g} under {config:?} until {ends_ns} ns, but the grant ends at \
+                 {kept_ns} ns (now {now_ns} ns)"
+            );
+        }
+    }
+}
