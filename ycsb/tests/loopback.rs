@@ -32,6 +32,7 @@ async fn serve() -> (String, Records) {
 }
 
 async fn converse(socket: TcpStream, records: Records) {
+    socket.set_nodelay(true).unwrap();
     let (read, write) = socket.into_split();
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
     reader.next::<Hello>().await.unwrap().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The runtime's timers are as coarse as a millisecond, which would be added to
 //! every latency that counts from the intended start. So one thread of the
-//! operating system does the waiting, to some tens of microseconds.
+//! operating system does the waiting, to about a tenth of a millisecond.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
 //! What a core workload is made of, read from its properties and checked: a
 //! workload that starts can run to its end.
 
-use client::wire::VALUE_BYTES_MAX;
+use client::wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
 
 use crate::generator::{Discrete, LengthHistogram, Uniform, ZIPFIAN_CONSTANT, Zipfian};
 use crate::properties::{Properties, PropertyError};
@@ -239,10 +239,14 @@ fn order_by_site(
 }
 
 fn scan_length(properties: &Properties) -> Result<Length, PropertyError> {
-    let expected = "a number from 1 to 1000000";
-    let in_bounds = |n: &u64| (1..=1_000_000).contains(n);
-    let shortest = properties.number("minscanlength", expected, in_bounds)?;
-    let longest = properties.number("maxscanlength", expected, in_bounds)?;
+    let length = |name| {
+        let most = SCAN_ENTRIES_MAX as u64;
+        let expected = format!("a number from 1 to {most}, the longest scan there is");
+        properties
+            .parsed(name, &expected, |n: &u64| (1..=most).contains(n))?
+            .ok_or_else(|| properties.invalid(name, &expected))
+    };
+    let (shortest, longest) = (length("minscanlength")?, length("maxscanlength")?);
     if shortest > longest {
         let expected = format!("at most maxscanlength, which is {longest}");
         return Err(properties.invalid("minscanlength", &expected));

@@ -338,6 +338,7 @@ fn contradictions_are_refused_with_a_reason() {
             "minscanlength=5\nmaxscanlength=4",
             "at most maxscanlength, which is 4",
         ),
+        ("maxscanlength=999999999", "the longest scan there is"),
         (
             "workload=TimeSeriesWorkload",
             "site.ycsb.workloads.CoreWorkload",
@@ -369,4 +370,28 @@ fn no_proportion_no_operation() {
 #[test]
 fn the_old_class_name_is_accepted() {
     workload("workload=com.yahoo.ycsb.workloads.CoreWorkload");
+}
+
+/// Every property of YCSB's own template, as a user's file may have them.
+#[test]
+fn a_file_with_every_property_of_ycsb_is_accepted() {
+    let text = "workload=com.yahoo.ycsb.workloads.CoreWorkload\n\
+        recordcount=1000000\noperationcount=3000000\n#insertcount=\ninsertstart=0\n\
+        fieldcount=10\nfieldlength=100\nreadallfields=true\nwriteallfields=false\n\
+        fieldlengthdistribution=constant\nreadproportion=0.95\nupdateproportion=0.05\n\
+        insertproportion=0\nreadmodifywriteproportion=0\nscanproportion=0\n\
+        maxscanlength=1000\nscanlengthdistribution=uniform\ninsertorder=hashed\n\
+        requestdistribution=zipfian\nhotspotdatafraction=0.2\nhotspotopnfraction=0.8\n\
+        table=usertable\nmeasurementtype=histogram\nhistogram.buckets=1000\n\
+        timeseries.granularity=1000\n";
+    let properties = properties(text);
+    let unknown = properties
+        .warnings()
+        .into_iter()
+        .filter(|w| w.contains("unknown"));
+    assert_eq!(unknown.count(), 0);
+    assert_eq!(
+        CoreWorkload::new(&properties).unwrap().insert_count(),
+        1_000_000
+    );
 }
