@@ -8,7 +8,9 @@
 //! machine behind the topology's delays.
 
 pub mod attainable;
+pub mod backend;
 pub mod bound;
 pub mod experiment;
+pub mod report;
 pub mod topology;
 pub mod wan;

@@ -95,8 +95,8 @@ fn as_table(experiment: &Experiment) -> Result<Table, ExperimentError> {
 /// step that is not there yet is added: it may be an optional field.
 fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
-    let steps = parents.split('.').filter(|step| !step.is_empty());
-    let parent = steps.fold(Some(root), |at, step| child(at?, step))?;
+    let mut steps = parents.split('.').filter(|step| !step.is_empty());
+    let parent = steps.try_fold(root, child)?;
     let table = parent.as_table_mut()?;
     let value = read(text, table.get(last));
     table.insert(last.to_owned(), value);

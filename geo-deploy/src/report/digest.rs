@@ -1,0 +1,141 @@
+//! Samples, sorted once for everything that is made of them.
+
+use ycsb::sample::{End, OpKind, Sample};
+
+use super::Report;
+
+/// Reads or writes, as tables and plots tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Reads,
+    Writes,
+}
+
+impl Class {
+    pub(super) const BOTH: [Class; 2] = [Class::Reads, Class::Writes];
+
+    pub(super) fn of(kind: OpKind) -> Class {
+        match kind {
+            OpKind::Read | OpKind::Scan => Class::Reads,
+            OpKind::Update | OpKind::Insert | OpKind::ReadModifyWrite => Class::Writes,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Class::Reads => "reads",
+            Class::Writes => "writes",
+        }
+    }
+}
+
+/// Answered latencies, sorted; what was not answered is counted beside them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Latencies {
+    sorted_ns: Vec<u64>,
+    pub failed: u64,
+    pub timed_out: u64,
+}
+
+impl Latencies {
+    pub(super) fn count(&self) -> u64 {
+        self.sorted_ns.len() as u64
+    }
+
+    pub(super) fn mean_ms(&self) -> f64 {
+        if self.sorted_ns.is_empty() {
+            return 0.0;
+        }
+        let sum: u128 = self.sorted_ns.iter().map(|&ns| u128::from(ns)).sum();
+        ms(sum as f64 / self.sorted_ns.len() as f64)
+    }
+
+    /// The least latency that the share `q` does not exceed; 0 if there is none.
+    pub(super) fn quantile_ms(&self, q: f64) -> f64 {
+        let rank = (q * self.sorted_ns.len() as f64).ceil().max(1.0) as usize;
+        let found = self
+            .sorted_ns
+            .get(rank.min(self.sorted_ns.len()).wrapping_sub(1));
+        found.map_or(0.0, |&ns| ms(ns as f64))
+    }
+
+    /// The share that took at most `limit_ms`.
+    pub(super) fn share_within(&self, limit_ms: f64) -> f64 {
+        let within = self
+            .sorted_ns
+            .partition_point(|&ns| ms(ns as f64) <= limit_ms);
+        share(within as u64, self.count())
+    }
+
+    /// Each distinct latency in ms, rising, with the share not above it.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (f64, f64)> {
+        let n = self.sorted_ns.len();
+        let last_of_equals =
+            move |i: usize| i + 1 == n || self.sorted_ns[i] != self.sorted_ns[i + 1];
+        (0..n)
+            .filter(move |&i| last_of_equals(i))
+            .map(move |i| (ms(self.sorted_ns[i] as f64), (i + 1) as f64 / n as f64))
+    }
+
+    fn take(&mut self, sample: &Sample) {
+        match sample.end {
+            End::Ok => self.sorted_ns.push(sample.latency_ns),
+            End::Failed => self.failed += 1,
+            End::TimedOut => self.timed_out += 1,
+        }
+    }
+}
+
+/// One run, by site.
+#[derive(Clone, Debug)]
+pub(super) struct Digest {
+    pub reads: Vec<Latencies>,
+    pub writes: Vec<Latencies>,
+}
+
+impl Digest {
+    pub(super) fn of(&self, class: Class) -> &[Latencies] {
+        match class {
+            Class::Reads => &self.reads,
+            Class::Writes => &self.writes,
+        }
+    }
+}
+
+/// All runs of a report. Samples of sites that the topology does not have are
+/// no part of any figure.
+pub(super) fn digest(report: &Report) -> Vec<Digest> {
+    let sites = report.topology.len();
+    let of_run = |samples: &[Sample]| {
+        let mut digest = Digest {
+            reads: vec![Latencies::default(); sites],
+            writes: vec![Latencies::default(); sites],
+        };
+        for sample in samples {
+            let class = match Class::of(sample.kind) {
+                Class::Reads => &mut digest.reads,
+                Class::Writes => &mut digest.writes,
+            };
+            if let Some(latencies) = class.get_mut(usize::from(sample.site)) {
+                latencies.take(sample);
+            }
+        }
+        for latencies in digest.reads.iter_mut().chain(&mut digest.writes) {
+            latencies.sorted_ns.sort_unstable();
+        }
+        digest
+    };
+    report.runs.iter().map(|run| of_run(&run.samples)).collect()
+}
+
+fn ms(ns: f64) -> f64 {
+    ns / 1e6
+}
+
+/// `part` of `all`; 0 of nothing.
+pub(super) fn share(part: u64, all: u64) -> f64 {
+    match all {
+        0 => 0.0,
+        all => part as f64 / all as f64,
+    }
+}

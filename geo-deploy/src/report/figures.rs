@@ -1,0 +1,151 @@
+//! The plots: latency distributions, shares per site, and time lines of faults.
+
+mod bars;
+mod cdf;
+mod timeline;
+
+use super::digest::Digest;
+use super::summary::Summary;
+use super::svg::{Anchor, Ink, Lettering, SERIES, Stroke, Svg};
+use super::{Report, StrategyRun};
+
+/// Width of every figure, in pixels.
+const WIDTH: f64 = 1_000.0;
+/// Space left of a plot for its axis.
+const LEFT: f64 = 52.0;
+/// Space right of a plot.
+const RIGHT: f64 = 14.0;
+
+/// A plot and its file's name.
+pub(super) struct Figure {
+    pub name: &'static str,
+    pub caption: String,
+    pub svg: Svg,
+}
+
+/// Every figure of a report. The time line is there only if something happened.
+pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec<Figure> {
+    let mut figures = vec![
+        cdf::figure(report, digests, summary),
+        bars::local_reads(report, summary),
+        bars::writes_at_minimum(report, summary),
+    ];
+    figures.extend(timeline::figure(report));
+    figures
+}
+
+/// A look for each run: strategies keep theirs from report to report, as long as
+/// no two runs would share it.
+fn looks(runs: &[StrategyRun]) -> Vec<usize> {
+    let usual = |strategy: &str| match strategy {
+        "quorum" => 0,
+        "leader" => 1,
+        "all" => 2,
+        "cost" => 3,
+        "fixed" => 4,
+        _ => 5,
+    };
+    let mut taken: Vec<usize> = Vec::new();
+    for run in runs {
+        let first = usual(&run.strategy);
+        let mut free = (0..SERIES).map(|i| (first + i) % SERIES);
+        let look = free.find(|look| !taken.contains(look));
+        taken.push(look.unwrap_or(first));
+    }
+    taken
+}
+
+/// What a legend shows beside a name.
+enum Key {
+    Line(Stroke),
+    Box(Ink),
+    Tick,
+    Diamond,
+}
+
+fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) {
+    let mut x = LEFT;
+    for (key, label) in entries {
+        let width = match key {
+            Key::Line(_) => 34.0,
+            Key::Box(_) | Key::Tick => 18.0,
+            Key::Diamond => 10.0,
+        };
+        match key {
+            Key::Line(stroke) => svg.line((x, y), (x + width, y), *stroke),
+            Key::Box(ink) => svg.rect((x, y - 6.0), (width, 12.0), *ink),
+            Key::Tick => svg.line((x, y), (x + width, y), Stroke::plain(Ink::Text, 2.6)),
+            Key::Diamond => svg.diamond((x + width / 2.0, y), 5.0, Ink::Surface, Ink::Text),
+        }
+        let look = Lettering {
+            size: 12.5,
+            ..Lettering::small(Ink::Text, Anchor::Start)
+        };
+        svg.text((x + width + 6.0, y + 4.0), label, look);
+        // Letters of this size are 7 pixels wide on average.
+        x += width + 6.0 + 7.2 * label.chars().count() as f64 + 22.0;
+    }
+}
+
+/// A latency in ms as an axis or a mark shows it.
+fn ms_label(ms: f64) -> String {
+    let rounded = (ms * 100.0).round() / 100.0;
+    match ms >= 10.0 {
+        true => format!("{}", (ms * 10.0).round() / 10.0),
+        false => format!("{rounded}"),
+    }
+}
+
+/// The least 1, 2 or 5 times a power of ten that is not below `value`.
+fn one_two_five_above(value: f64) -> f64 {
+    let decade = 10f64.powf(value.log10().floor());
+    let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
+    let found = steps.into_iter().find(|step| *step >= value * 0.999_999);
+    found.unwrap_or(10.0 * decade)
+}
+
+/// The greatest that is not above it.
+fn one_two_five_below(value: f64) -> f64 {
+    let decade = 10f64.powf(value.log10().floor());
+    let steps = [5.0, 2.0, 1.0].map(|step| step * decade);
+    let found = steps.into_iter().find(|step| *step <= value * 1.000_001);
+    found.unwrap_or(decade)
+}
+
+/// A logarithmic axis of latencies.
+#[derive(Clone, Copy, Debug)]
+struct LogAxis {
+    from_ms: f64,
+    to_ms: f64,
+    from_px: f64,
+    to_px: f64,
+}
+
+impl LogAxis {
+    fn place(&self, ms: f64) -> f64 {
+        let ms = ms.clamp(self.from_ms, self.to_ms);
+        let part = (ms / self.from_ms).ln() / (self.to_ms / self.from_ms).ln();
+        self.from_px + part * (self.to_px - self.from_px)
+    }
+
+    /// Values with a grid line, and whether they are labelled: the fewer decades
+    /// there are, the finer.
+    fn ticks(&self) -> Vec<(f64, bool)> {
+        let decades = (self.to_ms / self.from_ms).log10();
+        let steps: &[f64] = match decades < 1.3 {
+            true => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
+            false => &[1.0, 2.0, 5.0],
+        };
+        let inside = self.from_ms * 0.999_999..=self.to_ms * 1.000_001;
+        let mut ticks = Vec::new();
+        let mut decade = 10f64.powf(self.from_ms.log10().floor());
+        while decade <= self.to_ms * 1.000_001 {
+            let values = steps
+                .iter()
+                .map(|step| (step * decade, *step == 1.0 || decades < 2.1));
+            ticks.extend(values.filter(|(value, _)| inside.contains(value)));
+            decade *= 10.0;
+        }
+        ticks
+    }
+}

@@ -1,0 +1,157 @@
+//! Shares per site, each beside what was attainable and what the paper reports.
+
+use super::super::paper;
+use super::super::summary::{SiteSummary, Summary};
+use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
+use super::{Figure, Key, LEFT, RIGHT, Report, WIDTH, legend, looks};
+
+const TOP: f64 = 62.0;
+const PLOT_HEIGHT: f64 = 210.0;
+const HEIGHT: f64 = TOP + PLOT_HEIGHT + 34.0;
+/// Part of a site's width that its bars leave free.
+const GAP: f64 = 0.2;
+const BAR_WIDTH_MAX: f64 = 44.0;
+
+/// One bar; shares from 0 to 1.
+struct Bar {
+    share: f64,
+    attainable: Option<f64>,
+    paper: Option<f64>,
+}
+
+pub(super) fn local_reads(report: &Report, summary: &Summary) -> Figure {
+    let bar = |run: usize, site: &SiteSummary| Bar {
+        share: site.reads.local_fraction,
+        attainable: site.reads.attainable_fraction,
+        paper: paper::local_reads(report, &report.runs[run], &site.site).map(|p| p / 100.0),
+    };
+    Figure {
+        name: "local-reads",
+        caption: "Share of each site's reads that its own replica answered under its lease. \
+                  The tick is what perfect bookkeeping of the reads so far would have reached, \
+                  the diamond what the paper reports."
+            .to_owned(),
+        svg: chart(report, summary, "Local reads, % of reads", &bar),
+    }
+}
+
+pub(super) fn writes_at_minimum(report: &Report, summary: &Summary) -> Figure {
+    let bar = |run: usize, site: &SiteSummary| Bar {
+        share: site.writes.min_latency_fraction,
+        attainable: site.writes.attainable_fraction,
+        paper: paper::writes_at_minimum(report, &report.runs[run]).map(|p| p / 100.0),
+    };
+    Figure {
+        name: "writes-at-minimum",
+        caption: "Share of each site's writes within 1 ms of the least latency that any strategy \
+                  allows there. The tick is what the same bookkeeping would have reached, the \
+                  diamond what the paper reports for all sites together."
+            .to_owned(),
+        svg: chart(
+            report,
+            summary,
+            "Writes at their minimum, % of writes",
+            &bar,
+        ),
+    }
+}
+
+fn chart(
+    report: &Report,
+    summary: &Summary,
+    title: &str,
+    bar: &dyn Fn(usize, &SiteSummary) -> Bar,
+) -> Svg {
+    let mut svg = Svg::new(WIDTH, HEIGHT, title);
+    let looks = looks(&report.runs);
+    let bars: Vec<Vec<Bar>> = summary
+        .runs
+        .iter()
+        .enumerate()
+        .map(|(run, figures)| figures.sites.iter().map(|site| bar(run, site)).collect())
+        .collect();
+    draw_legend(&mut svg, report, &looks, &bars);
+    frame(&mut svg, title);
+    let sites = report.topology.len();
+    let site_width = (WIDTH - LEFT - RIGHT) / sites as f64;
+    let bar_width = site_width * (1.0 - GAP) / bars.len().max(1) as f64;
+    let bar_width = bar_width.min(BAR_WIDTH_MAX);
+    for (site, name) in report.topology.names().into_iter().enumerate() {
+        let middle = LEFT + (site as f64 + 0.5) * site_width;
+        let look = Lettering {
+            anchor: Anchor::Middle,
+            ..Lettering::title()
+        };
+        svg.text((middle, TOP + PLOT_HEIGHT + 21.0), name, look);
+        let first = middle - bar_width * bars.len() as f64 / 2.0;
+        for (run, of_run) in bars.iter().enumerate() {
+            let left = first + run as f64 * bar_width;
+            draw_bar(
+                &mut svg,
+                &of_run[site],
+                left,
+                bar_width,
+                Ink::Series(looks[run]),
+            );
+        }
+    }
+    svg
+}
+
+fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize], bars: &[Vec<Bar>]) {
+    let runs = report.runs.iter().zip(looks);
+    let mut entries: Vec<(Key, String)> = runs
+        .map(|(run, &look)| (Key::Box(Ink::Series(look)), run.label.clone()))
+        .collect();
+    if bars.iter().flatten().any(|bar| bar.attainable.is_some()) {
+        entries.push((Key::Tick, "attainable".to_owned()));
+    }
+    if bars.iter().flatten().any(|bar| bar.paper.is_some()) {
+        entries.push((Key::Diamond, "the paper".to_owned()));
+    }
+    legend(svg, &entries, 18.0);
+}
+
+fn y(share: f64) -> f64 {
+    TOP + (1.0 - share.clamp(0.0, 1.0)) * PLOT_HEIGHT
+}
+
+fn frame(svg: &mut Svg, title: &str) {
+    svg.text(
+        (LEFT, TOP - 20.0),
+        title,
+        Lettering::small(Ink::Muted, Anchor::Start),
+    );
+    for percent in [0, 25, 50, 75, 100] {
+        let y = y(f64::from(percent) / 100.0);
+        let ink = if percent == 0 { Ink::Muted } else { Ink::Grid };
+        svg.line((LEFT, y), (WIDTH - RIGHT, y), Stroke::plain(ink, 1.0));
+        let look = Lettering::small(Ink::Muted, Anchor::End);
+        svg.text((LEFT - 7.0, y + 4.0), percent, look);
+    }
+}
+
+fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
+    let (inner, inner_width) = (left + 1.5, width - 3.0);
+    let top = y(bar.share);
+    svg.rect((inner, top), (inner_width, y(0.0) - top), ink);
+    let middle = left + width / 2.0;
+    // The figure stands above everything that is drawn near the bar's top.
+    let mut highest = bar.share;
+    if let Some(attainable) = bar.attainable {
+        let y = y(attainable);
+        svg.line(
+            (left - 1.0, y),
+            (left + width + 1.0, y),
+            Stroke::plain(Ink::Text, 2.6),
+        );
+        highest = highest.max(attainable);
+    }
+    if let Some(paper) = bar.paper {
+        svg.diamond((middle, y(paper)), 5.0, Ink::Surface, Ink::Text);
+        highest = highest.max(paper + 0.015);
+    }
+    let look = Lettering::small(Ink::Text, Anchor::Middle);
+    let percent = format!("{:.0}", bar.share * 100.0);
+    svg.text((middle, y(highest) - 6.0), percent, look);
+}

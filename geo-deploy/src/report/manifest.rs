@@ -1,0 +1,111 @@
+//! With what a result was made, so that another can be compared with it.
+
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Report;
+
+/// The program, the machine and the command. What cannot be found out is `unknown`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The command, word by word.
+    pub command: Vec<String>,
+    /// When it was started, in s since 1970.
+    pub started_unix_s: u64,
+    /// The source's revision.
+    pub revision: String,
+    /// Whether the source differed from that revision.
+    pub dirty: Option<bool>,
+    /// The compiler.
+    pub compiler: String,
+    /// The program's version.
+    pub version: String,
+    /// The operating system's kernel.
+    pub kernel: String,
+    /// The processor and how many there are.
+    pub cpu: String,
+    /// The kernel's clock source.
+    pub clock: String,
+}
+
+impl Manifest {
+    /// Looks at the machine, and at the working copy the command was run in.
+    pub fn capture(command: Vec<String>) -> Manifest {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let status = git(&["status", "--porcelain"]);
+        Manifest {
+            command,
+            started_unix_s: since_1970.map_or(0, |duration| duration.as_secs()),
+            revision: git(&["rev-parse", "HEAD"]).unwrap_or_else(unknown),
+            dirty: status.map(|changes| !changes.is_empty()),
+            compiler: env!("LEASEHOLD_RUSTC").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: read("/proc/sys/kernel/osrelease").map_or_else(
+                || std::env::consts::OS.to_owned(),
+                |release| format!("Linux {release}"),
+            ),
+            cpu: cpu(),
+            clock: read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+                .unwrap_or_else(unknown),
+        }
+    }
+
+    /// The revision, marked if the source differed from it.
+    pub(super) fn revision_shown(&self) -> String {
+        let short: String = self.revision.chars().take(12).collect();
+        match self.dirty {
+            Some(true) => format!("{short} with changes"),
+            _ => short,
+        }
+    }
+}
+
+/// The whole of `manifest.json`.
+pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
+    let measured = report
+        .runs
+        .iter()
+        .map(|run| json!({ "run": run.label, "rtt_ms": run.measured_rtt_ms }));
+    let mut manifest = serde_json::to_value(&report.manifest)?;
+    let rest = json!({
+        "backend": report.backend,
+        "seed": report.seed,
+        "durability": report.experiment.local.durability,
+        "sites": report.topology.names(),
+        "rtt_asked_ms": report.topology.matrix(),
+        "rtt_measured_ms": measured.collect::<Vec<_>>(),
+        "experiment": report.experiment,
+    });
+    if let (Some(manifest), serde_json::Value::Object(rest)) = (manifest.as_object_mut(), rest) {
+        manifest.extend(rest);
+    }
+    Ok(serde_json::to_vec_pretty(&manifest)?)
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
+
+fn read(path: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn cpu() -> String {
+    let info = read("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+    let count = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{count} x {}", model.unwrap_or("unknown"))
+}

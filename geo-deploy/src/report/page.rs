@@ -1,0 +1,226 @@
+//! The report itself: one list of sections, written as a self-contained page
+//! and as Markdown.
+
+use super::digest::Digest;
+use super::figures::{self, Figure};
+use super::summary::Summary;
+use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
+use super::table::Table;
+use super::{Report, Verdict, prose, tables};
+
+/// The page's own style sheet; colours are variables, so that plots follow them.
+const STYLE: &str = include_str!("page.css");
+
+/// Part of a report.
+#[derive(Default)]
+struct Section {
+    heading: &'static str,
+    warnings: Vec<String>,
+    paragraphs: Vec<String>,
+    /// Names of figures, shown before the tables.
+    figures: Vec<&'static str>,
+    tables: Vec<Table>,
+    /// Text to be shown as it is.
+    verbatim: Option<String>,
+}
+
+fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
+    let mut sections = vec![
+        Section {
+            heading: "In brief",
+            warnings: prose::warnings(report, summary),
+            paragraphs: brief(report, summary),
+            tables: vec![tables::overview(report, summary)],
+            ..Section::default()
+        },
+        Section {
+            heading: "How long operations took",
+            paragraphs: prose::reading_the_curves(report),
+            figures: vec!["cdf"],
+            ..Section::default()
+        },
+        Section {
+            heading: "Local reads, and what learning allows",
+            paragraphs: prose::learning(report, summary),
+            figures: vec!["local-reads"],
+            tables: tables::learning(report, summary).into_iter().collect(),
+            ..Section::default()
+        },
+        Section {
+            heading: "Writes at their minimum",
+            paragraphs: prose::minimum(report, summary),
+            figures: vec!["writes-at-minimum"],
+            tables: vec![tables::minimum(report, summary)],
+            ..Section::default()
+        },
+    ];
+    if !report.events.is_empty() {
+        sections.push(Section {
+            heading: "What happened",
+            figures: vec!["timeline"],
+            tables: vec![tables::events(report)],
+            ..Section::default()
+        });
+    }
+    sections.extend([
+        Section {
+            heading: "Every site",
+            paragraphs: vec![prose::tables_note(summary)],
+            tables: [tables::per_run(report, summary), tables::details(summary)].concat(),
+            ..Section::default()
+        },
+        Section {
+            heading: "The network",
+            tables: tables::network(report),
+            ..Section::default()
+        },
+        repeat(report, summary),
+    ]);
+    sections
+}
+
+fn brief(report: &Report, summary: &Summary) -> Vec<String> {
+    let mut paragraphs = vec![prose::setting(report)];
+    paragraphs.extend(prose::in_brief(summary));
+    for run in &report.runs {
+        if let Verdict::Yes(text) | Verdict::Unchecked(text) = &run.linearizable
+            && !text.is_empty()
+        {
+            let word = run.linearizable.word();
+            paragraphs.push(format!("{}, linearizable: {word} ({text}).", run.label));
+        }
+        let notes = run.notes.iter();
+        paragraphs.extend(notes.map(|note| format!("{}: {note}", run.label)));
+    }
+    paragraphs
+}
+
+fn repeat(report: &Report, summary: &Summary) -> Section {
+    let m = &report.manifest;
+    let durations = report.runs.iter().map(|run| match run.virtual_s {
+        Some(virtual_s) => format!("{} {:.1} s for {virtual_s:.1} s", run.label, run.wall_s),
+        None => format!("{} {:.1} s", run.label, run.wall_s),
+    });
+    let durations: Vec<String> = durations.collect();
+    let facts = [
+        ("command", m.command.join(" ")),
+        ("seed", report.seed.to_string()),
+        ("backend", report.backend.clone()),
+        (
+            "source",
+            format!("version {}, revision {}", m.version, m.revision_shown()),
+        ),
+        ("compiler", m.compiler.clone()),
+        (
+            "machine",
+            format!("{}, {}, clock {}", m.cpu, m.kernel, m.clock),
+        ),
+        ("took", durations.join("; ")),
+    ];
+    let mut table = Table::new("What was run", &["", ""]);
+    table.rows = facts.map(|(name, fact)| vec![name.to_owned(), fact]).into();
+    Section {
+        heading: "How to repeat this",
+        paragraphs: vec!["The effective experiment, every default and override in it:".to_owned()],
+        tables: std::iter::once(table)
+            .chain(tables::counters(summary))
+            .collect(),
+        verbatim: Some(report.experiment.to_toml()),
+        ..Section::default()
+    }
+}
+
+fn title(report: &Report) -> String {
+    format!(
+        "{}: {}",
+        report.experiment.name, report.experiment.description
+    )
+}
+
+pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
+    let mut text = format!("# {}\n", title(report));
+    for section in sections(report, summary) {
+        text.push_str(&format!("\n## {}\n\n", section.heading));
+        for warning in &section.warnings {
+            text.push_str(&format!("> **{warning}**\n\n"));
+        }
+        for paragraph in &section.paragraphs {
+            text.push_str(&format!("{paragraph}\n\n"));
+        }
+        for name in &section.figures {
+            text.push_str(&format!("![{name}](plots/{name}.svg)\n\n"));
+        }
+        for table in &section.tables {
+            text.push_str(&format!("{}\n", table.markdown()));
+        }
+        if let Some(verbatim) = &section.verbatim {
+            text.push_str(&format!("```toml\n{verbatim}```\n"));
+        }
+    }
+    text
+}
+
+pub(super) fn html(report: &Report, digests: &[Digest], summary: &Summary) -> String {
+    let figures = figures::all(report, digests, summary);
+    let title = escape(&title(report));
+    let lead = escape(&format!(
+        "{} backend, seed {}, revision {}",
+        report.backend,
+        report.seed,
+        report.manifest.revision_shown()
+    ));
+    let parts = sections(report, summary);
+    let body: String = parts
+        .iter()
+        .map(|section| html_section(section, &figures))
+        .collect();
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <style>\n{}\n{STYLE}</style>\n</head>\n<body>\n<main>\n<header><p class=\"lead\">{lead}</p>\
+         <h1>{title}</h1></header>\n{body}</main>\n</body>\n</html>\n",
+        series_variables()
+    )
+}
+
+/// `--s0` and so on, for light and dark ground.
+fn series_variables() -> String {
+    let list = |colours: &[&str]| -> String {
+        let numbered = colours.iter().enumerate();
+        numbered
+            .map(|(i, colour)| format!("--s{i}:{colour};"))
+            .collect()
+    };
+    format!(
+        ":root{{{}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{}}}}}",
+        list(&SERIES_LIGHT),
+        list(&SERIES_DARK)
+    )
+}
+
+fn html_section(section: &Section, figures: &[Figure]) -> String {
+    let mut html = format!("<section>\n<h2>{}</h2>\n", escape(section.heading));
+    for warning in &section.warnings {
+        html.push_str(&format!("<p class=\"warning\">{}</p>\n", escape(warning)));
+    }
+    for paragraph in &section.paragraphs {
+        html.push_str(&format!("<p>{}</p>\n", escape(paragraph)));
+    }
+    if let Some(verbatim) = &section.verbatim {
+        html.push_str(&format!("<pre>{}</pre>\n", escape(verbatim)));
+    }
+    for name in &section.figures {
+        for figure in figures.iter().filter(|figure| figure.name == *name) {
+            let (svg, caption) = (figure.svg.inline(), escape(&figure.caption));
+            html.push_str(&format!(
+                "<figure class=\"plot\"><div>{svg}</div><figcaption>{caption}</figcaption></figure>\n"
+            ));
+        }
+    }
+    for table in &section.tables {
+        html.push_str(&table.html());
+    }
+    html.push_str("</section>\n");
+    html
+}

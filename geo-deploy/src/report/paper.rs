@@ -1,0 +1,52 @@
+//! What the paper reports, where a run repeats one of its experiments.
+
+use super::{Report, StrategyRun};
+use crate::topology::Topology;
+
+/// Table 2: reads faster than 10 ms, in percent.
+const TABLE_2: [(&str, f64); 5] = [
+    ("JP", 81.0),
+    ("CA", 95.0),
+    ("OR", 89.0),
+    ("VA", 89.0),
+    ("IRL", 81.0),
+];
+
+/// §5.2: "over 80% of reads at every site are performed locally".
+const LOCAL_READS: f64 = 80.0;
+
+/// §5.2: "over 70% of updates have the minimum latency".
+const WRITES_AT_MINIMUM: f64 = 70.0;
+
+/// The paper's share of fast reads of a run at a site, in percent.
+pub(super) fn local_reads(report: &Report, run: &StrategyRun, site: &str) -> Option<f64> {
+    match repeated(report, run)? {
+        "table2" => TABLE_2
+            .iter()
+            .find(|(name, _)| *name == site)
+            .map(|(_, percent)| *percent),
+        _ => Some(LOCAL_READS),
+    }
+}
+
+/// The paper's share of writes at the minimum latency, in percent, over all sites.
+pub(super) fn writes_at_minimum(report: &Report, run: &StrategyRun) -> Option<f64> {
+    (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
+}
+
+/// Which of the paper's experiments a run of quorum leases repeats: its place,
+/// leader and workload must be the paper's, or the figures say nothing.
+fn repeated<'a>(report: &'a Report, run: &StrategyRun) -> Option<&'a str> {
+    let experiment = &report.experiment;
+    let reads = match experiment.name.as_str() {
+        "fig6" => 0.5,
+        "table2" => 0.9,
+        _ => return None,
+    };
+    let same = run.strategy == "quorum"
+        && report.topology == Topology::paper()
+        && experiment.leader == "CA"
+        && experiment.workload.reads == reads
+        && experiment.workload.keys == 100_000;
+    same.then_some(experiment.name.as_str())
+}

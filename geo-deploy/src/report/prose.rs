@@ -1,0 +1,234 @@
+//! What a report says in words. The words follow the figures: nothing is claimed
+//! that was not computed from this run.
+
+use super::summary::{RunSummary, Summary};
+use super::table::{bounds, ms, percent};
+use super::tables::attainable_minimum;
+use super::{Report, StrategyRun, Verdict, paper};
+
+/// Local reads this far below the attainable share, in points, are no longer as good as it.
+const LEARNING_SLACK_POINTS: f64 = 3.0;
+
+/// The experiment in one paragraph.
+pub(super) fn setting(report: &Report) -> String {
+    let e = &report.experiment;
+    let w = &e.workload;
+    format!(
+        "{} sites ({}), the leader in {}. At each site {} clients in a closed loop, each making \
+         {} requests of which the first {} are warm-up and not measured; {} keys, {} of the \
+         requests are reads. Leases of {} ms, renewed every {} ms, holders chosen anew every {} ms.",
+        report.topology.len(),
+        report.topology.names().join(", "),
+        e.leader,
+        w.clients,
+        w.requests,
+        w.warmup,
+        w.keys,
+        percent(w.reads),
+        e.lease.t_lease_ms,
+        e.lease.renew_ms,
+        e.lease.reconfigure_ms,
+    )
+}
+
+/// One sentence per strategy: what it gave, for what.
+pub(super) fn in_brief(summary: &Summary) -> Vec<String> {
+    let sentence = |run: &RunSummary| {
+        format!(
+            "{}: an operation took {} ms on average; {} of reads were local and {} of writes took \
+             the least time possible.",
+            run.label,
+            ms(run.mean_ms),
+            percent(run.local_fraction),
+            percent(run.min_latency_fraction),
+        )
+    };
+    summary.runs.iter().map(sentence).collect()
+}
+
+/// What must not be overlooked: a history that is not linearizable, operations
+/// that failed, a network that was not as asked, and the runs' own notes.
+pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (run, figures) in report.runs.iter().zip(&summary.runs) {
+        if let Verdict::No(text) = &run.linearizable {
+            warnings.push(format!("{}: NOT LINEARIZABLE. {text}", run.label));
+        }
+        if figures.failed + figures.timed_out > 0 {
+            warnings.push(format!(
+                "{}: {} operations failed and {} timed out. Latencies are of the answered ones only.",
+                run.label, figures.failed, figures.timed_out
+            ));
+        }
+        warnings.extend(off_links(report, run));
+    }
+    warnings
+}
+
+/// Links whose measured round trip is off by more than 1 ms and more than 1%.
+fn off_links(report: &Report, run: &StrategyRun) -> Option<String> {
+    let measured = run.measured_rtt_ms.as_ref()?;
+    let names = report.topology.names();
+    let mut off = Vec::new();
+    for a in 0..names.len() {
+        for b in a + 1..names.len() {
+            let asked = report.topology.rtt_ms(a, b);
+            let found = measured.get(a).and_then(|row| row.get(b)).copied();
+            let Some(found) = found.filter(|found| *found > 0.0) else {
+                continue;
+            };
+            if (found - asked).abs() > f64::max(1.0, asked / 100.0) {
+                off.push(format!(
+                    "{}-{} {} instead of {asked}",
+                    names[a],
+                    names[b],
+                    ms(found)
+                ));
+            }
+        }
+    }
+    (!off.is_empty()).then(|| {
+        format!(
+            "{}: the network was not as asked; median round trips in ms: {}.",
+            run.label,
+            off.join(", ")
+        )
+    })
+}
+
+/// How the distributions are to be read.
+pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
+    vec![
+        "Each panel is one site. A curve shows which share of the operations (up) was answered \
+         within a time (across, on a logarithmic scale): where it rises at the left, operations \
+         stayed within the site; a step further right is a trip to another one. The higher of two \
+         curves is the better strategy for that share of operations."
+            .to_owned(),
+        format!(
+            "Dashed vertical lines are lower bounds: half round trips added up along the fastest \
+             way the protocol allows, with nothing for disks, processors or queues. A client adds \
+             the {} ms within its site. No implementation of the strategy can be left of its line.",
+            report.topology.local_rtt_ms()
+        ),
+    ]
+}
+
+/// Local reads against what learning allows, and against the paper.
+pub(super) fn learning(report: &Report, summary: &Summary) -> Vec<String> {
+    let mut paragraphs = vec![
+        "What learning allows: a key that a site has not read yet cannot be known to be its own. \
+         The attainable share is what perfect bookkeeping would have reached on exactly these \
+         requests: holders chosen from all earlier reads, without any delay. It grows with the \
+         number of requests, because more of them fall on keys that were read before. A site that \
+         is filled in as a holder of unread keys (the ones nearest to the leader) starts from a \
+         higher share."
+            .to_owned(),
+    ];
+    for (run, figures) in report.runs.iter().zip(&summary.runs) {
+        if run.attainable_local.is_none() {
+            continue;
+        }
+        paragraphs.push(against_attainable(figures));
+        paragraphs.extend(against_paper(report, run, figures));
+    }
+    paragraphs
+}
+
+fn against_attainable(run: &RunSummary) -> String {
+    let gaps = run.sites.iter().filter_map(|site| {
+        let attainable = site.reads.attainable_fraction?;
+        Some((site, (attainable - site.reads.local_fraction) * 100.0))
+    });
+    let Some((site, gap)) = gaps.max_by(|(_, a), (_, b)| a.total_cmp(b)) else {
+        return format!("{}: no site had an attainable share.", run.label);
+    };
+    if gap <= LEARNING_SLACK_POINTS {
+        return format!(
+            "{}: every site is within {LEARNING_SLACK_POINTS} points of what was attainable \
+             (farthest: {}, {:+.1} points).",
+            run.label, site.site, -gap
+        );
+    }
+    format!(
+        "{}: {} is {gap:.1} points below what was attainable, more than the \
+         {LEARNING_SLACK_POINTS} that delays in choosing holders explain.",
+        run.label, site.site
+    )
+}
+
+fn against_paper(report: &Report, run: &StrategyRun, figures: &RunSummary) -> Option<String> {
+    let mut above = Vec::new();
+    let mut below = Vec::new();
+    for site in &figures.sites {
+        let reported = paper::local_reads(report, run, &site.site)?;
+        let found = site.reads.local_fraction * 100.0;
+        let attainable = site.reads.attainable_fraction.unwrap_or(1.0) * 100.0;
+        let text = format!("{} {found:.1}% (paper {reported:.0}%)", site.site);
+        match found >= reported {
+            true => above.push(text),
+            false if attainable < reported => {
+                below.push(format!("{text}, where {attainable:.1}% was attainable"));
+            }
+            false => below.push(format!("{text}, although {attainable:.1}% was attainable")),
+        }
+    }
+    let listed = |list: Vec<String>| match list.is_empty() {
+        true => "none".to_owned(),
+        false => list.join("; "),
+    };
+    Some(format!(
+        "{} against the paper. At or above it: {}. Below it: {}. Where even perfect bookkeeping \
+         stays below the paper's figure, that figure cannot come from choosing holders by past \
+         reads on this workload at this number of requests; more requests raise it.",
+        run.label,
+        listed(above),
+        listed(below)
+    ))
+}
+
+/// Writes at their minimum, against the paper.
+pub(super) fn minimum(report: &Report, summary: &Summary) -> Vec<String> {
+    let mut paragraphs = vec![
+        "The least time any strategy allows a write is its leader-lease bound: nobody but the \
+         nearest majority has to be waited for. A holder outside that majority makes every write \
+         of its keys wait for it. That is the price of its local reads."
+            .to_owned(),
+    ];
+    for (run, figures) in report.runs.iter().zip(&summary.runs) {
+        let Some(reported) = paper::writes_at_minimum(report, run) else {
+            continue;
+        };
+        let attainable = attainable_minimum(figures).map_or(String::new(), |share| {
+            format!(
+                " Perfect bookkeeping of the same requests leaves {} there.",
+                percent(share)
+            )
+        });
+        paragraphs.push(format!(
+            "{}: {} of writes were at the minimum; the paper reports over {reported:.0}%.{attainable} \
+             The share falls as more keys are learned, because the sites that read a key most are \
+             rarely those that leave its writes alone.",
+            figures.label,
+            percent(figures.min_latency_fraction)
+        ));
+    }
+    paragraphs
+}
+
+/// The bounds of the strategies whose holders are fixed, in words.
+pub(super) fn tables_note(summary: &Summary) -> String {
+    let several = summary.runs.iter().flat_map(|run| &run.sites);
+    let example = several
+        .map(|site| &site.writes.bounds_ms)
+        .find(|bounds| bounds.len() > 1);
+    let note = "Times in ms. \"bound\" is what distance alone costs this strategy, \"minimum\" the \
+                least any strategy can give a write at that site; \"–\" where holders are learned \
+                key by key.";
+    match example {
+        None => note.to_owned(),
+        Some(values) => format!(
+            "{note} Two values, as {}, are for keys with different holders.",
+            bounds(values)
+        ),
+    }
+}

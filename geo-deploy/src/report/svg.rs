@@ -1,0 +1,240 @@
+//! A drawing surface for plots: SVG with colours by role.
+//!
+//! The same drawing serves as a file, where colours are literal, and inside the
+//! report's page, where they are variables that follow light and dark mode. That,
+//! and lines told apart by pattern as well as colour, is why no plotting library
+//! stands here: those we know write neither.
+
+use std::fmt::{Display, Write};
+
+/// What a colour is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ink {
+    Text,
+    Muted,
+    Grid,
+    Surface,
+    Series(usize),
+}
+
+/// How many series can be told apart.
+pub(super) const SERIES: usize = 6;
+
+/// Colour-blind safe (after Okabe and Ito), darkened where text or a thin line
+/// on white needs it; on dark ground, lightened.
+pub(super) const SERIES_LIGHT: [&str; SERIES] = [
+    "#0072b2", "#d55e00", "#00876c", "#b0508e", "#c98a00", "#5f6b7a",
+];
+pub(super) const SERIES_DARK: [&str; SERIES] = [
+    "#5ab4f0", "#ff8a4c", "#35c9a3", "#e79acb", "#f0c04a", "#a7b0bd",
+];
+
+/// Line patterns, so that series differ without colour too.
+const DASHES: [&str; SERIES] = ["", "9 4", "2.5 3.5", "10 3 2 3", "14 4 2 3 2 4", "5 2"];
+
+impl Ink {
+    fn token(self) -> String {
+        match self {
+            Ink::Text => "@text@".to_owned(),
+            Ink::Muted => "@muted@".to_owned(),
+            Ink::Grid => "@grid@".to_owned(),
+            Ink::Surface => "@surface@".to_owned(),
+            Ink::Series(i) => format!("@s{}@", i % SERIES),
+        }
+    }
+}
+
+/// A line's look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stroke {
+    pub ink: Ink,
+    pub width: f64,
+    pub dash: &'static str,
+}
+
+impl Stroke {
+    pub(super) fn plain(ink: Ink, width: f64) -> Stroke {
+        let dash = "";
+        Stroke { ink, width, dash }
+    }
+
+    pub(super) fn dashed(ink: Ink, width: f64, dash: &'static str) -> Stroke {
+        Stroke { ink, width, dash }
+    }
+
+    /// The look of a series' line.
+    pub(super) fn series(i: usize) -> Stroke {
+        Stroke::dashed(Ink::Series(i), 2.2, DASHES[i % SERIES])
+    }
+}
+
+/// Which point of a text is put at its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// A text's look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lettering {
+    pub ink: Ink,
+    pub size: f64,
+    pub bold: bool,
+    pub anchor: Anchor,
+}
+
+impl Lettering {
+    pub(super) fn small(ink: Ink, anchor: Anchor) -> Lettering {
+        Lettering {
+            ink,
+            size: 11.5,
+            bold: false,
+            anchor,
+        }
+    }
+
+    pub(super) fn title() -> Lettering {
+        Lettering {
+            ink: Ink::Text,
+            size: 13.0,
+            bold: true,
+            anchor: Anchor::Start,
+        }
+    }
+}
+
+/// A drawing in progress. Coordinates are pixels from the top left.
+#[derive(Clone, Debug)]
+pub(super) struct Svg {
+    width: f64,
+    height: f64,
+    title: String,
+    body: String,
+}
+
+impl Svg {
+    pub(super) fn new(width: f64, height: f64, title: &str) -> Svg {
+        Svg {
+            width,
+            height,
+            title: title.to_owned(),
+            body: String::new(),
+        }
+    }
+
+    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: Stroke) {
+        let style = stroke_style(stroke);
+        self.element(format_args!(
+            "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>",
+            from.0, from.1, to.0, to.1
+        ));
+    }
+
+    /// A line through `points`, going level before it goes up or down.
+    pub(super) fn stairs(&mut self, points: &[(f64, f64)], stroke: Stroke) {
+        let Some((first, rest)) = points.split_first() else {
+            return;
+        };
+        let mut path = format!("M{:.1} {:.1}", first.0, first.1);
+        for (x, y) in rest {
+            // Writing to a string cannot fail.
+            let _ = write!(path, "H{x:.1}V{y:.1}");
+        }
+        let style = stroke_style(stroke);
+        self.element(format_args!("<path d=\"{path}\" {style}/>"));
+    }
+
+    pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), fill: Ink) {
+        let fill = fill.token();
+        self.element(format_args!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" style=\"fill:{fill}\"/>",
+            at.0, at.1, size.0, size.1
+        ));
+    }
+
+    pub(super) fn diamond(&mut self, at: (f64, f64), half: f64, fill: Ink, edge: Ink) {
+        let (x, y) = at;
+        let (fill, edge) = (fill.token(), edge.token());
+        self.element(format_args!(
+            "<path d=\"M{:.1} {y:.1}L{x:.1} {:.1}L{:.1} {y:.1}L{x:.1} {:.1}Z\" style=\"fill:{fill};stroke:{edge};stroke-width:1.4\"/>",
+            x - half, y - half, x + half, y + half
+        ));
+    }
+
+    pub(super) fn text(&mut self, at: (f64, f64), text: impl Display, look: Lettering) {
+        let anchor = match look.anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let weight = if look.bold { 600 } else { 400 };
+        let (size, fill) = (look.size, look.ink.token());
+        let text = escape(&text.to_string());
+        self.element(format_args!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" style=\"font-size:{size}px;font-weight:{weight};fill:{fill}\">{text}</text>",
+            at.0, at.1
+        ));
+    }
+
+    /// A file of its own, on white.
+    pub(super) fn file(&self) -> String {
+        let ground = "<rect width=\"100%\" height=\"100%\" style=\"fill:@surface@\"/>";
+        let family = "font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\"";
+        let text = self.element_with(family, ground);
+        let mut text = text
+            .replace("@text@", "#1c2430")
+            .replace("@muted@", "#5b6573")
+            .replace("@grid@", "#e1e5ea")
+            .replace("@surface@", "#ffffff");
+        for (i, colour) in SERIES_LIGHT.iter().enumerate() {
+            text = text.replace(&format!("@s{i}@"), colour);
+        }
+        text
+    }
+
+    /// Part of a page that defines the variables `--text`, `--s0` and so on.
+    pub(super) fn inline(&self) -> String {
+        let mut text = self.element_with("role=\"img\"", "");
+        for name in ["text", "muted", "grid", "surface"] {
+            text = text.replace(&format!("@{name}@"), &format!("var(--{name})"));
+        }
+        for i in 0..SERIES {
+            text = text.replace(&format!("@s{i}@"), &format!("var(--s{i})"));
+        }
+        text
+    }
+
+    fn element_with(&self, attributes: &str, ground: &str) -> String {
+        let (width, height, body) = (self.width, self.height, &self.body);
+        let title = escape(&self.title);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" {attributes}><title>{title}</title>{ground}\n{body}</svg>\n"
+        )
+    }
+
+    fn element(&mut self, element: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.body, "{element}");
+    }
+}
+
+fn stroke_style(stroke: Stroke) -> String {
+    let (ink, width) = (stroke.ink.token(), stroke.width);
+    let dash = match stroke.dash {
+        "" => String::new(),
+        dash => format!(";stroke-dasharray:{dash}"),
+    };
+    format!("style=\"fill:none;stroke:{ink};stroke-width:{width}{dash};stroke-linejoin:round\"")
+}
+
+/// Text as it must stand in SVG and HTML. `@` is written as a reference, so that
+/// no text is taken for a colour.
+pub(super) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('@', "&#64;")
+}

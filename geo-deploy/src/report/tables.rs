@@ -1,0 +1,286 @@
+//! Which tables there are, and what stands in them.
+
+use super::paper;
+use super::summary::{RunSummary, SiteSummary, Summary};
+use super::table::{Table, bounds, ms, percent, percent_or_dash};
+use super::{Report, StrategyRun};
+
+/// One line per strategy.
+pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
+    let title = format!(
+        "{} on {}, seed {}",
+        report.experiment.name, report.backend, report.seed
+    );
+    let mut table = Table::new(
+        title,
+        &[
+            "strategy",
+            "operations",
+            "mean ms",
+            "local reads",
+            "writes at minimum",
+            "failed",
+            "timed out",
+            "linearizable",
+        ],
+    );
+    table.rows = summary
+        .runs
+        .iter()
+        .map(|run| {
+            vec![
+                named(run),
+                run.ops.to_string(),
+                ms(run.mean_ms),
+                percent(run.local_fraction),
+                percent(run.min_latency_fraction),
+                run.failed.to_string(),
+                run.timed_out.to_string(),
+                run.linearizable.to_owned(),
+            ]
+        })
+        .collect();
+    table
+}
+
+/// One table per strategy, one line per site: measurement beside bound.
+pub(super) fn per_run(report: &Report, summary: &Summary) -> Vec<Table> {
+    let runs = report.runs.iter().zip(&summary.runs);
+    runs.map(|(run, figures)| sites(run, figures)).collect()
+}
+
+fn sites(run: &StrategyRun, figures: &RunSummary) -> Table {
+    let title = format!(
+        "{}: {}; linearizable: {}",
+        named(figures),
+        run.workload,
+        figures.linearizable
+    );
+    let mut table = Table::new(
+        title,
+        &[
+            "site",
+            "reads",
+            "local",
+            "attainable",
+            "p50 ms",
+            "p99 ms",
+            "bound ms",
+            "writes",
+            "at minimum",
+            "p50 ms",
+            "p99 ms",
+            "bound ms",
+            "minimum ms",
+            "failed",
+        ],
+    );
+    table.rows = figures.sites.iter().map(site).collect();
+    table
+}
+
+fn site(figures: &SiteSummary) -> Vec<String> {
+    let (reads, writes) = (&figures.reads, &figures.writes);
+    let unanswered = reads.failed + reads.timed_out + writes.failed + writes.timed_out;
+    vec![
+        figures.site.clone(),
+        reads.count.to_string(),
+        percent(reads.local_fraction),
+        percent_or_dash(reads.attainable_fraction),
+        ms(reads.p50_ms),
+        ms(reads.p99_ms),
+        bounds(&reads.bounds_ms),
+        writes.count.to_string(),
+        percent(writes.min_latency_fraction),
+        ms(writes.p50_ms),
+        ms(writes.p99_ms),
+        bounds(&writes.bounds_ms),
+        bounds(&[writes.bound_ms]),
+        unanswered.to_string(),
+    ]
+}
+
+/// Means, tails and paths: what the per-site tables have no room for.
+pub(super) fn details(summary: &Summary) -> Vec<Table> {
+    let columns = [
+        "site",
+        "reads mean",
+        "p95",
+        "max",
+        "under 10 ms",
+        "served by",
+        "writes mean",
+        "p95",
+        "max",
+    ];
+    let row = |site: &SiteSummary| {
+        let paths = site.reads.by_path.iter();
+        let paths: Vec<String> = paths
+            .map(|(path, count)| format!("{path} {count}"))
+            .collect();
+        vec![
+            site.site.clone(),
+            ms(site.reads.mean_ms),
+            ms(site.reads.p95_ms),
+            ms(site.reads.max_ms),
+            percent(site.reads.under_10ms_fraction),
+            paths.join(", "),
+            ms(site.writes.mean_ms),
+            ms(site.writes.p95_ms),
+            ms(site.writes.max_ms),
+        ]
+    };
+    let table = |run: &RunSummary| Table {
+        rows: run.sites.iter().map(row).collect(),
+        ..Table::new(format!("{}, in ms", named(run)), &columns)
+    };
+    summary.runs.iter().map(table).collect()
+}
+
+/// Local reads beside what was attainable and what the paper reports, for the
+/// strategies that learn; `None` if there is no such run.
+pub(super) fn learning(report: &Report, summary: &Summary) -> Option<Table> {
+    let columns = [
+        "site",
+        "local",
+        "under 10 ms",
+        "attainable",
+        "difference",
+        "the paper",
+    ];
+    let mut table = Table::new("Local reads of strategies that learn", &columns);
+    for (run, figures) in report.runs.iter().zip(&summary.runs) {
+        if run.attainable_local.is_none() {
+            continue;
+        }
+        for site in &figures.sites {
+            let attainable = site.reads.attainable_fraction;
+            let difference = attainable.map(|a| (site.reads.local_fraction - a) * 100.0);
+            table.rows.push(vec![
+                format!("{} {}", figures.label, site.site),
+                percent(site.reads.local_fraction),
+                percent(site.reads.under_10ms_fraction),
+                percent_or_dash(attainable),
+                difference.map_or_else(|| "–".to_owned(), |d| format!("{d:+.1} points")),
+                percent_or_dash(paper::local_reads(report, run, &site.site).map(|p| p / 100.0)),
+            ]);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// Writes at their minimum, sites across.
+pub(super) fn minimum(report: &Report, summary: &Summary) -> Table {
+    let mut columns = vec!["strategy"];
+    columns.extend(report.topology.names());
+    columns.extend(["all sites", "attainable", "the paper"]);
+    let mut table = Table::new("Share of writes within 1 ms of their minimum", &columns);
+    for (run, figures) in report.runs.iter().zip(&summary.runs) {
+        let mut row = vec![named(figures)];
+        row.extend(
+            figures
+                .sites
+                .iter()
+                .map(|site| percent(site.writes.min_latency_fraction)),
+        );
+        row.push(percent(figures.min_latency_fraction));
+        row.push(percent_or_dash(attainable_minimum(figures)));
+        let reported = paper::writes_at_minimum(report, run);
+        row.push(percent_or_dash(reported.map(|p| p / 100.0)));
+        table.rows.push(row);
+    }
+    let minimum = summary.runs.first().into_iter().flat_map(|run| &run.sites);
+    let mut row = vec!["the minimum, in ms".to_owned()];
+    row.extend(minimum.map(|site| bounds(&[site.writes.bound_ms])));
+    row.resize(columns.len(), "–".to_owned());
+    table.rows.push(row);
+    table
+}
+
+/// What bookkeeping would have left at the minimum, over all sites.
+pub(super) fn attainable_minimum(run: &RunSummary) -> Option<f64> {
+    let mut sum = 0.0;
+    let mut count = 0;
+    for site in &run.sites {
+        sum += site.writes.attainable_fraction? * site.writes.count as f64;
+        count += site.writes.count;
+    }
+    (count > 0).then(|| sum / count as f64)
+}
+
+/// The matrix asked for, and where it was measured the one delivered.
+pub(super) fn network(report: &Report) -> Vec<Table> {
+    let names = report.topology.names();
+    let mut columns = vec!["ms"];
+    columns.extend(&names);
+    let matrix = |title: String, rows: &[Vec<f64>]| {
+        let row = |(name, row): (&&str, &Vec<f64>)| {
+            let mut cells = vec![(*name).to_owned()];
+            cells.extend(row.iter().map(|value| format!("{value:.1}")));
+            cells
+        };
+        Table {
+            rows: names.iter().zip(rows).map(row).collect(),
+            ..Table::new(title, &columns)
+        }
+    };
+    let asked = matrix("Round trips asked for".to_owned(), report.topology.matrix());
+    let measured = report.runs.iter().filter_map(|run| {
+        let rows = run.measured_rtt_ms.as_ref()?;
+        Some(matrix(
+            format!("Median round trips measured under {}", run.label),
+            rows,
+        ))
+    });
+    std::iter::once(asked).chain(measured).collect()
+}
+
+/// What happened, in order.
+pub(super) fn events(report: &Report) -> Table {
+    let mut table = Table::new("Events", &["run", "at s", "kind", "site", "what"]);
+    table.rows = report
+        .events
+        .iter()
+        .map(|event| {
+            let or_all = |name: &Option<String>| name.clone().unwrap_or_else(|| "all".to_owned());
+            vec![
+                or_all(&event.run),
+                format!("{:.3}", event.at_s),
+                event.kind.clone(),
+                or_all(&event.site),
+                event.text.clone(),
+            ]
+        })
+        .collect();
+    table
+}
+
+/// Counters of the replicas, runs across.
+pub(super) fn counters(summary: &Summary) -> Option<Table> {
+    let mut columns = vec!["counter"];
+    columns.extend(summary.runs.iter().map(|run| run.label.as_str()));
+    let mut names: Vec<&String> = summary
+        .runs
+        .iter()
+        .flat_map(|run| run.counters.keys())
+        .collect();
+    names.sort();
+    names.dedup();
+    let mut table = Table::new("Counters of the replicas, summed", &columns);
+    table.rows = names
+        .into_iter()
+        .map(|name| {
+            let values = summary.runs.iter().map(|run| run.counters.get(name));
+            let values = values.map(|value| value.map_or("–".to_owned(), u64::to_string));
+            std::iter::once(name.clone()).chain(values).collect()
+        })
+        .collect();
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn named(run: &RunSummary) -> String {
+    match run.label == run.strategy {
+        true => run.label.clone(),
+        false => format!("{} ({})", run.label, run.strategy),
+    }
+}

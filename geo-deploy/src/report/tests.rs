@@ -1,0 +1,404 @@
+use std::collections::HashMap;
+
+use client::wire::Path as Served;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use ycsb::sample::{End, OpKind};
+use ycsb::{Popularity, SiteStream};
+
+use super::*;
+use crate::attainable::{Attainable, Issued, attainable};
+use crate::bound::{Replies, SiteSet};
+use crate::experiment::Distribution;
+
+const CA: usize = 1;
+const LOCAL_MS: f64 = 0.4;
+
+fn manifest() -> Manifest {
+    Manifest::capture(vec![
+        "leasehold".into(),
+        "exp".into(),
+        "run".into(),
+        "fig6".into(),
+    ])
+}
+
+fn experiment(keys: u64) -> Experiment {
+    let sets = ["requests=100", "warmup=50", &format!("keys={keys}")];
+    let sets = sets.map(str::to_owned);
+    // The paper's figures belong to its own key space.
+    Experiment::find("fig6").unwrap().with(&sets).unwrap()
+}
+
+/// An ideal cluster: every operation takes its bound and the way within its site.
+fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
+    let topology = &e.topology;
+    let bounds = Bounds::new(topology, CA);
+    let popularity = match plan.distribution(&e.workload) {
+        Distribution::Zipf => Popularity::Zipf(e.workload.theta),
+        Distribution::Uniform => Popularity::Uniform,
+    };
+    let mut random = Pcg64Mcg::seed_from_u64(e.seed);
+    let mut streams: Vec<(usize, SiteStream)> = (0..u64::from(e.workload.clients))
+        .flat_map(|client| (0..topology.len()).map(move |site| (site, client)))
+        .map(|(site, client)| {
+            let stream = SiteStream::new(e.workload.keys, popularity, 0.5, site as u64, client, 1);
+            (site, stream)
+        })
+        .collect();
+    let mut counts: HashMap<u64, [u32; 5]> = HashMap::new();
+    let mut issued = Vec::new();
+    let mut samples = Vec::new();
+    for turn in 0..e.workload.requests {
+        for (site, stream) in &mut streams {
+            let (kind, key) = stream.next();
+            let op = Issued {
+                site: *site,
+                is_read: kind == OpKind::Read,
+                key,
+                measured: turn >= e.workload.warmup,
+            };
+            let of_key = counts.entry(key).or_default();
+            let holders: SiteSet = match plan.strategy.as_str() {
+                "leader" => SiteSet::one(CA),
+                "all" => SiteSet::all(5),
+                "fixed" => [
+                    CA,
+                    if key % 2 == 0 { 0 } else { 3 },
+                    if key % 2 == 0 { 2 } else { 4 },
+                ]
+                .into_iter()
+                .collect(),
+                _ => {
+                    let mut others = topology.nearest_to(CA);
+                    others.sort_by_key(|&s| std::cmp::Reverse(of_key[s]));
+                    others.into_iter().take(2).chain([CA]).collect()
+                }
+            };
+            of_key[*site] += u32::from(op.is_read);
+            issued.push(op);
+            if op.measured {
+                let bound_ms = match op.is_read {
+                    true => bounds.read_ms(*site, holders).unwrap(),
+                    false => bounds.write_ms(*site, holders, Replies::LeaderAndOrigin),
+                };
+                let noise_ms = 0.3 * random.random::<f64>();
+                samples.push(Sample {
+                    site: *site as u8,
+                    kind,
+                    path: match (op.is_read, bound_ms == 0.0) {
+                        (true, true) => Served::Local,
+                        (true, false) => Served::Forwarded,
+                        (false, _) => Served::Log,
+                    },
+                    end: End::Ok,
+                    start_ns: turn * 100_000_000,
+                    latency_ns: ((bound_ms + LOCAL_MS + noise_ms) * 1e6) as u64,
+                });
+            }
+        }
+    }
+    let learned = (plan.strategy == "quorum").then(|| attainable(topology, CA, issued));
+    let (local, minimum) = learned
+        .map(
+            |Attainable {
+                 local_reads,
+                 writes_at_minimum,
+             }| (local_reads, writes_at_minimum),
+        )
+        .unzip();
+    StrategyRun {
+        label: plan.label.clone(),
+        strategy: plan.strategy.clone(),
+        workload: "reads:writes 1:1".to_owned(),
+        samples,
+        wall_s: 1.5,
+        virtual_s: Some(60.0),
+        linearizable: Verdict::Yes("all keys checked".to_owned()),
+        attainable_local: local,
+        attainable_minimum: minimum,
+        notes: vec!["made up".to_owned()],
+        counters: BTreeMap::from([("forwarded".to_owned(), 3)]),
+        measured_rtt_ms: Some(topology.matrix().to_vec()),
+    }
+}
+
+fn ideal(keys: u64) -> Report {
+    let experiment = experiment(keys);
+    let runs = experiment.strategies.iter();
+    Report {
+        runs: runs.map(|plan| ideal_run(&experiment, plan)).collect(),
+        topology: experiment.topology.clone(),
+        backend: "sim".to_owned(),
+        seed: experiment.seed,
+        manifest: manifest(),
+        events: Vec::new(),
+        experiment,
+    }
+}
+
+fn sample(kind: OpKind, path: Served, end: End, latency_ms: f64) -> Sample {
+    Sample {
+        site: 0,
+        kind,
+        path,
+        end,
+        start_ns: 0,
+        latency_ns: (latency_ms * 1e6) as u64,
+    }
+}
+
+/// One run with exactly these samples.
+fn with_samples(samples: Vec<Sample>) -> Report {
+    let mut report = ideal(1_000);
+    report.runs.truncate(1);
+    report.runs[0].samples = samples;
+    report
+}
+
+#[test]
+fn figures_of_an_ideal_run_are_its_bounds() {
+    let report = ideal(1_000);
+    let summary = report.summary();
+    let run = |label: &str| summary.runs.iter().find(|run| run.label == label).unwrap();
+    for (site, expected) in run("LL").sites.iter().zip([130.0, 85.0, 90.0, 90.0, 163.5]) {
+        assert_eq!(site.writes.bound_ms, expected);
+        assert_eq!(site.writes.bounds_ms, [expected]);
+        assert_eq!(site.writes.min_latency_fraction, 1.0);
+        assert!(site.writes.p50_ms > expected && site.writes.max_ms < expected + 1.0);
+        assert_eq!(
+            site.reads.local_fraction,
+            f64::from(u8::from(site.site == "CA"))
+        );
+    }
+    assert_eq!(run("LL").sites[4].reads.bounds_ms, [150.0]);
+    assert_eq!(run("ML").local_fraction, 1.0);
+    assert_eq!(run("ML").min_latency_fraction, 0.0);
+    assert_eq!(run("QL-uniform").sites[0].writes.bounds_ms, [130.0, 270.0]);
+    assert_eq!(run("QL").sites[0].writes.bounds_ms, [] as [f64; 0]);
+    for site in &run("QL").sites {
+        // The ideal cluster keeps the same books as `attainable`.
+        assert_eq!(
+            Some(site.reads.local_fraction),
+            site.reads.attainable_fraction
+        );
+        assert_eq!(
+            Some(site.writes.min_latency_fraction),
+            site.writes.attainable_fraction
+        );
+    }
+}
+
+#[test]
+fn shares_count_paths_and_time_apart() {
+    let report = with_samples(vec![
+        sample(OpKind::Read, Served::Local, End::Ok, 1.0),
+        sample(OpKind::Read, Served::Held, End::Ok, 90.0),
+        sample(OpKind::Read, Served::Forwarded, End::Ok, 10.0),
+        sample(OpKind::Read, Served::Forwarded, End::Ok, 9.99),
+        sample(OpKind::Read, Served::Unspecified, End::TimedOut, 5_000.0),
+        sample(OpKind::Update, Served::Log, End::Ok, 130.9),
+        sample(OpKind::Update, Served::Log, End::Ok, 131.1),
+        sample(OpKind::Update, Served::Unspecified, End::Failed, 1.0),
+    ]);
+    let summary = report.summary();
+    let run = &summary.runs[0];
+    let (reads, writes) = (&run.sites[0].reads, &run.sites[0].writes);
+    assert_eq!((run.ops, run.failed, run.timed_out), (6, 1, 1));
+    assert_eq!((reads.count, reads.timed_out), (4, 1));
+    assert_eq!((writes.count, writes.failed), (2, 1));
+    assert_eq!(reads.local_fraction, 0.5, "held reads are local");
+    assert_eq!(reads.under_10ms_fraction, 0.5, "10 ms is not under 10 ms");
+    assert_eq!(
+        writes.min_latency_fraction, 0.5,
+        "the minimum is 130 ms, the slack 1 ms"
+    );
+    assert_eq!(reads.by_path["forwarded"], 2);
+    assert_eq!(
+        (reads.p50_ms, reads.p99_ms, reads.max_ms),
+        (9.99, 90.0, 90.0)
+    );
+    let mean = (1.0 + 90.0 + 10.0 + 9.99 + 130.9 + 131.1) / 6.0;
+    assert!((run.mean_ms - mean).abs() < 1e-6);
+}
+
+#[test]
+fn nothing_measured_is_no_reason_to_fail() {
+    let report = with_samples(Vec::new());
+    let run = &report.summary().runs[0];
+    assert_eq!((run.ops, run.mean_ms), (0, 0.0));
+    report.write(tempfile::tempdir().unwrap().path()).unwrap();
+}
+
+#[test]
+fn all_files_are_written_and_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = ideal(1_000);
+    report.write(dir.path()).unwrap();
+    let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+    let text = |name: &str| String::from_utf8(read(name)).unwrap();
+
+    let summary: serde_json::Value = serde_json::from_slice(&read("summary.json")).unwrap();
+    let site = &summary["runs"][2]["sites"][0];
+    assert_eq!(summary["runs"][2]["strategy"], "leader");
+    assert_eq!(summary["runs"][2]["linearizable"], "yes");
+    assert_eq!(site["site"], "JP");
+    assert_eq!(site["writes"]["bound_ms"], 130.0);
+    assert!(site["reads"]["by_path"]["forwarded"].as_u64().unwrap() > 0);
+
+    let manifest: serde_json::Value = serde_json::from_slice(&read("manifest.json")).unwrap();
+    assert_eq!(manifest["rtt_asked_ms"][0][1], 120.0);
+    assert_eq!(manifest["rtt_measured_ms"][0]["rtt_ms"][0][1], 120.0);
+    assert_eq!(manifest["durability"], "sync");
+    assert_eq!(manifest["experiment"]["workload"]["requests"], 100);
+    assert!(manifest["compiler"].as_str().unwrap().starts_with("rustc"));
+
+    let csv = text("cdf.csv");
+    let of_series = |prefix: &str| -> Vec<f64> {
+        let rows = csv.lines().filter(|row| row.starts_with(prefix));
+        rows.map(|row| row.rsplit(',').next().unwrap().parse().unwrap())
+            .collect()
+    };
+    let shares = of_series("ML,IRL,writes,");
+    assert!(shares.is_sorted() && shares.last() == Some(&1.0));
+
+    let logged = ycsb::measurement::read_hlog(&dir.path().join("latency.hlog")).unwrap();
+    let forwarded = &logged["LL:JP:READ:forwarded"];
+    assert_eq!(Some(forwarded.len()), site["reads"]["count"].as_u64());
+
+    assert_eq!(text("events.jsonl"), "");
+    assert!(
+        !dir.path().join("timeline.csv").exists(),
+        "nothing happened"
+    );
+    for name in ["cdf", "local-reads", "writes-at-minimum"] {
+        assert!(text(&format!("plots/{name}.svg")).starts_with("<svg"));
+        assert_eq!(read(&format!("plots/{name}.png"))[..4], *b"\x89PNG");
+    }
+    let html = text("report.html");
+    assert!(html.contains("<svg") && html.ends_with("</html>\n"));
+    for outside in ["http://", "https://", "src=", "@import", "@s0@"] {
+        let found = html.replace("http://www.w3.org/2000/svg", "");
+        assert!(
+            !found.contains(outside),
+            "the page is not self-contained: {outside}"
+        );
+    }
+    let markdown = text("report.md");
+    assert!(markdown.contains("| JP |") && markdown.contains("plots/cdf.svg"));
+    assert!(
+        markdown.contains("seed = 1"),
+        "the effective experiment is shown"
+    );
+}
+
+#[test]
+fn events_make_a_timeline() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut report = ideal(1_000);
+    report.events.push(Event {
+        run: Some("LL".to_owned()),
+        at_s: 7.5,
+        kind: "fault".to_owned(),
+        site: Some("JP".to_owned()),
+        text: "replica killed".to_owned(),
+    });
+    report.write(dir.path()).unwrap();
+    let events = std::fs::read_to_string(dir.path().join("events.jsonl")).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Event>(events.trim()).unwrap(),
+        report.events[0]
+    );
+    let timeline = std::fs::read_to_string(dir.path().join("timeline.csv")).unwrap();
+    assert!(timeline.contains("LL,JP,writes,5.0,"));
+    let svg = std::fs::read_to_string(dir.path().join("plots/timeline.svg")).unwrap();
+    assert!(svg.contains("replica killed"));
+}
+
+#[test]
+fn labels_cannot_break_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut report = ideal(1_000);
+    let odd = "a,b <i>\"x\" & @text@ | y";
+    report.runs[0].label = odd.to_owned();
+    report.experiment.strategies[0].label = odd.to_owned();
+    report.write(dir.path()).unwrap();
+    let html = std::fs::read_to_string(dir.path().join("report.html")).unwrap();
+    assert!(!html.contains("<i>") && html.contains("&#64;text&#64;"));
+    let csv = std::fs::read_to_string(dir.path().join("cdf.csv")).unwrap();
+    assert!(csv.contains("\"a,b <i>\"\"x\"\" & @text@ | y\",JP,reads"));
+}
+
+#[test]
+fn what_must_not_be_overlooked_is_said() {
+    let mut report = ideal(1_000);
+    report.runs[0].linearizable = Verdict::No("k7: read 3 after 4".to_owned());
+    report.runs[1].measured_rtt_ms.as_mut().unwrap()[0][1] = 125.0;
+    report.runs[2].samples[0].end = End::Failed;
+    let warnings = prose::warnings(&report, &report.summary());
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].contains("NOT LINEARIZABLE") && warnings[0].contains("k7"));
+    assert!(warnings[1].contains("JP-CA 125.0 instead of 120"));
+    assert!(warnings[2].contains("1 operations failed"));
+    assert!(report.terminal().contains("linearizable: no"));
+}
+
+#[test]
+fn the_papers_figures_stand_only_beside_its_own_experiment() {
+    let report = ideal(100_000);
+    let words = prose::learning(&report, &report.summary()).join(" ");
+    assert!(words.contains("(paper 80%), where"), "{words}");
+    let other = ideal(1_000);
+    assert!(
+        !prose::learning(&other, &other.summary())
+            .join(" ")
+            .contains("paper 80%")
+    );
+    assert_eq!(
+        paper::writes_at_minimum(&report, &report.runs[0]),
+        Some(70.0)
+    );
+    assert_eq!(paper::writes_at_minimum(&report, &report.runs[2]), None);
+    assert_eq!(paper::writes_at_minimum(&other, &other.runs[0]), None);
+}
+
+#[test]
+fn terminal_tables_line_up() {
+    let text = ideal(1_000).terminal();
+    let table: Vec<&str> = text.lines().take(8).collect();
+    assert!(table[0].starts_with("QL (quorum)"));
+    let width = table[1].chars().count();
+    for row in &table[3..8] {
+        assert_eq!(row.chars().count(), width, "{text}");
+    }
+}
+
+#[test]
+fn zz_preview() {
+    let sets = ["requests=4000", "warmup=2000"].map(str::to_owned);
+    let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
+    let mut report = Report {
+        runs: experiment
+            .strategies
+            .iter()
+            .map(|plan| ideal_run(&experiment, plan))
+            .collect(),
+        topology: experiment.topology.clone(),
+        backend: "sim".to_owned(),
+        seed: experiment.seed,
+        manifest: manifest(),
+        events: Vec::new(),
+        experiment,
+    };
+    report.write(Path::new("/tmp/preview")).unwrap();
+    println!("{}", report.terminal());
+    report.events.push(Event {
+        run: Some("LL".to_owned()),
+        at_s: 207.5,
+        kind: "fault".to_owned(),
+        site: Some("JP".to_owned()),
+        text: "JP killed".to_owned(),
+    });
+    report.runs[1].linearizable = Verdict::No("k7: read 3 after 4".to_owned());
+    report.write(Path::new("/tmp/preview2")).unwrap();
+}
