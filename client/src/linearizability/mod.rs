@@ -5,13 +5,13 @@
 //! that part of it which concerns each key is. A key is one register, absent at
 //! first. For each key:
 //!
-//! 1. [`prepare`] finds what is wrong on its face (a value from nowhere), and
+//! 1. `prepare` finds what is wrong on its face (a value from nowhere), and
 //!    settles open writes: one that somebody saw has taken effect, by the end of
 //!    the first operation that saw it; one that nobody saw can be left out.
-//! 2. With reads and writes alone, [`zones`] decides in O(n log n), because every
+//! 2. With reads and writes alone, `zones` decides in O(n log n), because every
 //!    value has one write (Gibbons & Korach, "Testing shared memories", 1997).
 //! 3. Absence has many writes, and a compare-and-swap ties two values together:
-//!    those keys go to [`search`], which follows all orders at once, and says
+//!    those keys go to `search`, which follows all orders at once, and says
 //!    `Unknown` rather than run without bound.
 //!
 //! Times are compared so that two operations are ordered only if one ended

@@ -89,8 +89,6 @@ struct Search<'k, 'a> {
     uses: Vec<Uses>,
     /// By operation: it is not needed by a failed swap.
     hidable: Vec<bool>,
-    /// By operation: a failed swap that something certainly explains.
-    explained: Vec<bool>,
     /// The operations in flight, and which slots they take.
     slots: [usize; SLOTS],
     taken: u128,
@@ -118,7 +116,6 @@ impl<'k, 'a> Search<'k, 'a> {
             uses: uses(key, &ticks, &explained),
             ticks,
             hidable: relevant.into_iter().map(|relevant| !relevant).collect(),
-            explained,
             slots: [0; SLOTS],
             taken: 0,
             unanswered: 0,
@@ -157,9 +154,8 @@ impl<'k, 'a> Search<'k, 'a> {
         if self.key.ops[op].end == NEVER {
             self.unanswered |= 1 << slot;
         }
-        let explained = self.explained[op];
         for state in &mut self.states {
-            if explained || self.key.ops[op].happens_by_itself(state.held) {
+            if self.key.ops[op].happens_by_itself(state.held) {
                 state.done |= 1 << slot;
             }
         }

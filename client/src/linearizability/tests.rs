@@ -277,6 +277,24 @@ fn an_open_swap_that_was_seen_has_found_what_it_expected() {
 }
 
 #[test]
+fn which_of_two_unanswered_operations_took_effect_is_left_open() {
+    // Either explains the first refusal, but the second only the write.
+    let create = open(1, swap(None, 5, false), 0);
+    let write_6 = open(2, write(6), 0);
+    for [one, two] in [[create, write_6], [write_6, create]] {
+        assert_linearizable([
+            one,
+            two,
+            event(3, swap(None, 7, false), 1, 2),
+            event(3, Action::Delete, 3, 4),
+            event(3, ABSENT, 5, 6),
+            event(3, write(8), 7, 8),
+            event(3, swap(Some(8), 9, false), 9, 10),
+        ]);
+    }
+}
+
+#[test]
 fn keys_are_judged_apart_and_a_violation_outranks_an_unknown() {
     let at = |key, event: Event| Event { key, ..event };
     let twice = [
