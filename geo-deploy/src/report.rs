@@ -68,12 +68,19 @@ pub struct Event {
     pub run: Option<String>,
     /// Seconds since the run began (virtual time in the simulator).
     pub at_s: f64,
-    /// `fault`, `election`, `configuration`, `lapse`, ...
+    /// [`Event::FAULT`], [`Event::CONFIGURATION`], `election`, `lapse`, ...
     pub kind: String,
     /// Where, if at one site.
     pub site: Option<String>,
     /// In words.
     pub text: String,
+}
+
+impl Event {
+    /// The kind of what was done to the cluster on purpose.
+    pub const FAULT: &str = "fault";
+    /// The kind of a new lease configuration: frequent, and no disturbance.
+    pub const CONFIGURATION: &str = "configuration";
 }
 
 /// One strategy, measured.
@@ -159,7 +166,7 @@ impl Report {
         put("summary.json", &serde_json::to_vec_pretty(&summary)?)?;
         put("cdf.csv", files::cdf_csv(self, &digests).as_bytes())?;
         put("events.jsonl", files::events_jsonl(self)?.as_bytes())?;
-        if !self.events.is_empty() {
+        if self.has_faults() {
             put("timeline.csv", files::timeline_csv(self).as_bytes())?;
         }
         files::latency_hlog(self, &dir.join("latency.hlog"))?;
@@ -171,6 +178,11 @@ impl Report {
         put("report.md", page::markdown(self, &summary).as_bytes())?;
         let html = page::html(self, &digests, &summary);
         put("report.html", html.as_bytes())
+    }
+
+    /// Whether latency over time is part of the question.
+    fn has_faults(&self) -> bool {
+        self.events.iter().any(|event| event.kind == Event::FAULT)
     }
 
     fn bounds(&self) -> Bounds<'_> {

@@ -23,7 +23,7 @@ pub(super) struct Figure {
     pub svg: Svg,
 }
 
-/// Every figure of a report. The time line is there only if something happened.
+/// Every figure of a report. The time line is there only if there were faults.
 pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec<Figure> {
     let mut figures = vec![
         cdf::figure(report, digests, summary),

@@ -6,7 +6,7 @@ use super::figures::{self, Figure};
 use super::summary::Summary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{Report, Verdict, prose, tables};
+use super::{Report, prose, tables};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -20,17 +20,21 @@ struct Section {
     /// Names of figures, shown before the tables.
     figures: Vec<&'static str>,
     tables: Vec<Table>,
+    /// Shown after everything else, as a list.
+    notes: Vec<String>,
     /// Text to be shown as it is.
     verbatim: Option<String>,
 }
 
 fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
+    let timeline = report.has_faults().then_some("timeline");
     let mut sections = vec![
         Section {
             heading: "In brief",
             warnings: prose::warnings(report, summary),
-            paragraphs: brief(report, summary),
+            paragraphs: vec![prose::setting(report)],
             tables: vec![tables::overview(report, summary)],
+            notes: prose::notes(report),
             ..Section::default()
         },
         Section {
@@ -57,8 +61,10 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
     if !report.events.is_empty() {
         sections.push(Section {
             heading: "What happened",
-            figures: vec!["timeline"],
+            // Absent without faults.
+            figures: timeline.into_iter().collect(),
             tables: vec![tables::events(report)],
+            notes: prose::configurations(report),
             ..Section::default()
         });
     }
@@ -77,22 +83,6 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
         repeat(report, summary),
     ]);
     sections
-}
-
-fn brief(report: &Report, summary: &Summary) -> Vec<String> {
-    let mut paragraphs = vec![prose::setting(report)];
-    paragraphs.extend(prose::in_brief(summary));
-    for run in &report.runs {
-        if let Verdict::Yes(text) | Verdict::Unchecked(text) = &run.linearizable
-            && !text.is_empty()
-        {
-            let word = run.linearizable.word();
-            paragraphs.push(format!("{}, linearizable: {word} ({text}).", run.label));
-        }
-        let notes = run.notes.iter();
-        paragraphs.extend(notes.map(|note| format!("{}: {note}", run.label)));
-    }
-    paragraphs
 }
 
 fn repeat(report: &Report, summary: &Summary) -> Section {
@@ -118,6 +108,7 @@ fn repeat(report: &Report, summary: &Summary) -> Section {
         ("took", durations.join("; ")),
     ];
     let mut table = Table::new("What was run", &["", ""]);
+    table.words = true;
     table.rows = facts.map(|(name, fact)| vec![name.to_owned(), fact]).into();
     Section {
         heading: "How to repeat this",
@@ -152,6 +143,9 @@ pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
         }
         for table in &section.tables {
             text.push_str(&format!("{}\n", table.markdown()));
+        }
+        for note in &section.notes {
+            text.push_str(&format!("- {note}\n"));
         }
         if let Some(verbatim) = &section.verbatim {
             text.push_str(&format!("```toml\n{verbatim}```\n"));
@@ -220,6 +214,13 @@ fn html_section(section: &Section, figures: &[Figure]) -> String {
     }
     for table in &section.tables {
         html.push_str(&table.html());
+    }
+    if !section.notes.is_empty() {
+        let notes = section.notes.iter();
+        let items: String = notes
+            .map(|note| format!("<li>{}</li>\n", escape(note)))
+            .collect();
+        html.push_str(&format!("<ul>\n{items}</ul>\n"));
     }
     html.push_str("</section>\n");
     html

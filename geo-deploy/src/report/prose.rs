@@ -2,9 +2,9 @@
 //! that was not computed from this run.
 
 use super::summary::{RunSummary, Summary};
-use super::table::{bounds, ms, percent};
+use super::table::{bounds, grouped, ms, percent};
 use super::tables::attainable_minimum;
-use super::{Report, StrategyRun, Verdict, paper};
+use super::{Event, Report, StrategyRun, Verdict, paper};
 
 /// Local reads this far below the attainable share, in points, are no longer as good as it.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
@@ -21,29 +21,33 @@ pub(super) fn setting(report: &Report) -> String {
         report.topology.names().join(", "),
         e.leader,
         w.clients,
-        w.requests,
-        w.warmup,
-        w.keys,
+        grouped(w.requests),
+        grouped(w.warmup),
+        grouped(w.keys),
         percent(w.reads),
-        e.lease.t_lease_ms,
-        e.lease.renew_ms,
-        e.lease.reconfigure_ms,
+        grouped(e.lease.t_lease_ms),
+        grouped(e.lease.renew_ms),
+        grouped(e.lease.reconfigure_ms),
     )
 }
 
-/// One sentence per strategy: what it gave, for what.
-pub(super) fn in_brief(summary: &Summary) -> Vec<String> {
-    let sentence = |run: &RunSummary| {
-        format!(
-            "{}: an operation took {} ms on average; {} of reads were local and {} of writes took \
-             the least time possible.",
-            run.label,
-            ms(run.mean_ms),
-            percent(run.local_fraction),
-            percent(run.min_latency_fraction),
-        )
-    };
-    summary.runs.iter().map(sentence).collect()
+/// What was checked, and the runs' own notes.
+pub(super) fn notes(report: &Report) -> Vec<String> {
+    let mut notes = Vec::new();
+    for run in &report.runs {
+        let text = run.linearizable.text();
+        // A violation is a warning already.
+        if !text.is_empty() && !matches!(run.linearizable, Verdict::No(_)) {
+            let word = run.linearizable.word();
+            notes.push(format!("{}, linearizable: {word} ({text}).", run.label));
+        }
+        notes.extend(
+            run.notes
+                .iter()
+                .map(|note| format!("{}: {note}", run.label)),
+        );
+    }
+    notes
 }
 
 /// What must not be overlooked: a history that is not linearizable, operations
@@ -96,6 +100,18 @@ fn off_links(report: &Report, run: &StrategyRun) -> Option<String> {
     })
 }
 
+/// How often holders were chosen anew, for each run in which they were.
+pub(super) fn configurations(report: &Report) -> Vec<String> {
+    let of_run = |run: &StrategyRun| {
+        let changes = report.events.iter().filter(|event| {
+            event.kind == Event::CONFIGURATION && event.run.as_ref() == Some(&run.label)
+        });
+        let count = changes.count() as u64;
+        (count > 0).then(|| format!("{}: {} lease configurations.", run.label, grouped(count)))
+    };
+    report.runs.iter().filter_map(of_run).collect()
+}
+
 /// How the distributions are to be read.
 pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
     vec![
@@ -142,18 +158,22 @@ fn against_attainable(run: &RunSummary) -> String {
     let Some((site, gap)) = gaps.max_by(|(_, a), (_, b)| a.total_cmp(b)) else {
         return format!("{}: no site had an attainable share.", run.label);
     };
-    if gap <= LEARNING_SLACK_POINTS {
-        return format!(
-            "{}: every site is within {LEARNING_SLACK_POINTS} points of what was attainable \
-             (farthest: {}, {:+.1} points).",
-            run.label, site.site, -gap
-        );
+    let off = match gap > 0.0 {
+        true => format!("{gap:.1} points below"),
+        false => format!("{:.1} points above", gap.abs()),
+    };
+    match gap <= LEARNING_SLACK_POINTS {
+        true => format!(
+            "{}: every site is within {LEARNING_SLACK_POINTS} points of what was attainable, or \
+             above it (lowest: {}, {off}).",
+            run.label, site.site
+        ),
+        false => format!(
+            "{}: {} is {off} what was attainable, more than the {LEARNING_SLACK_POINTS} points \
+             that delays in choosing holders explain.",
+            run.label, site.site
+        ),
     }
-    format!(
-        "{}: {} is {gap:.1} points below what was attainable, more than the \
-         {LEARNING_SLACK_POINTS} that delays in choosing holders explain.",
-        run.label, site.site
-    )
 }
 
 fn against_paper(report: &Report, run: &StrategyRun, figures: &RunSummary) -> Option<String> {

@@ -8,6 +8,8 @@ pub(super) struct Table {
     pub title: String,
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
+    /// All columns are text, not figures.
+    pub words: bool,
 }
 
 impl Table {
@@ -16,6 +18,7 @@ impl Table {
             title: title.into(),
             columns: columns.iter().map(|column| (*column).to_owned()).collect(),
             rows: Vec::new(),
+            words: false,
         }
     }
 
@@ -48,7 +51,8 @@ impl Table {
             format!("| {} |\n", cells.join(" | "))
         };
         let mut rule = vec!["---".to_owned()];
-        rule.resize(self.columns.len(), "---:".to_owned());
+        let aligned = if self.words { "---" } else { "---:" };
+        rule.resize(self.columns.len(), aligned.to_owned());
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
         format!(
             "**{}**\n\n{}{}{rows}",
@@ -69,12 +73,26 @@ impl Table {
             format!("<tr>{}{}</tr>\n", cells("th", first), cells("td", rest))
         };
         let rows: String = self.rows.iter().map(row).collect();
+        let class = if self.words { "table words" } else { "table" };
         format!(
-            "<figure class=\"table\"><figcaption>{}</figcaption><div><table><thead><tr>{}</tr></thead>\n<tbody>{rows}</tbody></table></div></figure>\n",
+            "<figure class=\"{class}\"><figcaption>{}</figcaption><div><table><thead><tr>{}</tr></thead>\n<tbody>{rows}</tbody></table></div></figure>\n",
             escape(&self.title),
             cells("th", &self.columns)
         )
     }
+}
+
+/// A count, its thousands set apart.
+pub(super) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Milliseconds: two decimals below ten, one above.

@@ -2,8 +2,11 @@
 
 use super::paper;
 use super::summary::{RunSummary, SiteSummary, Summary};
-use super::table::{Table, bounds, ms, percent, percent_or_dash};
-use super::{Report, StrategyRun};
+use super::table::{Table, bounds, grouped, ms, percent, percent_or_dash};
+use super::{Event, Report, StrategyRun};
+
+/// Most events that a page lists.
+const EVENTS_MAX: usize = 60;
 
 /// One line per strategy.
 pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
@@ -30,7 +33,7 @@ pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
         .map(|run| {
             vec![
                 named(run),
-                run.ops.to_string(),
+                grouped(run.ops),
                 ms(run.mean_ms),
                 percent(run.local_fraction),
                 percent(run.min_latency_fraction),
@@ -51,7 +54,7 @@ pub(super) fn per_run(report: &Report, summary: &Summary) -> Vec<Table> {
 
 fn sites(run: &StrategyRun, figures: &RunSummary) -> Table {
     let title = format!(
-        "{}: {}; linearizable: {}",
+        "{}: {}; linearizable: {}; times in ms",
         named(figures),
         run.workload,
         figures.linearizable
@@ -63,15 +66,15 @@ fn sites(run: &StrategyRun, figures: &RunSummary) -> Table {
             "reads",
             "local",
             "attainable",
-            "p50 ms",
-            "p99 ms",
-            "bound ms",
+            "p50",
+            "p99",
+            "bound",
             "writes",
             "at minimum",
-            "p50 ms",
-            "p99 ms",
-            "bound ms",
-            "minimum ms",
+            "p50",
+            "p99",
+            "bound",
+            "minimum",
             "failed",
         ],
     );
@@ -84,13 +87,13 @@ fn site(figures: &SiteSummary) -> Vec<String> {
     let unanswered = reads.failed + reads.timed_out + writes.failed + writes.timed_out;
     vec![
         figures.site.clone(),
-        reads.count.to_string(),
+        grouped(reads.count),
         percent(reads.local_fraction),
         percent_or_dash(reads.attainable_fraction),
         ms(reads.p50_ms),
         ms(reads.p99_ms),
         bounds(&reads.bounds_ms),
-        writes.count.to_string(),
+        grouped(writes.count),
         percent(writes.min_latency_fraction),
         ms(writes.p50_ms),
         ms(writes.p99_ms),
@@ -116,7 +119,7 @@ pub(super) fn details(summary: &Summary) -> Vec<Table> {
     let row = |site: &SiteSummary| {
         let paths = site.reads.by_path.iter();
         let paths: Vec<String> = paths
-            .map(|(path, count)| format!("{path} {count}"))
+            .map(|(path, count)| format!("{path} {}", grouped(*count)))
             .collect();
         vec![
             site.site.clone(),
@@ -132,7 +135,10 @@ pub(super) fn details(summary: &Summary) -> Vec<Table> {
     };
     let table = |run: &RunSummary| Table {
         rows: run.sites.iter().map(row).collect(),
-        ..Table::new(format!("{}, in ms", named(run)), &columns)
+        ..Table::new(
+            format!("{}: means, tails and paths, times in ms", named(run)),
+            &columns,
+        )
     };
     summary.runs.iter().map(table).collect()
 }
@@ -235,23 +241,32 @@ pub(super) fn network(report: &Report) -> Vec<Table> {
     std::iter::once(asked).chain(measured).collect()
 }
 
-/// What happened, in order.
+/// What happened, in order, configurations apart; the first ones if there are many.
 pub(super) fn events(report: &Report) -> Table {
-    let mut table = Table::new("Events", &["run", "at s", "kind", "site", "what"]);
-    table.rows = report
-        .events
-        .iter()
-        .map(|event| {
-            let or_all = |name: &Option<String>| name.clone().unwrap_or_else(|| "all".to_owned());
-            vec![
-                or_all(&event.run),
-                format!("{:.3}", event.at_s),
-                event.kind.clone(),
-                or_all(&event.site),
-                event.text.clone(),
-            ]
-        })
-        .collect();
+    let events = || {
+        report
+            .events
+            .iter()
+            .filter(|event| event.kind != Event::CONFIGURATION)
+    };
+    let count = events().count();
+    let title = match count > EVENTS_MAX {
+        true => format!("The first {EVENTS_MAX} of {count} events; events.jsonl has them all"),
+        false => "Events".to_owned(),
+    };
+    let mut table = Table::new(title, &["run", "at s", "kind", "site", "what"]);
+    table.words = true;
+    let or_all = |name: &Option<String>| name.clone().unwrap_or_else(|| "all".to_owned());
+    let row = |event: &Event| {
+        vec![
+            or_all(&event.run),
+            format!("{:.3}", event.at_s),
+            event.kind.clone(),
+            or_all(&event.site),
+            event.text.clone(),
+        ]
+    };
+    table.rows = events().take(EVENTS_MAX).map(row).collect();
     table
 }
 

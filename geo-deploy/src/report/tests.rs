@@ -293,13 +293,35 @@ fn all_files_are_written_and_can_be_read() {
 }
 
 #[test]
-fn events_make_a_timeline() {
+fn configurations_alone_make_no_timeline() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut report = ideal(1_000);
+    let change = |at| Event {
+        run: Some("QL".to_owned()),
+        at_s: f64::from(at),
+        kind: Event::CONFIGURATION.to_owned(),
+        site: Some("CA".to_owned()),
+        text: "3 keys".to_owned(),
+    };
+    report.events.extend((0..100).map(change));
+    report.write(dir.path()).unwrap();
+    assert!(!dir.path().join("timeline.csv").exists());
+    assert!(!dir.path().join("plots/timeline.svg").exists());
+    let events = std::fs::read_to_string(dir.path().join("events.jsonl")).unwrap();
+    assert_eq!(events.lines().count(), 100);
+    let markdown = std::fs::read_to_string(dir.path().join("report.md")).unwrap();
+    assert!(markdown.contains("QL: 100 lease configurations"));
+    assert!(!markdown.contains("3 keys") && !markdown.contains("timeline"));
+}
+
+#[test]
+fn faults_make_a_timeline() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = ideal(1_000);
     report.events.push(Event {
         run: Some("LL".to_owned()),
         at_s: 7.5,
-        kind: "fault".to_owned(),
+        kind: Event::FAULT.to_owned(),
         site: Some("JP".to_owned()),
         text: "replica killed".to_owned(),
     });
@@ -371,34 +393,4 @@ fn terminal_tables_line_up() {
     for row in &table[3..8] {
         assert_eq!(row.chars().count(), width, "{text}");
     }
-}
-
-#[test]
-fn zz_preview() {
-    let sets = ["requests=4000", "warmup=2000"].map(str::to_owned);
-    let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
-    let mut report = Report {
-        runs: experiment
-            .strategies
-            .iter()
-            .map(|plan| ideal_run(&experiment, plan))
-            .collect(),
-        topology: experiment.topology.clone(),
-        backend: "sim".to_owned(),
-        seed: experiment.seed,
-        manifest: manifest(),
-        events: Vec::new(),
-        experiment,
-    };
-    report.write(Path::new("/tmp/preview")).unwrap();
-    println!("{}", report.terminal());
-    report.events.push(Event {
-        run: Some("LL".to_owned()),
-        at_s: 207.5,
-        kind: "fault".to_owned(),
-        site: Some("JP".to_owned()),
-        text: "JP killed".to_owned(),
-    });
-    report.runs[1].linearizable = Verdict::No("k7: read 3 after 4".to_owned());
-    report.write(Path::new("/tmp/preview2")).unwrap();
 }

@@ -136,22 +136,28 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     let top = y(bar.share);
     svg.rect((inner, top), (inner_width, y(0.0) - top), ink);
     let middle = left + width / 2.0;
-    // The figure stands above everything that is drawn near the bar's top.
-    let mut highest = bar.share;
+    let mut label_y = top - 6.0;
     if let Some(attainable) = bar.attainable {
         let y = y(attainable);
-        svg.line(
-            (left - 1.0, y),
-            (left + width + 1.0, y),
-            Stroke::plain(Ink::Text, 2.6),
-        );
-        highest = highest.max(attainable);
+        let (from, to) = ((left - 1.0, y), (left + width + 1.0, y));
+        svg.line(from, to, Stroke::plain(Ink::Text, 2.6));
+        label_y = above(label_y, y);
     }
     if let Some(paper) = bar.paper {
-        svg.diamond((middle, y(paper)), 5.0, Ink::Surface, Ink::Text);
-        highest = highest.max(paper + 0.015);
+        let y = y(paper);
+        svg.diamond((middle, y), 5.0, Ink::Surface, Ink::Text);
+        label_y = above(label_y, y - 4.0);
     }
     let look = Lettering::small(Ink::Text, Anchor::Middle);
     let percent = format!("{:.0}", bar.share * 100.0);
-    svg.text((middle, y(highest) - 6.0), percent, look);
+    svg.text((middle, label_y), percent, look);
+}
+
+/// Where a figure's foot goes if a mark at `mark_y` would cross it at `label_y`.
+fn above(label_y: f64, mark_y: f64) -> f64 {
+    let crossed = label_y - 15.0..=label_y + 6.0;
+    match crossed.contains(&mark_y) {
+        true => mark_y - 6.0,
+        false => label_y,
+    }
 }

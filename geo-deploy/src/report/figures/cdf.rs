@@ -145,10 +145,10 @@ impl Panel {
         svg.text((right, self.top - 9.0), "ms, logarithmic", look);
     }
 
-    fn bounds<'a>(
+    fn bounds(
         &self,
         svg: &mut Svg,
-        rows: &mut dyn Iterator<Item = &'a SiteSummary>,
+        rows: &mut dyn Iterator<Item = &SiteSummary>,
         looks: &[usize],
     ) {
         let mut minimum = None;

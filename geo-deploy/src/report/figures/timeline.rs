@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::StrategyRun;
 use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
+use super::super::{Event, StrategyRun};
 use super::one_two_five_below;
 use super::{
     Figure, Key, LEFT, LogAxis, RIGHT, Report, WIDTH, legend, ms_label, one_two_five_above,
@@ -20,7 +20,7 @@ const BUCKET_NS: u64 = 100_000_000;
 type Longest = BTreeMap<u64, f64>;
 
 pub(super) fn figure(report: &Report) -> Option<Figure> {
-    if report.events.is_empty() || report.runs.is_empty() {
+    if !report.has_faults() || report.runs.is_empty() {
         return None;
     }
     let height = TOP + report.runs.len() as f64 * ROW_HEIGHT;
@@ -119,7 +119,8 @@ fn panel(svg: &mut Svg, run: &StrategyRun, longest: &[Longest; 2], scale: &Scale
 
 fn marks(svg: &mut Svg, report: &Report, run: &StrategyRun, scale: &Scale, top: f64) {
     let concerns = |label: &Option<String>| label.as_ref().is_none_or(|label| *label == run.label);
-    let events = report.events.iter().filter(|event| concerns(&event.run));
+    let marked = |event: &&Event| concerns(&event.run) && event.kind != Event::CONFIGURATION;
+    let events = report.events.iter().filter(marked);
     for (i, event) in events.enumerate() {
         let x = scale.x(event.at_s);
         let stroke = Stroke::dashed(Ink::Text, 1.2, "3 3");
