@@ -63,14 +63,20 @@ enum Key {
     Diamond,
 }
 
+/// Draws a legend from `y` on, in as many rows as it takes; two fit above a plot.
 fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) {
-    let mut x = LEFT;
+    let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
         let width = match key {
             Key::Line(_) => 34.0,
             Key::Box(_) | Key::Tick => 18.0,
             Key::Diamond => 10.0,
         };
+        // Letters of this size are 7 pixels wide on average.
+        let whole = width + 6.0 + 7.2 * label.chars().count() as f64;
+        if x > LEFT && x + whole > WIDTH - RIGHT {
+            (x, y) = (LEFT, y + 20.0);
+        }
         match key {
             Key::Line(stroke) => svg.line((x, y), (x + width, y), *stroke),
             Key::Box(ink) => svg.rect((x, y - 6.0), (width, 12.0), *ink),
@@ -82,8 +88,7 @@ fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) {
             ..Lettering::small(Ink::Text, Anchor::Start)
         };
         svg.text((x + width + 6.0, y + 4.0), label, look);
-        // Letters of this size are 7 pixels wide on average.
-        x += width + 6.0 + 7.2 * label.chars().count() as f64 + 22.0;
+        x += whole + 22.0;
     }
 }
 

@@ -5,7 +5,7 @@ use super::super::summary::{SiteSummary, Summary};
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{Figure, Key, LEFT, RIGHT, Report, WIDTH, legend, looks};
 
-const TOP: f64 = 62.0;
+const TOP: f64 = 80.0;
 const PLOT_HEIGHT: f64 = 210.0;
 const HEIGHT: f64 = TOP + PLOT_HEIGHT + 34.0;
 /// Part of a site's width that its bars leave free.
@@ -118,7 +118,7 @@ fn y(share: f64) -> f64 {
 
 fn frame(svg: &mut Svg, title: &str) {
     svg.text(
-        (LEFT, TOP - 20.0),
+        (LEFT, TOP - 24.0),
         title,
         Lettering::small(Ink::Muted, Anchor::Start),
     );

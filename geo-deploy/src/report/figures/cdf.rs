@@ -6,7 +6,9 @@ use super::super::summary::{SiteSummary, Summary};
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{Figure, Key, LEFT, LogAxis, RIGHT, Report, WIDTH, legend, looks, ms_label};
 
-const TOP: f64 = 62.0;
+const TOP: f64 = 56.0;
+/// Space below the panels for the note on bounds.
+const FOOT: f64 = 18.0;
 const PANEL_HEIGHT: f64 = 132.0;
 const ROW_HEIGHT: f64 = PANEL_HEIGHT + 58.0;
 const COLUMN_GAP: f64 = 48.0;
@@ -15,9 +17,13 @@ const BOUND_DASH: &str = "4 3";
 pub(super) fn figure(report: &Report, digests: &[Digest], summary: &Summary) -> Figure {
     let sites = report.topology.len();
     let title = format!("Latency distributions of {}", report.experiment.name);
-    let mut svg = Svg::new(WIDTH, TOP + sites as f64 * ROW_HEIGHT, &title);
+    let height = TOP + sites as f64 * ROW_HEIGHT + FOOT;
+    let mut svg = Svg::new(WIDTH, height, &title);
     let looks = looks(&report.runs);
     draw_legend(&mut svg, report, &looks);
+    let note = "thin dashes in a strategy's colour: its lower bound, by distance alone";
+    let look = Lettering::small(Ink::Muted, Anchor::Start);
+    svg.text((LEFT, height - 12.0), note, look);
     for (column, class) in Class::BOTH.into_iter().enumerate() {
         let axis = axis(class, digests, summary, column);
         for site in 0..sites {
@@ -58,12 +64,6 @@ fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize]) {
     let minimum = Stroke::dashed(Ink::Muted, 1.4, BOUND_DASH);
     entries.push((Key::Line(minimum), "least possible write".to_owned()));
     legend(svg, &entries, 18.0);
-    let note = "thin dashes in a strategy's colour: its lower bound, by distance alone";
-    svg.text(
-        (LEFT, 44.0),
-        note,
-        Lettering::small(Ink::Muted, Anchor::Start),
-    );
 }
 
 /// One axis for a whole column, so that its panels can be compared.
@@ -145,12 +145,7 @@ impl Panel {
         svg.text((right, self.top - 9.0), "ms, logarithmic", look);
     }
 
-    fn bounds(
-        &self,
-        svg: &mut Svg,
-        rows: &mut dyn Iterator<Item = &SiteSummary>,
-        looks: &[usize],
-    ) {
+    fn bounds(&self, svg: &mut Svg, rows: &mut dyn Iterator<Item = &SiteSummary>, looks: &[usize]) {
         let mut minimum = None;
         let mut coloured = Vec::new();
         for (row, &look) in rows.zip(looks) {
