@@ -1,1 +1,108 @@
-fn main() {}
+//! The command line: parse, dispatch, nothing else.
+
+mod cluster;
+mod exp;
+mod kv;
+mod serve;
+mod terminal;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+/// A strongly consistent, geo-replicated key-value store in which the operator
+/// chooses who may read locally.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold demo                              three strategies behind the paper's WAN, in minutes
+  leasehold exp run fig6 --on sim             read and write latency CDFs of five sites, in virtual time
+  leasehold cluster up && leasehold kv put greeting hello && leasehold kv --site JP get greeting
+  leasehold ycsb run -P workloada -p recordcount=1000 --address 127.0.0.1:7001";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compares leader, Megastore and quorum leases on five real replica processes
+    Demo(exp::DemoArgs),
+    /// Runs one replica until SIGINT or SIGTERM
+    Serve(serve::ServeArgs),
+    /// Reads and writes single keys
+    Kv(kv::KvArgs),
+    /// Lists and runs experiments
+    #[command(subcommand)]
+    Exp(exp::ExpCommand),
+    /// Keeps a geo cluster up on this machine, for `kv` and `ycsb`
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
+    /// Loads data or runs a workload as YCSB does (`leasehold ycsb --help` has its own options)
+    #[command(disable_help_flag = true)]
+    Ycsb {
+        /// load|run, then options as YCSB users type them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Prints a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Writes manual pages
+    Man {
+        /// Where to
+        #[arg(default_value = "man")]
+        dir: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Demo(args) => exp::demo(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Kv(args) => kv::run(&args),
+        Command::Exp(command) => exp::run(&command),
+        Command::Cluster(command) => cluster::run(&command),
+        Command::Ycsb { arguments } => terminal::ycsb(arguments),
+        Command::Completions { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut Cli::command(),
+                "leasehold",
+                &mut std::io::stdout(),
+            );
+            Ok(())
+        }
+        Command::Man { dir } => man(&dir),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leasehold: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn man(dir: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(Cli::command(), dir)?;
+    println!("wrote manual pages to {}", dir.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

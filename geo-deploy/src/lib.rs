@@ -12,5 +12,6 @@ pub mod backend;
 pub mod bound;
 pub mod experiment;
 pub mod report;
+pub mod standing;
 pub mod topology;
 pub mod wan;

@@ -79,7 +79,9 @@ impl Plan<'_> {
                     Unlisted::Leader => leases::Unlisted::Leader,
                 },
             },
-            "fixed" => StrategySpec::Fixed { ranges: self.ranges() },
+            "fixed" => StrategySpec::Fixed {
+                ranges: self.ranges(),
+            },
             other => anyhow::bail!(
                 "strategies.strategy: '{other}' is not one of {}",
                 StrategySpec::NAMES.join(", ")
@@ -109,7 +111,9 @@ impl Plan<'_> {
             renew: ms(lease.renew_ms),
             t_grace: ms(lease.grace_ms),
             t0_cap: ms(lease.t_lease_ms + lease.t_guard_ms),
-            clock: ClockBound { rho_ppm: (lease.rho * 1e6).round() as u32 },
+            clock: ClockBound {
+                rho_ppm: (lease.rho * 1e6).round() as u32,
+            },
         }
     }
 
@@ -122,7 +126,14 @@ impl Plan<'_> {
         };
         let (site, client) = (site as u64, client as u64);
         let seed = self.experiment.seed;
-        SiteStream::new(workload.keys, popularity, workload.reads, site, client, seed)
+        SiteStream::new(
+            workload.keys,
+            popularity,
+            workload.reads,
+            site,
+            client,
+            seed,
+        )
     }
 
     /// The workload in words.
@@ -189,6 +200,11 @@ impl ClosedLoop {
         let value = ValueId(u64::from(self.process + 1) << 32 | self.issued);
         let measured = self.issued >= self.warmup;
         self.issued += 1;
-        Some(Ask { kind, key, value, measured })
+        Some(Ask {
+            kind,
+            key,
+            value,
+            measured,
+        })
     }
 }

@@ -42,7 +42,12 @@ impl Recorder {
     ) {
         self.ended += 1;
         let is_read = ask.kind == OpKind::Read;
-        let issued = Issued { site, is_read, key: ask.key, measured: ask.measured };
+        let issued = Issued {
+            site,
+            is_read,
+            key: ask.key,
+            measured: ask.measured,
+        };
         self.issued.push((began_ns, issued));
         let (end, path) = match answer {
             Some((path, outcome)) if !matches!(outcome.result, Some(Answer::Error(_)) | None) => {
@@ -64,7 +69,9 @@ impl Recorder {
         let answered = (end == End::Ok).then_some(now_ns);
         let action = match answer {
             _ if !is_read => Action::Write { value: ask.value },
-            Some((_, outcome)) => Action::Read { value: read_value(outcome) },
+            Some((_, outcome)) => Action::Read {
+                value: read_value(outcome),
+            },
             None => Action::Read { value: None },
         };
         self.history.push(Event {
@@ -97,9 +104,9 @@ impl Recorder {
             Judged::Linearizable { ops, keys } => {
                 Verdict::Yes(format!("{ops} operations on {keys} keys"))
             }
-            Judged::Violation { key, explanation, .. } => {
-                Verdict::No(format!("key {key}: {explanation}"))
-            }
+            Judged::Violation {
+                key, explanation, ..
+            } => Verdict::No(format!("key {key}: {explanation}")),
             unknown => Verdict::Unchecked(format!("{unknown:?}")),
         }
     }

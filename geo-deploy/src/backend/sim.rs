@@ -28,7 +28,10 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.
 pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Vec<Ran>> {
-    let plans = experiment.strategies.iter().map(|strategy| Plan { experiment, strategy });
+    let plans = experiment.strategies.iter().map(|strategy| Plan {
+        experiment,
+        strategy,
+    });
     let plans: Vec<Plan<'_>> = plans.collect();
     for plan in &plans {
         plan.spec()?;
@@ -46,10 +49,16 @@ pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Ve
         }
     };
     let mut all: Vec<(usize, anyhow::Result<Ran>)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.min(plans.len())).map(|_| scope.spawn(worker)).collect();
+        let workers: Vec<_> = (0..threads.min(plans.len()))
+            .map(|_| scope.spawn(worker))
+            .collect();
         workers
             .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .flat_map(|worker| {
+                worker
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
             .collect()
     });
     all.sort_by_key(|(index, _)| *index);
@@ -71,11 +80,17 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
         loss: network.loss,
         duplication: network.duplication,
         reordering: network.reorder,
-        delay_max_ns: if network.reorder + network.duplication > 0.0 { REORDER_NS } else { 0 },
+        delay_max_ns: if network.reorder + network.duplication > 0.0 {
+            REORDER_NS
+        } else {
+            0
+        },
     };
     Ok(WorldSettings {
         replica,
-        one_way_ns: (0..n).map(|a| (0..n).map(|b| one_way(a, b)).collect()).collect(),
+        one_way_ns: (0..n)
+            .map(|a| (0..n).map(|b| one_way(a, b)).collect())
+            .collect(),
         client_one_way_ns: (topology.local_rtt_ms() / 2.0 * 1e6).round() as u64,
         sync_ns: SYNC_NS,
         faults,
@@ -105,10 +120,21 @@ fn run_plan(plan: &Plan<'_>, progress: Progress<'_>) -> anyhow::Result<Ran> {
     let world = World::new(world_settings(plan)?, plan.experiment.seed);
     let clients: Vec<Running> = ClosedLoop::all(plan)
         .into_iter()
-        .map(|client| Running { client, sequence: 0, attempt: 0, busy: None })
+        .map(|client| Running {
+            client,
+            sequence: 0,
+            attempt: 0,
+            busy: None,
+        })
         .collect();
     let active = clients.len();
-    let mut sim = Sim { plan, world, clients, recorder: Recorder::new(plan), active };
+    let mut sim = Sim {
+        plan,
+        world,
+        clients,
+        recorder: Recorder::new(plan),
+        active,
+    };
     sim.drive(progress);
     Ok(sim.finish(started))
 }
@@ -148,7 +174,8 @@ impl Sim<'_> {
         {
             let now_ns = self.world.now_ns();
             let (site, process) = (client.client.site, client.client.process);
-            self.recorder.ended(site, process, ask, began_ns, now_ns, None);
+            self.recorder
+                .ended(site, process, ask, began_ns, now_ns, None);
             self.ask(index);
         }
     }
@@ -163,7 +190,10 @@ impl Sim<'_> {
         client.busy = Some((ask, now_ns));
         client.attempt += 1;
         let command = match ask.kind {
-            OpKind::Read => Command { op: Some(Op::get(key_name(ask.key))), ..Command::default() },
+            OpKind::Read => Command {
+                op: Some(Op::get(key_name(ask.key))),
+                ..Command::default()
+            },
             _ => {
                 client.sequence += 1;
                 let op = Op::put(key_name(ask.key), value(ask.value, 8));
@@ -171,7 +201,10 @@ impl Sim<'_> {
                 Command::session(id, client.sequence, client.sequence, op)
             }
         };
-        let from = ClientHandle { connection: index as u64, request: client.attempt };
+        let from = ClientHandle {
+            connection: index as u64,
+            request: client.attempt,
+        };
         let late = (index as u64) << 32 | client.attempt & 0xffff_ffff;
         self.world.request(client.client.site, from, command);
         if self.plan.experiment.network.loss > 0.0 {
@@ -191,14 +224,17 @@ impl Sim<'_> {
         let now_ns = self.world.now_ns();
         let answer = Some((reply.path, &reply.outcome));
         let (site, process) = (client.client.site, client.client.process);
-        self.recorder.ended(site, process, ask, began_ns, now_ns, answer);
+        self.recorder
+            .ended(site, process, ask, began_ns, now_ns, answer);
         self.ask(index);
     }
 
     fn finish(mut self, started: Instant) -> Ran {
         let attainable = self.recorder.attainable(self.plan);
         let statuses = (0..self.plan.topology().len()).filter_map(|node| {
-            self.world.replica(node).map(|replica| replica.status(self.world.clock(node)))
+            self.world
+                .replica(node)
+                .map(|replica| replica.status(self.world.clock(node)))
         });
         let counters = sum_counters(statuses);
         let linearizable = self.recorder.judge();
@@ -244,11 +280,12 @@ fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Eve
             ("election", format!("campaigns in round {}", ballot.round))
         }
         // Every replica knows every configuration: the leader's word is enough.
-        ReplicaEvent::Configured { id, keys, strategy, .. }
-            if site.index() == plan.experiment.leader_index() =>
-        {
-            ("configuration", format!("{} ({strategy}): {keys} keys changed", id.0))
-        }
+        ReplicaEvent::Configured {
+            id, keys, strategy, ..
+        } if site.index() == plan.experiment.leader_index() => (
+            "configuration",
+            format!("{} ({strategy}): {keys} keys changed", id.0),
+        ),
         _ => return None,
     };
     Some(Event {

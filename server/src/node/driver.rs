@@ -11,11 +11,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::wire::{Outcome, Path, StatusReply};
-use leases::{Incarnation, Key, ReplicaId, Time};
+use leases::{Incarnation, ReplicaId, Time};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
 use super::clock;
+use super::disk_watch::DiskWatch;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::listener::Clients;
@@ -23,7 +24,7 @@ use super::storage::{Durability, Report, StorageError, Writer};
 use super::transport::Peers;
 use crate::replica::Replica;
 use crate::replica::action::Action;
-use crate::replica::input::{Input, ReadFrom};
+use crate::replica::input::{Again, Input, ReadFrom};
 use crate::replica::message::{Envelope, Message, ReadAnswer};
 
 /// The timer counts without suspension, leases with it: looking at the clock
@@ -43,6 +44,7 @@ pub(super) struct Driver {
     pub(super) writer: Writer,
     pub(super) reports: UnboundedReceiver<Report>,
     pub(super) events: Events,
+    pub(super) disk: DiskWatch,
 }
 
 /// A read under a lease, until the clock has been read again.
@@ -51,7 +53,7 @@ struct Fenced {
     path: Path,
     outcome: Outcome,
     until: Time,
-    key: Key,
+    again: Again,
 }
 
 /// Memory used again for every group.
@@ -100,15 +102,20 @@ impl Driver {
     fn hear(&mut self, first: Option<Report>) -> Result<(), StorageError> {
         let mut next = first;
         while let Some(report) = next {
-            self.inbox.push(match report {
-                Report::Persisted(sequence) => Input::Persisted(sequence),
+            let input = match report {
+                Report::Persisted(sequence) => {
+                    self.disk.persisted(sequence);
+                    Input::Persisted(sequence)
+                }
                 Report::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
                 Report::Writable(writable) => {
-                    tracing::warn!(writable, "the storage");
-                    Input::StorageWritable(writable)
+                    self.disk.set_full(!writable);
+                    next = self.reports.try_recv().ok();
+                    continue;
                 }
                 Report::Failed(error) => return Err(error),
-            });
+            };
+            self.inbox.push(input);
             next = self.reports.try_recv().ok();
         }
         Ok(())
@@ -126,7 +133,7 @@ impl Driver {
             die(&self.names[self.me.index()]);
         }
         scratch.inputs = inputs;
-        self.perform(scratch);
+        self.perform(now, scratch);
         self.answer_statuses(now);
         self.peers.flush();
         self.clients.flush();
@@ -136,30 +143,37 @@ impl Driver {
         for input in inputs.drain(..) {
             self.replica.step(now, input, actions);
         }
+        if let Some(writable) = self.disk.news(now) {
+            self.replica
+                .step(now, Input::StorageWritable(writable), actions);
+        }
         if now >= self.replica.next_deadline() {
             self.replica.step(now, Input::Tick, actions);
         }
         self.replica.flush(now, actions);
     }
 
-    fn perform(&mut self, scratch: &mut Scratch) {
+    fn perform(&mut self, now: Time, scratch: &mut Scratch) {
         for action in scratch.actions.drain(..) {
             match action {
                 Action::Send { to, envelope } => self.peers.send(to, envelope),
-                Action::Persist { sequence, records } => self.writer.persist(sequence, records),
+                Action::Persist { sequence, records } => {
+                    self.disk.asked(sequence, now);
+                    self.writer.persist(sequence, records);
+                }
                 Action::Reply { to, path, outcome } => self.clients.reply(to, path, outcome),
                 Action::FencedReply {
                     to,
                     path,
                     outcome,
                     until,
-                    key,
+                    again,
                 } => scratch.fenced.push(Fenced {
                     to,
                     path,
                     outcome,
                     until,
-                    key,
+                    again,
                 }),
                 Action::ReadLog {
                     log,
@@ -181,8 +195,8 @@ impl Driver {
         for fenced in scratch.fenced.drain(..) {
             let Fenced { to, path, .. } = fenced;
             if sampled >= fenced.until {
-                let key = fenced.key;
-                self.inbox.push(Input::FenceMissed { from: to, key });
+                let again = fenced.again;
+                self.inbox.push(Input::FenceMissed { from: to, again });
                 continue;
             }
             match to {

@@ -1,13 +1,14 @@
 //! The shell around the replica: sockets, disk, the clock, and one loop.
 //!
-//! Sockets and the replica share one thread ([`driver`]), so a local read takes
+//! Sockets and the replica share one thread (`driver`), so a local read takes
 //! no lock and wakes nobody: a connection's task leaves what arrived in the
-//! [`inbox`], the driver steps the replica through all of it, and writes the
+//! `inbox`, the driver steps the replica through all of it, and writes the
 //! answers itself, once per connection. Only the disk, which may block, has a
 //! thread of its own ([`storage`]).
 
 pub mod clock;
 pub mod config;
+mod disk_watch;
 mod driver;
 mod events;
 mod frames;
@@ -21,4 +22,4 @@ mod tests;
 mod transport;
 
 pub use config::{ClusterConfig, ConfigError};
-pub use serve::{NodeError, ServeOptions, serve, serve_until};
+pub use serve::{NodeError, ServeOptions, serve, serve_until, terminated};

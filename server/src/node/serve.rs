@@ -12,6 +12,7 @@ use tokio::task::spawn_local;
 
 use super::clock;
 use super::config::{ClusterConfig, NodeConfig};
+use super::disk_watch::DiskWatch;
 use super::driver::Driver;
 use super::events::Events;
 use super::inbox::Inbox;
@@ -145,7 +146,11 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
     Ok(())
 }
 
-async fn terminated() -> io::Result<()> {
+/// Completes at SIGINT or SIGTERM.
+///
+/// # Errors
+/// If signals cannot be waited for.
+pub async fn terminated() -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -217,6 +222,7 @@ fn assemble(
         writer,
         reports,
         events,
+        disk: DiskWatch::default(),
     };
     Ok((driver, clients, peers))
 }

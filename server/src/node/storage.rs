@@ -129,7 +129,10 @@ pub enum StorageError {
         problem: String,
     },
     /// There is no room. What was to be written is not.
-    #[error("data directory {}: no space left; free some", path.display())]
+    #[error(
+        "data directory {}: no space left; free at least {} MiB, and it goes on by itself",
+        path.display(), WRITE_BUFFER_BYTES >> 20
+    )]
     Full {
         /// The directory.
         path: PathBuf,
@@ -230,7 +233,8 @@ impl Storage {
     /// `Full`, `Engine`.
     pub fn close(self) -> Result<(), StorageError> {
         let flushed = match self.durability {
-            Durability::Sync | Durability::Async => self.db.flush_wal(true),
+            Durability::Sync => return Ok(()),
+            Durability::Async => self.db.flush_wal(true),
             Durability::None => {
                 let columns = Column::ALL.map(|column| column.handle(&self.db));
                 let flush = rocksdb::FlushOptions::default();

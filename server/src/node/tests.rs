@@ -1,1 +1,398 @@
+//! Nodes on loopback: a client is served, a bad one harms only itself.
 
+use std::net::TcpListener as StdListener;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use client::wire::{
+    Command, ErrorCode, FrameReader, FrameWriter, MAGIC, Request, Response, Welcome, command::Op,
+    encode_frame, hello, outcome, request::Body,
+};
+use client::{Client, ClientOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// A node on a thread of its own.
+struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), NodeError>>>,
+    ready: Receiver<()>,
+}
+
+impl Running {
+    fn start(config: &ClusterConfig, name: &str) -> Running {
+        let (stop, stopped) = oneshot::channel();
+        let (tell, ready) = channel();
+        let (config, name) = (config.clone(), name.to_owned());
+        let thread = std::thread::spawn(move || {
+            let shutdown = || async move {
+                let _ = tell.send(());
+                let _ = stopped.await;
+                Ok(())
+            };
+            serve_until(&config, &name, &ServeOptions::default(), shutdown)
+        });
+        Running {
+            stop: Some(stop),
+            thread: Some(thread),
+            ready,
+        }
+    }
+
+    fn started(config: &ClusterConfig, name: &str) -> Running {
+        let running = Running::start(config, name);
+        running.ready.recv().expect("the node starts");
+        running
+    }
+
+    fn stop(mut self) -> Result<(), NodeError> {
+        drop(self.stop.take());
+        self.thread.take().expect("stopped once").join().unwrap()
+    }
+}
+
+/// Ports that are free now, of the kernel's choice.
+fn ports<const N: usize>() -> [u16; N] {
+    let listeners: [StdListener; N] =
+        std::array::from_fn(|_| StdListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+fn config(dir: &Path, names: &[&str]) -> ClusterConfig {
+    let mut text = "cluster = \"demo\"\ndata = \"data\"\n".to_owned();
+    for name in names {
+        let [client, peer] = ports();
+        text += &format!(
+            "[[node]]\nname = \"{name}\"\nclient = \"127.0.0.1:{client}\"\npeer = \"127.0.0.1:{peer}\"\n"
+        );
+    }
+    ClusterConfig::parse(&text, &dir.join("cluster.toml")).unwrap()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(60), work)
+            .await
+            .expect("the node answers")
+    })
+}
+
+async fn connect(config: &ClusterConfig) -> Client {
+    let options = ClientOptions::new(&config.nodes[0].client);
+    Client::connect(options).await.unwrap()
+}
+
+/// A connection on which the greetings have been exchanged.
+async fn greeted(config: &ClusterConfig) -> TcpStream {
+    let mut stream = TcpStream::connect(&config.nodes[0].client).await.unwrap();
+    let mut buffer = BytesMut::new();
+    encode_frame(&hello(Some("demo")), &mut buffer).unwrap();
+    stream.write_all(&buffer).await.unwrap();
+    let welcome: Option<Welcome> = FrameReader::new(&mut stream).next().await.unwrap();
+    assert_eq!(welcome.unwrap().replica, "CA");
+    stream
+}
+
+/// Sends `bytes` and reads the refusal, to the end of the connection.
+async fn refused(mut stream: TcpStream, bytes: &[u8]) -> (ErrorCode, String) {
+    stream.write_all(bytes).await.unwrap();
+    let mut reader = FrameReader::new(&mut stream);
+    let response: Response = reader.next().await.unwrap().expect("a refusal");
+    assert_eq!(response.id, 0);
+    assert!(reader.next::<Response>().await.unwrap().is_none(), "closed");
+    let Some(outcome::Result::Error(error)) = response.outcome.unwrap().result else {
+        panic!("not an error");
+    };
+    (error.code(), error.message)
+}
+
+#[test]
+fn a_single_node_serves_and_finds_its_data_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = connect(&config).await;
+        assert_eq!(client.welcome().incarnation, 1);
+        assert_eq!(client.get("k").await.unwrap(), None);
+        let puts = (0..100).map(|i| client.put("k", format!("v{i}")));
+        for put in puts.collect::<Vec<_>>() {
+            put.await.unwrap();
+        }
+        assert_eq!(client.get("k").await.unwrap().unwrap().value, "v99");
+        let status = client.status().await.unwrap();
+        assert_eq!(
+            (status.replica.as_str(), status.leader.as_str()),
+            ("CA", "CA")
+        );
+        assert_eq!(status.durability, "sync");
+    });
+    node.stop().unwrap();
+
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = connect(&config).await;
+        assert_eq!(client.welcome().incarnation, 2);
+        assert_eq!(client.get("k").await.unwrap().unwrap().value, "v99");
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn garbage_is_refused_and_the_node_lives_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let address = &config.nodes[0].client;
+        let fresh = || async { TcpStream::connect(address).await.unwrap() };
+        let http = refused(fresh().await, b"GET / HTTP/1.1\r\n\r\n").await;
+        assert!(http.1.contains("1195725856 bytes"), "{http:?}");
+        let huge = refused(fresh().await, &[0xFF; 4]).await;
+        assert!(huge.1.contains("4294967295 bytes"), "{huge:?}");
+        let wrong = refused(greeted(&config).await, &[0xFF; 4]).await;
+        assert!(wrong.1.contains("the limit is 4194304 bytes"), "{wrong:?}");
+        let noise = refused(greeted(&config).await, b"\0\0\0\x03\xFF\xFF\xFF").await;
+        assert_eq!(noise.0, ErrorCode::BadRequest);
+        let mut magic = BytesMut::new();
+        let mut odd = hello(None);
+        odd.magic = MAGIC + 1;
+        encode_frame(&odd, &mut magic).unwrap();
+        let magic = refused(fresh().await, &magic).await;
+        assert!(
+            magic.1.starts_with("hello.magic is 0x4c485302"),
+            "{magic:?}"
+        );
+        let mut other = BytesMut::new();
+        encode_frame(&hello(Some("prod")), &mut other).unwrap();
+        let other = refused(fresh().await, &other).await;
+        assert_eq!(other.0, ErrorCode::WrongCluster);
+        assert!(other.1.contains("\"prod\"") && other.1.contains("\"demo\""));
+
+        connect(&config).await.put("k", "v").await.unwrap();
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_request_that_can_never_succeed_costs_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let mut stream = greeted(&config).await;
+        let (reader, writer) = stream.split();
+        let mut writer = FrameWriter::new(writer);
+        let bodies = [
+            None,
+            Some(Body::Command(Command::default())),
+            Some(Body::Command(Op::get(Bytes::new()).into())),
+            Some(Body::Command(Op::put("k", "no session").into())),
+            Some(Body::Command(Op::get("k").into())),
+        ];
+        for (id, body) in (1..).zip(bodies) {
+            writer.feed(&Request { id, body }).unwrap();
+        }
+        writer.flush().await.unwrap();
+        let mut reader = FrameReader::new(reader);
+        let mut answers = std::collections::BTreeMap::new();
+        while answers.len() < 5 {
+            let response: Response = reader.next().await.unwrap().unwrap();
+            answers.insert(response.id, response.outcome.unwrap().result.unwrap());
+        }
+        for id in 1..=4 {
+            assert!(matches!(answers[&id], outcome::Result::Error(_)), "{id}");
+        }
+        assert!(matches!(answers[&5], outcome::Result::Missing(_)));
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn clients_that_vanish_harm_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let whole = Request {
+            id: 1,
+            body: Some(Body::Command(Command::session(9, 1, 1, Op::put("k", "v")))),
+        };
+        let mut bytes = BytesMut::new();
+        encode_frame(&whole, &mut bytes).unwrap();
+        for length in 0..=bytes.len() {
+            let mut stream = greeted(&config).await;
+            stream.write_all(&bytes[..length]).await.unwrap();
+        }
+        let client = connect(&config).await;
+        client.put("k", "later").await.unwrap();
+        assert_eq!(client.get("k").await.unwrap().unwrap().value, "later");
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_client_that_reads_nothing_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = connect(&config).await;
+        client.put("large", vec![7; 1 << 20]).await.unwrap();
+        let mut lazy = greeted(&config).await;
+        let mut bytes = BytesMut::new();
+        for id in 1..=200 {
+            let body = Some(Body::Command(Op::get("large").into()));
+            encode_frame(&Request { id, body }, &mut bytes).unwrap();
+        }
+        lazy.write_all(&bytes).await.unwrap();
+        // What it asked for is far more than it may leave unread: it is given up.
+        let mut rest = [0; 1 << 16];
+        client.put("k", "v").await.unwrap();
+        assert!(client.get("k").await.unwrap().is_some());
+        let mut total = 0;
+        while let Ok(read @ 1..) = lazy.read(&mut rest).await {
+            total += read;
+        }
+        assert!(total < 200 << 20, "{total} bytes");
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_pipelining_client_gets_every_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let mut stream = greeted(&config).await;
+        let mut bytes = BytesMut::new();
+        const REQUESTS: u64 = 40_000;
+        for id in 1..=REQUESTS {
+            let body = Some(Body::Command(Op::get("k").into()));
+            encode_frame(&Request { id, body }, &mut bytes).unwrap();
+        }
+        let (reader, mut writer) = stream.split();
+        let mut reader = FrameReader::new(reader);
+        let write = async { writer.write_all(&bytes).await.unwrap() };
+        let read = async {
+            for id in 1..=REQUESTS {
+                let response: Response = reader.next().await.unwrap().unwrap();
+                assert_eq!(response.id, id);
+            }
+        };
+        tokio::join!(write, read);
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let _taken = StdListener::bind(&config.nodes[0].peer).unwrap();
+    let message = Running::start(&config, "CA")
+        .stop()
+        .unwrap_err()
+        .to_string();
+    for part in ["node CA", "peer", &config.nodes[0].peer, "cluster.toml"] {
+        assert!(message.contains(part), "{part:?} is not in {message:?}");
+    }
+}
+
+#[test]
+fn an_unknown_node_is_told_the_known_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP"]);
+    let message = Running::start(&config, "XX")
+        .stop()
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("\"XX\"") && message.contains("CA, JP"));
+}
+
+#[test]
+fn a_majority_goes_on_when_a_node_stops_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP", "BR"]);
+    let start = |name| Running::started(&config, name);
+    let (first, second, third) = (start("CA"), start("JP"), start("BR"));
+    block_on(async {
+        let client = connect(&config).await;
+        client.put("k", "of three").await.unwrap();
+        assert_eq!(client.get("k").await.unwrap().unwrap().value, "of three");
+    });
+    third.stop().unwrap();
+    block_on(async {
+        let client = connect(&config).await;
+        client.put("k", "of two").await.unwrap();
+    });
+    let third = start("BR");
+    second.stop().unwrap();
+    block_on(async {
+        let client = connect(&config).await;
+        client.put("l", "of two others").await.unwrap();
+        assert_eq!(client.get("k").await.unwrap().unwrap().value, "of two");
+    });
+    third.stop().unwrap();
+    first.stop().unwrap();
+}
+
+#[test]
+fn a_peer_of_another_cluster_is_refused_and_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
+        let hello = crate::codec::proto::Hello {
+            magic: 0x4C48_5001,
+            cluster: "prod".to_owned(),
+            ..Default::default()
+        };
+        let mut buffer = BytesMut::new();
+        encode_frame(&hello, &mut buffer).unwrap();
+        stream.write_all(&buffer).await.unwrap();
+        let mut reader = FrameReader::new(&mut stream);
+        let greeting: Option<crate::codec::proto::Greeting> = reader.next().await.unwrap();
+        let refusal = greeting.unwrap().refusal;
+        assert!(
+            refusal.contains("\"prod\"") && refusal.contains("\"demo\""),
+            "{refusal}"
+        );
+        assert!(reader.next_frame().await.unwrap().is_none(), "closed");
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn garbage_on_the_peers_port_harms_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        for garbage in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            &[0xFF; 64],
+            b"\0\0\0\x02\xFF\xFF",
+        ] {
+            let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
+            stream.write_all(garbage).await.unwrap();
+            let mut answer = Vec::new();
+            // Closed, with or without a word.
+            let _ = stream.read_to_end(&mut answer).await;
+        }
+        connect(&config).await.put("k", "v").await.unwrap();
+    });
+    node.stop().unwrap();
+}

@@ -62,10 +62,13 @@ impl Replica {
         let mut bytes = 0;
         let mut entries = Vec::new();
         for (slot, cell) in paxos.from(first).take_while(|(slot, _)| *slot <= last) {
-            let Some(accepted) = cell.accepted.as_ref().filter(|_| bytes < FETCH_BYTES_MAX) else {
+            let Some(accepted) = &cell.accepted else {
                 break;
             };
             bytes += weigh(&accepted.value);
+            if !entries.is_empty() && bytes > FETCH_BYTES_MAX {
+                break;
+            }
             entries.push((slot, accepted.value.clone()));
         }
         self.send(from, Message::Fetched { log, entries }, out);

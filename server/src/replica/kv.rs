@@ -12,6 +12,11 @@ use prost::Message as _;
 use super::action::{Checkpoint, Stored};
 use super::session::{Admission, Sessions};
 
+/// The entries of one answer: they fit into a frame, with what is around them.
+const RESULT_BYTES_MAX: usize = client::wire::FRAME_BYTES_MAX - (64 << 10);
+/// What an entry costs on the wire besides its key and value, at most.
+const ENTRY_OVERHEAD: usize = 64;
+
 /// The state after executing a prefix of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Kv {
@@ -65,8 +70,7 @@ impl Kv {
 
     /// The answers to a read of several keys; absent ones are left out.
     pub fn read_many(&self, keys: &[Key]) -> Outcome {
-        let entry = |key: &Key| self.get(key).map(|stored| entry(key, stored));
-        Outcome::entries(keys.iter().filter_map(entry).collect())
+        self.entries(keys.iter())
     }
 
     /// Up to `limit` entries of `from..to` (`to` empty: no end), in key order.
@@ -75,8 +79,24 @@ impl Kv {
         let within = keys
             .take_while(|key| to.is_empty() || *key < to)
             .take(limit);
-        let entry = |key: &Key| self.get(key).map(|stored| entry(key, stored));
-        Outcome::entries(within.filter_map(entry).collect())
+        self.entries(within)
+    }
+
+    /// Entries of these keys, if they fit into a frame.
+    fn entries<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Outcome {
+        let mut bytes = 0;
+        let mut entries = Vec::new();
+        for key in keys {
+            let Some(stored) = self.get(key) else {
+                continue;
+            };
+            bytes += key.len() + stored.value.len() + ENTRY_OVERHEAD;
+            if bytes > RESULT_BYTES_MAX {
+                return too_large();
+            }
+            entries.push(entry(key, stored));
+        }
+        Outcome::entries(entries)
     }
 
     /// How many keys there are.
@@ -246,6 +266,14 @@ fn refused() -> Outcome {
         ErrorCode::SessionExpired,
         "the session has expired or has acknowledged this sequence: the command was not \
          executed and never will be; open a new session",
+    )
+}
+
+fn too_large() -> Outcome {
+    Outcome::error(
+        ErrorCode::TooLarge,
+        "the entries do not fit into one answer of 4 MiB; ask for fewer keys, or scan with a \
+         smaller limit and go on from the last key",
     )
 }
 

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use leases::{Ballot, ConfigChange, ConfigId, ReplicaId, Slot, Time};
 
 use super::action::{Action, ClientHandle, Event};
-use super::log::{Accepted, weigh};
+use super::log::{Accepted, chunks, command_weight, weigh};
 use super::message::{LogId, LogNews, Message, Proposed, RequestId, Value};
 use super::{Replica, Role};
 
@@ -150,7 +150,9 @@ impl Replica {
         if leader == self.me() {
             self.on_forward(now, leader, commands, out);
             self.propose_batches(now);
-        } else {
+            return;
+        }
+        for commands in chunks(commands, |(_, command)| command_weight(command)) {
             self.send(leader, Message::Forward { commands }, out);
         }
     }

@@ -270,3 +270,22 @@ pub fn command_weight(command: &client::wire::Command) -> usize {
         None => 0,
     }
 }
+
+/// Splits `items` so that each part fits well into a frame, unless a single item
+/// is larger; `weight` is about an item's bytes.
+pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    const PART_BYTES: usize = 1 << 20;
+    let mut parts = Vec::new();
+    let (mut part, mut bytes) = (Vec::new(), 0);
+    for item in items {
+        let weight = weight(&item) + 64;
+        if !part.is_empty() && bytes + weight > PART_BYTES {
+            parts.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += weight;
+        part.push(item);
+    }
+    parts.extend((!part.is_empty()).then_some(part));
+    parts
+}

@@ -17,6 +17,8 @@ use super::{Replica, Role};
 
 /// Bytes after which a batch is full: well below a frame.
 const BATCH_BYTES_MAX: usize = 1 << 20;
+/// What a command costs on the wire besides its keys and values, at most.
+const COMMAND_OVERHEAD: usize = 64;
 /// Accepts sent again in one go.
 const RETRANSMIT_MAX: usize = 256;
 
@@ -414,12 +416,17 @@ impl Leadership {
         let mut commands = Vec::new();
         let mut bytes = 0;
         if let Some(queue) = self.queues.get_mut(&class) {
-            while commands.len() < commands_max.max(1) && bytes < BATCH_BYTES_MAX {
-                let Some(proposed) = queue.pop_front() else {
+            while let Some(proposed) = queue
+                .front()
+                .filter(|_| commands.len() < commands_max.max(1))
+            {
+                let weight = command_weight(&proposed.command) + COMMAND_OVERHEAD;
+                // A single command may be as large as a frame; it then goes alone.
+                if !commands.is_empty() && bytes + weight > BATCH_BYTES_MAX {
                     break;
-                };
-                bytes += command_weight(&proposed.command);
-                commands.push(proposed);
+                }
+                bytes += weight;
+                commands.extend(queue.pop_front());
             }
             if queue.is_empty() {
                 self.queues.remove(&class);

@@ -10,6 +10,7 @@ use leases::{Key, NoPermit, Permit, ReplicaId, Slot, Time};
 
 use super::action::{Action, ClientHandle};
 use super::input::{Again, ReadFrom};
+use super::log::chunks;
 use super::message::{LogId, Message, ReadAnswer, RequestId, Value};
 use super::{Replica, Role};
 
@@ -353,10 +354,14 @@ impl Replica {
     /// Sends what reads left behind in this group of steps.
     pub(super) fn flush_reads(&mut self, out: &mut Vec<Action>) {
         for ((to, read_index), reads) in std::mem::take(&mut self.reader.to_forward) {
-            self.send(to, Message::ForwardRead { read_index, reads }, out);
+            for reads in chunks(reads, |(_, key)| key.len()) {
+                self.send(to, Message::ForwardRead { read_index, reads }, out);
+            }
         }
         for (to, answers) in std::mem::take(&mut self.reader.answers) {
-            self.send(to, Message::ReadAnswers(answers), out);
+            for answers in chunks(answers, answer_weight) {
+                self.send(to, Message::ReadAnswers(answers), out);
+            }
         }
     }
 
@@ -502,5 +507,16 @@ impl Replica {
             again: Again::Command(command.clone()),
         });
         true
+    }
+}
+
+fn answer_weight(answer: &ReadAnswer) -> usize {
+    match answer
+        .outcome
+        .as_ref()
+        .and_then(|(outcome, _)| outcome.result.as_ref())
+    {
+        Some(client::wire::outcome::Result::Value(value)) => value.value.len(),
+        _ => 0,
     }
 }

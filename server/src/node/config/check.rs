@@ -300,6 +300,13 @@ impl Checker<'_> {
             clock: self.clock(lease.rho, default.clock)?,
         };
         let ms = |span: Duration| span.as_millis();
+        if params.t_grace <= renew {
+            let accepted = format!(
+                "it must be above lease.renew_ms ({}), or replicas that live are suspected",
+                ms(renew)
+            );
+            return Err(self.refuse("lease.grace_ms", ms(params.t_grace), accepted));
+        }
         params.check().map_err(|error| match error {
             ParamsError::LapsesBetweenRenewals => self.refuse(
                 "lease.t_lease_ms",
@@ -312,13 +319,6 @@ impl Checker<'_> {
             ),
             other => self.refuse("[lease]", "inconsistent", other.to_string()),
         })?;
-        if params.t_grace <= renew {
-            let accepted = format!(
-                "it must be above lease.renew_ms ({}), or replicas that live are suspected",
-                ms(renew)
-            );
-            return Err(self.refuse("lease.grace_ms", ms(params.t_grace), accepted));
-        }
         Ok(params)
     }
 

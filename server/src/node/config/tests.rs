@@ -1,1 +1,214 @@
+//! A configuration is read as it was meant, or refused in words that help.
 
+use std::time::Duration;
+
+use leases::{ClockBound, ReplicaId, ReplicaSet, Unlisted};
+
+use super::*;
+
+const NODES: &str = r#"
+[[node]]
+name = "CA"
+client = "127.0.0.1:7001"
+peer = "127.0.0.1:7101"
+[node.via]
+JP = "127.0.0.1:9001"
+[[node]]
+name = "JP"
+client = "127.0.0.1:7002"
+peer = "127.0.0.1:7102"
+"#;
+
+fn parse(top: &str, nodes: &str) -> Result<ClusterConfig, ConfigError> {
+    let text = format!("cluster = \"demo\"\ndata = \"data\"\n{top}\n{nodes}");
+    ClusterConfig::parse(&text, Path::new("/etc/leasehold/demo.toml"))
+}
+
+fn refusal(top: &str, nodes: &str) -> String {
+    parse(top, nodes).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let config = parse("", NODES).unwrap();
+    let default = Settings::new(ReplicaId(1), 2);
+    assert_eq!(
+        format!("{:?}", config.settings(ReplicaId(1))),
+        format!("{default:?}")
+    );
+    assert_eq!(config.data, Path::new("/etc/leasehold/data"));
+    assert_eq!(config.durability, Durability::Sync);
+}
+
+#[test]
+fn what_is_written_is_taken() {
+    let config = parse(
+        r#"
+        leader = "JP"
+        durability = "async"
+        accept_replies = "all"
+        batch_max = 100
+        [lease]
+        strategy = "quorum"
+        unlisted = "leader"
+        t_lease_ms = 900
+        t_guard_ms = 800
+        renew_ms = 200
+        grace_ms = 3000
+        reconfigure_ms = 5000
+        rho = 0.0000011
+        [timing]
+        heartbeat_ms = 100
+        election_timeout_ms = 400
+        "#,
+        NODES,
+    )
+    .unwrap();
+    let ms = Duration::from_millis;
+    assert_eq!(config.leader, Some(ReplicaId(1)));
+    assert_eq!(config.durability, Durability::Async);
+    assert_eq!(config.accept_replies, AcceptReplies::All);
+    assert_eq!(config.batch_max, 100);
+    let unlisted = Unlisted::Leader;
+    assert_eq!(config.strategy, StrategySpec::Quorum { unlisted });
+    assert_eq!(config.params.t_lease, ms(900));
+    assert_eq!(config.params.t_guard, ms(800));
+    assert_eq!(config.params.renew, ms(200));
+    assert_eq!(config.params.t_grace, ms(3000));
+    assert_eq!(config.params.clock, ClockBound { rho_ppm: 2 }, "rounded up");
+    assert_eq!(config.timing.reconfigure, ms(5000));
+    assert_eq!(config.timing.heartbeat, ms(100));
+    assert_eq!(config.nodes[0].via["JP"], "127.0.0.1:9001");
+}
+
+#[test]
+fn fixed_ranges_are_put_in_order() {
+    let config = parse(
+        r#"
+        [lease]
+        strategy = "fixed"
+        [[lease.range]]
+        from = "m"
+        holders = ["JP"]
+        [[lease.range]]
+        from = "a"
+        holders = ["CA", "JP"]
+        "#,
+        NODES,
+    )
+    .unwrap();
+    let StrategySpec::Fixed { ranges } = config.strategy else {
+        panic!("another strategy");
+    };
+    assert_eq!(ranges[0].from, "a");
+    assert_eq!(ranges[0].holders, ReplicaSet::all(2));
+    assert_eq!(ranges[1].holders, ReplicaSet::one(ReplicaId(1)));
+}
+
+#[test]
+fn a_refusal_names_file_field_finding_and_what_is_accepted() {
+    for (top, parts) in [
+        ("leader = \"XX\"", ["leader is", "\"XX\"", "CA, JP"]),
+        (
+            "durability = \"fast\"",
+            ["durability", "\"fast\"", "sync, async, none"],
+        ),
+        (
+            "accept_replies = \"some\"",
+            ["accept_replies", "\"some\"", "leader, origin, all"],
+        ),
+        ("batch_max = 0", ["batch_max", "is 0", "1 to 65536"]),
+        (
+            "[lease]\nstrategy = \"best\"",
+            [
+                "lease.strategy",
+                "\"best\"",
+                "none, leader, all, quorum, fixed",
+            ],
+        ),
+        (
+            "[lease]\nunlisted = \"leader\"",
+            ["lease.unlisted", "\"leader\"", "leave it out"],
+        ),
+        (
+            "[lease]\nstrategy = \"fixed\"",
+            ["[[lease.range]]", "not given", "holders"],
+        ),
+        (
+            "[lease]\nstrategy = \"fixed\"\n[[lease.range]]\nfrom = \"a\"\nholders = [\"XX\"]",
+            ["lease.range from \"a\"", "\"XX\"", "CA, JP"],
+        ),
+        (
+            "[lease]\nt_guard_ms = 0",
+            ["lease.t_guard_ms", "is 0", "1 to 86400000"],
+        ),
+        (
+            "[lease]\nt_lease_ms = 500",
+            ["lease.t_lease_ms", "is 500", "above lease.renew_ms (500)"],
+        ),
+        (
+            "[lease]\ngrace_ms = 100",
+            ["lease.grace_ms", "is 100", "above lease.renew_ms (500)"],
+        ),
+        ("[lease]\nrho = 0.7", ["lease.rho", "is 0.7", "0 to 0.5"]),
+        ("[lease]\nrho = nan", ["lease.rho", "is NaN", "0 to 0.5"]),
+        ("[lease]\nrho = -0.1", ["lease.rho", "is -0.1", "0 to 0.5"]),
+        (
+            "[timing]\nheartbeat_ms = 1000",
+            ["timing.election_timeout_ms", "is 1500", "at least twice"],
+        ),
+        (
+            "[timing]\nping_ms = 0",
+            ["timing.ping_ms", "is 0", "the default is 500"],
+        ),
+        ("colour = 1", ["colour", "unknown field", "cluster"]),
+    ] {
+        let message = refusal(top, NODES);
+        assert!(
+            message.starts_with("/etc/leasehold/demo.toml: "),
+            "{message}"
+        );
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+    }
+}
+
+#[test]
+fn nodes_that_would_collide_are_refused() {
+    for (from, to, parts) in [
+        (
+            "\"JP\"\nclient",
+            "\"CA\"\nclient",
+            ["node[1].name", "\"CA\""],
+        ),
+        ("7102", "7001", ["peer of node JP", "client of node CA"]),
+        (
+            "\"JP\"\nclient",
+            "\"../JP\"\nclient",
+            ["node[1].name", "directory"],
+        ),
+        ("127.0.0.1:7002", "7002", ["client of node JP", "\"7002\""]),
+        (
+            "127.0.0.1:7002",
+            "host:0",
+            ["client of node JP", "1 to 65535"],
+        ),
+        ("JP = \"127", "XX = \"127", ["via of node CA", "\"XX\""]),
+        ("JP = \"127", "CA = \"127", ["via of node CA", "itself"]),
+    ] {
+        let nodes = NODES.replacen(from, to, 1);
+        assert_ne!(nodes, NODES);
+        let message = refusal("", &nodes);
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+    }
+    assert!(refusal("", "").contains("given 0 times"));
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let message = ClusterConfig::load(Path::new("/nowhere/x.toml")).unwrap_err();
+    assert!(message.to_string().starts_with("/nowhere/x.toml: "));
+}

@@ -1,1 +1,484 @@
+//! What was acknowledged is found again; what is damaged is not believed.
 
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use client::wire::command::Op;
+use client::wire::{Command, Outcome, Version};
+use leases::{Ballot, ConfigChange, ConfigId, ReplicaSet};
+
+use super::writer::Report;
+use super::*;
+use crate::replica::action::{Sequence, SessionImage, Stored};
+use crate::replica::message::{Batch, Proposed, RequestId};
+
+fn stamp() -> Stamp {
+    Stamp {
+        cluster: "demo".to_owned(),
+        name: "CA".to_owned(),
+        replica: ReplicaId(1),
+        members: 3,
+    }
+}
+
+fn open(path: &Path) -> (Storage, Recovered) {
+    Storage::open(path, &stamp(), Durability::Sync).unwrap()
+}
+
+fn ballot(round: u64) -> Ballot {
+    Ballot {
+        round,
+        replica: ReplicaId(2),
+    }
+}
+
+fn commands(text: &str) -> Value {
+    Value::Commands(Arc::new(Batch {
+        log_time_ms: 5,
+        commands: vec![Proposed {
+            origin: ReplicaId(0),
+            request: RequestId(9),
+            command: Command::session(1, 1, 1, Op::put("k", text.to_owned())),
+        }],
+        ..Default::default()
+    }))
+}
+
+fn accepted(slot: u64, text: &str) -> Record {
+    Record::Accepted {
+        log: LogId::Commands,
+        slot: Slot(slot),
+        ballot: ballot(slot),
+        value: commands(text),
+    }
+}
+
+fn configured(slot: u64) -> Record {
+    Record::Accepted {
+        log: LogId::Configs,
+        slot: Slot(slot),
+        ballot: ballot(1),
+        value: Value::Config(Arc::new(ConfigChange {
+            defaults: Some(ReplicaSet::all(3)),
+            ..Default::default()
+        })),
+    }
+}
+
+fn stored(value: &str, slot: u64) -> Stored {
+    let version = Version { slot, index: 0 };
+    Stored {
+        value: value.to_owned().into(),
+        version,
+        created: version,
+    }
+}
+
+fn checkpoint(executed: u64, key: &str, entry: Option<Stored>) -> Record {
+    Record::Checkpoint(Checkpoint {
+        executed: Slot(executed),
+        config: ConfigId(1),
+        log_time_ms: executed * 10,
+        entries: vec![(key.to_owned().into(), entry)],
+        sessions: vec![],
+    })
+}
+
+fn slots(recovered: &Recovered, log: LogId) -> Vec<u64> {
+    let of_log = recovered.accepted.iter().filter(|entry| entry.log == log);
+    of_log.map(|entry| entry.slot.0).collect()
+}
+
+#[test]
+fn a_new_directory_holds_nothing_and_is_the_first_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, recovered) = open(dir.path());
+    assert_eq!(recovered.incarnation, Incarnation(1));
+    assert_eq!(recovered.restart_wait, None);
+    assert_eq!(recovered.promised, Ballot::ZERO);
+    assert!(recovered.accepted.is_empty() && recovered.state.entries.is_empty());
+}
+
+#[test]
+fn a_restart_finds_the_newest_of_each_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    let session = SessionImage {
+        acked_below: 3,
+        active_ms: 70,
+        results: vec![(4, Outcome::missing())],
+    };
+    let with_sessions = Record::Checkpoint(Checkpoint {
+        executed: Slot(1),
+        sessions: vec![(7, Some(session.clone())), (8, Some(session.clone()))],
+        ..Default::default()
+    });
+    let start = |round| Record::LogStart {
+        log: LogId::Commands,
+        ballot: ballot(round),
+        slot: Slot(round),
+    };
+    let write = |records: &[Record]| storage.write(records).unwrap();
+    write(&[
+        Record::Promised(ballot(4)),
+        accepted(1, "a"),
+        accepted(2, "b"),
+    ]);
+    write(&[
+        accepted(3, "c"),
+        accepted(4, "d"),
+        configured(1),
+        configured(2),
+    ]);
+    write(&[start(1), start(2), start(3), with_sessions]);
+    write(&[checkpoint(2, "gone", Some(stored("x", 1)))]);
+    write(&[
+        Record::Promised(ballot(5)),
+        accepted(3, "replaced"),
+        Record::Erased {
+            log: LogId::Commands,
+            slot: Slot(4),
+        },
+        Record::ForgetLogStarts {
+            log: LogId::Commands,
+            below: ballot(2),
+        },
+        Record::RestartWait(Duration::from_millis(4321)),
+        checkpoint(2, "kept", Some(stored("y", 2))),
+        checkpoint(2, "gone", None),
+        Record::Checkpoint(Checkpoint {
+            executed: Slot(2),
+            config: ConfigId(1),
+            log_time_ms: 20,
+            entries: vec![],
+            sessions: vec![(8, None)],
+        }),
+    ]);
+    drop(storage);
+
+    let (storage, recovered) = open(dir.path());
+    assert_eq!(recovered.incarnation, Incarnation(2));
+    assert_eq!(recovered.promised, ballot(5));
+    assert_eq!(recovered.restart_wait, Some(Duration::from_millis(4321)));
+    assert_eq!(slots(&recovered, LogId::Commands), [3]);
+    assert_eq!(slots(&recovered, LogId::Configs), [1, 2]);
+    assert_eq!(recovered.accepted[0].value, commands("replaced"));
+    let starts: Vec<u64> = recovered
+        .log_starts
+        .iter()
+        .map(|(_, _, slot)| slot.0)
+        .collect();
+    assert_eq!(starts, [2, 3]);
+    let state = &recovered.state;
+    assert_eq!((state.executed, state.config), (Slot(2), ConfigId(1)));
+    assert_eq!(state.log_time_ms, 20);
+    assert_eq!(state.entries, [("kept".into(), Some(stored("y", 2)))]);
+    assert_eq!(state.sessions, [(7, Some(session))]);
+    let old = storage
+        .read_log(LogId::Commands, Slot(1), Slot(2), 1 << 20)
+        .unwrap();
+    assert_eq!(old, [(Slot(1), commands("a")), (Slot(2), commands("b"))]);
+}
+
+#[test]
+fn a_log_is_read_in_pieces_of_at_least_one_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    let entries: Vec<Record> = (1..=10).map(|slot| accepted(slot, "0123456789")).collect();
+    storage.write(&entries).unwrap();
+    let read = |from, last, bytes| {
+        let entries = storage.read_log(LogId::Commands, Slot(from), Slot(last), bytes);
+        entries
+            .unwrap()
+            .iter()
+            .map(|(slot, _)| slot.0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(read(3, 6, 1 << 20), [3, 4, 5, 6]);
+    assert_eq!(read(3, 6, 1), [3]);
+    assert_eq!(read(11, 20, 1 << 20), Vec::<u64>::new());
+    let some = read(1, 10, 150).len();
+    assert!((1..10).contains(&some), "{some} entries in 150 bytes");
+}
+
+#[test]
+fn anyone_elses_directory_is_refused_with_both_values() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let other = |change: fn(&mut Stamp)| {
+        let mut wanted = stamp();
+        change(&mut wanted);
+        let refused = Storage::open(dir.path(), &wanted, Durability::Sync);
+        refused.err().unwrap().to_string()
+    };
+    for (message, parts) in [
+        (
+            other(|stamp| stamp.cluster = "prod".to_owned()),
+            ["cluster is demo", "says prod"],
+        ),
+        (
+            other(|stamp| stamp.name = "JP".to_owned()),
+            ["replica name is CA", "says JP"],
+        ),
+        (
+            other(|stamp| stamp.replica = ReplicaId(2)),
+            ["replica id is 1", "says 2"],
+        ),
+        (
+            other(|stamp| stamp.members = 5),
+            ["member count is 3", "says 5"],
+        ),
+    ] {
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+        assert!(message.contains("empty directory of its own"), "{message}");
+    }
+    // A refusal is no run.
+    assert_eq!(open(dir.path()).1.incarnation, Incarnation(2));
+}
+
+#[test]
+fn a_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_storage, _) = open(dir.path());
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Locked { .. })));
+}
+
+/// Flips one bit of a value behind the storage's back, where RocksDB's own
+/// checksums see nothing: they guard the file, not the memory it came from.
+fn flip(storage: &Storage, column: Column, key: &[u8]) {
+    let handle = column.handle(&storage.db);
+    let mut value = storage.db.get_cf(handle, key).unwrap().unwrap();
+    value[2] ^= 0x10;
+    storage.db.put_cf(handle, key, value).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_is_found_wherever_it_is() {
+    let places: [(Column, &[u8], &str); 4] = [
+        (Column::Log, &2u64.to_be_bytes(), "log/2"),
+        (Column::Configs, &1u64.to_be_bytes(), "configs/1"),
+        (Column::State, b"kept", "state/kept"),
+        (Column::Meta, meta::INCARNATION, "meta/incarnation"),
+    ];
+    for (column, key, name) in places {
+        let dir = tempfile::tempdir().unwrap();
+        let (storage, _) = open(dir.path());
+        let state = checkpoint(1, "kept", Some(stored("y", 1)));
+        storage
+            .write(&[accepted(2, "b"), configured(1), state])
+            .unwrap();
+        flip(&storage, column, key);
+        drop(storage);
+        let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+        let message = refused.err().unwrap().to_string();
+        assert!(message.contains(name), "{name:?} is not in {message:?}");
+        assert!(message.contains("checksum"), "{message}");
+    }
+}
+
+#[test]
+fn a_value_in_the_wrong_place_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    storage
+        .write(&[accepted(1, "a"), accepted(2, "b")])
+        .unwrap();
+    let handle = Column::Log.handle(&storage.db);
+    let one = storage
+        .db
+        .get_cf(handle, 1u64.to_be_bytes())
+        .unwrap()
+        .unwrap();
+    storage.db.put_cf(handle, 2u64.to_be_bytes(), one).unwrap();
+    let read = storage.read_log(LogId::Commands, Slot(1), Slot(2), 1 << 20);
+    assert!(matches!(read, Err(StorageError::Damaged { .. })));
+}
+
+#[test]
+fn a_write_ahead_log_damaged_before_its_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    for slot in 1..=50 {
+        storage
+            .write(&[accepted(slot, "some text to make it longer")])
+            .unwrap();
+    }
+    drop(storage);
+    let files = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let log = files
+        .filter(|file| file.extension().is_some_and(|end| end == "log"))
+        .max_by_key(|file| file.metadata().unwrap().len())
+        .unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
+}
+
+#[test]
+fn every_durability_survives_a_clean_end() {
+    for durability in [Durability::Sync, Durability::Async, Durability::None] {
+        let dir = tempfile::tempdir().unwrap();
+        let (storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        storage.write(&[accepted(1, "a")]).unwrap();
+        storage.close().unwrap();
+        let (_, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        assert_eq!(slots(&recovered, LogId::Commands), [1], "{durability:?}");
+        assert_eq!(recovered.incarnation, Incarnation(2));
+    }
+}
+
+#[test]
+fn only_a_lack_of_room_before_a_sync_is_survived() {
+    assert!(records::is_full(
+        "IO error: No space left on device: While appending to file: x"
+    ));
+    assert!(records::is_full(
+        "IO error: Disk quota exceeded: While appending to file: x"
+    ));
+    assert!(!records::is_full(
+        "IO error: No space left on device: While fdatasync: x"
+    ));
+    assert!(!records::is_full(
+        "IO error: Input/output error: While appending to file: x"
+    ));
+}
+
+/// A disk that answers as it is told, and remembers what it was given.
+struct Scripted {
+    answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,
+    entered: Sender<Vec<u64>>,
+    go: Receiver<()>,
+}
+
+impl writer::Disk for Scripted {
+    fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
+        let slot = |record: &Record| match record {
+            Record::Accepted { slot, .. } => slot.0,
+            _ => 0,
+        };
+        self.entered
+            .send(records.iter().map(slot).collect())
+            .unwrap();
+        self.go.recv().unwrap();
+        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
+    }
+
+    fn read_log(&self, _: &writer::Read) -> Result<Vec<(Slot, Value)>, StorageError> {
+        Ok(vec![])
+    }
+
+    fn close(self) -> Result<(), StorageError> {
+        Ok(())
+    }
+}
+
+struct Scene {
+    writer: Writer,
+    entered: Receiver<Vec<u64>>,
+    go: Sender<()>,
+    reports: Receiver<Report>,
+}
+
+fn scene(answers: impl IntoIterator<Item = Result<(), StorageError>>) -> Scene {
+    let (entered_send, entered) = channel();
+    let (go, go_receive) = channel();
+    let (report, reports) = channel();
+    let disk = Scripted {
+        answers: Arc::new(Mutex::new(answers.into_iter().collect())),
+        entered: entered_send,
+        go: go_receive,
+    };
+    let tell = move |news| report.send(news).unwrap();
+    let writer = Writer::start_on(disk, Duration::from_millis(1), tell).unwrap();
+    Scene {
+        writer,
+        entered,
+        go,
+        reports,
+    }
+}
+
+fn full() -> Result<(), StorageError> {
+    let path = PathBuf::from("disk");
+    Err(StorageError::Full { path })
+}
+
+#[test]
+fn what_gathers_behind_a_write_goes_as_one() {
+    let scene = scene([]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    for slot in 2..=5 {
+        scene
+            .writer
+            .persist(Sequence(slot), vec![accepted(slot, "")]);
+    }
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Persisted(Sequence(1))
+    ));
+    assert_eq!(scene.entered.recv().unwrap(), [2, 3, 4, 5]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Persisted(Sequence(5))
+    ));
+    scene.writer.close().unwrap();
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_reorders_nothing() {
+    let scene = scene([full(), full(), Ok(())]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Writable(false)
+    ));
+    assert_eq!(scene.entered.recv().unwrap(), [1, 2]);
+    scene.go.send(()).unwrap();
+    assert_eq!(scene.entered.recv().unwrap(), [1, 2]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Persisted(Sequence(2))
+    ));
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Writable(true)
+    ));
+    scene.writer.close().unwrap();
+}
+
+#[test]
+fn any_other_failure_ends_the_thread_without_a_retry() {
+    let failed = StorageError::Damaged {
+        path: PathBuf::from("disk"),
+        column: "log",
+        key: "1".to_owned(),
+        problem: "in pieces".to_owned(),
+    };
+    let scene = scene([Err(failed)]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(scene.reports.recv().unwrap(), Report::Failed(_)));
+    scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    scene.writer.close().unwrap();
+    assert!(
+        scene.entered.recv().is_err(),
+        "nothing is written after a failure"
+    );
+}

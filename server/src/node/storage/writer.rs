@@ -44,7 +44,7 @@ enum Job {
     Close,
 }
 
-struct Read {
+pub(super) struct Read {
     log: LogId,
     to: ReplicaId,
     from: Slot,
@@ -71,7 +71,7 @@ impl Writer {
         Writer::start_on(storage, RETRY, report)
     }
 
-    fn start_on(
+    pub(super) fn start_on(
         disk: impl Disk,
         retry: Duration,
         report: impl Fn(Report) + Send + 'static,
@@ -114,7 +114,7 @@ impl Writer {
 }
 
 /// What the thread needs of the storage, so that tests can be the disk.
-trait Disk: Send + 'static {
+pub(super) trait Disk: Send + 'static {
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
     fn read_log(&self, read: &Read) -> Result<Vec<(Slot, Value)>, StorageError>;
     fn close(self) -> Result<(), StorageError>;

@@ -1,0 +1,162 @@
+//! `leasehold cluster`.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use client::{Client, ClientOptions};
+use geo_deploy::standing::{self, State};
+
+use crate::terminal::{interrupted, log, runtime};
+
+#[derive(Subcommand)]
+pub enum ClusterCommand {
+    /// Starts a cluster: a replica process for every site, behind an emulated WAN
+    Up(UpArgs),
+    /// Shows who leads, who may read, and how far each replica is
+    Status(WhereArgs),
+    /// Ends the cluster; its data stays
+    Down(WhereArgs),
+    /// Holds the cluster in the foreground (what `up` starts in the background)
+    Run(UpArgs),
+}
+
+#[derive(Args)]
+pub struct WhereArgs {
+    /// The cluster's directory: configuration, data, logs
+    #[arg(long, value_name = "DIR", default_value = "leasehold-cluster")]
+    pub dir: PathBuf,
+}
+
+#[derive(Args)]
+pub struct UpArgs {
+    #[command(flatten)]
+    at: WhereArgs,
+    /// Who may read locally: none, leader, all, quorum (or fixed, with --set)
+    #[arg(long, default_value = "quorum")]
+    strategy: String,
+    /// Clients of the first site connect to this port, of the second to the next, ...
+    #[arg(long, value_name = "PORT", default_value_t = 7001)]
+    client_port: u16,
+    /// Changes a field, as `exp run` does: leader=CA, topology=FILE, lease.t_lease_ms=2000, ...
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
+    match command {
+        ClusterCommand::Up(args) => up(args),
+        ClusterCommand::Status(at) => status(&at.dir),
+        ClusterCommand::Down(at) => {
+            standing::stop(&at.dir)?;
+            println!("The cluster in {} is down.", at.dir.display());
+            Ok(())
+        }
+        ClusterCommand::Run(args) => hold(args),
+    }
+}
+
+fn hold(args: &UpArgs) -> anyhow::Result<()> {
+    let _log = log();
+    let mut sets = vec![format!("strategies={}", args.strategy)];
+    sets.extend(args.sets.iter().cloned());
+    let experiment = standing::experiment()?.with(&sets)?;
+    let program = std::env::current_exe().context("finding this program")?;
+    let port = Some(args.client_port);
+    runtime()?.block_on(standing::supervise(
+        &experiment,
+        program,
+        &args.at.dir,
+        port,
+        interrupted(),
+    ))
+}
+
+fn up(args: &UpArgs) -> anyhow::Result<()> {
+    let dir = &args.at.dir;
+    if State::load(dir).is_ok_and(|state| state.alive()) {
+        bail!(
+            "a cluster is up in {} already; `leasehold cluster down` ends it",
+            dir.display()
+        );
+    }
+    std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    let path = dir.join("supervisor.log");
+    let log =
+        std::fs::File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(["cluster", "run", "--strategy", &args.strategy]);
+    command
+        .arg("--dir")
+        .arg(dir)
+        .arg("--client-port")
+        .arg(args.client_port.to_string());
+    for set in &args.sets {
+        command.args(["--set", set]);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    // Its own process group: Ctrl-C in this terminal is not for it.
+    let mut supervisor = command
+        .process_group(0)
+        .spawn()
+        .context("starting the supervisor")?;
+    while !State::load(dir).is_ok_and(|state| state.alive()) {
+        if let Some(ended) = supervisor.try_wait()? {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            bail!("the cluster did not start ({ended}):\n{}", text.trim_end());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    status(dir)?;
+    println!(
+        "\nTry: leasehold kv --dir {0} put greeting hello; leasehold cluster down --dir {0}",
+        dir.display()
+    );
+    Ok(())
+}
+
+fn status(dir: &Path) -> anyhow::Result<()> {
+    let state = State::load(dir)?;
+    println!(
+        "{:8} {:16} {:8} {:8} {:>9} {:>9} {:>6}  promised by",
+        "site", "clients at", "leader", "strategy", "committed", "executed", "keys"
+    );
+    runtime()?.block_on(async {
+        for (site, address) in &state.clients {
+            match ask(*address, &state.cluster).await {
+                Ok(status) => {
+                    let granted = status.peers.iter().filter(|peer| peer.granted_by);
+                    let names: Vec<&str> = granted.map(|peer| peer.name.as_str()).collect();
+                    println!(
+                        "{site:8} {address:<16} {:8} {:8} {:>9} {:>9} {:>6}  {}",
+                        status.leader,
+                        status.strategy,
+                        status.committed,
+                        status.executed,
+                        status.keys,
+                        names.join(" ")
+                    );
+                }
+                Err(error) => println!("{site:8} {address:<16} {error}"),
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn ask(
+    address: std::net::SocketAddr,
+    cluster: &str,
+) -> Result<client::wire::StatusReply, client::Error> {
+    let mut options = ClientOptions::new(address.to_string());
+    options.cluster = Some(cluster.to_string());
+    options.request_timeout = Duration::from_secs(5);
+    options.connect_timeout = Duration::from_secs(2);
+    Client::connect(options).await?.status().await
+}

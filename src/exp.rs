@@ -1,0 +1,168 @@
+//! `leasehold exp` and `leasehold demo`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand, ValueEnum};
+use geo_deploy::backend::local::{self, LocalSettings};
+use geo_deploy::backend::{Ran, sim};
+use geo_deploy::experiment::{self, Experiment};
+use geo_deploy::report::{Manifest, Report, Verdict};
+
+use crate::terminal::{Bars, interrupted, runtime};
+
+#[derive(Subcommand)]
+pub enum ExpCommand {
+    /// Lists the experiments
+    List,
+    /// Runs an experiment, by its name or from a TOML file, and reports it
+    Run(RunArgs),
+    /// Prints an experiment as it would run, with every field that --set can change
+    Show(ShowArgs),
+}
+
+/// The world an experiment runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum World {
+    /// Virtual time: exact and repeatable, in seconds
+    Sim,
+    /// Replica processes on this machine, behind an emulated WAN
+    Local,
+}
+
+#[derive(Args)]
+pub struct ShowArgs {
+    /// Its name (see `exp list`), or a TOML file
+    experiment: String,
+    /// Changes a field: requests, warmup, seed, keys, reads, clients, strategies, leader,
+    /// topology, or any other by its dotted name
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    what: ShowArgs,
+    /// The world to run it in
+    #[arg(long, value_enum, default_value = "sim")]
+    on: World,
+    /// Where the report goes [default: results/<experiment>]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Keeps the replicas' logs and configuration in DIR (local only) [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Changes a field, as `exp run` does
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Where the report goes
+    #[arg(long, value_name = "DIR", default_value = "results/demo")]
+    out: PathBuf,
+}
+
+pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
+    match command {
+        ExpCommand::List => {
+            for (name, description) in experiment::list() {
+                println!("{name:12} {description}");
+            }
+            Ok(())
+        }
+        ExpCommand::Show(what) => {
+            print!("{}", find(what)?.to_toml());
+            Ok(())
+        }
+        ExpCommand::Run(args) => {
+            let experiment = find(&args.what)?;
+            let out = args.out.clone();
+            let out = out.unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
+            run_and_report(&experiment, args.on, &out, args.work.as_deref())
+        }
+    }
+}
+
+pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
+    let experiment = Experiment::find("demo")?.with(&args.sets)?;
+    run_and_report(&experiment, World::Local, &args.out, None)
+}
+
+fn find(what: &ShowArgs) -> anyhow::Result<Experiment> {
+    Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
+}
+
+fn run_and_report(
+    experiment: &Experiment,
+    on: World,
+    out: &Path,
+    work: Option<&Path>,
+) -> anyhow::Result<()> {
+    let manifest = Manifest::capture(std::env::args().collect());
+    let bars = Bars::new();
+    let show = |label: &str, done, total| bars.show(label, done, total);
+    let ran = match on {
+        World::Sim => sim::run(experiment, &show)?,
+        World::Local => run_local(experiment, work, &show)?,
+    };
+    let report = assemble(experiment, on, manifest, ran);
+    println!("{}", report.terminal());
+    report.write(out)?;
+    println!("The report: {}", out.join("report.html").display());
+    for run in &report.runs {
+        if let Verdict::No(counterexample) = &run.linearizable {
+            anyhow::bail!(
+                "{}: the history is NOT linearizable: {counterexample}",
+                run.label
+            );
+        }
+    }
+    Ok(())
+}
+
+fn run_local(
+    experiment: &Experiment,
+    work: Option<&Path>,
+    show: geo_deploy::backend::Progress<'_>,
+) -> anyhow::Result<Vec<Ran>> {
+    let temporary = tempfile::tempdir().context("making a temporary directory")?;
+    let dir = std::path::absolute(work.unwrap_or(temporary.path()))?;
+    let settings = LocalSettings {
+        program: std::env::current_exe().context("finding this program")?,
+        cluster: format!("{}-{}", experiment.name, std::process::id()),
+        dir,
+        client_port: None,
+    };
+    // Dropping the run ends its replicas, so Ctrl-C leaves none behind.
+    runtime()?.block_on(async {
+        tokio::select! {
+            ran = local::run(experiment, &settings, show) => ran,
+            () = interrupted() => anyhow::bail!("interrupted; no replica is left running"),
+        }
+    })
+}
+
+fn assemble(experiment: &Experiment, on: World, manifest: Manifest, ran: Vec<Ran>) -> Report {
+    let backend = match on {
+        World::Sim => "sim",
+        World::Local => "local",
+    };
+    let mut events = Vec::new();
+    let mut runs = Vec::new();
+    for ran in ran {
+        events.extend(ran.events);
+        runs.push(ran.run);
+    }
+    Report {
+        experiment: experiment.clone(),
+        topology: experiment.topology.clone(),
+        backend: backend.to_string(),
+        seed: experiment.seed,
+        manifest,
+        runs,
+        events,
+    }
+}

@@ -1,0 +1,101 @@
+//! What several commands need of the terminal: the log, Ctrl-C, progress.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::sync::Mutex;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tracing_appender::non_blocking::WorkerGuard;
+use tracing_subscriber::EnvFilter;
+
+/// Starts the log on stderr; a slow terminal loses lines, never time. `RUST_LOG`
+/// chooses what is logged. Lines are written until the guard is dropped.
+pub fn log() -> WorkerGuard {
+    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(filter)
+        .init();
+    guard
+}
+
+/// A runtime on this thread.
+pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?)
+}
+
+/// Completes at SIGINT or SIGTERM.
+pub async fn interrupted() {
+    let _ = server::node::terminated().await;
+}
+
+/// `leasehold ycsb`.
+pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
+    let args = match ycsb::args::parse(arguments)? {
+        ycsb::args::Parsed::Help(text) => {
+            println!("{text}");
+            return Ok(());
+        }
+        ycsb::args::Parsed::Go(args) => args,
+    };
+    let cancel = ycsb::runner::Cancel::default();
+    let local = tokio::task::LocalSet::new();
+    runtime()?.block_on(local.run_until(async {
+        let watch = cancel.clone();
+        tokio::task::spawn_local(async move {
+            interrupted().await;
+            watch.cancel();
+        });
+        ycsb::command::execute(&args, &mut std::io::stdout(), &cancel).await
+    }))?;
+    Ok(())
+}
+
+/// Bars on a terminal; a line a strategy elsewhere.
+pub struct Bars {
+    all: Option<MultiProgress>,
+    bars: Mutex<BTreeMap<String, ProgressBar>>,
+}
+
+impl Bars {
+    /// None shown yet.
+    pub fn new() -> Bars {
+        let terminal = std::io::stderr().is_terminal();
+        Bars {
+            all: terminal.then(MultiProgress::new),
+            bars: Mutex::default(),
+        }
+    }
+
+    /// Shows how far `label` is.
+    pub fn show(&self, label: &str, done: u64, total: u64) {
+        let Ok(mut bars) = self.bars.lock() else {
+            return;
+        };
+        let bar = bars
+            .entry(label.to_string())
+            .or_insert_with(|| match &self.all {
+                Some(all) => {
+                    let bar = all.add(ProgressBar::new(total));
+                    let style = ProgressStyle::with_template(
+                        "{prefix:>12} {wide_bar} {pos}/{len} requests {elapsed}",
+                    );
+                    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                    bar.set_prefix(label.to_string());
+                    bar
+                }
+                None => {
+                    eprintln!("{label}: {total} requests");
+                    ProgressBar::hidden()
+                }
+            });
+        bar.set_position(done);
+        if done >= total && !bar.is_finished() {
+            bar.finish();
+        }
+    }
+}
