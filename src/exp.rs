@@ -104,13 +104,20 @@ fn run_and_report(
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();
     let show = |label: &str, done, total| bars.show(label, done, total);
-    let ran = match on {
+    let mut ran = match on {
         World::Sim => sim::run(experiment, &show)?,
         World::Local => run_local(experiment, work, &show)?,
     };
+    let histories: Vec<_> = ran
+        .iter_mut()
+        .map(|ran| (ran.run.label.clone(), std::mem::take(&mut ran.history)))
+        .collect();
     let report = assemble(experiment, on, manifest, ran);
     println!("{}", report.terminal());
     report.write(out)?;
+    for (label, history) in histories {
+        history.save(&out.join(format!("history-{label}.bin")))?;
+    }
     println!("The report: {}", out.join("report.html").display());
     for run in &report.runs {
         if let Verdict::No(counterexample) = &run.linearizable {

@@ -56,8 +56,10 @@ pub async fn execute(
     let settings = Settings::new(&args.properties)?;
     let workload = CoreWorkload::new(&args.properties)?;
     echo(args);
+    // A thread has a connection of its own, as in YCSB.
+    let connections = (settings.threads as usize).max(settings.addresses.len());
     let mut stores = Vec::new();
-    for address in &settings.addresses {
+    for address in settings.addresses.iter().cycle().take(connections) {
         stores.push(Client::connect(client_options(&settings, address)).await?);
     }
     carry_out(args.phase, &settings, &workload, stores, out, cancel).await
@@ -80,7 +82,7 @@ fn client_options(settings: &Settings, address: &str) -> ClientOptions {
     }
 }
 
-/// The same against any stores, one for each of the settings' sites.
+/// The same against any stores; they belong to the settings' sites in turn.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -92,11 +94,11 @@ pub async fn carry_out<S: Store>(
     out: &mut dyn Write,
     cancel: &Cancel,
 ) -> Result<Outcome, CommandError> {
+    let sites = (0u8..).zip(&settings.sites).cycle();
     let stores: Vec<_> = stores
         .into_iter()
-        .zip(0u8..)
-        .zip(&settings.sites)
-        .map(|((store, site), of)| SiteStore {
+        .zip(sites)
+        .map(|(store, (site, of))| SiteStore {
             site,
             site_number: of.number,
             store,

@@ -453,8 +453,8 @@ fn finish(
         wall_s: started.elapsed().as_secs_f64(),
         virtual_s: None,
         linearizable,
-        attainable_local: Some(attainable.local_reads),
-        attainable_minimum: Some(attainable.writes_at_minimum),
+        attainable_local: attainable.as_ref().map(|a| a.local_reads.clone()),
+        attainable_minimum: attainable.map(|a| a.writes_at_minimum),
         notes,
         counters: sum_counters(statuses.into_iter()),
         measured_rtt_ms: Some(measured),
@@ -462,5 +462,6 @@ fn finish(
     Ran {
         run,
         events: vec![ready],
+        history: recorder.history,
     }
 }

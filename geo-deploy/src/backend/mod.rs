@@ -9,7 +9,7 @@ pub mod sim;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::history::ValueId;
+use client::history::{History, ValueId};
 use leases::{ClockBound, Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec};
 use ycsb::sample::OpKind;
 use ycsb::site_stream::{Popularity, SiteStream};
@@ -30,6 +30,8 @@ pub struct Ran {
     pub run: StrategyRun,
     /// Elections, configurations, faults.
     pub events: Vec<Event>,
+    /// What clients asked and were answered, warm-up included: what was judged.
+    pub history: History,
 }
 
 /// The stored name of a key: ordered as its number is.

@@ -15,7 +15,8 @@ use crate::report::Verdict;
 pub struct Recorder {
     /// Of the measured phase.
     pub samples: Vec<Sample>,
-    history: History,
+    /// All of it, warm-up included.
+    pub history: History,
     issued: Vec<(u64, Issued)>,
     /// Operations answered or given up.
     pub ended: u64,
@@ -91,11 +92,16 @@ impl Recorder {
         self.ended += other.ended;
     }
 
-    /// What perfect bookkeeping would have reached on these operations.
-    pub fn attainable(&mut self, plan: &Plan<'_>) -> Attainable {
+    /// What perfect bookkeeping would have reached on these operations; `None` for
+    /// a strategy that does not learn.
+    pub fn attainable(&mut self, plan: &Plan<'_>) -> Option<Attainable> {
+        if plan.strategy.strategy != "quorum" {
+            return None;
+        }
         self.issued.sort_by_key(|(began_ns, _)| *began_ns);
         let stream = self.issued.iter().map(|(_, issued)| *issued);
-        attainable(plan.topology(), plan.experiment.leader_index(), stream)
+        let leader = plan.experiment.leader_index();
+        Some(attainable(plan.topology(), leader, stream))
     }
 
     /// Whether the history, warm-up included, is linearizable.
@@ -109,11 +115,6 @@ impl Recorder {
             } => Verdict::No(format!("key {key}: {explanation}")),
             unknown => Verdict::Unchecked(format!("{unknown:?}")),
         }
-    }
-
-    /// The history.
-    pub fn history(&self) -> &History {
-        &self.history
     }
 }
 

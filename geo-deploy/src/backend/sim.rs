@@ -251,13 +251,17 @@ impl Sim<'_> {
             wall_s: started.elapsed().as_secs_f64(),
             virtual_s: Some(self.world.now_ns() as f64 / 1e9),
             linearizable,
-            attainable_local: Some(attainable.local_reads),
-            attainable_minimum: Some(attainable.writes_at_minimum),
+            attainable_local: attainable.as_ref().map(|a| a.local_reads.clone()),
+            attainable_minimum: attainable.map(|a| a.writes_at_minimum),
             notes: Vec::new(),
             counters,
             measured_rtt_ms: None,
         };
-        Ran { run, events }
+        Ran {
+            run,
+            events,
+            history: self.recorder.history,
+        }
     }
 }
 
