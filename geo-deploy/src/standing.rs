@@ -6,17 +6,28 @@
 //! safer than a process id, which may be another's by now.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::backend::Plan;
 use crate::backend::local::{LocalCluster, LocalSettings};
 use crate::experiment::Experiment;
+
+/// What the supervisor is asked, behind the token, and what it answers.
+const ARE_YOU_THERE: &[u8; 4] = b"here";
+const GO_DOWN: &[u8; 4] = b"down";
+/// How long a supervisor that lives may take to answer the first question: it is
+/// deaf while it starts or stops replicas.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Replicas have a while to end by themselves.
+const DOWN_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a running cluster tells about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,7 +42,7 @@ pub struct State {
     pub clients: BTreeMap<String, SocketAddr>,
     /// Where the supervisor listens.
     pub control: SocketAddr,
-    /// What it must be told to stop.
+    /// What it must be told to be believed.
     pub token: String,
 }
 
@@ -48,17 +59,30 @@ impl State {
         let path = State::path(dir);
         let text = std::fs::read_to_string(&path).with_context(|| {
             format!(
-                "no cluster is up in {} ({} cannot be read); start one with `leasehold cluster up`",
-                dir.display(),
-                path.display()
+                "no cluster is up in {0}; start one with `leasehold cluster up --dir {0}`",
+                dir.display()
             )
         })?;
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
     }
 
-    /// Whether its supervisor still answers.
+    /// Whether its supervisor still answers. That somebody listens on its port
+    /// would prove nothing: the port may be another's by now.
     pub fn alive(&self) -> bool {
-        TcpStream::connect_timeout(&self.control, Duration::from_secs(2)).is_ok()
+        self.ask(ARE_YOU_THERE, ANSWER_WITHIN).is_ok()
+    }
+
+    fn ask(&self, what: &[u8; 4], within: Duration) -> io::Result<()> {
+        let mut stream = TcpStream::connect_timeout(&self.control, ANSWER_WITHIN)?;
+        stream.set_read_timeout(Some(within))?;
+        stream.write_all(self.token.as_bytes())?;
+        stream.write_all(what)?;
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer)?;
+        match answer == *what {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 
@@ -91,15 +115,17 @@ pub async fn supervise(
             dir.display()
         );
     }
-    let strategy = experiment
-        .strategies
-        .first()
-        .context("the experiment has no strategy")?;
+    let [strategy] = experiment.strategies.as_slice() else {
+        let labels: Vec<&str> = experiment.strategies.iter().map(|s| &*s.label).collect();
+        bail!("strategy: {}; name one", labels.join(", "));
+    };
     let plan = Plan {
         experiment,
         strategy,
     };
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
+    // One that a supervisor left behind that was killed.
+    let _ = std::fs::remove_file(State::path(&dir));
     let settings = LocalSettings {
         program,
         cluster: "standing".to_string(),
@@ -107,8 +133,9 @@ pub async fn supervise(
         client_port,
     };
     let mut cluster = LocalCluster::start(&plan, &settings)?;
-    let control = TcpListener::bind("127.0.0.1:0").context("binding the control port")?;
     cluster.ready(&plan).await?;
+    let control = TcpListener::bind("127.0.0.1:0");
+    let control = control.await.context("binding the control port")?;
     let names = plan.topology().names();
     let clients = names.iter().zip(cluster.client_addresses());
     let token = std::collections::hash_map::RandomState::new();
@@ -126,29 +153,44 @@ pub async fn supervise(
     let path = State::path(&dir);
     std::fs::write(&path, serde_json::to_vec_pretty(&state)?)
         .with_context(|| format!("writing {}", path.display()))?;
-    let asked = tokio::task::spawn_blocking(move || wait_for_stop(&control, &state.token));
     let reply = tokio::select! {
-        asked = asked => asked.ok().flatten(),
+        asked = wait_for_stop(&control, &state.token) => Some(asked),
         () = interrupted => None,
     };
     cluster.stop();
     let _ = std::fs::remove_file(&path);
     if let Some(mut stream) = reply {
-        let _ = stream.write_all(b"down");
+        let _ = stream.write_all(GO_DOWN).await;
     }
     Ok(())
 }
 
-/// Waits for somebody who knows the token; returns the connection to answer on.
-fn wait_for_stop(control: &TcpListener, token: &str) -> Option<TcpStream> {
+/// Waits until somebody who knows the token asks for the end; returns the
+/// connection to answer on.
+async fn wait_for_stop(control: &TcpListener, token: &str) -> tokio::net::TcpStream {
     loop {
-        let (mut stream, _) = control.accept().ok()?;
-        let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
-        let mut told = vec![0; token.len()];
-        if stream.read_exact(&mut told).is_ok() && told == token.as_bytes() {
-            return Some(stream);
+        let heard = async {
+            let (mut stream, _) = control.accept().await?;
+            let asked = tokio::time::timeout(ANSWER_WITHIN, hear(&mut stream, token));
+            io::Result::Ok((asked.await??, stream))
+        };
+        match heard.await {
+            Ok((GO_DOWN, stream)) => return stream,
+            Ok((asked, mut stream)) => {
+                let _ = stream.write_all(asked).await;
+            }
+            // Strangers get no answer. Not to turn fast if nothing can be accepted.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
+}
+
+async fn hear(stream: &mut tokio::net::TcpStream, token: &str) -> io::Result<&'static [u8; 4]> {
+    let mut told = vec![0; token.len() + ARE_YOU_THERE.len()];
+    stream.read_exact(&mut told).await?;
+    let known = [ARE_YOU_THERE, GO_DOWN].into_iter();
+    let mut asked = known.filter(|word| told == [token.as_bytes(), &word[..]].concat());
+    asked.next().ok_or(io::ErrorKind::InvalidData.into())
 }
 
 /// Ends the cluster in `dir` and waits until it has ended.
@@ -157,22 +199,19 @@ fn wait_for_stop(control: &TcpListener, token: &str) -> Option<TcpStream> {
 /// If none is up there, or its supervisor does not answer.
 pub fn stop(dir: &Path) -> anyhow::Result<()> {
     let state = State::load(dir)?;
-    let connect = TcpStream::connect_timeout(&state.control, Duration::from_secs(2));
-    let Ok(mut stream) = connect else {
+    if !state.alive() {
         std::fs::remove_file(State::path(dir)).context("removing a stale state.json")?;
         bail!(
-            "the cluster in {} was down already (its supervisor is gone)",
+            "the cluster in {} was down already: its supervisor is gone, and its replicas with it",
             dir.display()
         );
-    };
-    stream
-        .write_all(state.token.as_bytes())
-        .context("asking the supervisor to stop")?;
-    stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
-        .context("a timeout")?;
-    let mut answer = [0; 4];
-    stream
-        .read_exact(&mut answer)
-        .context("the supervisor did not confirm within 30 s")
+    }
+    let asked = state.ask(GO_DOWN, DOWN_WITHIN);
+    asked.with_context(|| {
+        format!(
+            "the supervisor did not confirm within {} s; its log is {}",
+            DOWN_WITHIN.as_secs(),
+            dir.join("supervisor.log").display()
+        )
+    })
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use client::wire::StatusReply;
@@ -14,6 +14,7 @@ use client::{Client, ClientOptions};
 use tokio::task::LocalSet;
 use ycsb::sample::OpKind;
 
+use super::node_events;
 use super::sim::sum_counters;
 use super::{ClosedLoop, Plan, Progress, Ran, Recorder, key_name, value};
 use crate::experiment::{Durability, Experiment, Unlisted};
@@ -204,6 +205,11 @@ fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
+/// Where the replica of a site writes down what happens to it.
+pub(super) fn events_file(dir: &Path, site: &str) -> PathBuf {
+    dir.join(format!("{site}.events.jsonl"))
+}
+
 fn serve(program: &Path, dir: &Path, config: &Path, site: &str) -> anyhow::Result<Child> {
     let log = dir.join(format!("{site}.log"));
     let log = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
@@ -211,7 +217,8 @@ fn serve(program: &Path, dir: &Path, config: &Path, site: &str) -> anyhow::Resul
         .arg("serve")
         .arg("--config")
         .arg(config)
-        .args(["--node", site, "--until-stdin-closes"])
+        .args(["--node", site, "--until-stdin-closes", "--events"])
+        .arg(events_file(dir, site))
         .stdin(Stdio::piped())
         .stdout(log.try_clone().context("sharing a log file")?)
         .stderr(log)
@@ -222,9 +229,18 @@ fn serve(program: &Path, dir: &Path, config: &Path, site: &str) -> anyhow::Resul
 /// Ports that are free now, on loopback; all are held until all are chosen.
 fn free_ports(count: usize, first: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
     let bind = |index: usize| {
-        let port = first.map_or(0, |first| first + index as u16);
+        let port = match first {
+            None => Some(0),
+            Some(first) => u16::try_from(usize::from(first) + index).ok(),
+        };
+        let port = port.with_context(|| {
+            format!(
+                "client port {}: there are no {count} ports from there on; choose a lower one",
+                first.unwrap_or_default()
+            )
+        })?;
         TcpListener::bind(("127.0.0.1", port))
-            .with_context(|| format!("port {port} on 127.0.0.1 is not free; choose another"))
+            .with_context(|| format!("port {port} on 127.0.0.1 is not free; choose another row of {count} with --client-port, or end what uses it"))
     };
     let listeners = (0..count)
         .map(bind)
@@ -322,11 +338,14 @@ async fn run_plan(
     progress: Progress<'_>,
 ) -> anyhow::Result<Ran> {
     let started = Instant::now();
+    let start_unix_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |t| t.as_millis());
     progress(&plan.strategy.label, 0, plan.requests());
     let mut cluster = LocalCluster::start(plan, settings)?;
     let admins = cluster.ready(plan).await?;
-    let ready_s = started.elapsed().as_secs_f64();
-    let recorder = drive(plan, &cluster, progress).await?;
+    let ready = ready_event(plan, started.elapsed().as_secs_f64());
+    let mut recorder = drive(plan, &cluster, progress).await?;
     let mut statuses = Vec::new();
     for admin in &admins {
         statuses.extend(admin.status().await);
@@ -334,11 +353,18 @@ async fn run_plan(
     let measured = cluster.wan().measured_matrix_ms();
     let notes = deviations(&cluster);
     cluster.stop();
+    let mut events = node_events::read(plan, &settings.dir, start_unix_ms as u64);
+    let at = events.partition_point(|event| event.at_s <= ready.at_s);
+    events.insert(at, ready);
     // The data of a run is of no use after it.
     let _ = std::fs::remove_dir_all(settings.dir.join("data"));
-    Ok(finish(
-        plan, recorder, started, ready_s, statuses, measured, notes,
-    ))
+    let run = finish(plan, &mut recorder, started, statuses, measured, notes);
+    let history = recorder.history;
+    Ok(Ran {
+        run,
+        events,
+        history,
+    })
 }
 
 fn deviations(cluster: &LocalCluster) -> Vec<String> {
@@ -427,41 +453,37 @@ async fn closed_loop(
     recorder
 }
 
-fn finish(
-    plan: &Plan<'_>,
-    mut recorder: Recorder,
-    started: Instant,
-    ready_s: f64,
-    statuses: Vec<StatusReply>,
-    measured: Vec<Vec<f64>>,
-    notes: Vec<String>,
-) -> Ran {
-    let attainable = recorder.attainable(plan);
-    let linearizable = recorder.judge();
-    let ready = Event {
+fn ready_event(plan: &Plan<'_>, at_s: f64) -> Event {
+    Event {
         run: Some(plan.strategy.label.clone()),
-        at_s: ready_s,
+        at_s,
         kind: "ready".to_string(),
         site: None,
         text: "the leader leads and every replica is promised by enough others".to_string(),
-    };
-    let run = StrategyRun {
+    }
+}
+
+fn finish(
+    plan: &Plan<'_>,
+    recorder: &mut Recorder,
+    started: Instant,
+    statuses: Vec<StatusReply>,
+    measured: Vec<Vec<f64>>,
+    notes: Vec<String>,
+) -> StrategyRun {
+    let attainable = recorder.attainable(plan);
+    StrategyRun {
         label: plan.strategy.label.clone(),
         strategy: plan.strategy.strategy.clone(),
         workload: plan.words(),
-        samples: recorder.samples,
+        samples: std::mem::take(&mut recorder.samples),
         wall_s: started.elapsed().as_secs_f64(),
         virtual_s: None,
-        linearizable,
+        linearizable: recorder.judge(),
         attainable_local: attainable.as_ref().map(|a| a.local_reads.clone()),
         attainable_minimum: attainable.map(|a| a.writes_at_minimum),
         notes,
         counters: sum_counters(statuses.into_iter()),
         measured_rtt_ms: Some(measured),
-    };
-    Ran {
-        run,
-        events: vec![ready],
-        history: recorder.history,
     }
 }

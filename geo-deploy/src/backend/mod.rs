@@ -3,6 +3,7 @@
 //! lay over each other.
 
 pub mod local;
+mod node_events;
 mod recorder;
 pub mod sim;
 
