@@ -34,20 +34,29 @@ pub enum World {
 pub struct ShowArgs {
     /// Its name (see `exp list`), or a TOML file
     experiment: String,
-    /// Changes a field: requests, warmup, seed, keys, reads, clients, strategies, leader,
-    /// topology, or any other by its dotted name
+    /// Changes a field: requests, warmup (both of a client), seed, keys, reads (their share),
+    /// clients (of a site), strategies, leader, topology (a file), or any other by its dotted name
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  leasehold exp run fig6
+  leasehold exp run fig6 --set reads=0.9 --set strategies=leader,quorum --out /tmp/reads
+  leasehold exp run demo --on local --set requests=100 --set warmup=50
+  leasehold exp show fig6 > mine.toml         every field; edit it, and then:
+  leasehold exp run mine.toml --set seed=2";
+
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     #[command(flatten)]
     what: ShowArgs,
     /// The world to run it in
     #[arg(long, value_enum, default_value = "sim")]
     on: World,
-    /// Where the report goes [default: results/<experiment>]
+    /// Where the report goes [default: results/EXPERIMENT]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Keeps the replicas' logs and configuration in DIR (local only) [default: a temporary one]
@@ -57,7 +66,7 @@ pub struct RunArgs {
 
 #[derive(Args)]
 pub struct DemoArgs {
-    /// Changes a field, as `exp run` does
+    /// Changes a field, as `exp run` does (`leasehold exp show demo` prints them all)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Where the report goes
