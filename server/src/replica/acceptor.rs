@@ -94,9 +94,8 @@ impl Replica {
         };
         match &cell.accepted {
             Some(known) if known.ballot == ballot => {
-                if known.durable {
-                    self.vote_after_durable(log, slot, ballot, None);
-                }
+                // Again, after everything recorded so far, this entry among it.
+                self.vote_after_durable(log, slot, ballot, None);
                 return;
             }
             Some(known) if known.ballot > ballot => {

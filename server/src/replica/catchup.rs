@@ -12,9 +12,9 @@ use super::{Replica, Role};
 const FETCH_BYTES_MAX: usize = 1 << 20;
 
 impl Replica {
-    /// `slot` is committed, but not as accepted here. An Accept that was merely
-    /// overtaken gets a moment to arrive.
-    pub(super) fn want_fetch(&mut self, now: Time, _log: LogId, _slot: Slot) {
+    /// Something is committed, but not as accepted here. An Accept that was
+    /// merely overtaken gets a moment to arrive.
+    pub(super) fn want_fetch(&mut self, now: Time) {
         let moment = self.settings.timing.retransmit / 4;
         self.timers.set_earlier(Timer::Fetch, now + moment);
     }
@@ -98,6 +98,8 @@ impl Replica {
         entries: Vec<(Slot, Value)>,
         out: &mut Vec<Action>,
     ) {
+        // An answer that brings nothing is no reason to ask for more at once.
+        let progress = !entries.is_empty();
         for (slot, value) in entries {
             let paxos = &mut self.logs[log.index()];
             if paxos.is_committed(slot) {
@@ -120,7 +122,7 @@ impl Replica {
             _ => {
                 let paxos = &self.logs[log.index()];
                 let more = paxos.heard_commit > paxos.commit_point;
-                if more && self.leader() == Some(from) {
+                if more && progress && self.leader() == Some(from) {
                     self.fetch_missing(now, out);
                 }
             }

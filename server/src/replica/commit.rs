@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 pub struct Votes {
     ballot: Ballot,
     accepted: ReplicaSet,
+    /// Per acceptor one tag or more, none of which includes another of its own.
     tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
 }
 
@@ -17,23 +18,22 @@ impl Votes {
         self.ballot
     }
 
-    /// Who accepted.
-    pub fn accepted(&self) -> ReplicaSet {
-        self.accepted
+    /// Acceptors with a tag that is satisfied.
+    pub fn settled(&self) -> ReplicaSet {
+        settled(self.accepted, &self.tags)
     }
 
     /// Everyone that some acceptor demands to be notified and that has not accepted.
     pub fn missing(&self) -> ReplicaSet {
-        let demanded = self
-            .tags
-            .iter()
-            .fold(ReplicaSet::EMPTY, |all, (_, tag)| all.union(*tag));
+        let settled = self.settled();
+        let open = self.tags.iter().filter(|(who, _)| !settled.contains(*who));
+        let demanded = open.fold(ReplicaSet::EMPTY, |all, (_, tag)| all.union(*tag));
         demanded.minus(self.accepted)
     }
 
     /// Counts an acceptance of `replica` at `ballot`. Votes at a lower ballot
-    /// are superseded; of two tags of one acceptor any may be used, so the one
-    /// that demands less is kept.
+    /// are superseded; of several tags of one acceptor any may be used, so all
+    /// are kept but those that demand more than another.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
         if ballot < self.ballot {
             return;
@@ -45,10 +45,11 @@ impl Votes {
             };
         }
         self.accepted.insert(replica);
-        match self.tags.iter_mut().find(|(who, _)| *who == replica) {
-            Some((_, known)) if tag.len() < known.len() => *known = tag,
-            Some(_) => {}
-            None => self.tags.push((replica, tag)),
+        let same = |(who, known): &(ReplicaId, ReplicaSet)| *who == replica && known.is_subset(tag);
+        if !self.tags.iter().any(same) {
+            self.tags
+                .retain(|(who, known)| *who != replica || !tag.is_subset(*known));
+            self.tags.push((replica, tag));
         }
     }
 
@@ -63,10 +64,14 @@ impl Votes {
 /// of A (§3.2, condition 2: an acceptance counts only when everyone it demands
 /// has been notified). The members of A with a satisfied tag are the largest such M.
 pub fn committed(n: usize, accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> bool {
+    settled(accepted, tags).len() >= majority(n)
+}
+
+fn settled(accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> ReplicaSet {
     let satisfied = tags
         .iter()
         .filter(|(replica, tag)| accepted.contains(*replica) && tag.is_subset(accepted));
-    satisfied.count() >= majority(n)
+    satisfied.map(|(replica, _)| *replica).collect()
 }
 
 #[cfg(test)]
@@ -124,7 +129,7 @@ mod tests {
         mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY);
         assert!(!mixed.commit(3));
         mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY);
-        assert_eq!(mixed.accepted(), ReplicaSet::one(ReplicaId(2)));
+        assert_eq!(mixed.accepted, ReplicaSet::one(ReplicaId(2)));
     }
 
     #[test]
@@ -134,5 +139,24 @@ mod tests {
         assert!(v.commit(5));
         v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)));
         assert!(v.commit(5), "a reordered older tag changes nothing");
+    }
+
+    #[test]
+    fn a_new_tag_of_the_same_size_is_as_good_as_the_old() {
+        // Holder 4 is dead and its grant has lapsed; 3 holds the key now.
+        let mut v = votes(&[(0, &[]), (2, &[4]), (3, &[])]);
+        assert!(!v.commit(5));
+        let mut blocked = votes(&[(0, &[4]), (2, &[4]), (3, &[4])]);
+        for acceptor in [0, 2, 3] {
+            blocked.add(ReplicaId(acceptor), B, ReplicaSet::one(ReplicaId(3)));
+        }
+        assert!(blocked.commit(5));
+        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(3)));
+        assert!(v.commit(5));
+        assert!(v.missing().is_empty());
+        assert!(
+            !v.clone().commit(7),
+            "one acceptor is one, whatever its tags"
+        );
     }
 }

@@ -14,6 +14,9 @@ use super::{Replica, Role};
 
 /// Entries reported in one message: well below a frame.
 const PART_BYTES: usize = 1 << 20;
+/// After a transfer that failed a leader leads on for this many grace periods
+/// before it tries another.
+const TRANSFER_PAUSE_GRACES: u32 = 4;
 /// A reply of more parts than this is refused.
 const PARTS_MAX: u32 = 1 << 16;
 
@@ -84,8 +87,8 @@ impl Replica {
     /// Asks to lead, under a ballot above every one seen and above every one of
     /// an earlier run, whose promise is durable.
     pub(super) fn campaign(&mut self, now: Time, out: &mut Vec<Action>) {
-        if !self.storage_writable {
-            return; // it could not keep its promise
+        if !self.storage_writable || self.is_deaf(now) {
+            return; // it could not keep its promise, or nobody would hear it
         }
         if !matches!(self.role, Role::Follower) {
             self.step_down(now, out);
@@ -106,6 +109,18 @@ impl Replica {
         self.persister.record(Record::Promised(ballot));
         self.persister.after(After::Campaign { ballot });
         self.announce(Event::Campaigning(ballot), out);
+    }
+
+    /// Whether too few others for a majority have been heard of lately. One who
+    /// hears nobody but is heard would lead for ever without a commit, or stop
+    /// every other leader with its campaigns.
+    pub(super) fn is_deaf(&self, now: Time) -> bool {
+        let patience = self.settings.timing.election_timeout * 2;
+        let heard = self.others().filter(|peer| {
+            let peer = &self.peers[peer.index()];
+            now.since(peer.heard) < patience
+        });
+        heard.count() + 1 < self.majority()
     }
 
     pub(super) fn send_prepare(&mut self, now: Time, ballot: Ballot, out: &mut Vec<Action>) {
@@ -325,7 +340,7 @@ impl Replica {
         for log in LogId::ALL {
             leadership.next[log.index()] = self.logs[log.index()].commit_point.next();
         }
-        self.role = Role::Leader(leadership);
+        self.role = Role::Leader(Box::new(leadership));
         self.leader = ballot;
         for (log, values) in LogId::ALL.into_iter().zip(recovered) {
             let commit_point = self.logs[log.index()].commit_point;
@@ -347,6 +362,7 @@ impl Replica {
             self.propose_recovered(now, log, Value::Noop, out);
         }
         self.announce(Event::Leading(ballot), out);
+        self.suspicions.begin(now, self.configs.excluded());
         self.timers.stop(Timer::Election);
         self.timers.set(Timer::Heartbeat, now);
         self.timers.set(Timer::Reconfigure, now);
@@ -374,7 +390,11 @@ impl Replica {
             .complete()
             .flat_map(|(_, reply)| reply.entries.iter().cloned());
         let own: Vec<Reported> = self.report(log, commit_point).collect();
-        for entry in reported.filter(|entry| entry.log == log).chain(own) {
+        // Nobody accepts further ahead; whoever claims it must not make this
+        // replica propose for years.
+        let window = Slot(commit_point.0 + super::log::WINDOW_MAX);
+        let reported = reported.filter(|entry| entry.log == log && entry.slot <= window);
+        for entry in reported.chain(own) {
             highest = highest.max(entry.slot);
             // A later ballot that began below this slot saw a majority without it:
             // the entry is dead, whatever a replica that slept through it reports.
@@ -430,6 +450,7 @@ impl Replica {
         if self.settings.preferred_leader == Some(self.me())
             && matches!(self.role, Role::Follower)
             && !self.grantor.in_restart_wait(now)
+            && self.storage_writable
             && caught_up
         {
             self.send(leader, Message::TransferRequest, out);
@@ -441,6 +462,7 @@ impl Replica {
         if let Role::Leader(leadership) = &mut self.role
             && self.settings.preferred_leader == Some(from)
             && leadership.transfer.is_none()
+            && now >= leadership.no_transfer_before
         {
             leadership.transfer = Some((from, give_up));
         }
@@ -454,6 +476,7 @@ impl Replica {
         let Some((to, give_up)) = leadership.transfer else {
             return;
         };
+        let grace = self.configs.params(self.configs.newest()).t_grace;
         let drained = LogId::ALL
             .iter()
             .all(|log| leadership.next[log.index()] == self.logs[log.index()].commit_point.next());
@@ -464,7 +487,9 @@ impl Replica {
         if now >= give_up
             && let Role::Leader(leadership) = &mut self.role
         {
+            // Whoever asks again at once would keep every write waiting for ever.
             leadership.transfer = None;
+            leadership.no_transfer_before = now + grace * TRANSFER_PAUSE_GRACES;
         }
     }
 

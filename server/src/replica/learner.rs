@@ -7,13 +7,10 @@ use client::wire::{Command, Outcome, Path, Version};
 use foldhash::fast::FixedState;
 use leases::{Ballot, ConfigChange, ConfigId, ReplicaId, Slot, Time};
 
-use super::action::{Action, ClientHandle, Event};
+use super::action::{Action, ClientHandle, Event, Record};
 use super::log::{Accepted, chunks, command_weight, weigh};
 use super::message::{LogId, LogNews, Message, Proposed, RequestId, Value};
 use super::{Replica, Role};
-
-/// How far above the executed slots a leader's news is believed at once.
-const NEWS_MAX: u64 = 1 << 20;
 
 /// A command of one of this replica's clients that has not been answered.
 #[derive(Clone, Debug)]
@@ -98,18 +95,13 @@ impl Replica {
     ) {
         use super::session::Admission;
         let (client, sequence) = (command.client, command.sequence);
-        if self.kv.sessions.knows(client) {
-            if let Admission::Done(outcome) =
-                self.kv
-                    .sessions
-                    .admit(client, sequence, command.acked_below)
-            {
-                return out.push(Action::Reply {
-                    to: from,
-                    path: Path::Log,
-                    outcome,
-                });
-            }
+        let sessions = &self.kv.sessions;
+        if let Admission::Done(outcome) = sessions.admit(client, sequence, command.acked_below) {
+            return out.push(Action::Reply {
+                to: from,
+                path: Path::Log,
+                outcome,
+            });
         }
         if let Some(pending) = self.pending.writes.get_mut(&(client, sequence)) {
             pending.from = from; // the client asks again, perhaps on a new connection
@@ -266,8 +258,15 @@ impl Replica {
         );
         cell.committed = true;
         self.log(log).commit(slot);
+        if let Some(below) = self.log(log).forget_log_starts() {
+            self.persister
+                .record(Record::ForgetLogStarts { log, below });
+        }
         if let Role::Leader(leadership) = &mut self.role {
             leadership.news_due = true;
+            if log == LogId::Commands {
+                leadership.close(slot);
+            }
         }
         match log {
             LogId::Configs => self.execute_configs(now, out),
@@ -295,25 +294,21 @@ impl Replica {
         }
         let heard_more = news.commit_point > paxos.heard_commit;
         paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
-        let horizon = Slot(paxos.executed.0 + NEWS_MAX);
-        let mut fresh = Vec::new();
-        if news.commit_point > paxos.commit_point {
-            let last = news.commit_point.min(horizon);
-            fresh = paxos.above.missing(paxos.commit_point.next(), last);
-        }
-        for (first, last) in &news.above {
-            let first = (*first).max(paxos.commit_point.next());
-            fresh.extend(paxos.above.missing(first, (*last).min(horizon)));
-        }
-        for slot in fresh {
-            let known = self.logs[log.index()]
-                .get(slot)
-                .and_then(|cell| cell.accepted.as_ref());
-            if known.is_some_and(|accepted| accepted.ballot == ballot) {
+        let whole = (Slot(1), news.commit_point);
+        let mut behind = false;
+        for (first, last) in std::iter::once(&whole).chain(&news.above) {
+            let paxos = &self.logs[log.index()];
+            let (known, others) = paxos.accepted_at(ballot, *first, *last);
+            behind |= others;
+            for slot in known {
                 self.commit_slot(now, log, slot, out);
-            } else if !self.logs[log.index()].is_committed(slot) {
-                self.want_fetch(now, log, slot);
             }
+        }
+        if behind {
+            self.want_fetch(now);
+        }
+        if log == LogId::Configs {
+            self.note_config_lag(now);
         }
         if heard_more && log == LogId::Commands {
             self.answer_committed(now, out);
@@ -439,6 +434,7 @@ impl Replica {
                 Value::Config(change) => change,
                 _ => &none,
             };
+            self.configured |= matches!(value, Value::Config(_));
             self.configs.apply(ConfigId(slot.0), change);
             self.logs[configs].executed(slot, weigh(&value));
             self.announce(

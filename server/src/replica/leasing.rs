@@ -43,6 +43,13 @@ pub(super) struct Suspicions {
 }
 
 impl Suspicions {
+    /// A leadership begins: what was reported to an earlier one is old, and who is
+    /// excluded stays so until it has had time to show that it lives.
+    pub(super) fn begin(&mut self, now: Time, excluded: ReplicaSet) {
+        *self = Suspicions::default();
+        self.last = excluded.iter().map(|suspect| (suspect, now)).collect();
+    }
+
     pub(super) fn report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
         self.reports.insert(from, suspects);
         for suspect in suspects.iter() {
@@ -294,10 +301,11 @@ impl Replica {
         }
     }
 
-    /// The first configuration puts the strategy and durations of the settings in force.
+    /// The first configuration puts the strategy and durations of the settings in
+    /// force; from then on the log says what they are, not one node's settings.
     fn first_change(&self) -> ConfigChange {
         let first = self.configs.params(self.configs.newest());
-        if self.counters.configured || self.configs.strategy() != &leases::StrategySpec::None {
+        if self.configured {
             return ConfigChange::default();
         }
         let (strategy, params) = (&self.settings.strategy, &self.settings.params);

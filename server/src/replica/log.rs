@@ -12,7 +12,7 @@ use super::ranges::Ranges;
 
 /// Slots this far above the executed ones are refused: a peer cannot make the
 /// log of another grow without end.
-const WINDOW_MAX: u64 = 1 << 20;
+pub const WINDOW_MAX: u64 = 1 << 20;
 /// Executed entries kept in memory for laggards: slots, and bytes.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
@@ -117,6 +117,24 @@ impl Log {
         self.from(self.executed.next())
     }
 
+    /// Slots of `first..=last`, not known to be committed, that were accepted at
+    /// `ballot`; and whether there are any others. Looks at entries, not at
+    /// slots: a laggard may miss a million.
+    pub fn accepted_at(&self, ballot: Ballot, first: Slot, last: Slot) -> (Vec<Slot>, bool) {
+        let (mut found, mut missing) = (Vec::new(), 0);
+        for (first, last) in self.above.gaps(first.max(self.commit_point.next()), last) {
+            missing += last.0 - first.0 + 1;
+            let cells = self.cells.range(first..=last);
+            let at = cells.filter(|(_, cell)| {
+                let accepted = cell.accepted.as_ref();
+                accepted.is_some_and(|accepted| accepted.ballot == ballot)
+            });
+            found.extend(at.map(|(slot, _)| *slot));
+        }
+        let others = missing > found.len() as u64;
+        (found, others)
+    }
+
     /// Accepted, uncommitted slots, rising.
     pub fn uncommitted(&self) -> impl Iterator<Item = (Slot, &Accepted)> {
         self.from(self.commit_point.next())
@@ -141,6 +159,21 @@ impl Log {
         true
     }
 
+    /// Forgets where ballots began that can kill no entry any more: once the
+    /// opening no-op of a later one is committed, that one kills whatever they
+    /// would above it, and below it every slot is decided. Returns the first
+    /// ballot kept, if any was forgotten.
+    pub fn forget_log_starts(&mut self) -> Option<Ballot> {
+        if self.log_starts.len() < 2 {
+            return None;
+        }
+        let committed = |(_, start): &(&Ballot, &Slot)| **start <= self.commit_point;
+        let below = *self.log_starts.iter().rev().find(committed)?.0;
+        let kept = self.log_starts.split_off(&below);
+        let forgotten = std::mem::replace(&mut self.log_starts, kept);
+        (!forgotten.is_empty()).then_some(below)
+    }
+
     /// Whether everything up to `slot` is committed, as far as this replica or
     /// the leader of `ballot` knows.
     pub fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
@@ -162,7 +195,7 @@ impl Log {
     /// Drops accepted, uncommitted entries of ballots below `ballot` above
     /// `start`; returns them.
     pub fn drop_dead(&mut self, ballot: Ballot, start: Slot) -> Vec<(Slot, Value)> {
-        let from = start.max(self.executed).next();
+        let from = Slot(start.max(self.executed).0.saturating_add(1));
         let mut dead = Vec::new();
         for (slot, cell) in self.cells.range_mut(from..) {
             if cell

@@ -71,7 +71,7 @@ use self::timers::{Timer, Timers};
 enum Role {
     Follower,
     Candidate(Candidacy),
-    Leader(Leadership),
+    Leader(Box<Leadership>),
 }
 
 /// What is known of another replica.
@@ -80,6 +80,8 @@ struct Peer {
     incarnation: Incarnation,
     /// Smoothed round trip; `None` until measured.
     rtt: Option<Duration>,
+    /// When anything last came from it, or this run began.
+    heard: Time,
 }
 
 /// One replica.
@@ -87,6 +89,8 @@ struct Peer {
 pub struct Replica {
     settings: Settings,
     incarnation: Incarnation,
+    /// Grants that an earlier run made may be alive until then (§3.7).
+    restart_wait_until: Time,
     rng: Pcg64Mcg,
     peers: Vec<Peer>,
     role: Role,
@@ -113,6 +117,9 @@ pub struct Replica {
     demand: Demand,
     timers: Timers,
     storage_writable: bool,
+    /// Whether any configuration was ever put in force; replicated, as it follows
+    /// from the log.
+    configured: bool,
     next_request: u64,
     counters: Counters,
 }
@@ -236,6 +243,7 @@ impl Replica {
     /// forgotten its promises, and honours none made to the earlier one.
     fn meet(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) {
         let peer = &mut self.peers[from.index()];
+        peer.heard = now;
         if incarnation > peer.incarnation {
             peer.incarnation = incarnation;
             self.grantor.met(now, from, incarnation);

@@ -1,6 +1,7 @@
 //! The proposer: what a leader puts into the log (§2.1, §3.9).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use client::wire::command::Op;
@@ -19,6 +20,8 @@ use super::{Replica, Role};
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// What a command costs on the wire besides its keys and values, at most.
 const COMMAND_OVERHEAD: usize = 64;
+/// No class may have more slots in flight than this for each that is still free.
+const OPEN_PER_FREE: usize = 3;
 /// Accepts sent again in one go.
 const RETRANSMIT_MAX: usize = 256;
 
@@ -28,8 +31,9 @@ struct InFlight {
     sequences: Vec<u64>,
     /// The highest low-water mark among them: a lower sequence may be refused.
     acked_below: u64,
-    /// Execution of one of them is certain to leave a session behind.
-    session_certain: bool,
+    /// Execution of one of them is certain to leave a session behind, active at
+    /// this log time.
+    session_certain_ms: Option<u64>,
 }
 
 /// What a leader keeps while it leads.
@@ -39,6 +43,11 @@ pub(super) struct Leadership {
     pub(super) since: Time,
     pub(super) next: [Slot; 2],
     queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
+    /// The class of the newest batch: the next in turn follows it.
+    served: ReplicaSet,
+    /// Classes of uncommitted slots, and how many slots each has.
+    class_of: BTreeMap<Slot, ReplicaSet>,
+    open: BTreeMap<ReplicaSet, usize>,
     in_flight: HashMap<u64, InFlight, FixedState>,
     last_multi: Slot,
     log_time_base_ms: u64,
@@ -51,6 +60,8 @@ pub(super) struct Leadership {
     pub(super) probe_due: bool,
     /// Handing over: to whom, and when to give up.
     pub(super) transfer: Option<(ReplicaId, Time)>,
+    /// A transfer has failed: none before this.
+    pub(super) no_transfer_before: Time,
     /// The other replicas, nearest first.
     pub(super) nearest: Vec<ReplicaId>,
 }
@@ -62,6 +73,9 @@ impl Leadership {
             since: now,
             next: [Slot(1); 2],
             queues: BTreeMap::new(),
+            served: ReplicaSet::EMPTY,
+            class_of: BTreeMap::new(),
+            open: BTreeMap::new(),
             in_flight: HashMap::with_hasher(FixedState::default()),
             last_multi: Slot::ZERO,
             log_time_base_ms,
@@ -70,6 +84,7 @@ impl Leadership {
             probe_acks: vec![0; n],
             probe_due: false,
             transfer: None,
+            no_transfer_before: now,
             nearest: Vec::new(),
         }
     }
@@ -102,8 +117,26 @@ impl Leadership {
         }
     }
 
-    fn queued(&self) -> bool {
-        !self.queues.is_empty()
+    /// The class whose turn it is: the first after the one served last that has
+    /// fewer than `open_max` slots open. So a class whose holder is dead fills
+    /// neither the queue before the others nor all the slots in flight.
+    fn next_class(&self, open_max: usize) -> Option<ReplicaSet> {
+        let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;
+        let after = (Bound::Excluded(self.served), Bound::Unbounded);
+        let later = self.queues.range(after).map(|(class, _)| class).find(may);
+        later.or_else(|| self.queues.keys().find(may)).copied()
+    }
+
+    /// A slot is committed: its class has one open slot less.
+    pub(super) fn close(&mut self, slot: Slot) {
+        if let Some(class) = self.class_of.remove(&slot)
+            && let Some(open) = self.open.get_mut(&class)
+        {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(&class);
+            }
+        }
     }
 }
 
@@ -190,7 +223,7 @@ impl Replica {
             let Role::Leader(leadership) = &mut self.role else {
                 return;
             };
-            if !leadership.queued() || leadership.transfer.is_some() || !self.storage_writable {
+            if leadership.transfer.is_some() || !self.storage_writable {
                 return;
             }
             let commands = &self.logs[0];
@@ -199,7 +232,11 @@ impl Replica {
             if in_flight >= self.settings.in_flight_max as u64 {
                 return;
             }
-            let batch = leadership.next_batch(self.settings.batch_max, now);
+            let free = self.settings.in_flight_max - in_flight as usize;
+            let Some(class) = leadership.next_class(free * OPEN_PER_FREE) else {
+                return;
+            };
+            let batch = leadership.next_batch(class, self.settings.batch_max, now);
             self.counters.batches += 1;
             self.counters.batched_commands += batch.commands.len() as u64;
             self.propose(now, LogId::Commands, Value::Commands(Arc::new(batch)));
@@ -250,14 +287,15 @@ impl Replica {
             let Some(in_flight) = leadership.in_flight.get_mut(&command.client) else {
                 continue;
             };
-            let lives = sessions.outlives(command.client, batch.log_time_ms)
-                || (!sessions.knows(command.client)
-                    && (command.acked_below <= 1 || in_flight.session_certain));
-            let known_client = sessions.knows(command.client) || command.acked_below <= 1;
-            let admitted = if known_client {
+            let certain = in_flight
+                .session_certain_ms
+                .is_some_and(|at| sessions.would_outlive(at, batch.log_time_ms));
+            let opens = !sessions.knows(command.client) && command.acked_below <= 1;
+            let lives = sessions.outlives(command.client, batch.log_time_ms) || opens || certain;
+            let admitted = if sessions.knows(command.client) {
                 fresh
             } else {
-                in_flight.session_certain
+                opens || certain
             };
             let once = in_flight
                 .sequences
@@ -266,7 +304,7 @@ impl Replica {
                 .count()
                 == 1;
             if lives && admitted && once && in_flight.acked_below <= command.sequence {
-                in_flight.session_certain = true;
+                in_flight.session_certain_ms = Some(batch.log_time_ms);
                 if command.is_blind_write() {
                     bits[index / 64] |= 1 << (index % 64);
                 }
@@ -356,7 +394,9 @@ impl Replica {
         })
     }
 
-    /// Sends Accepts again to those whose vote is missing.
+    /// Sends Accepts again to those whose vote is missing, and to those whose
+    /// every vote demands somebody who has not accepted: the grant behind it may
+    /// have lapsed, and the vote that said so been lost.
     pub(super) fn retransmit_proposals(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(ballot) = self.leads().map(|leadership| leadership.ballot) else {
             return;
@@ -388,7 +428,7 @@ impl Replica {
         let Some(cell) = self.logs[log.index()].get_mut(slot) else {
             return;
         };
-        let heard = cell.votes.accepted();
+        let settled = cell.votes.settled();
         let Some(accepted) = cell.accepted.as_mut() else {
             return;
         };
@@ -400,7 +440,7 @@ impl Replica {
         let Some(message) = self.accept_message(log, slot, tag) else {
             return;
         };
-        for to in self.others().filter(|to| !heard.contains(*to)) {
+        for to in self.others().filter(|to| !settled.contains(*to)) {
             self.counters.retransmits += 1;
             self.send(to, Message::Accept(message.clone()), out);
         }
@@ -408,10 +448,11 @@ impl Replica {
 }
 
 impl Leadership {
-    /// Takes a batch from the fullest class; the others follow in their own slots.
-    fn next_batch(&mut self, commands_max: usize, now: Time) -> Batch {
-        let fullest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
-        let class = fullest.map(|(class, _)| *class).unwrap_or_default();
+    /// Takes a batch of this class for the next slot.
+    fn next_batch(&mut self, class: ReplicaSet, commands_max: usize, now: Time) -> Batch {
+        self.served = class;
+        self.class_of.insert(self.next[0], class);
+        *self.open.entry(class).or_default() += 1;
         let log_time_ms = self.log_time_ms(now);
         let mut commands = Vec::new();
         let mut bytes = 0;

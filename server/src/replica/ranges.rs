@@ -42,28 +42,24 @@ impl Ranges {
         })
     }
 
-    /// The slots of `first..=last` that are not in the set.
-    pub fn missing(&self, first: Slot, last: Slot) -> Vec<Slot> {
-        let mut missing = Vec::new();
+    /// The parts of `first..=last` that are not in the set, rising.
+    pub fn gaps(&self, first: Slot, last: Slot) -> Vec<(Slot, Slot)> {
+        let mut gaps = Vec::new();
         let mut next = first;
-        for (a, b) in &self.0 {
-            if *b < next {
-                continue;
-            }
-            while next < *a && next <= last {
-                missing.push(next);
-                next = next.next();
-            }
-            next = next.max(b.next());
-            if next > last {
+        let from = self.0.partition_point(|(_, end)| *end < first);
+        for (a, b) in &self.0[from..] {
+            if next > last || *a > last {
                 break;
             }
+            if next < *a {
+                gaps.push((next, Slot(a.0 - 1)));
+            }
+            next = next.max(b.next());
         }
-        while next <= last {
-            missing.push(next);
-            next = next.next();
+        if next <= last {
+            gaps.push((next, last));
         }
-        missing
+        gaps
     }
 
     /// How many slots are in the set.
@@ -102,7 +98,9 @@ mod tests {
                 .map(Slot)
                 .filter(|slot| !plain.contains(slot))
                 .collect();
-            assert_eq!(ranges.missing(Slot(10), Slot(90)), absent);
+            let gaps = ranges.gaps(Slot(10), Slot(90)).into_iter();
+            let missing = gaps.flat_map(|(first, last)| (first.0..=last.0).map(Slot));
+            assert_eq!(missing.collect::<Vec<_>>(), absent);
             if let Some(last) = ranges.take_from(Slot(3)) {
                 plain.retain(|slot| *slot > last);
             }

@@ -302,7 +302,11 @@ impl Replica {
         let holders = self.configs.holders(key);
         let others = holders.iter().filter(|holder| *holder != self.me());
         others
-            .filter_map(|holder| self.peers[holder.index()].rtt.map(|rtt| (rtt, holder)))
+            // A configuration comes from peers: it may name who is no member.
+            .filter_map(|holder| {
+                let peer = self.peers.get(holder.index())?;
+                peer.rtt.map(|rtt| (rtt, holder))
+            })
             .min()
             .map(|(_, holder)| holder)
     }

@@ -44,6 +44,10 @@ impl Replica {
                 marks.mark(slot, &accepted.value);
             }
         }
+        let configured = recovered.accepted.iter().any(|entry| {
+            let executed = entry.slot.0 <= recovered.state.config.0;
+            executed && matches!(entry.value, Value::Config(_))
+        });
         let ttl_ms = settings.session_ttl.as_millis() as u64;
         let counters = Counters {
             checkpointed: (recovered.state.executed, recovered.state.config),
@@ -52,8 +56,15 @@ impl Replica {
         };
         let mut replica = Replica {
             incarnation: recovered.incarnation,
+            restart_wait_until: recovered.restart_wait.map_or(Time::ZERO, |wait| now + wait),
             rng: Pcg64Mcg::seed_from_u64(seed),
-            peers: vec![Peer::default(); n],
+            peers: vec![
+                Peer {
+                    heard: now,
+                    ..Peer::default()
+                };
+                n
+            ],
             role: Role::Follower,
             promised: recovered.promised,
             round_seen: recovered.promised.round,
@@ -74,6 +85,7 @@ impl Replica {
             demand: Demand::new(n, settings.demand_keys_max),
             timers: Timers::new(now),
             storage_writable: true,
+            configured,
             next_request: 0,
             counters,
             settings,

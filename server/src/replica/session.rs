@@ -67,10 +67,15 @@ impl Sessions {
         }
     }
 
+    /// Whether a session last active at log time `active_ms` outlives `until_ms`.
+    pub fn would_outlive(&self, active_ms: u64, until_ms: u64) -> bool {
+        active_ms + self.ttl_ms > until_ms
+    }
+
     /// Whether `client` has a session that outlives log time `until_ms`.
     pub fn outlives(&self, client: u64, until_ms: u64) -> bool {
         let session = self.by_client.get(&client);
-        session.is_some_and(|session| session.active_ms + self.ttl_ms > until_ms)
+        session.is_some_and(|session| self.would_outlive(session.active_ms, until_ms))
     }
 
     /// Whether `client` has a session.

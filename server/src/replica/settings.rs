@@ -61,7 +61,8 @@ pub struct Settings {
     pub n: usize,
     /// Who should lead when it can.
     pub preferred_leader: Option<ReplicaId>,
-    /// The strategy a leader puts in force when the newest configuration has another.
+    /// The strategy a leader puts in force when no configuration ever was. What
+    /// the log holds then counts, not what a node is told.
     pub strategy: StrategySpec,
     /// Likewise the lease durations.
     pub params: LeaseParams,

@@ -27,7 +27,6 @@ pub(super) struct Counters {
     pub(super) checkpointed: (Slot, ConfigId),
     pub(super) restart_wait_asked: Duration,
     pub(super) restart_wait_over: bool,
-    pub(super) configured: bool,
 }
 
 impl Counters {
@@ -122,9 +121,10 @@ impl Replica {
         cell.accepted.as_ref().map(|accepted| &accepted.value)
     }
 
-    /// Whether every vote demands everyone, for forgotten grants may be alive.
-    pub fn outwaits_everyone(&self, now: Time) -> bool {
-        self.grantor.in_restart_wait(now)
+    /// Until when, by its own clock, every vote demands everyone, for forgotten
+    /// grants may be alive; zero if that is over.
+    pub fn outwaits_until(&self) -> Time {
+        self.restart_wait_until
     }
 
     /// Whether promises of this incarnation of `grantor` are the ones believed here.

@@ -165,6 +165,9 @@ impl Replica {
             self.timers.stop(Timer::Heartbeat);
             return;
         }
+        if self.is_deaf(now) {
+            return self.step_down(now, out);
+        }
         self.heartbeat(out);
         self.continue_transfer(now, out);
         self.suspect_blockers(now, out);

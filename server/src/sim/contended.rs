@@ -34,6 +34,17 @@ pub struct Contention {
     pub patience_ns: u64,
 }
 
+/// Replicas that crash and start again, while requests are begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Crashes {
+    /// Pause between two crashes, at most, in ns.
+    pub every_ns: u64,
+    /// How long a replica stays down, at most, in ns.
+    pub down_ns: u64,
+    /// Share of crashes that take every replica down at once.
+    pub all: f64,
+}
+
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct Outcomes {
@@ -51,6 +62,8 @@ pub struct Outcomes {
     pub checks: [(&'static str, u64); 3],
     /// Requests that were never answered although everything had healed.
     pub stuck: u64,
+    /// Replicas that crashed and started again.
+    pub crashes: u64,
 }
 
 struct Client {
@@ -80,7 +93,13 @@ struct Run {
     answered: u64,
     paths: BTreeMap<&'static str, u64>,
     n: usize,
+    plan: Option<Crashes>,
+    crashed: u64,
 }
+
+/// Alarms of clients count from 0; these are told apart by their upper half.
+const CRASH: u64 = 1 << 62;
+const START: u64 = 1 << 61;
 
 /// The name of a key.
 pub fn key(number: u64) -> Key {
@@ -90,6 +109,16 @@ pub fn key(number: u64) -> Key {
 /// Runs a contended world to its end: requests for `run_ns`, then as long again
 /// without faults for what is still open.
 pub fn run(settings: WorldSettings, contention: Contention, seed: u64) -> Outcomes {
+    run_crashing(settings, contention, None, seed)
+}
+
+/// The same, with replicas that crash.
+pub fn run_crashing(
+    settings: WorldSettings,
+    contention: Contention,
+    plan: Option<Crashes>,
+    seed: u64,
+) -> Outcomes {
     let n = settings.replica.n;
     let mut world = World::new(settings, seed);
     let clients = (0..n * contention.clients)
@@ -115,7 +144,10 @@ pub fn run(settings: WorldSettings, contention: Contention, seed: u64) -> Outcom
         answered: 0,
         paths: BTreeMap::new(),
         n,
+        plan,
+        crashed: 0,
     };
+    run.plan_crash();
     run.drive();
     run.finish()
 }
@@ -128,12 +160,14 @@ impl Run {
             if !healed && self.world.now_ns() >= end_ns {
                 healed = true;
                 self.world.set_faults(Default::default());
+                (0..self.n).for_each(|node| self.start(node));
             }
             if healed && self.clients.iter().all(|client| client.busy.is_none()) {
                 return;
             }
             match self.world.advance() {
                 Some(Happened::Replied(reply)) => self.replied(reply),
+                Some(Happened::Alarm(token)) if token & (CRASH | START) != 0 => self.fault(token),
                 Some(Happened::Alarm(token)) => {
                     self.alarm((token >> 32) as usize, token & 0xffff_ffff)
                 }
@@ -141,6 +175,41 @@ impl Run {
                 None => return,
             }
         }
+    }
+
+    fn plan_crash(&mut self) {
+        if let Some(plan) = self.plan {
+            let at = self.world.now_ns() + self.rng.random_range(0..=plan.every_ns);
+            self.world.alarm(at, CRASH);
+        }
+    }
+
+    fn start(&mut self, node: usize) {
+        if self.world.replica(node).is_none() {
+            self.world.start(node);
+        }
+    }
+
+    /// A crash, of one replica or of all, or the start that follows it.
+    fn fault(&mut self, token: u64) {
+        let Some(plan) = self.plan else { return };
+        if token & START != 0 {
+            return self.start((token & 0xff) as usize);
+        }
+        if self.world.now_ns() >= self.contention.run_ns {
+            return;
+        }
+        let all = self.rng.random::<f64>() < plan.all;
+        let one = self.rng.random_range(0..self.n);
+        for node in (0..self.n).filter(|node| all || *node == one) {
+            if self.world.replica(node).is_some() {
+                self.crashed += 1;
+                self.world.crash(node);
+                let up = self.world.now_ns() + self.rng.random_range(0..=plan.down_ns);
+                self.world.alarm(up, START | node as u64);
+            }
+        }
+        self.plan_crash();
     }
 
     fn alarm(&mut self, index: usize, attempt: u64) {
@@ -355,6 +424,7 @@ impl Run {
             trace: self.world.trace_hash(),
             checks: self.world.oracles.checks(),
             stuck: open,
+            crashes: self.crashed,
         }
     }
 }

@@ -1,0 +1,501 @@
+//! A cluster that a test drives by hand: messages arrive at once unless they are
+//! held or lost, disks sync at once unless they are stalled, and time passes
+//! when the test says so. Every replica has a clock of its own.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::{Command, Outcome, Path};
+use leases::{Ballot, Key, LeaseMessage, Promise, ReplicaId, Slot, StrategySpec, Time};
+use server::replica::action::{Action, ClientHandle, Record};
+use server::replica::input::ReadFrom;
+use server::replica::message::{Accept, Envelope, LogId, Message, ReadAnswer};
+use server::replica::{Input, Replica, Settings};
+use server::sim::disk::Disk;
+
+/// A message on its way.
+pub type Packet = (Envelope, ReplicaId);
+type Rule = Box<dyn Fn(&Packet) -> bool>;
+
+struct Node {
+    replica: Option<Replica>,
+    disk: Disk,
+    stalled: bool,
+    offset_ns: u64,
+}
+
+/// See the module.
+pub struct Cluster {
+    settings: Settings,
+    now_ms: u64,
+    nodes: Vec<Node>,
+    flying: VecDeque<Packet>,
+    hold: Vec<Rule>,
+    lose: Vec<Rule>,
+    /// Messages that are held back.
+    pub held: Vec<Packet>,
+    /// Everything that was ever sent, in order.
+    pub sent: Vec<Packet>,
+    /// Everything that was ever written, by replica.
+    pub written: Vec<(usize, Record)>,
+    replies: Vec<(ClientHandle, Path, Outcome)>,
+    requests: u64,
+    /// Whether replica 0 may ask for leadership back.
+    pub transfers: bool,
+}
+
+/// A request of a client; its answer is asked for by this.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asked(u64);
+
+/// Settings for `n` replicas, of which 0 leads when it can at the first start.
+pub fn settings(n: usize, strategy: StrategySpec) -> Settings {
+    let mut settings = Settings::new(ReplicaId(0), n);
+    settings.strategy = strategy;
+    settings.preferred_leader = Some(ReplicaId(0));
+    settings.timing.reconfigure = Duration::from_millis(500);
+    settings
+}
+
+impl Cluster {
+    /// A cluster whose replica 0 leads, with the configuration in force and
+    /// every lease active.
+    pub fn new(n: usize, strategy: StrategySpec) -> Cluster {
+        Cluster::with(settings(n, strategy))
+    }
+
+    /// The same with these settings.
+    pub fn with(settings: Settings) -> Cluster {
+        let mut cluster = Cluster::asleep(settings);
+        // Nobody campaigns before replica 0, for nobody else's clock runs yet.
+        while cluster.node(0).leader().is_none() {
+            cluster.tick(0, 1);
+        }
+        cluster.pass(3000);
+        assert!(cluster.leads(0), "replica 0 leads from the start");
+        cluster
+    }
+
+    /// A cluster that has just started.
+    pub fn asleep(settings: Settings) -> Cluster {
+        let nodes = (0..settings.n).map(|index| Node {
+            replica: None,
+            disk: Disk::new(0, true),
+            stalled: false,
+            offset_ns: 1_000_000_000_000 * (index as u64 + 1),
+        });
+        let mut cluster = Cluster {
+            now_ms: 0,
+            nodes: nodes.collect(),
+            flying: VecDeque::new(),
+            hold: Vec::new(),
+            lose: Vec::new(),
+            held: Vec::new(),
+            sent: Vec::new(),
+            written: Vec::new(),
+            replies: Vec::new(),
+            requests: 0,
+            transfers: false,
+            settings,
+        };
+        (0..cluster.nodes.len()).for_each(|node| cluster.start(node));
+        cluster
+    }
+
+    fn n(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What replica `node`'s clock reads.
+    pub fn clock(&self, node: usize) -> Time {
+        Time(self.nodes[node].offset_ns + self.now_ms * 1_000_000)
+    }
+
+    /// A running replica.
+    pub fn node(&self, node: usize) -> &Replica {
+        self.nodes[node].replica.as_ref().expect("it runs")
+    }
+
+    /// Whether `node` runs and takes itself for the leader.
+    pub fn leads(&self, node: usize) -> bool {
+        let replica = self.nodes[node].replica.as_ref();
+        replica.is_some_and(|replica| replica.leader() == Some(ReplicaId(node as u8)))
+    }
+
+    /// Starts a replica from its disk.
+    pub fn start(&mut self, node: usize) {
+        let mut settings = self.settings.clone();
+        settings.me = ReplicaId(node as u8);
+        let now = self.clock(node);
+        let recovered = self.nodes[node].disk.recover();
+        let seed = self.now_ms * 64 + node as u64;
+        self.nodes[node].replica = Some(Replica::new(now, settings, recovered, seed));
+    }
+
+    /// Ends a replica; what was not synced is lost.
+    pub fn crash(&mut self, node: usize) {
+        self.nodes[node].replica = None;
+        self.nodes[node].disk.crash();
+        self.nodes[node].stalled = false;
+    }
+
+    /// From now on nothing becomes durable at `node`.
+    pub fn stall(&mut self, node: usize) {
+        self.nodes[node].stalled = true;
+    }
+
+    /// The disk of `node` works again, and makes durable what was waiting.
+    pub fn unstall(&mut self, node: usize) {
+        self.nodes[node].stalled = false;
+        self.sync(node);
+        self.settle();
+    }
+
+    /// Holds messages back, until [`release`](Self::release).
+    pub fn hold(&mut self, rule: impl Fn(&Packet) -> bool + 'static) {
+        self.hold.push(Box::new(rule));
+    }
+
+    /// Holds nothing back any more, and delivers what was held.
+    pub fn release(&mut self) {
+        self.hold.clear();
+        self.flying.extend(std::mem::take(&mut self.held));
+        self.settle();
+    }
+
+    /// Holds nothing back any more; what was held is lost.
+    pub fn forget_held(&mut self) {
+        self.hold.clear();
+        self.held.clear();
+    }
+
+    /// Loses messages, until [`heal`](Self::heal).
+    pub fn lose(&mut self, rule: impl Fn(&Packet) -> bool + 'static) {
+        self.lose.push(Box::new(rule));
+    }
+
+    /// Loses everything to and from `node`.
+    pub fn isolate(&mut self, node: usize) {
+        self.lose(move |(envelope, to)| envelope.from.index() == node || to.index() == node);
+    }
+
+    /// Loses nothing any more.
+    pub fn heal(&mut self) {
+        self.lose.clear();
+    }
+
+    /// Delivers a packet now, whatever the rules say.
+    pub fn deliver(&mut self, (envelope, to): Packet) {
+        self.input(to.index(), Input::Peer(envelope));
+        self.settle();
+    }
+
+    /// Hands a replica one input.
+    pub fn input(&mut self, node: usize, input: Input) {
+        self.inputs(node, vec![input]);
+    }
+
+    /// Hands a replica inputs that arrived together.
+    pub fn inputs(&mut self, node: usize, inputs: Vec<Input>) {
+        let now = self.clock(node);
+        let Some(replica) = self.nodes[node].replica.as_mut() else {
+            return;
+        };
+        let mut actions = Vec::new();
+        for input in inputs {
+            replica.step(now, input, &mut actions);
+        }
+        replica.flush(now, &mut actions);
+        actions
+            .into_iter()
+            .for_each(|action| self.perform(node, action));
+        self.sync(node);
+    }
+
+    fn perform(&mut self, node: usize, action: Action) {
+        match action {
+            Action::Send { to, envelope } => self.transmit((envelope, to)),
+            Action::Persist { sequence, records } => {
+                self.written
+                    .extend(records.iter().map(|record| (node, record.clone())));
+                self.nodes[node].disk.persist(sequence, records);
+            }
+            Action::Reply { to, path, outcome } => self.replies.push((to, path, outcome)),
+            Action::FencedReply {
+                to,
+                path,
+                outcome,
+                until,
+                again,
+            } => {
+                if self.clock(node) >= until {
+                    return self.input(node, Input::FenceMissed { from: to, again });
+                }
+                match to {
+                    ReadFrom::Client(to) => self.replies.push((to, path, outcome)),
+                    ReadFrom::Peer(peer, request) => {
+                        let outcome = Some((outcome, path));
+                        let answers = vec![ReadAnswer { request, outcome }];
+                        let message = Message::ReadAnswers(answers);
+                        let envelope = self.node(node).envelope(peer, message);
+                        self.transmit((envelope, peer));
+                    }
+                }
+            }
+            Action::ReadLog {
+                log,
+                to,
+                from,
+                last,
+            } => {
+                let entries = self.nodes[node].disk.read_log(log, from, last);
+                self.input(node, Input::LogRead { log, to, entries });
+            }
+            Action::Event(_) => {}
+        }
+    }
+
+    fn transmit(&mut self, packet: Packet) {
+        // Who leads is the test's choice.
+        if !self.transfers && matches!(packet.0.message, Message::TransferRequest) {
+            return;
+        }
+        self.sent.push(packet.clone());
+        if self.lose.iter().any(|rule| rule(&packet)) {
+            return;
+        }
+        if self.hold.iter().any(|rule| rule(&packet)) {
+            return self.held.push(packet);
+        }
+        self.flying.push_back(packet);
+    }
+
+    fn sync(&mut self, node: usize) {
+        while !self.nodes[node].stalled {
+            let (Some(sequence), _) = self.nodes[node].disk.synced() else {
+                return;
+            };
+            self.input(node, Input::Persisted(sequence));
+        }
+    }
+
+    fn settle(&mut self) {
+        while let Some((envelope, to)) = self.flying.pop_front() {
+            self.input(to.index(), Input::Peer(envelope));
+        }
+    }
+
+    fn tick(&mut self, node: usize, ms: u64) {
+        self.now_ms += ms;
+        let now = self.clock(node);
+        let due = |replica: &Replica| replica.next_deadline() <= now;
+        if self.nodes[node].replica.as_ref().is_some_and(due) {
+            self.input(node, Input::Tick);
+        }
+        self.settle();
+    }
+
+    /// Lets time pass for everybody.
+    pub fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now_ms += 1;
+            (0..self.n()).for_each(|node| self.tick(node, 0));
+        }
+    }
+
+    /// Lets time pass until `done`, at most `ms`.
+    pub fn pass_until(&mut self, ms: u64, what: &str, done: impl Fn(&Cluster) -> bool) {
+        for _ in 0..ms {
+            if done(self) {
+                return;
+            }
+            self.pass(1);
+        }
+        assert!(done(self), "after {ms} ms still not so: {what}");
+    }
+
+    /// Makes `node` campaign, as if the leader that it knows had handed over.
+    pub fn elect(&mut self, node: usize) {
+        let leader = self.node(node).leader().expect("somebody hands over");
+        let news = self
+            .sent
+            .iter()
+            .rev()
+            .filter(|(envelope, _)| envelope.from == leader);
+        let ballot = news.filter_map(heartbeat_of).next();
+        let ballot = ballot.expect("a leader sends heartbeats");
+        let envelope = Envelope {
+            from: leader,
+            from_incarnation: Default::default(),
+            to_incarnation: Default::default(),
+            message: Message::Transfer { ballot },
+        };
+        self.deliver((envelope, ReplicaId(node as u8)));
+    }
+
+    fn handle(&mut self) -> ClientHandle {
+        self.requests += 1;
+        ClientHandle {
+            connection: 1,
+            request: self.requests,
+        }
+    }
+
+    /// A client asks at `node`; what follows at once has followed.
+    pub fn ask(&mut self, node: usize, command: Command) -> Asked {
+        let from = self.handle();
+        self.input(node, Input::Client { from, command });
+        self.settle();
+        Asked(from.request)
+    }
+
+    /// Clients ask at `node`, all at the same moment.
+    pub fn ask_together(&mut self, node: usize, commands: Vec<Command>) -> Vec<Asked> {
+        let handles: Vec<ClientHandle> = commands.iter().map(|_| self.handle()).collect();
+        let inputs = handles.iter().zip(commands).map(|(from, command)| {
+            let from = *from;
+            Input::Client { from, command }
+        });
+        let inputs = inputs.collect();
+        self.inputs(node, inputs);
+        self.settle();
+        handles.iter().map(|from| Asked(from.request)).collect()
+    }
+
+    /// A client reads `key` at `node`.
+    pub fn read(&mut self, node: usize, key: &'static str) -> Asked {
+        self.ask(node, read(key))
+    }
+
+    /// The answer, if it came.
+    pub fn answer(&self, asked: Asked) -> Option<&(ClientHandle, Path, Outcome)> {
+        self.replies.iter().find(|(to, ..)| to.request == asked.0)
+    }
+
+    /// Whether a request was answered.
+    pub fn answered(&self, asked: Asked) -> bool {
+        self.answer(asked).is_some()
+    }
+
+    /// How a request was served.
+    pub fn path(&self, asked: Asked) -> Option<Path> {
+        self.answer(asked).map(|(_, path, _)| *path)
+    }
+
+    /// The value that a read was answered with; "" if the key was missing.
+    pub fn value(&self, asked: Asked) -> Option<String> {
+        let (.., outcome) = self.answer(asked)?;
+        match outcome.result.as_ref()? {
+            Answer::Value(value) => Some(String::from_utf8_lossy(&value.value).into_owned()),
+            Answer::Missing(_) => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    /// Whether a write was answered, and done.
+    pub fn done(&self, asked: Asked) -> bool {
+        let outcome = self
+            .answer(asked)
+            .and_then(|(.., outcome)| outcome.result.as_ref());
+        matches!(outcome, Some(Answer::Written(_)))
+    }
+
+    /// Checks that every running replica has executed the same.
+    pub fn assert_agreement(&self) {
+        let running: Vec<&Replica> = self
+            .nodes
+            .iter()
+            .filter_map(|n| n.replica.as_ref())
+            .collect();
+        for pair in running.windows(2) {
+            assert_eq!(pair[0].executed(), pair[1].executed(), "executed as far");
+            assert_eq!(pair[0].digest(), pair[1].digest(), "the same state");
+        }
+    }
+
+    /// The newest promise that `from` sent to `to`.
+    pub fn last_promise(&self, from: usize, to: usize) -> Option<Promise> {
+        self.sent
+            .iter()
+            .rev()
+            .find_map(|packet| match &packet.0.message {
+                Message::Lease(LeaseMessage::Promise(promise)) if between(packet, from, to) => {
+                    Some(*promise)
+                }
+                _ => None,
+            })
+    }
+
+    /// Accepts of commands that `from` has sent, oldest first.
+    pub fn accepts(&self, from: usize) -> Vec<Accept> {
+        let accepts = self
+            .sent
+            .iter()
+            .filter(|(envelope, _)| envelope.from.index() == from);
+        let accepts = accepts.filter_map(|packet| accept(packet).cloned());
+        accepts.collect()
+    }
+}
+
+/// A write of `value` under `key`, the first of its client.
+pub fn put(client: u64, sequence: u64, key: &'static str, value: &'static str) -> Command {
+    write(client, sequence, Op::put(key, value))
+}
+
+/// Any write, of a client that has had every answer before it.
+pub fn write(client: u64, sequence: u64, op: Op) -> Command {
+    Command {
+        client,
+        sequence,
+        acked_below: sequence,
+        op: Some(op),
+    }
+}
+
+/// A read.
+pub fn read(key: &'static str) -> Command {
+    Command {
+        op: Some(Op::get(Key::from(key))),
+        ..Command::default()
+    }
+}
+
+/// Whether a packet goes from one replica to another.
+pub fn between((envelope, to): &Packet, a: usize, b: usize) -> bool {
+    envelope.from.index() == a && to.index() == b
+}
+
+/// The Accept of commands in a packet.
+pub fn accept((envelope, _): &Packet) -> Option<&Accept> {
+    match &envelope.message {
+        Message::Accept(accept) if accept.log == LogId::Commands => Some(accept),
+        _ => None,
+    }
+}
+
+/// Whether a packet holds votes on commands, `slot` among them if one is named.
+pub fn votes_on((envelope, _): &Packet, slot: Option<Slot>) -> bool {
+    match &envelope.message {
+        Message::Accepted {
+            log: LogId::Commands,
+            votes,
+            ..
+        } => slot.is_none_or(|slot| votes.iter().any(|(at, _)| *at == slot)),
+        _ => false,
+    }
+}
+
+/// Whether a packet is about leases.
+pub fn about_leases((envelope, _): &Packet) -> bool {
+    matches!(envelope.message, Message::Lease(_))
+}
+
+/// The ballot of the leader whose heartbeat a packet is.
+pub fn heartbeat_of((envelope, _): &Packet) -> Option<Ballot> {
+    match &envelope.message {
+        Message::Heartbeat { ballot, .. } => Some(*ballot),
+        _ => None,
+    }
+}

@@ -1,0 +1,311 @@
+//! Phase 1, ballots and what is left of earlier ones.
+
+use leases::{ReplicaId, Slot, StrategySpec};
+use server::replica::action::Record;
+use server::replica::message::{LogId, Message};
+
+use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
+
+fn prepare(packet: &Packet) -> bool {
+    matches!(packet.0.message, Message::Prepare { .. })
+}
+
+fn fetch(packet: &Packet) -> bool {
+    matches!(packet.0.message, Message::Fetch { .. })
+}
+
+#[test]
+fn h13_what_phase_1_finds_goes_through_phase_2() {
+    let mut cluster = Cluster::new(5, StrategySpec::All);
+    // 1, 2 and 3 accept, which is a majority; holder 4 is not told.
+    cluster.hold(|packet| votes_on(packet, None));
+    cluster.lose(|packet| between(packet, 0, 4) && accept(packet).is_some());
+    let write = cluster.ask(1, put(1, 1, "k", "new"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.isolate(0);
+    cluster.forget_held();
+    // The new leader hears of three acceptances; none of them carries a tag.
+    cluster.hold(|packet| between(packet, 1, 4) && accept(packet).is_some());
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    let old = cluster.read(4, "k");
+    assert_eq!(
+        cluster.value(old).as_deref(),
+        Some(""),
+        "4 reads under its leases"
+    );
+    assert!(cluster.node(1).executed() < slot, "4 has not been told");
+    assert!(!cluster.answered(write));
+    cluster.release();
+    // 0 is cut off and may read as well, while its leases last.
+    cluster.pass_until(10_000, "the write commits", |cluster| cluster.done(write));
+    let new = cluster.read(4, "k");
+    assert_eq!(cluster.value(new).as_deref(), Some("new"));
+}
+
+#[test]
+fn h19_holes_are_filled() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let warm = cluster.ask(0, put(1, 1, "a", "0"));
+    assert!(cluster.done(warm));
+    // One slot reaches nobody, the next two everybody.
+    cluster.lose(|packet| accept(packet).is_some());
+    let lost = cluster.ask(0, put(1, 2, "a", "1"));
+    cluster.heal();
+    let kept = [
+        cluster.ask(0, put(2, 1, "b", "1")),
+        cluster.ask(0, put(3, 1, "c", "1")),
+    ];
+    assert!(
+        kept.iter().all(|asked| cluster.done(*asked)),
+        "answered over the hole"
+    );
+    cluster.isolate(0);
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    cluster.crash(0);
+    for key in ["b", "c"] {
+        let read = cluster.read(1, key);
+        // The holder that it knows is dead: it asks itself in the end.
+        cluster.pass(1000);
+        assert_eq!(
+            cluster.value(read).as_deref(),
+            Some("1"),
+            "acknowledged: {key}"
+        );
+    }
+    assert!(!cluster.answered(lost));
+    cluster.heal();
+    cluster.start(0);
+    cluster.pass(3000);
+    cluster.assert_agreement();
+}
+
+#[test]
+fn h27_a_candidate_behind_its_quorum_fetches_first() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    // 2 sleeps through writes that 0 and 1 commit and execute.
+    cluster.isolate(2);
+    for sequence in 1..6 {
+        let write = cluster.ask(0, put(1, sequence, "k", "new"));
+        assert!(cluster.done(write));
+    }
+    cluster.pass(300);
+    let committed = cluster.node(1).executed();
+    cluster.heal();
+    cluster.isolate(0);
+    cluster.hold(fetch);
+    cluster.elect(2);
+    assert!(
+        !cluster.leads(2),
+        "it does not lead without what is committed"
+    );
+    cluster.release();
+    assert!(cluster.leads(2));
+    let first = cluster.accepts(2).iter().map(|accept| accept.slot).min();
+    assert!(
+        first > Some(committed),
+        "nothing is proposed where all is decided"
+    );
+    let read = cluster.read(2, "k");
+    cluster.pass(1000);
+    assert_eq!(cluster.value(read).as_deref(), Some("new"));
+}
+
+#[test]
+fn h27_a_replier_behind_the_candidate_catches_up() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.isolate(2);
+    for sequence in 1..6 {
+        let write = cluster.ask(0, put(1, sequence, "k", "new"));
+        assert!(cluster.done(write));
+    }
+    cluster.heal();
+    cluster.isolate(0);
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    cluster.pass(1000);
+    assert_eq!(cluster.node(2).executed(), cluster.node(1).executed());
+    assert_eq!(cluster.node(2).digest(), cluster.node(1).digest());
+}
+
+#[test]
+fn h28_a_commit_point_commits_only_what_was_accepted_at_its_ballot() {
+    let mut cluster = Cluster::new(5, StrategySpec::Leader);
+    // An entry reaches 2 alone.
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 2);
+    cluster.ask(0, put(1, 1, "k", "stale"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.heal();
+    cluster.isolate(0);
+    // 1 leads without 2, and puts its opening no-op into that very slot. 2 hears
+    // of the commits, but not of the values.
+    cluster.lose(|packet| between(packet, 1, 2) && prepare(packet));
+    cluster.hold(|packet| between(packet, 1, 2) && accept(packet).is_some());
+    cluster.hold(fetch);
+    cluster.elect(1);
+    cluster.pass(300);
+    assert!(cluster.node(1).executed() >= slot);
+    assert!(
+        cluster.node(2).executed() < slot,
+        "2 does not know what was committed"
+    );
+    cluster.forget_held();
+    cluster.pass(1000);
+    assert_eq!(cluster.node(2).executed(), cluster.node(1).executed());
+    assert_eq!(cluster.node(2).digest(), cluster.node(1).digest());
+}
+
+#[test]
+fn h29_a_ballots_start_is_its_leaders_word_not_a_no_op() {
+    let mut cluster = Cluster::new(5, StrategySpec::Leader);
+    // The opening no-op of 1 reaches 2 alone, and is not committed.
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 2);
+    cluster.elect(1);
+    let opening = cluster.accepts(1).last().expect("proposed").slot;
+    cluster.heal();
+    cluster.elect(2);
+    let again = cluster.accepts(2);
+    let start = again.iter().map(|accept| accept.slot).max();
+    assert!(
+        again.iter().any(|accept| accept.slot == opening),
+        "re-proposed"
+    );
+    assert!(start > Some(opening));
+    for accept in again {
+        assert_eq!(Some(accept.news.log_start), start, "at {:?}", accept.slot);
+    }
+}
+
+#[test]
+fn a_dead_entry_stays_dead_whoever_reports_it() {
+    let mut cluster = Cluster::new(5, StrategySpec::Leader);
+    // Two slots reach 4 alone, which then sleeps.
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 4);
+    cluster.ask(0, put(1, 1, "k", "dead"));
+    let above = cluster.ask(0, put(1, 2, "k", "dead too"));
+    cluster.heal();
+    cluster.lose(|packet| packet.1.index() == 4 || packet.0.from.index() == 4);
+    // 1 leads without it: its ballot begins below the second of them.
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    let lives = cluster.ask(1, put(2, 1, "k", "alive"));
+    assert!(cluster.done(lives));
+    cluster.heal();
+    cluster.isolate(1);
+    cluster.elect(2);
+    assert!(cluster.leads(2));
+    cluster.heal();
+    cluster.pass(3000);
+    let read = cluster.read(3, "k");
+    cluster.pass(1000);
+    assert_eq!(cluster.value(read).as_deref(), Some("alive"));
+    assert!(!cluster.done(above) || cluster.value(read).as_deref() == Some("alive"));
+    cluster.assert_agreement();
+}
+
+#[test]
+fn where_old_ballots_began_is_forgotten_in_the_end() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    for round in 0..6 {
+        cluster.elect(1 + round % 2);
+        cluster.pass(700);
+    }
+    // Another election shows what each still reports.
+    cluster.elect(1);
+    let reports = cluster
+        .sent
+        .iter()
+        .rev()
+        .find_map(|(envelope, to)| match &envelope.message {
+            Message::Prepared { log_starts, .. } if *to == ReplicaId(1) => Some(log_starts.clone()),
+            _ => None,
+        });
+    let reports = reports.expect("somebody answered");
+    for log in LogId::ALL {
+        assert_eq!(
+            reports.iter().filter(|(of, ..)| *of == log).count(),
+            1,
+            "{log:?}"
+        );
+    }
+    let forgets = |(_, record): &&(usize, Record)| matches!(record, Record::ForgetLogStarts { .. });
+    assert!(
+        cluster.written.iter().filter(forgets).count() > 6,
+        "and on disk"
+    );
+}
+
+#[test]
+fn a_leader_that_hears_nobody_makes_room() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    // The leader is heard, so nobody else campaigns; but it hears no vote.
+    cluster.lose(|packet| packet.1.index() == 0);
+    cluster.pass(12_000);
+    assert!(!cluster.leads(0));
+    assert!(cluster.leads(1) || cluster.leads(2));
+    // Nor does it stop the new leader with campaigns that cannot succeed.
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    cluster.pass_until(15_000, "a write commits", |cluster| cluster.done(write));
+    let prepares = cluster.sent.len();
+    cluster.pass(10_000);
+    let campaigns = cluster.sent[prepares..]
+        .iter()
+        .filter(|packet| prepare(packet))
+        .count();
+    assert_eq!(campaigns, 0);
+}
+
+#[test]
+fn a_transfer_that_fails_does_not_stop_writes_for_ever() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    // The preferred replica asks for leadership, but cannot take it.
+    cluster.transfers = true;
+    cluster.lose(|packet| matches!(packet.0.message, Message::Transfer { .. }));
+    cluster.pass(6000);
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    cluster.pass(1000);
+    assert!(cluster.done(write), "the leader leads on");
+    cluster.heal();
+    cluster.pass_until(30_000, "leadership moves in the end", |cluster| {
+        cluster.leads(0)
+    });
+}
+
+#[test]
+fn an_entry_far_ahead_is_nobodys_honest_report() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.lose(|packet| between(packet, 2, 1) || between(packet, 0, 1));
+    cluster.elect(1);
+    let asked = cluster
+        .sent
+        .iter()
+        .rev()
+        .find_map(|(envelope, _)| match envelope.message {
+            Message::Prepare { ballot, commits } => Some((ballot, commits)),
+            _ => None,
+        });
+    let (ballot, commits) = asked.expect("it campaigns");
+    let entry = server::replica::message::Reported {
+        log: LogId::Commands,
+        slot: Slot(1 << 50),
+        ballot: leases::Ballot {
+            round: 1,
+            replica: ReplicaId(0),
+        },
+        value: server::replica::message::Value::Noop,
+    };
+    let message = Message::Prepared {
+        ballot,
+        part: 0,
+        parts: 1,
+        commits,
+        entries: vec![entry],
+        log_starts: Vec::new(),
+    };
+    let envelope = cluster.node(2).envelope(ReplicaId(1), message);
+    cluster.deliver((envelope, ReplicaId(1)));
+    assert!(cluster.leads(1), "it leads, and proposes no billion no-ops");
+}

@@ -1,0 +1,10 @@
+//! Directed tests of the hazards that live in the replica (protocol §6): each is
+//! the schedule that broke an earlier wording of its rule, and fails without it.
+//! Numbers in names and comments are those of §6.
+
+mod cluster;
+mod elections;
+mod leases;
+mod reads;
+mod restarts;
+mod writes;

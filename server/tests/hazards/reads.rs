@@ -1,0 +1,154 @@
+//! Reads: held, forwarded, confirmed.
+
+use client::wire::Path;
+use client::wire::command::Op;
+use leases::{Key, Slot, StrategySpec};
+use server::replica::message::{LogId, Message};
+
+use super::cluster::{Cluster, Packet, accept, between, put, read, votes_on, write};
+
+fn votes_to(leader: usize) -> impl Fn(&Packet) -> bool {
+    move |packet| votes_on(packet, None) && packet.1.index() == leader
+}
+
+#[test]
+fn h10_a_leader_waits_for_its_own_writes_in_flight() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    // The origin learns of the commit, and answers its client; the leader does not.
+    cluster.hold(votes_to(0));
+    let write = cluster.ask(1, put(1, 1, "k", "new"));
+    assert!(cluster.done(write));
+    let read = cluster.read(0, "k");
+    assert!(!cluster.answered(read), "the old value was overwritten");
+    cluster.release();
+    assert_eq!(cluster.value(read).as_deref(), Some("new"));
+}
+
+#[test]
+fn h18_a_read_does_not_wait_for_a_value_that_was_replaced() {
+    let mut cluster = Cluster::new(5, StrategySpec::All);
+    // The write reaches holder 4 alone, and dies with its leader.
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 4);
+    cluster.ask(0, put(1, 1, "k", "lost"));
+    let read = cluster.read(4, "k");
+    assert!(!cluster.answered(read), "it waits for the write");
+    cluster.heal();
+    cluster.isolate(0);
+    // 4 knows the lost write, and is not asked.
+    let prepare = |packet: &Packet| matches!(packet.0.message, Message::Prepare { .. });
+    cluster.lose(move |packet| between(packet, 1, 4) && prepare(packet));
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    // Without a permit it would look elsewhere anyway: it has one.
+    assert_eq!(cluster.path(read), Some(Path::Local));
+    assert_eq!(cluster.value(read).as_deref(), Some(""));
+}
+
+#[test]
+fn h26_the_index_is_what_was_proposed_not_what_the_leader_knows_committed() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    cluster.hold(votes_to(0));
+    let write = cluster.ask(1, put(1, 1, "k", "new"));
+    assert!(cluster.done(write), "the origin knows");
+    let read = cluster.read(2, "k");
+    assert!(!cluster.answered(read), "the leader does not know yet");
+    cluster.release();
+    cluster.pass(1);
+    assert_eq!(cluster.value(read).as_deref(), Some("new"));
+    assert_eq!(cluster.path(read), Some(Path::ReadIndex));
+}
+
+#[test]
+fn h26_an_old_answer_confirms_nothing() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    // Answers to the leader's heartbeats are on their way when it is cut off.
+    let ack = |packet: &Packet| matches!(packet.0.message, Message::HeartbeatAck { .. });
+    cluster.hold(move |packet| ack(packet) && packet.1.index() == 0);
+    cluster.pass(500);
+    let old = cluster.held.clone();
+    assert!(!old.is_empty());
+    cluster.forget_held();
+    cluster.isolate(0);
+    cluster.elect(1);
+    let write = cluster.ask(1, put(1, 1, "k", "new"));
+    assert!(cluster.done(write));
+    // The old leader does not know, and may not answer on the strength of those.
+    let read = cluster.read(0, "k");
+    old.into_iter().for_each(|packet| cluster.deliver(packet));
+    assert!(!cluster.answered(read));
+    cluster.heal();
+    cluster.pass(3000);
+    assert_eq!(cluster.value(read).as_deref(), Some("new"));
+}
+
+#[test]
+fn h37_a_forwarded_answer_of_an_earlier_life_is_no_answer() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.ask(0, put(1, 1, "k", "old"));
+    let answers = |packet: &Packet| matches!(packet.0.message, Message::ReadAnswers(_));
+    cluster.hold(move |packet| answers(packet) && packet.1.index() == 2);
+    cluster.read(2, "k");
+    let mut old = std::mem::take(&mut cluster.held);
+    assert_eq!(old.len(), 1);
+    cluster.forget_held();
+    cluster.crash(2);
+    cluster.start(2);
+    cluster.pass(1000);
+    cluster.ask(0, put(1, 2, "k", "new"));
+    // The first read of the new life, and the answer to the first of the old.
+    cluster.hold(move |packet| answers(packet) && packet.1.index() == 2);
+    let read = cluster.read(2, "k");
+    let mut packet = old.remove(0);
+    cluster.deliver(packet.clone());
+    assert!(!cluster.answered(read), "that answers another life's read");
+    // Even if it named the present life: the name of the attempt is another.
+    packet.0.to_incarnation = cluster.node(2).incarnation();
+    cluster.deliver(packet);
+    assert!(!cluster.answered(read));
+    cluster.release();
+    assert_eq!(cluster.value(read).as_deref(), Some("new"));
+}
+
+#[test]
+fn h43_several_keys_are_read_under_leases_or_in_the_log() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    cluster.ask(0, put(1, 1, "a", "1"));
+    let many = Op::multi_get(vec![Key::from("a"), Key::from("b")]);
+    let many = cluster.ask(2, write(0, 0, many));
+    assert_eq!(cluster.path(many), Some(Path::Log), "never by read-index");
+    let scan = cluster.ask(2, write(0, 0, Op::scan("a", "", 10)));
+    assert_eq!(cluster.path(scan), Some(Path::Log));
+    // With leases: local, unless a key that it could return is marked.
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let scan = cluster.ask(2, write(0, 0, Op::scan("a", "c", 10)));
+    assert_eq!(cluster.path(scan), Some(Path::Local));
+    cluster.hold(|packet| votes_on(packet, None));
+    cluster.ask(0, put(1, 1, "b", "1"));
+    let scan = cluster.ask(2, write(0, 0, Op::scan("a", "c", 10)));
+    assert!(
+        !cluster.answered(scan),
+        "a write to an absent key is in flight"
+    );
+    cluster.release();
+    assert_eq!(cluster.path(scan), Some(Path::Log));
+}
+
+#[test]
+fn a_committed_slot_is_read_before_those_before_it() {
+    // §3.3: a slot blocked on one key does not delay readers of another.
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let warm = cluster.ask(0, put(1, 1, "a", "0"));
+    assert!(cluster.done(warm));
+    cluster.pass(300);
+    let stuck = Slot(cluster.node(0).executed().0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    cluster.ask(0, put(2, 1, "a", "1"));
+    let other = cluster.ask(0, put(1, 2, "b", "2"));
+    assert!(cluster.done(other));
+    assert!(cluster.node(1).executed_of(LogId::Commands) < stuck);
+    let read_b = cluster.ask(1, read("b"));
+    assert_eq!(cluster.path(read_b), Some(Path::Held));
+    assert_eq!(cluster.value(read_b).as_deref(), Some("2"));
+    let read_a = cluster.ask(1, read("a"));
+    assert!(!cluster.answered(read_a));
+}

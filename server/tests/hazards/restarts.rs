@@ -1,0 +1,200 @@
+//! Crashes and restarts.
+
+use client::wire::Path;
+use leases::{Incarnation, ReplicaId, ReplicaSet, StrategySpec};
+use server::replica::message::{LogId, Message};
+
+use super::cluster::{Cluster, accept, between, put, votes_on};
+
+/// Tags of the votes on commands that `node` has sent since `since`.
+fn tags(cluster: &Cluster, node: usize, since: usize) -> Vec<ReplicaSet> {
+    let sent = cluster.sent[since..]
+        .iter()
+        .filter(|(envelope, _)| envelope.from.index() == node);
+    sent.flat_map(|(envelope, _)| match &envelope.message {
+        Message::Accepted {
+            log: LogId::Commands,
+            votes,
+            ..
+        } => votes.iter().map(|(_, tag)| *tag).collect(),
+        Message::Accept(accept)
+            if accept.log == LogId::Commands && !accept.value.commands().is_empty() =>
+        {
+            vec![accept.tag]
+        }
+        _ => Vec::new(),
+    })
+    .collect()
+}
+
+#[test]
+fn h15_a_restarted_grantor_demands_everyone_until_its_wait_is_over() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.crash(1);
+    cluster.start(1);
+    cluster.pass(300);
+    let since = cluster.sent.len();
+    cluster.ask(0, put(1, 1, "k", "v"));
+    let votes = tags(&cluster, 1, since);
+    assert!(!votes.is_empty());
+    let everyone = ReplicaSet::all(3);
+    assert!(votes.iter().all(|tag| *tag == everyone), "{votes:?}");
+    // (t_guard + t_lease + 2 rho t0_cap)(1 + rho)/(1 - rho), from its start.
+    cluster.pass(4100);
+    let since = cluster.sent.len();
+    cluster.ask(0, put(1, 2, "k", "v"));
+    let votes = tags(&cluster, 1, since);
+    assert!(!votes.is_empty() && !votes.contains(&everyone), "{votes:?}");
+}
+
+#[test]
+fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
+    // Leases that outlast an election.
+    let mut settings = super::cluster::settings(3, StrategySpec::All);
+    settings.params.t_lease = std::time::Duration::from_secs(8);
+    let mut cluster = Cluster::with(settings);
+    cluster.isolate(2);
+    for node in [0, 1] {
+        cluster.crash(node);
+        cluster.start(node);
+    }
+    // Both have forgotten what they promised; 2 still reads under it.
+    cluster.pass_until(6000, "somebody leads", |cluster| {
+        cluster.leads(0) || cluster.leads(1)
+    });
+    cluster.pass(300);
+    let write = cluster.ask(0, put(1, 1, "k", "new"));
+    let mut read_old = false;
+    for _ in 0..60 {
+        cluster.pass(100);
+        let read = cluster.read(2, "k");
+        let local = cluster.path(read) == Some(Path::Local);
+        assert!(!(local && cluster.done(write)), "2 reads the old value");
+        read_old |= local;
+    }
+    assert!(read_old, "2 read under what they forgot");
+    cluster.pass_until(10_000, "the write goes on", |cluster| cluster.done(write));
+}
+
+#[test]
+fn h16_a_restarted_holder_honours_no_old_promise() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    // A promise is on its way when its holder restarts.
+    let promise = |packet: &super::cluster::Packet| super::cluster::about_leases(packet);
+    cluster.hold(move |packet| packet.1.index() == 2 && promise(packet));
+    cluster.pass(600);
+    cluster.crash(2);
+    cluster.start(2);
+    let old = std::mem::take(&mut cluster.held);
+    assert!(!old.is_empty());
+    old.into_iter().for_each(|packet| cluster.deliver(packet));
+    let believed = |g: u8| cluster.node(2).promised_by(ReplicaId(g)).count();
+    assert_eq!((believed(0), believed(1)), (0, 0));
+}
+
+#[test]
+fn h30_a_restart_promises_above_everything_it_has_accepted() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.hold(|packet| votes_on(packet, None));
+    cluster.ask(0, put(1, 1, "k", "v"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.crash(1);
+    cluster.forget_held();
+    // Nothing is told to 1 that would make it learn of the slot again.
+    cluster.lose(|packet| between(packet, 0, 1) && !super::cluster::about_leases(packet));
+    cluster.start(1);
+    cluster.pass(800);
+    let promise = cluster.last_promise(1, 2).expect("promised anew");
+    assert!(promise.highest_accepted >= slot, "{promise:?}");
+}
+
+#[test]
+fn a_restart_recovers_everything_that_others_may_rely_on() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    for sequence in 1..20 {
+        let write = cluster.ask(2, put(1, sequence, "k", "v"));
+        assert!(cluster.done(write));
+    }
+    cluster.pass(1200);
+    let (executed, digest) = (cluster.node(1).executed(), cluster.node(1).digest());
+    let (config, incarnation) = (
+        cluster.node(1).configuration(),
+        cluster.node(1).incarnation(),
+    );
+    let ballot = cluster.node(1).status(cluster.clock(1)).ballot_round;
+    cluster.isolate(1);
+    cluster.crash(1);
+    cluster.start(1);
+    assert_eq!(cluster.node(1).executed(), executed);
+    assert_eq!(cluster.node(1).digest(), digest);
+    assert_eq!(cluster.node(1).configuration(), config);
+    assert_eq!(
+        cluster.node(1).incarnation(),
+        Incarnation(incarnation.0 + 1)
+    );
+    assert_eq!(
+        cluster.node(1).status(cluster.clock(1)).ballot_round,
+        ballot
+    );
+}
+
+#[test]
+fn an_acknowledged_write_survives_the_crash_of_all() {
+    let mut cluster = Cluster::new(5, StrategySpec::Leader);
+    let mut acknowledged = Vec::new();
+    for client in 1..30 {
+        let write = cluster.ask((client % 5) as usize, put(client, 1, "k", "v"));
+        acknowledged.extend(cluster.done(write).then_some(client));
+    }
+    assert!(acknowledged.len() > 20);
+    // At once, and before any checkpoint of those writes.
+    (0..5).for_each(|node| cluster.crash(node));
+    (0..5).for_each(|node| cluster.start(node));
+    cluster.pass(8000);
+    let read = cluster.read(3, "k");
+    cluster.pass(1000);
+    assert_eq!(cluster.value(read).as_deref(), Some("v"));
+    // Every one of them is known as done: a retry is not executed again.
+    let before = cluster.node(0).digest();
+    for client in acknowledged {
+        let retry = cluster.ask(0, put(client, 1, "k", "again"));
+        cluster.pass(300);
+        assert!(cluster.done(retry));
+    }
+    assert_eq!(cluster.node(0).digest(), before);
+    cluster.assert_agreement();
+}
+
+#[test]
+fn nobody_takes_leadership_by_preference_during_its_restart_wait() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.elect(1);
+    cluster.transfers = true;
+    cluster.crash(0);
+    cluster.start(0);
+    cluster.pass(3500);
+    assert!(cluster.leads(1), "0 has forgotten whom it promised");
+    cluster.pass(6000);
+    assert!(cluster.leads(0));
+}
+
+#[test]
+fn what_was_not_durable_was_not_said() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.stall(1);
+    cluster.stall(2);
+    let since = cluster.sent.len();
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    cluster.pass(100);
+    assert!(tags(&cluster, 1, since).is_empty() && !cluster.answered(write));
+    // Both forget it; so nobody may have counted on them.
+    cluster.crash(1);
+    cluster.crash(2);
+    cluster.lose(|packet| accept(packet).is_some());
+    cluster.start(1);
+    cluster.start(2);
+    cluster.pass(100);
+    assert!(!cluster.answered(write));
+    cluster.heal();
+    cluster.pass_until(8000, "it is proposed again", |cluster| cluster.done(write));
+}

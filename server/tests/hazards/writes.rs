@@ -1,0 +1,251 @@
+//! Commits, answers and sessions.
+
+use client::wire::KeyValue;
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use leases::{Key, Slot, StrategySpec};
+use server::replica::message::Message;
+
+use super::cluster::{Cluster, accept, between, put, read, votes_on, write};
+
+fn entry(key: &'static str, value: &'static str) -> KeyValue {
+    KeyValue {
+        key: Key::from(key),
+        value: value.as_bytes().into(),
+    }
+}
+
+#[test]
+fn h09_the_leaders_own_grants_are_in_its_vote() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    // Only the leader's promises keep holder 2 going: those of 1 lapse.
+    cluster.lose(|packet| between(packet, 1, 2) && super::cluster::about_leases(packet));
+    cluster.pass(6000);
+    // 2 is not told of the write.
+    cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
+    let write = cluster.ask(0, put(1, 1, "k", "new"));
+    // 0 and 1 are a majority, and 1 demands nobody. But 2 may read the old value.
+    let old = cluster.read(2, "k");
+    assert_eq!(cluster.value(old).as_deref(), Some(""));
+    assert!(!cluster.answered(write), "2 still reads the old value");
+    cluster.release();
+    assert!(cluster.done(write));
+    let new = cluster.read(2, "k");
+    assert_eq!(cluster.value(new).as_deref(), Some("new"));
+}
+
+#[test]
+fn h11_no_reader_sees_a_value_that_a_later_one_does_not() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
+    let write = cluster.ask(1, put(1, 1, "k", "new"));
+    // A majority has accepted, this holder among it; that is not enough.
+    let early = cluster.read(1, "k");
+    assert!(!cluster.answered(early), "it waits for the write");
+    let late = cluster.read(2, "k");
+    assert_eq!(cluster.value(late).as_deref(), Some(""));
+    assert!(!cluster.answered(write));
+    cluster.release();
+    assert_eq!(cluster.value(early).as_deref(), Some("new"));
+    assert!(cluster.done(write));
+}
+
+#[test]
+fn h20_an_origin_without_the_value_answers_nothing() {
+    let mut cluster = Cluster::new(5, StrategySpec::Leader);
+    // Votes reach the origin before the value does.
+    cluster.hold(|packet| between(packet, 0, 1) && accept(packet).is_some());
+    let write = cluster.ask(1, put(1, 1, "k", "new"));
+    let heard =
+        |packet: &&_| votes_on(packet, None) && (between(packet, 2, 1) || between(packet, 3, 1));
+    assert!(cluster.sent.iter().filter(heard).count() >= 2, "votes came");
+    assert!(!cluster.answered(write));
+    assert_eq!(
+        cluster
+            .node(1)
+            .entry(server::replica::message::LogId::Commands, slot_of(&cluster)),
+        None
+    );
+    cluster.release();
+    assert!(cluster.done(write));
+}
+
+/// The slot of the newest Accept of commands that replica 0 sent.
+fn slot_of(cluster: &Cluster) -> Slot {
+    cluster.accepts(0).last().expect("it proposed").slot
+}
+
+#[test]
+fn h21_a_retry_elsewhere_is_not_executed_again() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let first = cluster.ask(1, put(1, 1, "k", "mine"));
+    assert!(cluster.done(first));
+    let other = cluster.ask(1, put(2, 1, "k", "theirs"));
+    assert!(cluster.done(other));
+    // The client had no answer, and asks again at another replica.
+    let retry = cluster.ask(2, put(1, 1, "k", "mine"));
+    cluster.pass(1000);
+    let version = |asked| match &cluster.answer(asked).expect("answered").2.result {
+        Some(Answer::Written(version)) => (version.slot, version.index),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(version(retry), version(first), "its first result");
+    let read = cluster.read(0, "k");
+    assert_eq!(cluster.value(read).as_deref(), Some("theirs"));
+}
+
+#[test]
+fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let forward = |packet: &_| -> bool {
+        let (envelope, _): &super::cluster::Packet = packet;
+        matches!(envelope.message, Message::Forward { .. })
+    };
+    cluster.hold(move |packet| between(packet, 1, 0) && forward(packet));
+    cluster.ask(1, put(1, 1, "k", "first"));
+    let retry = cluster.ask(2, put(1, 1, "k", "first"));
+    assert!(cluster.done(retry));
+    // The client has had its answer and goes on.
+    let next = cluster.ask(2, put(1, 2, "k", "second"));
+    assert!(cluster.done(next));
+    cluster.release();
+    cluster.pass(2000);
+    let read = cluster.read(0, "k");
+    assert_eq!(cluster.value(read).as_deref(), Some("second"));
+}
+
+#[test]
+fn h31_what_execution_may_refuse_is_not_answered_at_commit() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let opened = cluster.ask(0, put(1, 1, "a", "1"));
+    assert!(cluster.done(opened));
+    // Sequence 5 says that everything below has been acknowledged, and is stuck.
+    let stuck = Slot(slot_of(&cluster).0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    let high = cluster.ask(0, put(1, 5, "a", "5"));
+    assert!(!cluster.answered(high));
+    // Sequence 3 commits in the next slot, and will be refused in slot order.
+    let low = cluster.ask(0, put(1, 3, "b", "3"));
+    assert!(!cluster.answered(low), "it will not be executed");
+    cluster.release();
+    assert!(cluster.done(high));
+    assert!(cluster.answered(low) && !cluster.done(low));
+    let read = cluster.read(0, "b");
+    assert_eq!(cluster.value(read).as_deref(), Some(""));
+}
+
+#[test]
+fn h34_a_single_key_write_does_not_overtake_a_multi_key_one() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let warm = cluster.ask(0, put(2, 1, "a", "0"));
+    assert!(cluster.done(warm));
+    let stuck = Slot(slot_of(&cluster).0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    let multi = Op::multi_put(vec![entry("a", "1"), entry("b", "1")]);
+    let multi = cluster.ask(0, write(1, 1, multi));
+    let single = cluster.ask(0, put(2, 2, "a", "2"));
+    // Answered now, a read of b between the two would show neither order.
+    assert!(!cluster.answered(single), "the multi-key write is open");
+    cluster.release();
+    assert!(cluster.done(multi) && cluster.done(single));
+    let read = cluster.read(0, "a");
+    assert_eq!(cluster.value(read).as_deref(), Some("2"));
+}
+
+#[test]
+fn h34_without_a_multi_key_write_a_blocked_slot_stops_nobody() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let warm = cluster.ask(0, put(2, 1, "a", "0"));
+    assert!(cluster.done(warm));
+    let stuck = Slot(slot_of(&cluster).0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    let blocked = cluster.ask(0, put(1, 1, "a", "1"));
+    let single = cluster.ask(0, put(2, 2, "b", "2"));
+    assert!(!cluster.answered(blocked));
+    assert!(cluster.done(single), "no slot that matters to it is open");
+}
+
+#[test]
+fn h38_the_last_multi_key_write_of_an_earlier_leader_counts_too() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    // The multi-key write is accepted by all, but no vote arrives anywhere.
+    cluster.hold(|packet| votes_on(packet, None));
+    let multi = Op::multi_put(vec![entry("a", "1"), entry("b", "1")]);
+    cluster.ask(0, write(1, 1, multi));
+    let slot = slot_of(&cluster);
+    cluster.isolate(0);
+    cluster.forget_held();
+    cluster.hold(move |packet| votes_on(packet, Some(slot)));
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    let single = cluster.ask(1, put(2, 1, "a", "2"));
+    // The new leader's ballot has no multi-key command of its own.
+    assert!(
+        cluster
+            .accepts(1)
+            .iter()
+            .any(|accept| accept.slot > slot.next())
+    );
+    assert!(!cluster.answered(single), "the earlier leader's is open");
+    cluster.release();
+    cluster.pass_until(10_000, "0's leases end", |cluster| cluster.done(single));
+    let read = cluster.read(1, "b");
+    assert_eq!(cluster.value(read).as_deref(), Some("1"));
+}
+
+#[test]
+fn h42_two_writes_of_one_batch_have_two_versions() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let both = cluster.ask_together(0, vec![put(1, 1, "k", "one"), put(2, 1, "k", "two")]);
+    let version = |asked| match cluster.answer(asked).expect("answered").2.result {
+        Some(Answer::Written(version)) => version,
+        ref other => panic!("{other:?}"),
+    };
+    let (first, second) = (version(both[0]), version(both[1]));
+    assert_eq!(first.slot, second.slot, "one batch");
+    assert_ne!(first.index, second.index);
+    // Whoever has seen the first may not swap over the second.
+    let swap = cluster.ask(0, write(3, 1, Op::cas("k", "three", Some(first))));
+    assert!(cluster.answered(swap) && !cluster.done(swap));
+    let found = cluster.ask(0, read("k"));
+    assert_eq!(cluster.value(found).as_deref(), Some("two"));
+}
+
+#[test]
+fn a_class_that_is_blocked_leaves_room_for_the_others() {
+    use leases::{KeyRange, ReplicaId, ReplicaSet};
+    let range = |from: &'static str, ids: &[u8]| KeyRange {
+        from: Key::from(from),
+        holders: ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>(),
+    };
+    let ranges = vec![range("a", &[0, 2]), range("m", &[0, 1])];
+    let mut settings = super::cluster::settings(3, StrategySpec::Fixed { ranges });
+    settings.in_flight_max = 8;
+    let mut cluster = Cluster::with(settings);
+    // Holder 2 has died: writes of its keys wait for its leases to end.
+    cluster.crash(2);
+    let blocked: Vec<_> = (1..40)
+        .map(|client| cluster.ask(0, put(client, 1, "a", "1")))
+        .collect();
+    assert!(!blocked.iter().any(|asked| cluster.answered(*asked)));
+    let other = cluster.ask(0, put(100, 1, "m", "1"));
+    assert!(cluster.done(other), "no holder of this key is dead");
+    cluster.pass_until(15_000, "the leases of the dead end", |cluster| {
+        blocked.iter().all(|asked| cluster.done(*asked))
+    });
+}
+
+#[test]
+fn a_vote_that_said_less_and_was_lost_is_asked_for_again() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.crash(2);
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    assert!(!cluster.answered(write), "2 may still read the old value");
+    // 1 says once, when its grant to 2 lapses, that it demands nobody else now;
+    // that is lost.
+    cluster.lose(|packet| votes_on(packet, None));
+    cluster.pass(9000);
+    assert!(!cluster.answered(write));
+    cluster.heal();
+    cluster.pass_until(2000, "the write commits", |cluster| cluster.done(write));
+}
