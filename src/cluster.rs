@@ -35,11 +35,12 @@ pub struct WhereArgs {
 pub struct UpArgs {
     #[command(flatten)]
     at: WhereArgs,
-    /// Who may read locally: none, leader, all, quorum (or fixed, with --set)
+    /// Who may read locally: none, leader, all, quorum (per key, who reads it most). It is part of
+    /// the cluster's data once there is some: for another one give another --dir
     #[arg(long, default_value = "quorum")]
     strategy: String,
     /// Clients of the first site connect to this port, of the second to the next, ...
-    #[arg(long, value_name = "PORT", default_value_t = 7001)]
+    #[arg(long, value_name = "PORT", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
     client_port: u16,
     /// Changes a field, as `exp run` does: leader=CA, topology=FILE, lease.t_lease_ms=2000, ...
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -109,20 +110,32 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     while !State::load(dir).is_ok_and(|state| state.alive()) {
         if let Some(ended) = supervisor.try_wait()? {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            bail!("the cluster did not start ({ended}):\n{}", text.trim_end());
+            let text = text.trim_end().trim_start_matches("leasehold: ");
+            bail!("the cluster did not start ({ended}): {text}");
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     status(dir)?;
+    let state = State::load(dir)?;
+    let addresses: Vec<String> = state.clients.values().map(ToString::to_string).collect();
     println!(
-        "\nTry: leasehold kv --dir {0} put greeting hello; leasehold cluster down --dir {0}",
-        dir.display()
+        "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada \
+         --address {1}\n     leasehold cluster down --dir {0}",
+        dir.display(),
+        addresses.join(",")
     );
     Ok(())
 }
 
 fn status(dir: &Path) -> anyhow::Result<()> {
     let state = State::load(dir)?;
+    if !state.alive() {
+        bail!(
+            "the cluster in {0} is no longer up: its supervisor is gone, and its replicas with it; \
+             `leasehold cluster up --dir {0}` starts it again with its data",
+            dir.display()
+        );
+    }
     println!(
         "{:8} {:16} {:8} {:8} {:>9} {:>9} {:>6}  promised by",
         "site", "clients at", "leader", "strategy", "committed", "executed", "keys"

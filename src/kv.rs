@@ -18,19 +18,24 @@ use crate::terminal::runtime;
 #[derive(Args)]
 pub struct KvArgs {
     /// A replica's client address [default: the cluster that `cluster up` started]
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["site", "dir"])]
+    #[arg(long, global = true, value_name = "HOST:PORT", conflicts_with_all = ["site", "dir"])]
     address: Option<String>,
     /// The site whose replica to ask [default: the leader's]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME")]
     site: Option<String>,
     /// The directory of the cluster that `cluster up` started
-    #[arg(long, value_name = "DIR", default_value = "leasehold-cluster")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "leasehold-cluster"
+    )]
     dir: PathBuf,
     /// How long to wait for an answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10.0)]
     timeout: f64,
-    /// Also says how the request was served, and how long it took
-    #[arg(short, long)]
+    /// Also says how the request was served, how long it took, and the value's version
+    #[arg(short, long, global = true)]
     verbose: bool,
     #[command(subcommand)]
     command: KvCommand,
@@ -59,7 +64,7 @@ enum KvCommand {
     Cas {
         /// The key
         key: String,
-        /// The version expected, as `get -v` prints it (slot.index), or `absent`
+        /// The version expected, as `kv get -v` prints it (slot.index), or `absent`
         expected: String,
         /// The value
         value: String,
@@ -67,10 +72,10 @@ enum KvCommand {
     /// Prints keys and values in key order
     Scan {
         /// First key
-        #[arg(default_value = "")]
+        #[arg(default_value = "", hide_default_value = true)]
         from: String,
         /// Where to stop, exclusive [default: the end]
-        #[arg(default_value = "")]
+        #[arg(default_value = "", hide_default_value = true)]
         to: String,
         /// Most entries to print
         #[arg(long, default_value_t = 100)]
@@ -82,7 +87,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     let op = op(&args.command)?;
     let options = options(args)?;
     runtime()?.block_on(async {
-        let client = Client::connect(options).await?;
+        let client = connect(args, options).await?;
         let started = Instant::now();
         let reply = client.execute(op).await?;
         let took = started.elapsed();
@@ -97,6 +102,20 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     })
 }
 
+async fn connect(args: &KvArgs, options: ClientOptions) -> anyhow::Result<Client> {
+    let connected = Client::connect(options).await;
+    if args.address.is_some() {
+        return Ok(connected?);
+    }
+    connected.with_context(|| {
+        format!(
+            "this replica is not up; --site NAME asks another, and `leasehold cluster status --dir \
+             {}` shows which are",
+            args.dir.display()
+        )
+    })
+}
+
 fn options(args: &KvArgs) -> anyhow::Result<ClientOptions> {
     if !(args.timeout > 0.0 && args.timeout < 1e6) {
         bail!(
@@ -105,7 +124,15 @@ fn options(args: &KvArgs) -> anyhow::Result<ClientOptions> {
         );
     }
     let mut options = match &args.address {
-        Some(address) => ClientOptions::new(address.clone()),
+        Some(address) => {
+            let port = address
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
+            if !matches!(port, Some(Ok(1..))) {
+                bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
+            }
+            ClientOptions::new(address.clone())
+        }
         None => {
             let state = State::load(&args.dir)?;
             let site = args.site.as_ref().unwrap_or(&state.leader);
@@ -157,7 +184,7 @@ fn version(text: &str) -> anyhow::Result<Option<Version>> {
             index: index.parse().ok()?,
         })
     });
-    let wanted = "a version is written slot.index, as `kv -v get` prints it, or `absent`";
+    let wanted = "a version is written slot.index, as `kv get -v` prints it, or `absent`";
     parsed
         .map(Some)
         .with_context(|| format!("expected: '{text}' is no version; {wanted}"))

@@ -22,10 +22,15 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold demo                              three strategies behind the paper's WAN, in minutes
-  leasehold exp run fig6 --on sim             read and write latency CDFs of five sites, in virtual time
-  leasehold cluster up && leasehold kv put greeting hello && leasehold kv --site JP get greeting
-  leasehold ycsb run -P workloada -p recordcount=1000 --address 127.0.0.1:7001";
+  leasehold demo                              three strategies on five replicas, in minutes
+  leasehold exp run fig6                      latency at five sites, in virtual time
+  leasehold cluster up                        five replicas that stay up, and then:
+  leasehold kv put greeting hello
+  leasehold kv get greeting --site JP -v
+  leasehold ycsb load -P workloada -p recordcount=1000 --address 127.0.0.1:7002
+  leasehold cluster down
+
+Logs go to standard error; RUST_LOG=debug shows more of them, RUST_LOG=off none.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -84,10 +89,21 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("leasehold: {error:#}");
+            eprintln!("leasehold: {}", words(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, without repeating a cause that is quoted already.
+fn words(error: &anyhow::Error) -> String {
+    let mut all = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !all.contains(&cause) {
+            all = format!("{all}: {cause}");
+        }
+    }
+    all
 }
 
 fn man(dir: &std::path::Path) -> anyhow::Result<()> {
@@ -104,5 +120,15 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = anyhow::anyhow!("no such file");
+        assert_eq!(words(&error), "no such file");
+        let error = error.context("a.toml: no such file; make one");
+        assert_eq!(words(&error), "a.toml: no such file; make one");
+        let error = error.context("reading");
+        assert_eq!(words(&error), "reading: a.toml: no such file; make one");
     }
 }

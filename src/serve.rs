@@ -3,11 +3,32 @@
 use std::io::Read as _;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use server::node::{ClusterConfig, ServeOptions, serve_until, terminated};
 
+const EXAMPLE: &str = "\
+A configuration, with all that must be in it:
+
+  cluster = \"pantry\"
+  data = \"pantry-data\"        # a directory for each node, beside this file
+
+  [[node]]
+  name = \"A\"
+  client = \"127.0.0.1:8001\"   # where clients connect
+  peer = \"127.0.0.1:9001\"     # where other replicas connect
+  # ... and a [[node]] for each other replica
+
+What may be in it, with what it is otherwise: leader (nobody is preferred), durability =
+\"sync\" (async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000;
+in [lease]: strategy = \"leader\" (none, all, quorum, fixed), unlisted = \"nearest\" (leader),
+t_lease_ms = 2000, t_guard_ms = 2000, renew_ms = 500, reconfigure_ms = 10000, grace_ms = 5000,
+rho = 0.001, and for fixed [[lease.range]] with from and holders; in [timing]: heartbeat_ms = 250,
+election_timeout_ms = 1500, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
+
+Never start a node with an emptied or older data directory: it has forgotten what it voted for.";
+
 #[derive(Args)]
+#[command(after_help = EXAMPLE)]
 pub struct ServeArgs {
     /// The cluster's configuration (TOML); the same file serves every node
     #[arg(long, value_name = "FILE")]
@@ -30,7 +51,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         events: args.events.clone(),
     };
     let watch = args.until_stdin_closes;
-    serve_until(&config, &args.node, &options, move || async move {
+    let served = serve_until(&config, &args.node, &options, move || async move {
         if !watch {
             return terminated().await;
         }
@@ -43,6 +64,6 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
             signal = terminated() => signal,
             _ = wait => Ok(()),
         }
-    })
-    .with_context(|| format!("node {}", args.node))
+    });
+    Ok(served?)
 }

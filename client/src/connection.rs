@@ -23,8 +23,8 @@ use crate::client::ClientOptions;
 use crate::error::Error;
 use crate::session::random_u64;
 use crate::wire::{
-    ErrorCode, FrameReader, FrameWriter, Request, Response, Welcome, decode_greeting, hello,
-    request,
+    ErrorCode, FrameError, FrameReader, FrameWriter, Request, Response, Welcome, decode_greeting,
+    hello, request,
 };
 
 /// One write to the socket is closed when it holds this much.
@@ -100,7 +100,7 @@ async fn open(options: &ClientOptions) -> Result<Link, Error> {
     };
     let greeting = greeting
         .await
-        .map_err(|error| failed(io::Error::other(error)))?;
+        .map_err(|error| failed(io::Error::other(not_greeted(error))))?;
     let welcome = greeting.map_err(|refusal| refused_greeting(options, &refusal))?;
     if cluster.is_some_and(|name| !name.is_empty() && name != welcome.cluster) {
         let message = format!("it is of {:?}", welcome.cluster);
@@ -112,6 +112,14 @@ async fn open(options: &ClientOptions) -> Result<Link, Error> {
         writer,
         welcome,
     })
+}
+
+/// What the operator is told when a port answers with something else.
+fn not_greeted(error: FrameError) -> String {
+    match error {
+        FrameError::Io(error) => format!("no greeting came: {error}"),
+        other => format!("what answers there is not a replica's client port ({other})"),
+    }
 }
 
 fn refused_greeting(options: &ClientOptions, refusal: &crate::wire::Error) -> Error {

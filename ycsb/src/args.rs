@@ -85,10 +85,10 @@ Properties of YCSB's core workload, and some of our own:
   leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000)
 
 Examples:
-  leasehold ycsb load --address 127.0.0.1:7000 -P workloada -p recordcount=100000 --threads 16
-  leasehold ycsb run  --address 127.0.0.1:7000 -P workloada -p recordcount=100000 \\
+  leasehold ycsb load --address 127.0.0.1:7001 -P workloada -p recordcount=100000 --threads 16
+  leasehold ycsb run  --address 127.0.0.1:7001 -P workloada -p recordcount=100000 \\
       -p operationcount=1000000 -threads 16 -s
-  leasehold ycsb run  --address 127.0.0.1:7000 -P workloadb -p recordcount=100000 \\
+  leasehold ycsb run  --address 127.0.0.1:7001 -P workloadb -p recordcount=100000 \\
       -p requestdistribution=zipfian_exact -p permutation=site -p site=CA \\
       -target 2000 -p maxexecutiontime=60 -p warmuptime=10
 ";

@@ -201,7 +201,10 @@ fn describe(status: &StatusReply) -> String {
 
 fn tail(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
+    let lines = text.lines();
+    let lines: Vec<&str> = lines
+        .map(|line| line.strip_prefix("leasehold: ").unwrap_or(line))
+        .collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 

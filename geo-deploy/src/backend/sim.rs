@@ -156,7 +156,7 @@ impl Sim<'_> {
                 Some(Happened::Nothing) => {}
                 None => return,
             }
-            if self.recorder.ended >= shown + total / 200 + 1 {
+            if self.recorder.ended > shown + total / 200 {
                 shown = self.recorder.ended;
                 progress(&self.plan.strategy.label, shown, total);
             }

@@ -46,8 +46,8 @@ pub enum NodeError {
     },
     /// A port cannot be had.
     #[error(
-        "node {node}: cannot listen on {field} = {address:?}: {source}; stop what uses the \
-         port, or change node.{field} in {}", file.display()
+        "node {node}: cannot listen on {field} = {address:?}: {source}; give the node an address of this \
+         machine and a port that is free: `{field}` of node {node} in {}", file.display()
     )]
     Bind {
         /// The node.
@@ -187,7 +187,7 @@ fn assemble(
         cluster: config.cluster.clone(),
         name: node.name.clone(),
         replica: me,
-        members: config.nodes.len(),
+        members: config.nodes.iter().map(|node| node.name.clone()).collect(),
     };
     let directory = config.data.join(&node.name);
     let (storage, recovered) = Storage::open(&directory, &stamp, config.durability)?;

@@ -72,8 +72,9 @@ pub struct Stamp {
     pub name: String,
     /// Its id.
     pub replica: ReplicaId,
-    /// How many replicas the cluster has.
-    pub members: usize,
+    /// The names of all replicas, in the order of their ids: quorums of other
+    /// members need not meet those that were promised to.
+    pub members: Vec<String>,
 }
 
 /// Why the storage cannot be used.
@@ -335,7 +336,7 @@ impl Storage {
             cluster: stamp.cluster.clone(),
             name: stamp.name.clone(),
             replica: stamp.replica.0.into(),
-            members: stamp.members as u32,
+            members: stamp.members.clone(),
         };
         let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
             return self.put_meta(meta::IDENTITY, &wanted.encode_to_vec());
@@ -348,7 +349,10 @@ impl Storage {
             ("cluster", (found.cluster, wanted.cluster)),
             ("replica name", (found.name, wanted.name)),
             ("replica id", numbers(found.replica, wanted.replica)),
-            ("member count", numbers(found.members, wanted.members)),
+            (
+                "list of members",
+                (found.members.join(", "), wanted.members.join(", ")),
+            ),
         ];
         for (what, (found, expected)) in parts {
             if found != expected {

@@ -1,0 +1,464 @@
+//! Mistakes of operators: one error each, that names what is wrong and the mend.
+
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use super::support::{Cluster, NEAR, Place, logs, ports, until};
+
+/// A cluster of one, at two ports.
+fn alone(port: u16) -> String {
+    format!(
+        "cluster = \"test\"\nleader = \"CA\"\ndata = \"data\"\n[lease]\nstrategy = \"leader\"\n\
+         [[node]]\nname = \"CA\"\nclient = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:{}\"\n",
+        port + 1
+    )
+}
+
+const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
+
+#[test]
+fn a_wrong_configuration_is_refused_by_field() {
+    let place = Place::new();
+    let good = alone(ports(2));
+    let cases: [(&str, &str, &[&str]); 16] = [
+        ("cluster = \"test\"", "", &["missing field `cluster`"]),
+        ("data = \"data\"", "", &["missing field `data`"]),
+        (
+            "data = \"data\"",
+            "data = \"\"",
+            &["data is \"\"", "a directory is required"],
+        ),
+        (
+            "cluster = \"test\"",
+            "cluster = \"a/b\"",
+            &["cluster is \"a/b\"", "letters, digits"],
+        ),
+        (
+            "leader = \"CA\"",
+            "leader = \"XX\"",
+            &["leader is \"XX\"", "names of nodes: CA"],
+        ),
+        (
+            "leader = \"CA\"",
+            "leeder = \"CA\"",
+            &["line 2", "unknown field `leeder`", "`leader`"],
+        ),
+        (
+            "leader = \"CA\"",
+            "leader = 3",
+            &["line 2", "invalid type", "string"],
+        ),
+        (
+            "leader = \"CA\"",
+            "durability = \"often\"",
+            &["durability is \"often\"", "sync, async, none"],
+        ),
+        (
+            "= \"leader\"",
+            "= \"lease\"",
+            &[
+                "lease.strategy is \"lease\"",
+                "none, leader, all, quorum, fixed",
+            ],
+        ),
+        (
+            "= \"leader\"",
+            "= \"fixed\"",
+            &["[[lease.range]] is not given", "`from` and `holders`"],
+        ),
+        (
+            "[lease]",
+            "[lease]\nt_lease_ms = 200",
+            &["lease.t_lease_ms is 200", "above lease.renew_ms (500)"],
+        ),
+        (
+            "[lease]",
+            "[lease]\nrho = 7.0",
+            &["lease.rho is 7", "0.001 if in doubt"],
+        ),
+        ("[lease]", "[lease", &["line 4", "expected `]`"]),
+        ("peer = ", "peers = ", &["unknown field `peers`", "`peer`"]),
+        (
+            "client = \"127.0.0.1:",
+            "client = \"127.0.0.1;",
+            &["client of node CA", "as in \"127.0.0.1:7001\""],
+        ),
+        (
+            "name = \"CA\"\n",
+            "name = \"CA\"\nvia = { OR = \"h:1\" }\n",
+            &["via of node CA is \"OR\"", "names of nodes: CA"],
+        ),
+    ];
+    for (from, to, parts) in cases {
+        assert!(good.contains(from), "{from}");
+        place.write("cluster.toml", &good.replacen(from, to, 1));
+        let refused = place.run(&SERVE);
+        assert!(refused.err.contains("cluster.toml"), "{refused:#?}");
+        refused.refused(parts);
+    }
+    assert!(!place.path("data").exists(), "nothing was begun");
+}
+
+#[test]
+fn a_configuration_or_node_that_is_not_there_is_named() {
+    let place = Place::new();
+    place
+        .run(&SERVE)
+        .refused(&["cluster.toml: No such file", "give the path"]);
+    place.write("cluster.toml", &alone(ports(2)));
+    let other = ["serve", "--config", "cluster.toml", "--node", "XX"];
+    place
+        .run(&other)
+        .refused(&["no node \"XX\"", "cluster.toml", "it has CA"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let place = Place::new();
+    let port = ports(2);
+    place.write("cluster.toml", &alone(port));
+    for (field, port) in [("client", port), ("peer", port + 1)] {
+        let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        place.run(&SERVE).refused(&[
+            &format!("{field} = \"127.0.0.1:{port}\""),
+            "Address already in use",
+            &format!("`{field}` of node CA in cluster.toml"),
+        ]);
+    }
+}
+
+#[test]
+fn a_directory_of_another_is_refused_and_unharmed() {
+    let place = Place::new();
+    let port = ports(2);
+    let good = alone(port);
+    place.write("cluster.toml", &good);
+    let address = format!("127.0.0.1:{port}");
+    let kv = |line: &str| place.words(&format!("kv --timeout 60 --address {address} {line}"));
+    let serve = [&SERVE[..], &["--until-stdin-closes"]].concat();
+    let mut replica = place.start(&serve, Stdio::piped());
+    until("the replica", || kv("put greeting hello").status.success());
+    let elsewhere = good.replace(&format!(":{}", port + 1), &format!(":{}", ports(1)));
+    let elsewhere = elsewhere.replace(&address, &format!("127.0.0.1:{}", ports(1)));
+    place.write("cluster.toml", &elsewhere);
+    place
+        .run(&SERVE)
+        .refused(&["data/CA", "in use by another process"]);
+    drop(replica.child.stdin.take());
+    replica.ended().good();
+
+    place.write("cluster.toml", &good.replace("\"test\"", "\"prod\""));
+    let mend = "an empty directory of its own";
+    place
+        .run(&SERVE)
+        .refused(&["data/CA", "cluster is test", "says prod", mend]);
+    place.write("cluster.toml", &good.replace("\"CA\"", "\"OR\""));
+    std::fs::rename(place.path("data/CA"), place.path("data/OR")).unwrap();
+    let other = ["serve", "--config", "cluster.toml", "--node", "OR"];
+    place
+        .run(&other)
+        .refused(&["data/OR", "replica name is CA", "says OR", mend]);
+    std::fs::rename(place.path("data/OR"), place.path("data/CA")).unwrap();
+    let second = format!("{good}[[node]]\nname = \"OR\"\nclient = \"h:1\"\npeer = \"h:2\"\n");
+    place.write("cluster.toml", &second);
+    place
+        .run(&SERVE)
+        .refused(&["list of members is CA,", "says CA, OR", mend]);
+    place.write("cluster.toml", &good);
+    std::fs::write(place.path("file"), "").unwrap();
+    place.write("cluster.toml", &good.replace("\"data\"", "\"file\""));
+    place.run(&SERVE).refused(&["data directory", "file/CA"]);
+
+    place.write("cluster.toml", &good);
+    let mut replica = place.start(&serve, Stdio::piped());
+    until("the replica", || kv("get greeting").status.success());
+    assert_eq!(kv("get greeting").good(), "hello\n");
+    let told = kv("--verbose get greeting");
+    assert!(told.err.contains("served: "), "{told:#?}");
+    drop(replica.child.stdin.take());
+    replica.ended().good();
+    assert!(!logs(&place.path("")).contains("panicked"));
+}
+
+#[test]
+fn a_wrong_topology_is_refused_by_its_pairs() {
+    let place = Place::new();
+    let cases: [(String, &[&str]); 6] = [
+        (
+            NEAR.replace("OR = { JP = 8 }", "OR = { JP = 8, CA = 5 }"),
+            &["rtt_ms.CA.OR = 4", "rtt_ms.OR.CA = 5", "keep one"],
+        ),
+        (
+            NEAR.replace("OR = { JP = 8 }", ""),
+            &["no round trip for OR-JP", "JP = 100 to the row OR"],
+        ),
+        (
+            NEAR.replace("JP = 8", "XX = 8"),
+            &["rtt_ms.OR.XX", "the sites are CA, OR, JP"],
+        ),
+        (
+            NEAR.replace("JP = 8", "JP = -8"),
+            &["rtt_ms.OR.JP = -8", "from 0 to 60000"],
+        ),
+        (
+            NEAR.replace("sites", "sits"),
+            &["unknown field `sits`", "`sites`"],
+        ),
+        (
+            NEAR.replace("'OR'", "'CA'"),
+            &["\"CA\" stands at places 1 and 2", "rename"],
+        ),
+    ];
+    for (text, parts) in cases {
+        place.write("wrong.toml", &text);
+        for line in [
+            "exp run demo --set topology=wrong.toml",
+            "exp run demo --on local --set topology=wrong.toml",
+            "demo --set topology=wrong.toml",
+            "cluster up --dir c --set topology=wrong.toml",
+        ] {
+            let refused = place.words(line);
+            assert!(refused.err.contains("topology"), "{refused:#?}");
+            refused.refused(parts);
+        }
+    }
+    place
+        .words("exp run demo --set topology=none.toml")
+        .refused(&["none.toml", "No such file"]);
+    place.is_deserted();
+}
+
+#[test]
+fn a_wrong_experiment_is_refused_by_its_field() {
+    let place = Place::new();
+    place.write("broken.toml", "name = 'x'\ndescription = 'y'\nwork = 3\n");
+    let cases: [(&str, &[&str]); 14] = [
+        (
+            "nonesuch",
+            &["\"nonesuch\"", "there are demo, fig6, table2", ".toml file"],
+        ),
+        ("none.toml", &["none.toml: No such file"]),
+        ("broken.toml", &["broken.toml", "unknown field `work`"]),
+        ("demo --set requests", &["--set requests: write key=value"]),
+        (
+            "demo --set requests=many",
+            &["--set requests=many", "expected u64"],
+        ),
+        ("demo --set requests=-1", &["--set requests=-1"]),
+        (
+            "demo --set requests=0",
+            &["workload.requests = 0", "at least 1"],
+        ),
+        (
+            "demo --set request=3",
+            &["--set request: there is no such setting", "requests"],
+        ),
+        ("demo --set reads=2", &["workload.reads = 2", "from 0 to 1"]),
+        (
+            "demo --set leader=XX",
+            &["leader = XX: no such site", "JP, CA, OR, VA, IRL"],
+        ),
+        (
+            "demo --set strategies=lease",
+            &["no such strategy", "none, leader, all, quorum, fixed"],
+        ),
+        ("demo --set strategies=", &["name at least one strategy"]),
+        ("demo --set strategies=fixed", &["strategies.fixed.ranges"]),
+        (
+            "demo --set lease.t_lease_ms=300",
+            &["lease.renew_ms = 500", "lapse before they are renewed"],
+        ),
+    ];
+    for (line, parts) in cases {
+        place.words(&format!("exp run {line}")).refused(parts);
+    }
+    assert!(!place.path("results").exists(), "nothing was begun");
+}
+
+#[test]
+fn a_cluster_that_cannot_start_says_why() {
+    let place = Place::new();
+    let up = "cluster up --dir c --set topology=near.toml";
+    let port = ports(3);
+    {
+        let _taken = TcpListener::bind(("127.0.0.1", port + 1)).unwrap();
+        let taken = place.words(&format!("{up} --client-port {port}"));
+        taken.refused(&[&format!("port {}", port + 1), "not free", "--client-port"]);
+    }
+    place
+        .words(&format!("{up} --client-port 65534"))
+        .refused(&["65534", "choose a lower one"]);
+    place
+        .words(&format!("{up} --strategy lease"))
+        .refused(&["no such strategy", "quorum"]);
+    place
+        .words(&format!("{up} --strategy all,none"))
+        .refused(&["strategy: all, none; name one"]);
+    place
+        .words(&format!("{up} --set leader=XX"))
+        .refused(&["leader = XX", "CA, OR, JP"]);
+    std::fs::write(place.path("file"), "").unwrap();
+    let file = "cluster up --dir file --set topology=near.toml";
+    place.words(file).refused(&["file", "creating"]);
+    place
+        .words("cluster status --dir none")
+        .refused(&["no cluster is up in none", "cluster up --dir none"]);
+    place
+        .words("kv --dir none get x")
+        .refused(&["no cluster is up in none", "cluster up --dir none"]);
+    place
+        .words("cluster down --dir none")
+        .refused(&["no cluster is up in none"]);
+    place.is_deserted();
+}
+
+#[test]
+fn a_cluster_is_not_started_twice_nor_over_others_data() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    cluster
+        .up_again()
+        .refused(&["up in c already", "cluster down"]);
+    assert_eq!(
+        cluster.kv("get greeting").good(),
+        "hello\n",
+        "and the first goes on"
+    );
+    cluster
+        .kv("--site XX get greeting")
+        .refused(&["no site 'XX'", "CA, JP, OR"]);
+    cluster.down().good();
+    let other = NEAR.replace("JP", "BR");
+    cluster.place.write("near.toml", &other);
+    let mend = "an empty directory of its own";
+    cluster
+        .up_again()
+        .refused(&["list of members is CA, OR, JP", "says CA, OR, BR", mend]);
+    cluster.place.write("near.toml", NEAR);
+    cluster.up_again().good();
+    assert_eq!(cluster.kv("get greeting").good(), "hello\n");
+    cluster.done();
+}
+
+#[test]
+fn what_is_too_large_is_refused_with_its_limit() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    let key = "k".repeat(4097);
+    let limit = "the limit is 4096 bytes";
+    cluster
+        .kv(&format!("put {key} v"))
+        .refused(&["put.key is 4097 bytes", limit]);
+    cluster
+        .kv(&format!("get {key}"))
+        .refused(&["4097 bytes", limit]);
+    let value = cluster.place.write("value", &"v".repeat((1 << 20) + 1));
+    let put = ["kv", "--dir", "c", "put", "large", "-"];
+    let input = std::fs::File::open(value).unwrap();
+    let limit = "the limit is 1048576 bytes";
+    let refused = cluster.place.start(&put, input.into()).ended();
+    refused.refused(&["put.value is 1048577 bytes", limit]);
+    cluster.kv("get large").refused(&["there is no such key"]);
+    let empty = cluster.place.run(&["kv", "--dir", "c", "put", "", "v"]);
+    empty.refused(&["put.key is empty", "1 to 4096"]);
+    cluster
+        .kv("scan --limit 0")
+        .refused(&["scan.limit is 0", "1 to 10000"]);
+    cluster
+        .kv("cas greeting soon x")
+        .refused(&["'soon' is no version", "slot.index"]);
+    cluster
+        .kv("--timeout 0 get greeting")
+        .refused(&["--timeout", "above 0"]);
+
+    let most = cluster.place.write("value", &"v".repeat(1 << 20));
+    let input = std::fs::File::open(most).unwrap();
+    cluster.place.start(&put, input.into()).ended().good();
+    assert_eq!(
+        cluster.kv("--site JP get large").good().len(),
+        (1 << 20) + 1
+    );
+    assert_eq!(cluster.kv("get greeting").good(), "hello\n");
+    cluster.done();
+}
+
+#[test]
+fn an_address_that_is_no_replicas_is_told() {
+    let place = Place::new();
+    place
+        .words("kv --address here get x")
+        .refused(&["'here' is no HOST:PORT"]);
+    let port = ports(1);
+    let nobody = format!("kv --address 127.0.0.1:{port} get x");
+    place
+        .words(&nobody)
+        .refused(&[&format!("cannot connect to 127.0.0.1:{port}")]);
+    let stranger = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let answers = std::thread::spawn(move || {
+        use std::io::Write as _;
+        let (mut stream, _) = stranger.accept().unwrap();
+        stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .unwrap();
+        // The client hangs up.
+        let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+    });
+    place
+        .words(&nobody)
+        .refused(&["not a replica's client port"]);
+    answers.join().unwrap();
+}
+
+#[test]
+fn wrong_properties_are_refused_by_name() {
+    let place = Place::new();
+    let port = ports(1);
+    let cases: [(&str, &[&str]); 10] = [
+        ("jump", &["\"jump\"", "load or run", "--help"]),
+        (
+            "run -P none.properties",
+            &["none.properties", "No such file"],
+        ),
+        (
+            "run -P workloada",
+            &["leasehold.address is not set", "--address"],
+        ),
+        (
+            "run --address here",
+            &["leasehold.address", "\"here\"", "HOST:PORT"],
+        ),
+        (
+            "run --address HERE -P workloada -p recordcount=many",
+            &["recordcount", "\"many\""],
+        ),
+        (
+            "run --address HERE -P workloada -p readproportion=-1",
+            &["readproportion", "-1"],
+        ),
+        (
+            "run --address HERE -P workloada -p requestdistribution=normal",
+            &["requestdistribution", "\"normal\"", "zipfian"],
+        ),
+        (
+            "run --address HERE -P workloada -p threadcount=0",
+            &["threadcount", "0"],
+        ),
+        (
+            "run --address HERE -P workloada -p workload=org.example.Mine",
+            &["workload", "org.example.Mine", "CoreWorkload"],
+        ),
+        (
+            "run --address HERE --speed 3",
+            &["unknown option --speed", "--help"],
+        ),
+    ];
+    let here = format!("127.0.0.1:{port}");
+    for (line, parts) in cases {
+        let line = line.replace("HERE", &here);
+        let refused = place.words(&format!("ycsb {line}"));
+        refused.refused(parts);
+    }
+    place
+        .words(&format!("ycsb run --address {here} -P workloada"))
+        .refused(&[&format!("cannot connect to {here}")]);
+}

@@ -1,0 +1,211 @@
+//! A standing cluster, through its whole life.
+
+use super::support::{Cluster, Place, signal, until};
+
+#[test]
+fn every_site_reads_what_any_wrote() {
+    let cluster = Cluster::up();
+    let status = cluster.place.words("cluster status --dir c").good();
+    for site in ["CA", "OR", "JP"] {
+        let line = status.lines().find(|line| line.starts_with(site));
+        let line = line.unwrap_or_else(|| panic!("{site} is not in {status}"));
+        assert!(line.contains("quorum"), "{line}");
+    }
+    cluster.kv("--site JP put greeting hello").good();
+    for site in ["CA", "OR", "JP"] {
+        let found = cluster.kv(&format!("--site {site} get greeting")).good();
+        assert_eq!(found, "hello\n", "at {site}");
+    }
+    let told = cluster.kv("-v --site OR get greeting");
+    let version = told
+        .err
+        .lines()
+        .find_map(|line| line.strip_prefix("version: "));
+    let version = version.expect("-v tells the version").to_owned();
+    told.good();
+    cluster
+        .kv(&format!("--site OR cas greeting {version} hi"))
+        .good();
+    let late = cluster.kv(&format!("--site CA cas greeting {version} hey"));
+    late.refused(&["not written", "its version is"]);
+    cluster
+        .kv("cas greeting absent hey")
+        .refused(&["not written"]);
+    cluster.kv("--site CA put salutation moin").good();
+    let scanned = cluster.kv("--site JP scan").good();
+    assert_eq!(scanned, "greeting\thi\nsalutation\tmoin\n");
+    assert_eq!(cluster.kv("scan h").good(), "salutation\tmoin\n");
+    assert_eq!(cluster.kv("scan --limit 1").good(), "greeting\thi\n");
+    cluster.kv("--site JP del greeting").good();
+    cluster
+        .kv("--site OR get greeting")
+        .refused(&["there is no such key"]);
+    cluster.done();
+}
+
+#[test]
+fn ycsbs_own_files_run() {
+    let cluster = Cluster::up();
+    cluster.place.write(
+        "mine.properties",
+        include_str!("../../ycsb/workloads/workloada"),
+    );
+    let loaded = cluster.ycsb("load -P mine.properties -p recordcount=50 -threads 8");
+    assert!(loaded.good().contains("[INSERT], Return=OK, 50"));
+    for workload in ["a", "b", "c", "d", "e", "f"] {
+        let ran = cluster.ycsb(&format!(
+            "run -P workload{workload} -p recordcount=50 -p operationcount=60 -threads 6 -s \
+             -p maxscanlength=10 -p hdrhistogram.fileoutput=true -p hdrhistogram.output.path={workload}-"
+        ));
+        let report = ran.good();
+        assert!(report.contains("[OVERALL], RunTime(ms), "), "{report}");
+        assert!(!report.contains("FAILED"), "{report}");
+        let counted = report.lines().filter_map(|line| {
+            let (name, count) = line.split_once(", Operations, ")?;
+            let whole = [
+                "[READ]",
+                "[UPDATE]",
+                "[INSERT]",
+                "[SCAN]",
+                "[READ-MODIFY-WRITE]",
+            ];
+            (workload != "f" && whole.contains(&name)).then(|| count.parse::<u64>().unwrap())
+        });
+        if workload != "f" {
+            assert_eq!(counted.sum::<u64>(), 60, "{report}");
+        } else {
+            // Each counts as a read and an update as well.
+            assert!(
+                report.contains("[READ-MODIFY-WRITE], Operations"),
+                "{report}"
+            );
+        }
+        check_histograms(&cluster.place, workload);
+    }
+    cluster.done();
+}
+
+fn check_histograms(place: &Place, prefix: &str) {
+    let log = place.read(&format!("{prefix}-latency.hlog"));
+    assert!(
+        log.contains("#[Histogram log format version 1.3]\n"),
+        "{log}"
+    );
+    assert!(
+        log.contains("\n\"StartTimestamp\",\"Interval_Length\","),
+        "{log}"
+    );
+    let tagged = log.lines().filter(|line| line.starts_with("Tag="));
+    let mut lines = 0;
+    for line in tagged {
+        let fields: Vec<&str> = line.split(',').collect();
+        // "HIST" is how an encoded histogram begins in base 64.
+        assert!(fields.len() == 5 && fields[4].starts_with("HIST"), "{line}");
+        lines += 1;
+    }
+    assert!(lines > 0, "{log}");
+}
+
+#[test]
+fn data_outlives_the_cluster() {
+    let cluster = Cluster::up();
+    for number in 0..5 {
+        cluster
+            .kv(&format!("--site OR put key{number} value{number}"))
+            .good();
+    }
+    cluster.kv("del key3").good();
+    cluster.down().good();
+    cluster.place.is_deserted();
+    cluster
+        .down()
+        .refused(&["no cluster is up in c", "cluster up"]);
+    cluster.up_again().good();
+    let found = cluster.kv("--site JP scan").good();
+    assert_eq!(
+        found,
+        "key0\tvalue0\nkey1\tvalue1\nkey2\tvalue2\nkey4\tvalue4\n"
+    );
+    cluster.done();
+}
+
+#[test]
+fn replicas_end_with_their_supervisor_and_lose_nothing() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    signal("KILL", cluster.supervisor());
+    cluster.place.is_deserted();
+    let gone = "its supervisor is gone";
+    cluster
+        .place
+        .words("cluster status --dir c")
+        .refused(&[gone, "cluster up --dir c"]);
+    cluster
+        .kv("get greeting")
+        .refused(&["cannot connect", "cluster status"]);
+    cluster.down().refused(&[gone]);
+    cluster.down().refused(&["no cluster is up"]);
+    cluster.up_again().good();
+    assert_eq!(cluster.kv("get greeting").good(), "hello\n");
+    cluster.done();
+}
+
+#[test]
+fn the_others_go_on_without_a_replica() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    signal("KILL", cluster.replica("JP"));
+    cluster
+        .kv("--timeout 60 --site OR put greeting servus")
+        .good();
+    assert_eq!(
+        cluster.kv("--timeout 60 --site CA get greeting").good(),
+        "servus\n"
+    );
+    cluster
+        .kv("--site JP get greeting")
+        .refused(&["not up", "--site", "cannot connect"]);
+    let status = cluster.place.words("cluster status --dir c").good();
+    assert!(status.contains("cannot connect"), "{status}");
+    cluster.done();
+}
+
+#[test]
+fn the_others_elect_another_leader() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    signal("KILL", cluster.replica("CA"));
+    cluster
+        .kv("--timeout 80 --site OR put greeting servus")
+        .good();
+    assert_eq!(
+        cluster.kv("--timeout 80 --site JP get greeting").good(),
+        "servus\n"
+    );
+    cluster.done();
+}
+
+#[test]
+fn a_signal_ends_a_cluster_held_in_the_foreground() {
+    let place = Place::new();
+    let port = super::support::ports(3).to_string();
+    let args = [
+        "cluster",
+        "run",
+        "--dir",
+        "c",
+        "--set",
+        "topology=near.toml",
+        "--client-port",
+        &port,
+    ];
+    for name in ["INT", "TERM"] {
+        let held = place.start(&args, std::process::Stdio::null());
+        until("the cluster to be up", || {
+            place.path("c/state.json").exists()
+        });
+        signal(name, held.child.id());
+        held.ended().good();
+        place.is_deserted();
+    }
+}

@@ -1,0 +1,216 @@
+//! Whoever connects to a replica of a running cluster may send what it likes.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use bytes::{BufMut as _, BytesMut};
+use client::wire::command::Op;
+use client::wire::request::Body;
+use client::wire::{Command, Request, encode_frame, hello};
+
+use super::support::Cluster;
+
+/// Repeatable noise.
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut all = (payload.len() as u32).to_be_bytes().to_vec();
+    all.extend_from_slice(payload);
+    all
+}
+
+/// What no replica can make sense of, on either port.
+fn garbage() -> Vec<Vec<u8>> {
+    let mut all = vec![
+        b"GET / HTTP/1.1\r\nHost: leasehold\r\n\r\n".to_vec(),
+        vec![0xFF; 4096],
+        vec![0; 4096],
+        // Longer than any frame may be; whole and empty; promised and never sent.
+        (4 * 1024 * 1024 + 1u32).to_be_bytes().to_vec(),
+        frame(b""),
+        vec![0, 0, 16, 0, 1, 2, 3],
+        frame(&vec![7; 4 << 20]),
+    ];
+    for seed in 0..40 {
+        all.push(noise(seed, 1 + seed as usize * 37));
+        all.push(frame(&noise(seed, 1 + seed as usize * 11)));
+    }
+    all
+}
+
+/// Sends it, and reads until the replica hangs up or says no more.
+fn send(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    // The replica may have hung up before the last byte.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+fn greeted(then: &[u8]) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    encode_frame(&hello(None), &mut bytes).unwrap();
+    bytes.put_slice(then);
+    bytes
+}
+
+fn put(id: u64, key: &str, value: &str) -> BytesMut {
+    let op = Op::put(key.to_owned(), value.to_owned());
+    let command = Command::session(9_000 + id, 1, 1, op);
+    let mut bytes = BytesMut::new();
+    let request = Request {
+        id,
+        body: Some(Body::Command(command)),
+    };
+    encode_frame(&request, &mut bytes).unwrap();
+    bytes
+}
+
+/// How a peer introduces itself: OR, or whoever `from` is, to CA.
+fn peers_hello(from: u8, from_name: &str) -> Vec<u8> {
+    let text = |field: u8, text: &str| {
+        let mut all = vec![field << 3 | 2, text.len() as u8];
+        all.extend_from_slice(text.as_bytes());
+        all
+    };
+    let mut hello = vec![1 << 3 | 5];
+    hello.extend(0x4C48_5001u32.to_le_bytes());
+    hello.extend(text(2, "standing"));
+    hello.extend([3 << 3, 3, 4 << 3, from]);
+    hello.extend(text(5, from_name));
+    hello.extend([6 << 3, 0]);
+    hello.extend(text(7, "CA"));
+    frame(&hello)
+}
+
+/// The cluster still holds what it acknowledged, and takes more, at every site.
+fn still_serves(cluster: &Cluster, round: &str) {
+    for site in ["CA", "OR", "JP"] {
+        assert_eq!(
+            cluster.kv(&format!("--site {site} get kept")).good(),
+            "safe\n"
+        );
+        cluster
+            .kv(&format!("--site {site} put {site} {round}"))
+            .good();
+        assert_eq!(
+            cluster.kv(&format!("--site {site} get {site}")).good(),
+            format!("{round}\n")
+        );
+    }
+}
+
+#[test]
+fn garbage_on_either_port_harms_nobody() {
+    let cluster = Cluster::up();
+    cluster.kv("put kept safe").good();
+    let replicas = ["CA", "OR", "JP"].map(|node| cluster.replica(node));
+    let config = cluster.config();
+    let node = &config.nodes[0];
+    assert_eq!(node.name, "CA");
+    for bytes in garbage() {
+        send(&node.client, &bytes);
+        send(&node.client, &greeted(&bytes));
+        send(&node.peer, &bytes);
+    }
+    still_serves(&cluster, "one");
+    for bytes in garbage() {
+        let mut introduced = peers_hello(1, "OR");
+        let greeting = send(&node.peer, &introduced);
+        assert_eq!(greeting, [0; 4], "an empty refusal: the hello is right");
+        introduced.extend(bytes);
+        send(&node.peer, &introduced);
+    }
+    let refusal = send(&node.peer, &peers_hello(1, "XX"));
+    let refusal = String::from_utf8_lossy(&refusal).into_owned();
+    assert!(
+        refusal.contains("from_name is \"XX\", expected was \"OR\""),
+        "{refusal}"
+    );
+    still_serves(&cluster, "two");
+    let same = ["CA", "OR", "JP"].map(|node| cluster.replica(node));
+    assert_eq!(replicas, same, "nobody was restarted");
+    cluster.done();
+}
+
+#[test]
+fn a_client_is_told_what_is_wrong_with_its_bytes() {
+    let cluster = Cluster::up();
+    let address = &cluster.config().nodes[0].client;
+    let told = |bytes: &[u8]| String::from_utf8_lossy(&send(address, bytes)).into_owned();
+    let limit = "the limit is 4194304 bytes";
+    assert!(told(&[0xFF; 64]).contains(limit));
+    assert!(told(&greeted(&[0xFF; 64])).contains(limit));
+    assert!(told(&greeted(&frame(&[0xFF; 64]))).contains("malformed message"));
+    let empty = told(&greeted(&frame(b"")));
+    assert!(empty.contains("request.body is not set"), "{empty}");
+    let mut large = greeted(&[]);
+    large.extend(put(1, &"k".repeat(5000), "v"));
+    assert!(told(&large).contains("put.key is 5000 bytes long"));
+    // A request that is refused costs its client nothing but that request.
+    large.extend(put(2, "small", "v"));
+    send(address, &large);
+    assert_eq!(cluster.kv("get small").good(), "v\n");
+    let other = frame(
+        &[
+            &[1 << 3 | 5][..],
+            &0x4C48_5301u32.to_le_bytes(),
+            b"\x12\x04prod",
+        ]
+        .concat(),
+    );
+    let refusal = told(&other);
+    assert!(refusal.contains("hello.cluster is \"prod\""), "{refusal}");
+    assert!(refusal.contains("\"standing\""), "{refusal}");
+    cluster.done();
+}
+
+#[test]
+fn clients_that_vanish_harm_nobody() {
+    let cluster = Cluster::up();
+    cluster.kv("put kept safe").good();
+    let config = cluster.config();
+    let whole = put(1, "vanished", "written or not, never half");
+    for node in &config.nodes {
+        for cut in (0..whole.len()).step_by(5) {
+            let mut stream = TcpStream::connect(&node.client).unwrap();
+            stream.write_all(&greeted(&whole[..cut])).unwrap();
+        }
+    }
+    cluster
+        .kv("get vanished")
+        .refused(&["there is no such key"]);
+    // Whole requests, whose clients are gone before the answer.
+    for (node, session) in config.nodes.iter().zip(2..) {
+        let mut many = greeted(&[]);
+        for number in 0..50 {
+            let (id, key) = (session * 100 + number, format!("gone{session}-{number}"));
+            many.extend(put(id, &key, "whole"));
+        }
+        let mut stream = TcpStream::connect(&node.client).unwrap();
+        stream.write_all(&many).unwrap();
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+    let scanned = cluster.kv("scan gone gonf --limit 1000").good();
+    assert!(
+        scanned.lines().all(|line| line.ends_with("\twhole")),
+        "{scanned}"
+    );
+    still_serves(&cluster, "on");
+    cluster.done();
+}

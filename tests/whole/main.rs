@@ -1,0 +1,10 @@
+//! The real program as a stranger uses it: command lines in, words and files out.
+//!
+//! One binary for all of these tests: they mostly wait for clusters to elect and
+//! promise, and wait side by side.
+
+mod bad_input;
+mod cluster;
+mod demo;
+mod hostile;
+mod support;

@@ -1,0 +1,298 @@
+//! A directory of its own for each test, the program, and what runs there.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use server::node::ClusterConfig;
+use tempfile::TempDir;
+
+/// Far beyond what anything here takes: who waits so long waits in vain.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Three sites a few ms apart, so that a cluster is up in a second.
+pub const NEAR: &str =
+    "sites = ['CA', 'OR', 'JP']\n[rtt_ms]\nCA = { OR = 4, JP = 6 }\nOR = { JP = 8 }\n";
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ended {
+    /// Expects success; returns what it printed.
+    pub fn good(self) -> String {
+        assert!(self.status.success(), "{self:#?}");
+        self.out
+    }
+
+    /// Expects one error, with exit status 1, that holds all of `parts`.
+    pub fn refused(self, parts: &[&str]) {
+        assert_eq!(self.status.code(), Some(1), "{self:#?}");
+        assert!(!self.err.contains("panicked"), "{self:#?}");
+        let errors = self.err.matches("leasehold: ").count();
+        assert_eq!(errors, 1, "{self:#?}");
+        for part in parts {
+            assert!(self.err.contains(part), "{part:?} is not in {self:#?}");
+        }
+    }
+}
+
+/// A temporary directory in which commands are run.
+pub struct Place {
+    dir: TempDir,
+    commands: AtomicU16,
+}
+
+impl Place {
+    /// With a topology file `near.toml` in it.
+    pub fn new() -> Place {
+        let place = Place {
+            dir: TempDir::new().unwrap(),
+            commands: AtomicU16::new(0),
+        };
+        place.write("near.toml", NEAR);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        let bytes =
+            std::fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Starts the program here; its output goes to files.
+    pub fn start<A: AsRef<std::ffi::OsStr>>(&self, args: &[A], input: Stdio) -> Started<'_> {
+        let number = self.commands.fetch_add(1, Ordering::Relaxed);
+        let file = |kind| self.path(&format!("{kind}-{number}.txt"));
+        let child = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .args(args)
+            .current_dir(self.dir.path())
+            .env_remove("RUST_LOG")
+            .stdin(input)
+            .stdout(File::create(file("out")).unwrap())
+            .stderr(File::create(file("err")).unwrap())
+            .spawn()
+            .unwrap();
+        Started {
+            place: self,
+            child,
+            number,
+        }
+    }
+
+    /// Runs the program here to its end.
+    pub fn run<A: AsRef<std::ffi::OsStr>>(&self, args: &[A]) -> Ended {
+        self.start(args, Stdio::null()).ended()
+    }
+
+    /// The same for a command line of plain words.
+    pub fn words(&self, line: &str) -> Ended {
+        self.run(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Expects that no process is left here. One that has said that it ends may
+    /// take a moment more.
+    pub fn is_deserted(&self) {
+        until("the last process to end", || self.processes().is_empty());
+    }
+
+    /// Processes that were started here, at whatever remove.
+    pub fn processes(&self) -> Vec<u32> {
+        let here = std::fs::canonicalize(self.dir.path()).unwrap();
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        ids.filter(|id: &u32| !is_zombie(*id))
+            .filter(|id| std::fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|cwd| cwd == here))
+            .collect()
+    }
+}
+
+fn is_zombie(id: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_none_or(|rest| rest.starts_with('Z'))
+}
+
+impl Drop for Place {
+    /// A test that failed leaves no process behind either.
+    fn drop(&mut self) {
+        for id in self.processes() {
+            signal("KILL", id);
+        }
+    }
+}
+
+/// A command that runs.
+pub struct Started<'a> {
+    place: &'a Place,
+    pub child: Child,
+    number: u16,
+}
+
+impl Started<'_> {
+    /// What it has said so far on stderr.
+    pub fn err(&self) -> String {
+        self.place.read(&format!("err-{}.txt", self.number))
+    }
+
+    pub fn ended(mut self) -> Ended {
+        let mut status = None;
+        until("the command's end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        Ended {
+            status: status.unwrap(),
+            out: self.place.read(&format!("out-{}.txt", self.number)),
+            err: self.err(),
+        }
+    }
+}
+
+/// Waits for what must come to pass.
+pub fn until(what: &str, mut come: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !come() {
+        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends a signal by its name.
+pub fn signal(name: &str, process: u32) {
+    let line = format!("kill -{name} {process}");
+    let _ = Command::new("sh").args(["-c", &line]).status();
+}
+
+/// The first of `count` ports that are free, and that no other test was given.
+/// They lie below those that systems hand out by themselves.
+pub fn ports(count: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 10_000 + (std::process::id() % 200) as u16 * 100;
+    loop {
+        let first = base + NEXT.fetch_add(count, Ordering::Relaxed);
+        if (first..first + count).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return first;
+        }
+    }
+}
+
+/// A cluster that `cluster up` started in `c` of its place.
+pub struct Cluster {
+    pub place: Place,
+    pub port: u16,
+}
+
+impl Cluster {
+    pub fn up() -> Cluster {
+        Cluster::up_in(Place::new())
+    }
+
+    pub fn up_in(place: Place) -> Cluster {
+        let cluster = Cluster {
+            place,
+            port: ports(3),
+        };
+        cluster.up_again().good();
+        cluster
+    }
+
+    pub fn up_again(&self) -> Ended {
+        // Short leases: a restarted replica waits for as long as it might have
+        // promised something.
+        let port = self.port;
+        self.place.words(&format!(
+            "cluster up --dir c --client-port {port} --set topology=near.toml \
+             --set lease.t_lease_ms=1000 --set lease.t_guard_ms=500 --set lease.renew_ms=250 \
+             --set lease.reconfigure_ms=1000"
+        ))
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.place.path("c")
+    }
+
+    /// As its replicas read it.
+    pub fn config(&self) -> ClusterConfig {
+        ClusterConfig::load(&self.dir().join("cluster.toml")).unwrap()
+    }
+
+    pub fn kv(&self, line: &str) -> Ended {
+        self.place.words(&format!("kv --dir c {line}"))
+    }
+
+    pub fn ycsb(&self, line: &str) -> Ended {
+        let first = self.port;
+        let addresses = (first..first + 3).map(|port| format!("127.0.0.1:{port}"));
+        let addresses = addresses.collect::<Vec<_>>().join(",");
+        self.place
+            .words(&format!("ycsb {line} --address {addresses}"))
+    }
+
+    pub fn down(&self) -> Ended {
+        self.place.words("cluster down --dir c")
+    }
+
+    /// The process that serves `node`.
+    pub fn replica(&self, node: &str) -> u32 {
+        let serves = |id: &u32| {
+            let line = command_line(*id);
+            line.windows(2).any(|pair| pair == ["--node", node])
+        };
+        let found = self.place.processes().into_iter().find(serves);
+        found.unwrap_or_else(|| panic!("no process serves {node}"))
+    }
+
+    /// The process that holds the WAN and the replicas.
+    pub fn supervisor(&self) -> u32 {
+        let holds = |id: &u32| command_line(*id).iter().any(|word| word == "run");
+        let found = self.place.processes().into_iter().find(holds);
+        found.expect("a supervisor runs")
+    }
+
+    /// All that replicas and supervisor have logged.
+    pub fn logs(&self) -> String {
+        logs(&self.dir())
+    }
+
+    /// Ends it, and expects what every test expects at its end.
+    pub fn done(self) {
+        self.down().good();
+        self.place.is_deserted();
+        assert!(!self.logs().contains("panicked"), "{}", self.logs());
+    }
+}
+
+fn command_line(process: u32) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0);
+    words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+/// The text of all logs in a directory.
+pub fn logs(dir: &Path) -> String {
+    let files = std::fs::read_dir(dir).unwrap().flatten();
+    let files = files.filter(|file| file.path().extension().is_some_and(|end| end == "log"));
+    files
+        .map(|file| std::fs::read_to_string(file.path()).unwrap_or_default())
+        .collect()
+}
