@@ -214,6 +214,15 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Vec<String> {
          of its keys wait for it. That is the price of its local reads."
             .to_owned(),
     ];
+    if report.backend == "local" {
+        paragraphs.push(
+            "These are real processes that share one machine. Its disk, timers and scheduler add \
+             their own time to the distances, so fewer writes stay within 1 ms of the bound than \
+             in virtual time; whether a write waited for a distant holder shows in its median and \
+             in the steps of the curves."
+                .to_owned(),
+        );
+    }
     for (run, figures) in report.runs.iter().zip(&summary.runs) {
         let Some(reported) = paper::writes_at_minimum(report, run) else {
             continue;

@@ -385,6 +385,18 @@ fn the_papers_figures_stand_only_beside_its_own_experiment() {
 }
 
 #[test]
+fn what_one_machine_adds_is_said_of_local_runs_only() {
+    let mut report = ideal(1_000);
+    let said = |report: &Report| {
+        let paragraphs = prose::minimum(report, &report.summary());
+        paragraphs.iter().any(|text| text.contains("one machine"))
+    };
+    assert!(!said(&report));
+    report.backend = "local".to_owned();
+    assert!(said(&report));
+}
+
+#[test]
 fn terminal_tables_line_up() {
     let text = ideal(1_000).terminal();
     let table: Vec<&str> = text.lines().take(8).collect();
