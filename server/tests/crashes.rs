@@ -1,5 +1,5 @@
-//! Replicas crash, alone and all at once, and start from their disks, over a bad
-//! network and under every strategy. `LEASEHOLD_CRASH_SEEDS` says how many seeds
+//! Replicas crash, alone and all at once, and start from their disks; others are
+//! cut off, in one direction or both; over a bad network and under every strategy. `LEASEHOLD_CRASH_SEEDS` says how many seeds
 //! (default 100), `LEASEHOLD_SEED_FROM` where to start, `LEASEHOLD_SECONDS` how
 //! much virtual time each takes.
 
@@ -15,6 +15,7 @@ fn one(seed: u64, run_ns: u64) -> Outcomes {
         every_ns: [1_500_000_000, 4_000_000_000, 12_000_000_000][(seed / 6 % 3) as usize],
         down_ns: [50_000_000, 1_000_000_000, 8_000_000_000][(seed / 18 % 3) as usize],
         all: 0.2,
+        cuts: [0.0, 0.5][(seed / 54 % 2) as usize],
     };
     run_crashing(world, contention, Some(plan), seed)
 }

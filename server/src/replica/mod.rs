@@ -14,7 +14,7 @@
 //! The roles of Paxos: `election` (Phase 1), `proposer` and `acceptor` (Phase 2),
 //! `learner` (commit, execute, answer), with the rule itself in `commit`.
 //! `reader` serves reads, `leasing` joins the lease engine, `catchup` fetches what
-//! was missed, and `timers` says what is due.
+//! was missed, `heartbeat` says who leads, and `timers` what is due.
 
 pub mod action;
 pub mod input;
@@ -25,6 +25,7 @@ mod acceptor;
 mod catchup;
 mod commit;
 mod election;
+mod heartbeat;
 mod kv;
 mod learner;
 mod leasing;

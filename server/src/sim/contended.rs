@@ -43,6 +43,8 @@ pub struct Crashes {
     pub down_ns: u64,
     /// Share of crashes that take every replica down at once.
     pub all: f64,
+    /// Share that are no crash, but cut a replica off, in one direction or both.
+    pub cuts: f64,
 }
 
 /// What came of it.
@@ -100,6 +102,7 @@ struct Run {
 /// Alarms of clients count from 0; these are told apart by their upper half.
 const CRASH: u64 = 1 << 62;
 const START: u64 = 1 << 61;
+const MEND: u64 = 1 << 60;
 
 /// The name of a key.
 pub fn key(number: u64) -> Key {
@@ -160,14 +163,19 @@ impl Run {
             if !healed && self.world.now_ns() >= end_ns {
                 healed = true;
                 self.world.set_faults(Default::default());
-                (0..self.n).for_each(|node| self.start(node));
+                for node in 0..self.n {
+                    self.start(node);
+                    self.cut(node, true, true, false);
+                }
             }
             if healed && self.clients.iter().all(|client| client.busy.is_none()) {
                 return;
             }
             match self.world.advance() {
                 Some(Happened::Replied(reply)) => self.replied(reply),
-                Some(Happened::Alarm(token)) if token & (CRASH | START) != 0 => self.fault(token),
+                Some(Happened::Alarm(token)) if token & (CRASH | START | MEND) != 0 => {
+                    self.fault(token)
+                }
                 Some(Happened::Alarm(token)) => {
                     self.alarm((token >> 32) as usize, token & 0xffff_ffff)
                 }
@@ -184,6 +192,18 @@ impl Run {
         }
     }
 
+    /// Cuts or mends what `node` sends, what it receives, or both.
+    fn cut(&mut self, node: usize, sends: bool, receives: bool, cut: bool) {
+        for other in (0..self.n).filter(|other| *other != node) {
+            if sends {
+                self.world.set_cut(node, other, cut);
+            }
+            if receives {
+                self.world.set_cut(other, node, cut);
+            }
+        }
+    }
+
     fn start(&mut self, node: usize) {
         if self.world.replica(node).is_none() {
             self.world.start(node);
@@ -193,14 +213,26 @@ impl Run {
     /// A crash, of one replica or of all, or the start that follows it.
     fn fault(&mut self, token: u64) {
         let Some(plan) = self.plan else { return };
+        let node = (token & 0xff) as usize;
+        if token & MEND != 0 {
+            return self.cut(node, true, true, false);
+        }
         if token & START != 0 {
-            return self.start((token & 0xff) as usize);
+            return self.start(node);
         }
         if self.world.now_ns() >= self.contention.run_ns {
             return;
         }
-        let all = self.rng.random::<f64>() < plan.all;
         let one = self.rng.random_range(0..self.n);
+        if plan.cuts > 0.0 && self.rng.random::<f64>() < plan.cuts {
+            let (from, to) =
+                [(true, true), (true, false), (false, true)][self.rng.random_range(0..3)];
+            self.cut(one, from, to, true);
+            let mended = self.world.now_ns() + self.rng.random_range(0..=plan.down_ns);
+            self.world.alarm(mended, MEND | one as u64);
+            return self.plan_crash();
+        }
+        let all = self.rng.random::<f64>() < plan.all;
         for node in (0..self.n).filter(|node| all || *node == one) {
             if self.world.replica(node).is_some() {
                 self.crashed += 1;

@@ -25,6 +25,8 @@ pub struct Network {
     pub faults: Faults,
     /// When each link last delivered: without faults it keeps order.
     last: Vec<Vec<u64>>,
+    /// Links that deliver nothing, by sender and receiver.
+    cut: Vec<Vec<bool>>,
 }
 
 impl Network {
@@ -35,7 +37,13 @@ impl Network {
             one_way_ns,
             faults,
             last: vec![vec![0; n]; n],
+            cut: vec![vec![false; n]; n],
         }
+    }
+
+    /// Cuts the link from one replica to another, or mends it.
+    pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
+        self.cut[from][to] = cut;
     }
 
     /// When a message sent at `now_ns` arrives: never, once or twice.
@@ -48,6 +56,9 @@ impl Network {
     ) -> impl Iterator<Item = u64> + use<> {
         let arrival = now_ns + self.one_way_ns[from][to];
         let faults = self.faults;
+        if self.cut[from][to] {
+            return [None, None].into_iter().flatten();
+        }
         if faults == Faults::default() {
             let last = &mut self.last[from][to];
             *last = arrival.max(*last);

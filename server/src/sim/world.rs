@@ -187,6 +187,11 @@ impl World {
         self.network.faults = faults;
     }
 
+    /// Cuts the link from one replica to another, or mends it.
+    pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
+        self.network.set_cut(from, to, cut);
+    }
+
     /// Starts a replica from its disk.
     pub fn start(&mut self, node: usize) {
         let mut settings = self.settings.replica.clone();

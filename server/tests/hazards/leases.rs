@@ -33,7 +33,7 @@ fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     // 1 promises 2 nothing while it accepts, and something before it votes.
     cluster.lose(|packet| between(packet, 1, 2) && about_leases(packet));
-    cluster.pass(6000);
+    cluster.pass(9500);
     cluster.stall(1);
     cluster.ask(0, put(1, 1, "k", "v"));
     cluster.heal();

@@ -20,7 +20,7 @@ fn h09_the_leaders_own_grants_are_in_its_vote() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     // Only the leader's promises keep holder 2 going: those of 1 lapse.
     cluster.lose(|packet| between(packet, 1, 2) && super::cluster::about_leases(packet));
-    cluster.pass(6000);
+    cluster.pass(9500);
     // 2 is not told of the write.
     cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
     let write = cluster.ask(0, put(1, 1, "k", "new"));
