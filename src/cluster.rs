@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, State};
 
-use crate::terminal::{interrupted, log, runtime};
+use crate::terminal::{interrupted, log, runtime, say};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
@@ -53,7 +53,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         ClusterCommand::Status(at) => status(&at.dir),
         ClusterCommand::Down(at) => {
             standing::stop(&at.dir)?;
-            println!("The cluster in {} is down.", at.dir.display());
+            say!("The cluster in {} is down.", at.dir.display());
             Ok(())
         }
         ClusterCommand::Run(args) => hold(args),
@@ -118,7 +118,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     status(dir)?;
     let state = State::load(dir)?;
     let addresses: Vec<String> = state.clients.values().map(ToString::to_string).collect();
-    println!(
+    say!(
         "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada \
          --address {1}\n     leasehold cluster down --dir {0}",
         dir.display(),
@@ -136,9 +136,15 @@ fn status(dir: &Path) -> anyhow::Result<()> {
             dir.display()
         );
     }
-    println!(
+    say!(
         "{:8} {:16} {:8} {:8} {:>9} {:>9} {:>6}  promised by",
-        "site", "clients at", "leader", "strategy", "committed", "executed", "keys"
+        "site",
+        "clients at",
+        "leader",
+        "strategy",
+        "committed",
+        "executed",
+        "keys"
     );
     runtime()?.block_on(async {
         for (site, address) in &state.clients {
@@ -146,7 +152,7 @@ fn status(dir: &Path) -> anyhow::Result<()> {
                 Ok(status) => {
                     let granted = status.peers.iter().filter(|peer| peer.granted_by);
                     let names: Vec<&str> = granted.map(|peer| peer.name.as_str()).collect();
-                    println!(
+                    say!(
                         "{site:8} {address:<16} {:8} {:8} {:>9} {:>9} {:>6}  {}",
                         status.leader,
                         status.strategy,
@@ -156,7 +162,7 @@ fn status(dir: &Path) -> anyhow::Result<()> {
                         names.join(" ")
                     );
                 }
-                Err(error) => println!("{site:8} {address:<16} {error}"),
+                Err(error) => say!("{site:8} {address:<16} {error}"),
             }
         }
     });

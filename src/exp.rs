@@ -9,7 +9,7 @@ use geo_deploy::backend::{Ran, sim};
 use geo_deploy::experiment::{self, Experiment};
 use geo_deploy::report::{Manifest, Report, Verdict};
 
-use crate::terminal::{Bars, interrupted, runtime};
+use crate::terminal::{Bars, interrupted, runtime, say};
 
 #[derive(Subcommand)]
 pub enum ExpCommand {
@@ -78,7 +78,7 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
     match command {
         ExpCommand::List => {
             for (name, description) in experiment::list() {
-                println!("{name:12} {description}");
+                say!("{name:12} {description}");
             }
             Ok(())
         }
@@ -122,12 +122,12 @@ fn run_and_report(
         .map(|ran| (ran.run.label.clone(), std::mem::take(&mut ran.history)))
         .collect();
     let report = assemble(experiment, on, manifest, ran);
-    println!("{}", report.terminal());
+    say!("{}", report.terminal());
     report.write(out)?;
     for (label, history) in histories {
         history.save(&out.join(format!("history-{label}.bin")))?;
     }
-    println!("The report: {}", out.join("report.html").display());
+    say!("The report: {}", out.join("report.html").display());
     for run in &report.runs {
         if let Verdict::No(counterexample) = &run.linearizable {
             anyhow::bail!(

@@ -109,7 +109,7 @@ fn words(error: &anyhow::Error) -> String {
 fn man(dir: &std::path::Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir)?;
     clap_mangen::generate_to(Cli::command(), dir)?;
-    println!("wrote manual pages to {}", dir.display());
+    terminal::say!("wrote manual pages to {}", dir.display());
     Ok(())
 }
 

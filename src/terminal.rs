@@ -21,6 +21,23 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
+/// Prints a line to stdout. Whoever reads it may have enough before the end
+/// (`| head`): that is no error, and there is nobody left to tell.
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::terminal::print(format_args!($($words)*))
+    };
+}
+pub(crate) use say;
+
+/// See [`say`].
+pub fn print(words: std::fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    if writeln!(std::io::stdout(), "{words}").is_err() {
+        std::process::exit(0);
+    }
+}
+
 /// A runtime on this thread.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
@@ -37,7 +54,7 @@ pub async fn interrupted() {
 pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     let args = match ycsb::args::parse(arguments)? {
         ycsb::args::Parsed::Help(text) => {
-            println!("{text}");
+            say!("{text}");
             return Ok(());
         }
         ycsb::args::Parsed::Go(args) => args,

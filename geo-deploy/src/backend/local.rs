@@ -58,8 +58,12 @@ impl LocalCluster {
         let topology = plan.topology();
         std::fs::create_dir_all(&settings.dir)
             .with_context(|| format!("creating {}", settings.dir.display()))?;
-        let peers = free_ports(topology.len(), None)?;
-        let clients = free_ports(topology.len(), settings.client_port)?;
+        let mut peers = free_ports(topology.len() * 2)?;
+        let any = peers.split_off(topology.len());
+        let clients = match settings.client_port {
+            Some(first) => row_of_ports(topology.len(), first)?,
+            None => any,
+        };
         let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
         let link = |rtt_ms| LinkSettings {
             jitter,
@@ -115,6 +119,7 @@ impl LocalCluster {
             for (site, slot) in connections.iter_mut().enumerate() {
                 match status(slot, self.clients[site], &self.cluster).await {
                     Some(status) => {
+                        self.check_strategy(plan, &status)?;
                         ready &= is_ready(plan, &status);
                         if !is_ready(plan, &status) {
                             seen = describe(&status);
@@ -133,6 +138,21 @@ impl LocalCluster {
             READY_TIMEOUT.as_secs(),
             self.dir.display()
         )
+    }
+
+    /// A strategy is part of the replicated state: data of an earlier run keeps its own.
+    fn check_strategy(&self, plan: &Plan<'_>, status: &StatusReply) -> anyhow::Result<()> {
+        let asked = &plan.strategy.strategy;
+        let settled = status.configuration > 2 && !status.strategy.is_empty();
+        if settled && status.strategy != *asked {
+            bail!(
+                "the data in {} is of a cluster with strategy '{}', and '{asked}' was asked for: \
+                 give another directory, or the strategy it has",
+                self.dir.display(),
+                status.strategy
+            );
+        }
+        Ok(())
     }
 
     fn check_alive(&mut self) -> anyhow::Result<()> {
@@ -229,27 +249,46 @@ fn serve(program: &Path, dir: &Path, config: &Path, site: &str) -> anyhow::Resul
         .with_context(|| format!("starting {} serve --node {site}", program.display()))
 }
 
-/// Ports that are free now, on loopback; all are held until all are chosen.
-fn free_ports(count: usize, first: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
+/// Ports of these are not handed to outgoing connections on a usual system, so
+/// one that is free now is still free when the replica binds it.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Free ports on loopback; where the search begins differs between processes.
+fn free_ports(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    let span = PORTS.len() as u32;
+    let begin = std::process::id().wrapping_mul(61) % span;
+    let candidates = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
+    let bound = candidates.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    // All are held until all are chosen.
+    let held: Vec<TcpListener> = bound.take(count).collect();
+    if held.len() < count {
+        bail!("{count} free ports were needed on 127.0.0.1 in {PORTS:?}: end what uses them");
+    }
+    held.iter()
+        .map(|listener| listener.local_addr().context("a bound port"))
+        .collect()
+}
+
+/// A row of ports on loopback from `first` on, all of them free.
+fn row_of_ports(count: usize, first: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let bind = |index: usize| {
-        let port = match first {
-            None => Some(0),
-            Some(first) => u16::try_from(usize::from(first) + index).ok(),
-        };
+        let port = u16::try_from(usize::from(first) + index).ok();
         let port = port.with_context(|| {
             format!(
-                "client port {}: there are no {count} ports from there on; choose a lower one",
-                first.unwrap_or_default()
+                "client port {first}: there are no {count} ports from there on; choose a lower one"
             )
         })?;
-        TcpListener::bind(("127.0.0.1", port))
-            .with_context(|| format!("port {port} on 127.0.0.1 is not free; choose another row of {count} with --client-port, or end what uses it"))
+        TcpListener::bind(("127.0.0.1", port)).with_context(|| {
+            format!(
+                "port {port} on 127.0.0.1 is not free; choose another row of {count} with \
+                 --client-port, or end what uses it"
+            )
+        })
     };
-    let listeners = (0..count)
+    let held = (0..count)
         .map(bind)
         .collect::<anyhow::Result<Vec<TcpListener>>>()?;
-    listeners
-        .iter()
+    held.iter()
         .map(|listener| listener.local_addr().context("a bound port"))
         .collect()
 }

@@ -33,7 +33,12 @@ pub struct Manifest {
 
 impl Manifest {
     /// Looks at the machine, and at the working copy the command was run in.
-    pub fn capture(command: Vec<String>) -> Manifest {
+    pub fn capture(mut command: Vec<String>) -> Manifest {
+        // Where the program lies is this machine's affair.
+        if let Some(program) = command.first_mut() {
+            let name = std::path::Path::new(program.as_str()).file_name();
+            *program = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let status = git(&["status", "--porcelain"]);
         Manifest {

@@ -1,0 +1,124 @@
+//! What the core costs by itself: a local read, and a write through the log of a
+//! single replica. Sockets, disk and the wire form are not in these figures.
+
+use std::hint::black_box;
+
+use client::wire::{Command, command::Op};
+use criterion::{Criterion, criterion_group, criterion_main};
+use leases::{Incarnation, ReplicaId, Time};
+use server::replica::action::{Action, ClientHandle, Recovered, Sequence};
+use server::replica::{Input, Replica, Settings};
+
+/// A replica that leads alone, and everything it asked for done at once.
+struct Alone {
+    replica: Replica,
+    now: Time,
+    actions: Vec<Action>,
+    persisted: Vec<Sequence>,
+}
+
+impl Alone {
+    fn new() -> Alone {
+        let recovered = Recovered {
+            incarnation: Incarnation(1),
+            ..Recovered::default()
+        };
+        let settings = Settings::new(ReplicaId(0), 1);
+        let mut alone = Alone {
+            replica: Replica::new(Time(1), settings, recovered, 7),
+            now: Time(1),
+            actions: Vec::new(),
+            persisted: Vec::new(),
+        };
+        while alone.replica.leader().is_none() || alone.replica.executed().0 == 0 {
+            alone.now = alone.replica.next_deadline().max(alone.now);
+            alone.input(Input::Tick);
+        }
+        alone
+    }
+
+    /// Returns how many clients were answered.
+    fn input(&mut self, input: Input) -> usize {
+        let mut answered = 0;
+        self.replica.step(self.now, input, &mut self.actions);
+        self.replica.flush(self.now, &mut self.actions);
+        loop {
+            for action in self.actions.drain(..) {
+                match action {
+                    Action::Persist { sequence, .. } => self.persisted.push(sequence),
+                    Action::Reply { .. } | Action::FencedReply { .. } => answered += 1,
+                    _ => {}
+                }
+            }
+            let Some(sequence) = self.persisted.pop() else {
+                return answered;
+            };
+            self.replica
+                .step(self.now, Input::Persisted(sequence), &mut self.actions);
+            self.replica.flush(self.now, &mut self.actions);
+        }
+    }
+}
+
+fn client(request: u64) -> ClientHandle {
+    ClientHandle {
+        connection: 1,
+        request,
+    }
+}
+
+fn reads(criterion: &mut Criterion) {
+    let mut alone = Alone::new();
+    let key = |k: u64| format!("user{k:012}");
+    for k in 0..100_000u64 {
+        let command = Command::session(1, k + 1, k + 1, Op::put(key(k), vec![b'v'; 100]));
+        assert_eq!(
+            alone.input(Input::Client {
+                from: client(k),
+                command
+            }),
+            1
+        );
+    }
+    let mut k = 0;
+    criterion.bench_function("local read, 100,000 keys", |bencher| {
+        bencher.iter_batched(
+            || {
+                k = (k + 7919) % 100_000;
+                let command = Command {
+                    op: Some(Op::get(key(k))),
+                    ..Command::default()
+                };
+                Input::Client {
+                    from: client(k),
+                    command,
+                }
+            },
+            |input| assert_eq!(alone.input(black_box(input)), 1),
+            criterion::BatchSize::SmallInput,
+        );
+    });
+}
+
+fn writes(criterion: &mut Criterion) {
+    let mut alone = Alone::new();
+    let mut sequence = 0;
+    criterion.bench_function("write through the log of one replica", |bencher| {
+        bencher.iter_batched(
+            || {
+                sequence += 1;
+                let op = Op::put(format!("user{:012}", sequence % 1000), vec![b'v'; 100]);
+                let command = Command::session(1, sequence, sequence, op);
+                Input::Client {
+                    from: client(sequence),
+                    command,
+                }
+            },
+            |input| assert_eq!(alone.input(black_box(input)), 1),
+            criterion::BatchSize::SmallInput,
+        );
+    });
+}
+
+criterion_group!(benches, reads, writes);
+criterion_main!(benches);
