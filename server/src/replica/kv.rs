@@ -284,3 +284,47 @@ fn not_a_record() -> Outcome {
          would exceed the longest value; write it whole with put",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(client: u64, sequence: u64, value: &'static str) -> Command {
+        Command {
+            client,
+            sequence,
+            acked_below: sequence,
+            op: Some(Op::put("k", value)),
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_in_the_log_twice_is_executed_once() {
+        let mut kv = Kv::new(1000);
+        let first = kv.execute(Slot(1), 0, &put(1, 1, "mine"));
+        kv.execute(Slot(2), 0, &put(2, 1, "theirs"));
+        assert_eq!(kv.execute(Slot(3), 0, &put(1, 1, "mine")), first);
+        let found = kv.get(b"k").map(|stored| stored.value.clone());
+        assert_eq!(found.as_deref(), Some(b"theirs".as_slice()));
+    }
+
+    #[test]
+    fn a_checkpoint_restores_state_and_sessions() {
+        let mut kv = Kv::new(1000);
+        kv.begin(5);
+        let first = kv.execute(Slot(1), 3, &put(1, 1, "mine"));
+        let image = Checkpoint {
+            log_time_ms: kv.log_time_ms,
+            entries: kv.take_dirty(),
+            sessions: kv.sessions.take_dirty(),
+            ..Checkpoint::default()
+        };
+        let mut restored = Kv::restore(1000, image);
+        assert_eq!(restored.digest(), kv.digest());
+        assert_eq!(restored.execute(Slot(2), 0, &put(1, 1, "mine")), first);
+        assert!(
+            restored.take_dirty().is_empty(),
+            "nothing was written again"
+        );
+    }
+}

@@ -39,6 +39,16 @@ impl Pending {
         self.writes.len() + self.reads.len()
     }
 
+    /// Whether a client waits for this command.
+    fn awaits(&self, proposed: &Proposed) -> bool {
+        let command = &proposed.command;
+        let session = (command.client, command.sequence);
+        match command.is_write() {
+            true => self.writes.contains_key(&session),
+            false => self.reads.contains_key(&proposed.request),
+        }
+    }
+
     /// The client that waits for this command. A write is the same whichever
     /// origin brought it; an attempt's name means something only at its own.
     fn take(&mut self, me: ReplicaId, proposed: &Proposed) -> Option<ClientHandle> {
@@ -274,8 +284,24 @@ impl Replica {
                 self.pending.unanswered.insert(slot);
                 self.answer_committed(now, out);
                 self.execute_commands(now, out);
+                self.count_blocked(slot);
             }
         }
+    }
+
+    /// Counts clients here whose command is committed in `slot`, but needs its
+    /// execution and so waits for a slot before it.
+    fn count_blocked(&mut self, slot: Slot) {
+        let commands = self.commands();
+        if commands.executed >= slot {
+            return;
+        }
+        let accepted = commands.get(slot).and_then(|cell| cell.accepted.as_ref());
+        let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
+        let me = self.me();
+        let waits = |p: &&Proposed| p.origin == me && self.pending.awaits(p);
+        let blocked = proposed.iter().filter(waits).count() as u64;
+        self.counters.blocked_prefix += blocked;
     }
 
     /// Takes a leader's news of commits. A commit point of ballot b commits, here,

@@ -12,6 +12,7 @@ use super::Replica;
 pub(super) struct Counters {
     pub(super) held: u64,
     pub(super) log_reads: u64,
+    pub(super) blocked_prefix: u64,
     pub(super) not_holder: u64,
     pub(super) uncovered: u64,
     pub(super) barrier: u64,
@@ -78,6 +79,7 @@ impl Replica {
         [
             ("reads_held", c.held),
             ("reads_in_log", c.log_reads),
+            ("blocked_prefix", c.blocked_prefix),
             ("fallback_not_holder", c.not_holder),
             ("fallback_uncovered", c.uncovered),
             ("fallback_barrier", c.barrier),

@@ -163,6 +163,17 @@ fn h34_without_a_multi_key_write_a_blocked_slot_stops_nobody() {
     let single = cluster.ask(0, put(2, 2, "b", "2"));
     assert!(!cluster.answered(blocked));
     assert!(cluster.done(single), "no slot that matters to it is open");
+    // What needs execution waits all the same, and is counted.
+    let swap = cluster.ask(0, write(3, 1, Op::cas("c", "3", None)));
+    assert!(!cluster.answered(swap));
+    let status = cluster.node(0).status(cluster.clock(0));
+    let counter = status
+        .counters
+        .iter()
+        .find(|counter| counter.name == "blocked_prefix");
+    assert_eq!(counter.map(|counter| counter.value), Some(1));
+    cluster.release();
+    assert!(cluster.done(blocked) && cluster.done(swap));
 }
 
 #[test]
