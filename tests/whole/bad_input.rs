@@ -413,7 +413,7 @@ fn an_address_that_is_no_replicas_is_told() {
 fn wrong_properties_are_refused_by_name() {
     let place = Place::new();
     let port = ports(1);
-    let cases: [(&str, &[&str]); 10] = [
+    let cases: [(&str, &[&str]); 11] = [
         ("jump", &["\"jump\"", "load or run", "--help"]),
         (
             "run -P none.properties",
@@ -446,6 +446,10 @@ fn wrong_properties_are_refused_by_name() {
         (
             "run --address HERE -P workloada -p workload=org.example.Mine",
             &["workload", "org.example.Mine", "CoreWorkload"],
+        ),
+        (
+            "run --address HERE -P workloada -p exportfile=/no/such/folder/report",
+            &["cannot write /no/such/folder/report"],
         ),
         (
             "run --address HERE --speed 3",

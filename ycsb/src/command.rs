@@ -56,6 +56,17 @@ pub async fn execute(
     let settings = Settings::new(&args.properties)?;
     let workload = CoreWorkload::new(&args.properties)?;
     echo(args);
+    // Before the run, not after it: a report that cannot be written is a run lost.
+    if let Some(file) = &settings.export_file {
+        let opened = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(file);
+        opened.map_err(|source| CommandError::Export {
+            path: PathBuf::from(file),
+            source,
+        })?;
+    }
     // A thread has a connection of its own, as in YCSB.
     let connections = (settings.threads as usize).max(settings.addresses.len());
     let mut stores = Vec::new();
