@@ -4,4 +4,5 @@
 pub mod codec;
 pub mod node;
 pub mod replica;
+pub mod shell;
 pub mod sim;

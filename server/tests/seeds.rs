@@ -31,7 +31,7 @@ fn no_seed_violates_safety_or_gets_stuck() {
         for (path, count) in &outcomes.paths {
             *paths.entry(*path).or_insert(0) += count;
         }
-        for (oracle, checks) in outcomes.checks {
+        for (oracle, checks) in outcomes.checks.clone() {
             *paths.entry(oracle).or_insert(0) += checks;
         }
     }

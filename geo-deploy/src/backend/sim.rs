@@ -85,6 +85,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
         } else {
             0
         },
+        ..Faults::default()
     };
     Ok(WorldSettings {
         replica,

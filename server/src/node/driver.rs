@@ -16,7 +16,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
 use super::clock;
-use super::disk_watch::DiskWatch;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::listener::Clients;
@@ -26,6 +25,7 @@ use crate::replica::Replica;
 use crate::replica::action::Action;
 use crate::replica::input::{Again, Input, ReadFrom};
 use crate::replica::message::{Envelope, Message, ReadAnswer};
+use crate::shell::{self, DiskWatch};
 
 /// The timer counts without suspension, leases with it: looking at the clock
 /// this often keeps a replica that slept from oversleeping.
@@ -123,34 +123,30 @@ impl Driver {
 
     /// One group of inputs: all that have arrived.
     fn round(&mut self, scratch: &mut Scratch) {
-        let mut inputs = std::mem::take(&mut scratch.inputs);
-        self.inbox.take(&mut inputs);
-        let now = clock::now();
-        let stepped = catch_unwind(AssertUnwindSafe(|| {
-            self.step_all(now, &mut inputs, &mut scratch.actions);
-        }));
-        if stepped.is_err() {
+        let writable = self.disk.writable();
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.step_all(scratch)));
+        let Ok(now) = stepped else {
             die(&self.names[self.me.index()]);
+        };
+        if self.disk.writable() != writable {
+            tracing::warn!(writable = !writable, "the storage's state changed");
         }
-        scratch.inputs = inputs;
         self.perform(now, scratch);
         self.answer_statuses(now);
         self.peers.flush();
         self.clients.flush();
     }
 
-    fn step_all(&mut self, now: Time, inputs: &mut Vec<Input>, actions: &mut Vec<Action>) {
-        for input in inputs.drain(..) {
-            self.replica.step(now, input, actions);
-        }
-        if let Some(writable) = self.disk.news(now) {
-            self.replica
-                .step(now, Input::StorageWritable(writable), actions);
-        }
-        if now >= self.replica.next_deadline() {
-            self.replica.step(now, Input::Tick, actions);
-        }
-        self.replica.flush(now, actions);
+    fn step_all(&mut self, scratch: &mut Scratch) -> Time {
+        let inbox = &self.inbox;
+        shell::round(
+            &mut self.replica,
+            &mut self.disk,
+            &mut scratch.inputs,
+            &mut scratch.actions,
+            |inputs| inbox.take(inputs),
+            clock::now,
+        )
     }
 
     fn perform(&mut self, now: Time, scratch: &mut Scratch) {

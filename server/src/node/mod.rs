@@ -15,7 +15,6 @@
 
 pub mod clock;
 pub mod config;
-mod disk_watch;
 mod driver;
 mod events;
 mod frames;

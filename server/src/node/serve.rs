@@ -12,7 +12,6 @@ use tokio::task::spawn_local;
 
 use super::clock;
 use super::config::{ClusterConfig, NodeConfig};
-use super::disk_watch::DiskWatch;
 use super::driver::Driver;
 use super::events::Events;
 use super::inbox::Inbox;
@@ -20,6 +19,7 @@ use super::listener::Clients;
 use super::storage::{Report, Stamp, Storage, StorageError, Writer};
 use super::transport::{Member, Peers};
 use crate::replica::Replica;
+use crate::shell::DiskWatch;
 
 /// What an operator may ask for beside the configuration.
 #[derive(Clone, Debug, Default)]

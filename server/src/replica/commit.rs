@@ -18,6 +18,12 @@ impl Votes {
         self.ballot
     }
 
+    /// The tags known of one acceptor.
+    pub fn tags_of(&self, replica: ReplicaId) -> impl Iterator<Item = ReplicaSet> + '_ {
+        let tags = self.tags.iter().filter(move |(who, _)| *who == replica);
+        tags.map(|(_, tag)| *tag)
+    }
+
     /// Acceptors with a tag that is satisfied.
     pub fn settled(&self) -> ReplicaSet {
         settled(self.accepted, &self.tags)

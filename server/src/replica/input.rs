@@ -39,8 +39,19 @@ pub enum Input {
     /// The storage takes no writes for now (full, stalled), or takes them again.
     /// An fsync error is not this: it stops the process.
     StorageWritable(bool),
+    /// The operator of the cluster asks; whoever does not lead ignores it.
+    Operator(Operator),
     /// A deadline may have passed.
     Tick,
+}
+
+/// What an operator may ask of the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Hand leadership over, once everything proposed is committed.
+    Transfer(leases::ReplicaId),
+    /// Put another strategy and durations in force, by the next configuration.
+    Switch(leases::StrategySpec, leases::LeaseParams),
 }
 
 /// Who a read is for.

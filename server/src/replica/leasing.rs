@@ -276,7 +276,7 @@ impl Replica {
         }
         let situation = self.situation();
         let excluded = self.wanted_exclusions(now);
-        let mut change = self.first_change();
+        let mut change = self.wanted_change();
         let spec = change
             .strategy
             .clone()
@@ -302,13 +302,19 @@ impl Replica {
     }
 
     /// The first configuration puts the strategy and durations of the settings in
-    /// force; from then on the log says what they are, not one node's settings.
-    fn first_change(&self) -> ConfigChange {
+    /// force; from then on the log says what they are, not one node's settings, and
+    /// only the operator changes them.
+    fn wanted_change(&mut self) -> ConfigChange {
+        let switch = match &mut self.role {
+            Role::Leader(leadership) => leadership.switch.take(),
+            _ => None,
+        };
         let first = self.configs.params(self.configs.newest());
-        if self.configured {
-            return ConfigChange::default();
-        }
-        let (strategy, params) = (&self.settings.strategy, &self.settings.params);
+        let (strategy, params) = match &switch {
+            Some((strategy, params)) => (strategy, params),
+            None if self.configured => return ConfigChange::default(),
+            None => (&self.settings.strategy, &self.settings.params),
+        };
         ConfigChange {
             strategy: (strategy != self.configs.strategy()).then(|| strategy.clone()),
             params: (params != first).then_some(*params),

@@ -51,7 +51,7 @@ use rand_pcg::Pcg64Mcg;
 
 pub use self::action::{Action, Event};
 pub use self::commit::committed;
-pub use self::input::Input;
+pub use self::input::{Input, Operator};
 pub use self::settings::Settings;
 
 use self::election::Candidacy;
@@ -158,6 +158,7 @@ impl Replica {
             Input::Persisted(sequence) => self.on_persisted(now, sequence, out),
             Input::LogRead { log, to, entries } => self.on_log_read(log, to, entries, out),
             Input::StorageWritable(writable) => self.on_storage_writable(now, writable, out),
+            Input::Operator(operator) => self.on_operator(now, operator),
             Input::Tick => {}
         }
         self.tick(now, out);
@@ -250,6 +251,25 @@ impl Replica {
             self.grantor.met(now, from, incarnation);
             self.holder.met(from, incarnation);
             self.timers.set(Timer::Lease, now);
+        }
+    }
+
+    fn on_operator(&mut self, now: Time, operator: Operator) {
+        let grace = self.configs.params(self.configs.newest()).t_grace;
+        let known = |to: ReplicaId| to.index() < self.settings.n && to != self.settings.me;
+        let Role::Leader(leadership) = &mut self.role else {
+            return;
+        };
+        match operator {
+            Operator::Transfer(to) if known(to) && leadership.transfer.is_none() => {
+                leadership.transfer = Some((to, now + grace));
+            }
+            Operator::Transfer(_) => {}
+            Operator::Switch(spec, params) if params.check().is_ok() => {
+                leadership.switch = Some((spec, params));
+                self.timers.set(Timer::Reconfigure, now);
+            }
+            Operator::Switch(..) => {}
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use client::wire::command::Op;
 use client::wire::{Command, Outcome};
 use foldhash::fast::FixedState;
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Ballot, LeaseParams, ReplicaId, ReplicaSet, Slot, StrategySpec, Time};
 
 use super::action::Action;
 use super::log::command_weight;
@@ -62,6 +62,8 @@ pub(super) struct Leadership {
     pub(super) transfer: Option<(ReplicaId, Time)>,
     /// A transfer has failed: none before this.
     pub(super) no_transfer_before: Time,
+    /// The operator wants another strategy and durations.
+    pub(super) switch: Option<(StrategySpec, LeaseParams)>,
     /// The other replicas, nearest first.
     pub(super) nearest: Vec<ReplicaId>,
 }
@@ -85,6 +87,7 @@ impl Leadership {
             probe_due: false,
             transfer: None,
             no_transfer_before: now,
+            switch: None,
             nearest: Vec::new(),
         }
     }

@@ -117,6 +117,57 @@ impl Replica {
         self.logs[log.index()].executed
     }
 
+    /// Up to where everything is committed here, and how many slots are beyond.
+    pub fn commits_of(&self, log: super::message::LogId) -> (Slot, u64) {
+        let log = &self.logs[log.index()];
+        (log.commit_point, log.above.len())
+    }
+
+    /// Whether a slot is known to be committed here.
+    pub fn is_committed(&self, log: super::message::LogId, slot: Slot) -> bool {
+        self.logs[log.index()].is_committed(slot)
+    }
+
+    /// The highest slot of a log that is accepted here.
+    pub fn highest_of(&self, log: super::message::LogId) -> Slot {
+        self.logs[log.index()].highest
+    }
+
+    /// The tags of this replica's own votes on a slot, as it counts them itself.
+    pub fn own_votes(
+        &self,
+        log: super::message::LogId,
+        slot: Slot,
+    ) -> impl Iterator<Item = (leases::Ballot, leases::ReplicaSet)> + '_ {
+        let cell = self.logs[log.index()].get(slot);
+        let me = self.me();
+        cell.into_iter().flat_map(move |cell| {
+            let ballot = cell.votes.ballot();
+            cell.votes.tags_of(me).map(move |tag| (ballot, tag))
+        })
+    }
+
+    /// Slots that are marked on `key`: accepted, not yet executed, rising.
+    pub fn marks_on(&self, key: &[u8]) -> &[Slot] {
+        self.marks.on(key)
+    }
+
+    /// Until when `grantor` covers `key` here, by this replica's clock, and the
+    /// barrier of that chain.
+    pub fn covered_by(
+        &self,
+        now: Time,
+        grantor: leases::ReplicaId,
+        key: &[u8],
+    ) -> Option<(Time, Slot)> {
+        self.holder.covered_by(now, grantor, self.configs.view(key))
+    }
+
+    /// How many members the cluster has.
+    pub fn members(&self) -> usize {
+        self.settings.n
+    }
+
     /// What is accepted in a slot, if it is still in memory.
     pub fn entry(&self, log: super::message::LogId, slot: Slot) -> Option<&super::message::Value> {
         let cell = self.logs[log.index()].get(slot)?;
@@ -140,6 +191,15 @@ impl Replica {
         grantor: leases::ReplicaId,
     ) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.holder.promised_by(grantor)
+    }
+
+    /// What this replica has granted `holder`: under which configurations, and
+    /// until when by its own clock.
+    pub fn grants_to(
+        &self,
+        holder: leases::ReplicaId,
+    ) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
+        self.grantor.granted_to(holder)
     }
 
     /// Until when, by its own clock, this replica keeps its grant to `holder`.

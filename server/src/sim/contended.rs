@@ -61,7 +61,7 @@ pub struct Outcomes {
     /// A digest of the run.
     pub trace: u64,
     /// Checks that the oracles made.
-    pub checks: [(&'static str, u64); 3],
+    pub checks: Vec<(&'static str, u64)>,
     /// Requests that were never answered although everything had healed.
     pub stuck: u64,
     /// Replicas that crashed and started again.
@@ -170,6 +170,9 @@ impl Run {
             }
             if healed && self.clients.iter().all(|client| client.busy.is_none()) {
                 return;
+            }
+            if let Some(violation) = self.world.violation() {
+                panic!("{}: {}", violation.oracle, violation.what);
             }
             match self.world.advance() {
                 Some(Happened::Replied(reply)) => self.replied(reply),
@@ -406,15 +409,16 @@ impl Run {
             let Some(action) = answered(*k, *did, &reply.outcome) else {
                 continue;
             };
-            let freshness = &mut self.world.oracles.freshness;
             if let Did::Read { value } = action {
                 let token = busy.attempt << 8 | k;
                 let version = version_of(*k, &reply.outcome);
                 let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
-                freshness.read(token, &one, reply.path.as_str_name());
+                let freshness = &mut self.world.oracles.freshness;
+                let verdict = freshness.read(token, &one, reply.path.as_str_name());
+                self.world.judge(verdict);
                 self.clients[index].seen.insert(*k, (version, value));
             } else if !matches!(action, Did::Delete) {
-                freshness.wrote(&key(*k), &reply.outcome);
+                self.world.oracles.freshness.wrote(&key(*k), &reply.outcome);
             }
             self.push(index, *k, action, busy.began_ns, Some(now));
         }

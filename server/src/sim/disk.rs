@@ -84,6 +84,10 @@ pub struct Disk {
     image: Option<Image>,
     /// How long a sync takes, in ns.
     pub sync_ns: u64,
+    /// No sync ends before this true time, in ns.
+    pub stalled_until_ns: u64,
+    /// There is no room: nothing becomes durable.
+    full: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
 }
@@ -95,6 +99,8 @@ impl Disk {
         Disk {
             image: remembers.then(Image::default),
             sync_ns,
+            stalled_until_ns: 0,
+            full: false,
             syncing: Vec::new(),
             queued: Vec::new(),
         }
@@ -102,7 +108,7 @@ impl Disk {
 
     /// Takes a persist; returns whether a sync begins now.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> bool {
-        let idle = self.syncing.is_empty();
+        let idle = self.syncing.is_empty() && !self.full;
         let records = if self.image.is_some() {
             records
         } else {
@@ -119,7 +125,12 @@ impl Disk {
 
     /// A sync ends: what it made durable, and whether another begins now.
     pub fn synced(&mut self) -> (Option<Sequence>, bool) {
-        let done = std::mem::replace(&mut self.syncing, std::mem::take(&mut self.queued));
+        let next = if self.full {
+            Vec::new()
+        } else {
+            std::mem::take(&mut self.queued)
+        };
+        let done = std::mem::replace(&mut self.syncing, next);
         let last = done.last().map(|(sequence, _)| *sequence);
         if let Some(image) = &mut self.image {
             done.into_iter()
@@ -129,10 +140,46 @@ impl Disk {
         (last, !self.syncing.is_empty())
     }
 
-    /// A crash: what was not synced is gone.
-    pub fn crash(&mut self) {
+    /// Whether there is no room.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// There is no room from now on, or there is again. What was being written
+    /// is written. Returns whether a sync begins now.
+    pub fn set_full(&mut self, full: bool) -> bool {
+        self.full = full;
+        if full || !self.syncing.is_empty() || self.queued.is_empty() {
+            return false;
+        }
+        self.syncing = std::mem::take(&mut self.queued);
+        true
+    }
+
+    /// How many persists a crash would interrupt.
+    pub fn interrupted(&self) -> usize {
+        self.syncing.len()
+    }
+
+    /// A crash: what was not synced is gone, but for the first `kept` of the
+    /// persists whose sync it interrupts. Those are whole: a torn record is
+    /// recognised by its checksum, and none at all.
+    pub fn crash(&mut self, kept: usize) {
+        if let Some(image) = &mut self.image {
+            let kept = self.syncing.drain(..).take(kept);
+            kept.flat_map(|(_, records)| records)
+                .for_each(|record| image.apply(record));
+        }
         self.syncing.clear();
         self.queued.clear();
+    }
+
+    /// Whether an acceptance is durable: what a vote stands on.
+    pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
+        self.image.as_ref().is_none_or(|image| {
+            let accepted = image.accepted.get(&(log, slot));
+            accepted.is_some_and(|(at, _)| *at >= ballot)
+        })
     }
 
     /// What a start finds; raises the incarnation.

@@ -8,6 +8,9 @@
 pub mod clock;
 pub mod contended;
 pub mod disk;
+pub mod fault;
 pub mod network;
+pub mod node;
 pub mod oracle;
+pub mod trace;
 pub mod world;

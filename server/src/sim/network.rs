@@ -3,6 +3,8 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
+use super::fault::{Fault, Fired};
+
 /// How often what goes wrong, as shares of messages; 0 everywhere is a good network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
@@ -14,7 +16,13 @@ pub struct Faults {
     pub reordering: f64,
     /// The longest extra delay, in ns.
     pub delay_max_ns: u64,
+    /// Delivered once more, much later: what lay in the buffers of an earlier
+    /// connection, or of a network that thought itself helpful.
+    pub old: f64,
 }
+
+/// How late an old packet may be, in ns.
+const OLD_MAX_NS: u64 = 45_000_000_000;
 
 /// Delays and faults of every directed link.
 #[derive(Clone, Debug)]
@@ -27,6 +35,8 @@ pub struct Network {
     last: Vec<Vec<u64>>,
     /// Links that deliver nothing, by sender and receiver.
     cut: Vec<Vec<bool>>,
+    /// What went wrong, and how often.
+    pub fired: Fired,
 }
 
 impl Network {
@@ -38,6 +48,7 @@ impl Network {
             faults,
             last: vec![vec![0; n]; n],
             cut: vec![vec![false; n]; n],
+            fired: Fired::default(),
         }
     }
 
@@ -57,22 +68,34 @@ impl Network {
         let arrival = now_ns + self.one_way_ns[from][to];
         let faults = self.faults;
         if self.cut[from][to] {
-            return [None, None].into_iter().flatten();
+            return [None; 3].into_iter().flatten();
         }
         if faults == Faults::default() {
             let last = &mut self.last[from][to];
             *last = arrival.max(*last);
-            return [Some(*last), None].into_iter().flatten();
+            return [Some(*last), None, None].into_iter().flatten();
         }
         let mut chance = |share: f64| share > 0.0 && rng.random::<f64>() < share;
-        let (lost, doubled, late) = (
+        let (lost, doubled, late, old) = (
             chance(faults.loss),
             chance(faults.duplication),
             chance(faults.reordering),
+            chance(faults.old),
         );
-        let mut extra = || rng.random_range(0..=faults.delay_max_ns);
-        let first = arrival + if late { extra() } else { 0 };
-        let second = doubled.then(|| arrival + extra());
-        [(!lost).then_some(first), second].into_iter().flatten()
+        for (fault, fired) in [
+            (Fault::Loss, lost),
+            (Fault::Duplication, doubled),
+            (Fault::Reordering, late),
+            (Fault::OldPacket, old),
+        ] {
+            self.fired.add(fault, u64::from(fired));
+        }
+        let mut extra = |most: u64| rng.random_range(0..=most);
+        let first = arrival + if late { extra(faults.delay_max_ns) } else { 0 };
+        let second = doubled.then(|| arrival + extra(faults.delay_max_ns));
+        let third = old.then(|| arrival + extra(OLD_MAX_NS));
+        [(!lost).then_some(first), second, third]
+            .into_iter()
+            .flatten()
     }
 }

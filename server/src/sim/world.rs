@@ -1,7 +1,10 @@
 //! The world: replicas, links, disks, clocks and clients, moved event by event.
+//! What goes wrong in it is done to it by methods; `fault` plans and counts it.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Duration;
 
 use client::wire::{Command, Outcome, Path};
 use leases::{ReplicaId, Time};
@@ -10,12 +13,21 @@ use rand_pcg::Pcg64Mcg;
 
 use super::clock::Clock;
 use super::disk::Disk;
+use super::fault::{Fault, Fired};
 use super::network::{Faults, Network};
-use super::oracle::Oracles;
-use crate::replica::action::{Action, ClientHandle, Event as Note, Sequence};
+use super::node::{Node, Pause, Trap};
+use super::oracle::{Fenced, Oracles, Sight, Verdict, Violation};
+use super::trace::Trace;
+use crate::replica::action::{Action, ClientHandle, Event as Note, Record, Sequence};
 use crate::replica::input::ReadFrom;
 use crate::replica::message::{Envelope, Message, ReadAnswer};
-use crate::replica::{Input, Replica, Settings};
+use crate::replica::{Input, Operator, Replica, Settings};
+use crate::shell::{self, DiskWatch};
+
+/// How often a full disk is tried again, in ns.
+const FULL_RETRY_NS: u64 = 500_000_000;
+/// A read this close to the end of its permit would show an error in its arithmetic.
+const NEAR_END: Duration = Duration::from_millis(10);
 
 /// What a world is made of.
 #[derive(Clone, Debug)]
@@ -53,7 +65,7 @@ enum Event {
     Deliver {
         to: usize,
         envelope: Box<Envelope>,
-        run: u64,
+        sent: u64,
     },
     Synced {
         node: usize,
@@ -65,26 +77,24 @@ enum Event {
     Request {
         node: usize,
         from: ClientHandle,
-        command: Command,
+        command: Box<Command>,
     },
-    Reply(Reply),
+    Reply(Box<Reply>),
     Alarm(u64),
     Step {
         node: usize,
         input: Box<Input>,
         run: u64,
     },
-}
-
-struct Node {
-    /// `None` while crashed.
-    replica: Option<Replica>,
-    disk: Disk,
-    clock: Clock,
-    /// The true time of the deadline event that counts.
-    deadline_ns: u64,
-    /// How often it was started.
-    run: u64,
+    /// A full disk has room again, and is tried.
+    Room {
+        node: usize,
+    },
+    Start(usize),
+    Resume {
+        node: usize,
+        run: u64,
+    },
 }
 
 /// What happened in one event, for whoever drives the world.
@@ -109,12 +119,19 @@ pub struct World {
     next_event: u64,
     nodes: Vec<Node>,
     network: Network,
+    inputs: Vec<Input>,
     actions: Vec<Action>,
     /// What replicas announced: (true time in ns, replica, what).
     pub notes: Vec<(u64, ReplicaId, Note)>,
     /// Knows everything.
     pub oracles: Oracles,
-    trace: u64,
+    violation: Option<Violation>,
+    fired: Fired,
+    /// Reads under leases that left within [`NEAR_END`] of their permit's end.
+    near_end: u64,
+    hash: u64,
+    /// Written only if it was asked for.
+    pub trace: Option<Trace>,
 }
 
 impl World {
@@ -122,25 +139,8 @@ impl World {
     /// seed give the same run, to the last event.
     pub fn new(settings: WorldSettings, seed: u64) -> World {
         let n = settings.replica.n;
-        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let rng = Pcg64Mcg::seed_from_u64(seed);
         let network = Network::new(settings.one_way_ns.clone(), settings.faults);
-        let drift = settings.drift_ppm as i32;
-        let nodes = (0..n)
-            .map(|_| Node {
-                replica: None,
-                disk: Disk::new(settings.sync_ns, settings.disks_remember),
-                clock: Clock {
-                    offset_ns: rng.random_range(1_000_000_000..1_000_000_000_000),
-                    rate_ppm: if drift == 0 {
-                        0
-                    } else {
-                        rng.random_range(-drift..=drift)
-                    },
-                },
-                deadline_ns: u64::MAX,
-                run: 0,
-            })
-            .collect();
         let mut world = World {
             rng,
             now_ns: 0,
@@ -148,18 +148,45 @@ impl World {
             events: Vec::new(),
             free: Vec::new(),
             next_event: 0,
-            nodes,
+            nodes: Vec::new(),
             network,
+            inputs: Vec::new(),
             actions: Vec::new(),
             notes: Vec::new(),
-            oracles: Oracles::new(n),
-            trace: 0,
+            oracles: Oracles::new(&settings),
+            violation: None,
+            fired: Fired::default(),
+            near_end: 0,
+            hash: 0,
+            trace: None,
             settings,
         };
         for node in 0..n {
+            let disk = Disk::new(world.settings.sync_ns, world.settings.disks_remember);
+            let clock = world.draw_clock();
+            world.nodes.push(Node::new(disk, clock));
             world.start(node);
         }
         world
+    }
+
+    fn draw_clock(&mut self) -> Clock {
+        let reading = self.rng.random_range(1_000_000_000..1_000_000_000_000);
+        let rate = self.draw_rate();
+        Clock::new(self.now_ns, reading, rate)
+    }
+
+    /// Within the bound, and often at it.
+    fn draw_rate(&mut self) -> i32 {
+        let drift = self.settings.drift_ppm as i32;
+        match drift {
+            0 => 0,
+            _ => match self.rng.random_range(0..4) {
+                0 => drift,
+                1 => -drift,
+                _ => self.rng.random_range(-drift..=drift),
+            },
+        }
     }
 
     /// True time, in ns.
@@ -169,7 +196,12 @@ impl World {
 
     /// A digest of everything that has happened.
     pub fn trace_hash(&self) -> u64 {
-        self.trace
+        self.hash
+    }
+
+    /// How many replicas there are.
+    pub fn n(&self) -> usize {
+        self.nodes.len()
     }
 
     /// A running replica.
@@ -177,12 +209,55 @@ impl World {
         self.nodes[node].replica.as_ref()
     }
 
+    /// Whether a replica runs, and does not stand still.
+    pub fn is_up(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.replica.is_some() && node.pause.is_none()
+    }
+
+    /// Whether a replica will never take part again.
+    pub fn is_lost(&self, node: usize) -> bool {
+        self.nodes[node].lost
+    }
+
     /// What a replica's clock reads now.
     pub fn clock(&self, node: usize) -> Time {
         self.nodes[node].clock.read(self.now_ns)
     }
 
-    /// Changes what goes wrong from now on.
+    /// The first rule that was seen broken.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Takes a verdict, from an oracle that somebody else asked.
+    pub fn judge(&mut self, verdict: Verdict) {
+        if let Err(violation) = verdict {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    /// What went wrong so far, by the world's own doing.
+    pub fn fired(&self) -> Fired {
+        let mut all = self.fired;
+        all.merge(&self.network.fired);
+        all
+    }
+
+    /// Reads under leases that left within 10 ms of their permit's end.
+    pub fn near_end(&self) -> u64 {
+        self.near_end
+    }
+
+    /// Counts a fault that somebody else made.
+    pub fn note_fault(&mut self, fault: Fault) {
+        self.fired.add(fault, 1);
+        if let Some(trace) = &mut self.trace {
+            trace.line(self.now_ns, format_args!("-- {}", fault.name()));
+        }
+    }
+
+    /// Changes what goes wrong between replicas from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.network.faults = faults;
     }
@@ -192,28 +267,164 @@ impl World {
         self.network.set_cut(from, to, cut);
     }
 
-    /// Starts a replica from its disk.
+    /// Starts a replica from its disk, unless it runs or is lost.
     pub fn start(&mut self, node: usize) {
+        if self.nodes[node].replica.is_some() || self.nodes[node].lost {
+            return;
+        }
+        if self.nodes[node].disk.is_full() {
+            // A run begins with a write: its incarnation.
+            return self.start_at(node, self.now_ns + FULL_RETRY_NS);
+        }
         let mut settings = self.settings.replica.clone();
         settings.me = ReplicaId(node as u8);
         let seed = self.rng.random();
         let now = self.clock(node);
         let target = &mut self.nodes[node];
         target.run += 1;
+        target.watch = DiskWatch::default();
+        target.deadline_ns = u64::MAX;
         target.replica = Some(Replica::new(now, settings, target.disk.recover(), seed));
+        self.tell(node, format_args!("starts"));
+        if self.settings.watched {
+            let sight = Sight::new(self.now_ns, &self.nodes);
+            self.oracles.started(&sight, node);
+        }
         self.reschedule(node);
     }
 
-    /// Ends a replica at once; what was not synced is lost.
+    /// Starts a replica later.
+    pub fn start_at(&mut self, node: usize, at_ns: u64) {
+        self.schedule(at_ns, Event::Start(node));
+    }
+
+    /// Ends a replica at once; what was not synced is lost, but for a part of
+    /// what was being synced.
     pub fn crash(&mut self, node: usize) {
-        self.nodes[node].replica = None;
-        self.nodes[node].disk.crash();
-        self.oracles.crashed(ReplicaId(node as u8));
+        if self.nodes[node].replica.is_none() {
+            return;
+        }
+        if self.settings.watched {
+            let sight = Sight::new(self.now_ns, &self.nodes);
+            self.oracles.crashed(&sight, node);
+        }
+        let interrupted = self.nodes[node].disk.interrupted();
+        let kept = self.rng.random_range(0..=interrupted);
+        self.fired.add(Fault::Torn, u64::from(interrupted > 0));
+        let target = &mut self.nodes[node];
+        target.replica = None;
+        target.pause = None;
+        target.trap = None;
+        target.disk.crash(kept);
+        self.tell(node, format_args!("is killed"));
+    }
+
+    /// A replica that is down comes back on a machine that started again: its
+    /// clock counts from elsewhere.
+    pub fn begin_clock_anew(&mut self, node: usize) {
+        self.nodes[node].clock = self.draw_clock();
+    }
+
+    /// A clock runs at another rate within the bound.
+    pub fn change_rate(&mut self, node: usize) {
+        let rate = self.draw_rate();
+        self.nodes[node].clock.set_rate(self.now_ns, rate);
+        self.nodes[node].deadline_ns = u64::MAX;
+        self.reschedule(node);
+    }
+
+    /// A clock jumps ahead: outside what is assumed of clocks.
+    pub fn jump_clock(&mut self, node: usize, by_ns: u64) {
+        self.nodes[node].clock.jump(by_ns);
+        self.nodes[node].deadline_ns = u64::MAX;
+        self.reschedule(node);
+    }
+
+    /// A replica stands still for a while; what arrives waits for it.
+    pub fn pause(&mut self, node: usize, for_ns: u64) {
+        if self.is_up(node) {
+            self.stop(node, for_ns, Vec::new());
+        }
+    }
+
+    fn stop(&mut self, node: usize, for_ns: u64, unfinished: Vec<Action>) {
+        let since = self.clock(node);
+        let inbox = Vec::new();
+        self.nodes[node].pause = Some(Pause {
+            since,
+            unfinished,
+            inbox,
+        });
+        self.tell(
+            node,
+            format_args!("stands still for {} ms", for_ns / 1_000_000),
+        );
+        let run = self.nodes[node].run;
+        self.schedule(self.now_ns + for_ns, Event::Resume { node, run });
+    }
+
+    /// Ends a replica's pause before its time.
+    pub fn wake(&mut self, node: usize) {
+        let Some(pause) = self.nodes[node].pause.take() else {
+            return;
+        };
+        self.tell(node, format_args!("goes on"));
+        let Pause {
+            since,
+            unfinished,
+            mut inbox,
+        } = pause;
+        let mut actions = unfinished;
+        self.perform(node, &mut actions);
+        let now = self.clock(node);
+        // It may have stopped after it read its clock for the next group, or
+        // before: what it had read then must not be used (hazard 25).
+        let reading = Cell::new(since);
+        let take = |inputs: &mut Vec<Input>| {
+            reading.set(now);
+            inputs.append(&mut inbox);
+        };
+        self.round(node, take, || reading.get());
+    }
+
+    /// After `actions` more actions of its steps, a replica stops or ends.
+    pub fn set_trap(&mut self, node: usize, actions: u32, trap: Trap) {
+        self.nodes[node].trap = Some((actions, trap));
+    }
+
+    /// No sync of a replica ends for a while.
+    pub fn stall_disk(&mut self, node: usize, for_ns: u64) {
+        self.nodes[node].disk.stalled_until_ns = self.now_ns + for_ns;
+    }
+
+    /// A disk has no room for a while; then it takes a moment to be noticed.
+    pub fn fill_disk(&mut self, node: usize, for_ns: u64) {
+        self.nodes[node].disk.set_full(true);
+        let at = self.now_ns + for_ns + FULL_RETRY_NS;
+        self.schedule(at, Event::Room { node });
+    }
+
+    /// Ends a disk's troubles, as far as they end.
+    pub fn mend_disk(&mut self, node: usize) {
+        self.nodes[node].disk.stalled_until_ns = self.now_ns;
+        self.try_disk(node);
+    }
+
+    /// A replica's disk is damaged or gone. It stops, and never takes part again.
+    pub fn lose(&mut self, node: usize) {
+        self.crash(node);
+        self.nodes[node].lost = true;
+    }
+
+    /// The operator asks a replica for something.
+    pub fn operate(&mut self, node: usize, operator: Operator) {
+        self.arrive(node, Input::Operator(operator));
     }
 
     /// A client of `node` sends a command now.
     pub fn request(&mut self, node: usize, from: ClientHandle, command: Command) {
         let at = self.now_ns + self.settings.client_one_way_ns;
+        let command = Box::new(command);
         self.schedule(
             at,
             Event::Request {
@@ -251,67 +462,112 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Happened {
         match event {
-            Event::Deliver { to, envelope, run } => {
-                self.note_trace(1, to, run);
-                self.input(to, Input::Peer(*envelope));
+            Event::Deliver { to, envelope, sent } => {
+                self.note_hash(1, to, sent);
+                self.arrive(to, Input::Peer(*envelope));
             }
             Event::Synced { node, run } if self.nodes[node].run == run => {
-                self.note_trace(2, node, run);
-                let (sequence, again) = self.nodes[node].disk.synced();
-                if again {
-                    self.begin_sync(node);
-                }
-                if let Some(sequence) = sequence {
-                    self.input(node, Input::Persisted(sequence));
-                }
+                self.note_hash(2, node, run);
+                self.synced(node);
             }
             Event::Deadline { node } if self.nodes[node].deadline_ns == self.now_ns => {
-                self.note_trace(3, node, 0);
+                self.note_hash(3, node, 0);
                 self.nodes[node].deadline_ns = u64::MAX;
-                self.input(node, Input::Tick);
+                self.look(node);
             }
             Event::Request {
                 node,
                 from,
                 command,
             } => {
-                self.note_trace(4, node, from.request);
-                self.input(node, Input::Client { from, command });
+                self.note_hash(4, node, from.request);
+                let command = *command;
+                self.arrive(node, Input::Client { from, command });
             }
             Event::Step { node, input, run } if self.nodes[node].run == run => {
-                self.input(node, *input);
+                self.arrive(node, *input);
             }
             Event::Reply(reply) => {
-                self.note_trace(5, reply.path as usize, reply.to.request);
-                return Happened::Replied(reply);
+                self.note_hash(5, reply.path as usize, reply.to.request);
+                return Happened::Replied(*reply);
             }
             Event::Alarm(token) => return Happened::Alarm(token),
-            Event::Synced { .. } | Event::Deadline { .. } | Event::Step { .. } => {}
+            Event::Start(node) => self.start(node),
+            Event::Resume { node, run } if self.nodes[node].run == run => self.wake(node),
+            Event::Room { node } => self.try_disk(node),
+            Event::Synced { .. }
+            | Event::Deadline { .. }
+            | Event::Step { .. }
+            | Event::Resume { .. } => {}
         }
         Happened::Nothing
     }
 
-    fn note_trace(&mut self, kind: u64, node: usize, extra: u64) {
+    fn note_hash(&mut self, kind: u64, node: usize, extra: u64) {
         for word in [self.now_ns, kind << 32 | node as u64, extra] {
-            self.trace = (self.trace.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+            self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
         }
     }
 
-    fn input(&mut self, node: usize, input: Input) {
+    fn tell(&mut self, node: usize, what: std::fmt::Arguments<'_>) {
+        if let Some(trace) = &mut self.trace {
+            trace.line(self.now_ns, format_args!("r{node} {what}"));
+        }
+    }
+
+    /// An input reaches a process: one that stands still takes it later, one
+    /// that is down never.
+    fn arrive(&mut self, node: usize, input: Input) {
+        if let Some(pause) = &mut self.nodes[node].pause {
+            return pause.inbox.push(input);
+        }
         let now = self.clock(node);
-        let mut actions = std::mem::take(&mut self.actions);
-        let Some(replica) = self.nodes[node].replica.as_mut() else {
-            self.actions = actions;
+        self.round(node, |inputs| inputs.push(input), || now);
+    }
+
+    /// Something may be due.
+    fn look(&mut self, node: usize) {
+        if self.is_up(node) {
+            let now = self.clock(node);
+            self.round(node, |_| {}, || now);
+        }
+    }
+
+    /// One group of inputs, and what comes of it.
+    fn round(
+        &mut self,
+        node: usize,
+        take: impl FnOnce(&mut Vec<Input>),
+        clock: impl FnOnce() -> Time,
+    ) {
+        let target = &mut self.nodes[node];
+        let Some(replica) = target.replica.as_mut() else {
             return;
         };
-        replica.step(now, input, &mut actions);
-        replica.flush(now, &mut actions);
-        self.perform(node, now, &mut actions);
-        self.actions = actions;
+        let mut actions = std::mem::take(&mut self.actions);
+        let trace = &mut self.trace;
+        let now_ns = self.now_ns;
+        let take = |inputs: &mut Vec<Input>| {
+            take(inputs);
+            if let Some(trace) = trace {
+                trace.inputs(now_ns, node, inputs);
+            }
+        };
+        shell::round(
+            replica,
+            &mut target.watch,
+            &mut self.inputs,
+            &mut actions,
+            take,
+            clock,
+        );
         if self.settings.watched {
-            let replicas = self.nodes.iter().map(|n| (n.replica.as_ref(), &n.clock));
-            self.oracles.watch(self.now_ns, node, replicas);
+            let sight = Sight::new(self.now_ns, &self.nodes);
+            let verdict = self.oracles.stepped(&sight, node, &actions);
+            self.judge(verdict);
         }
+        self.perform(node, &mut actions);
+        self.actions = actions;
         self.reschedule(node);
     }
 
@@ -320,98 +576,145 @@ impl World {
         let Some(replica) = &target.replica else {
             return;
         };
-        let at = target
-            .clock
-            .when(replica.next_deadline())
-            .max(self.now_ns + 1);
+        let next = replica.next_deadline().min(target.watch.next_deadline());
+        let at = target.clock.when(next).max(self.now_ns + 1);
+        // An earlier one will find nothing due, and set this one then.
         if at < target.deadline_ns {
             target.deadline_ns = at;
             self.schedule(at, Event::Deadline { node });
-        } else if at > target.deadline_ns {
-            // The earlier one will find nothing due, and this one is set then.
         }
     }
 
     fn begin_sync(&mut self, node: usize) {
+        let disk = &self.nodes[node].disk;
+        let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
         let run = self.nodes[node].run;
-        let at = self.now_ns + self.nodes[node].disk.sync_ns;
         self.schedule(at, Event::Synced { node, run });
     }
 
-    fn perform(&mut self, node: usize, now: Time, actions: &mut Vec<Action>) {
-        for action in actions.drain(..) {
-            match action {
-                Action::Send { to, envelope } => self.transmit(node, to, envelope),
-                Action::Persist { sequence, records } => self.persist(node, sequence, records),
-                Action::Reply { to, path, outcome } => self.reply(Reply { to, path, outcome }),
-                Action::FencedReply {
-                    to,
-                    path,
-                    outcome,
-                    until,
-                    again,
-                } => {
-                    let input = Input::FenceMissed { from: to, again };
-                    if now >= until {
-                        let run = self.nodes[node].run;
-                        let event = Event::Step {
-                            node,
-                            input: Box::new(input),
-                            run,
-                        };
-                        self.schedule(self.now_ns, event);
-                    } else {
-                        self.fenced(node, to, path, outcome);
-                    }
+    fn synced(&mut self, node: usize) {
+        let (sequence, again) = self.nodes[node].disk.synced();
+        if again {
+            self.begin_sync(node);
+        }
+        if let Some(sequence) = sequence {
+            self.nodes[node].watch.persisted(sequence);
+            self.arrive(node, Input::Persisted(sequence));
+        }
+    }
+
+    /// A full disk is tried again.
+    fn try_disk(&mut self, node: usize) {
+        if self.nodes[node].disk.set_full(false) {
+            self.begin_sync(node);
+        }
+        self.nodes[node].watch.set_full(false);
+        self.look(node);
+    }
+
+    /// Performs actions in order, unless a trap ends or stops the process.
+    fn perform(&mut self, node: usize, actions: &mut Vec<Action>) {
+        let mut rest = actions.drain(..);
+        while let Some(action) = rest.next() {
+            match self.nodes[node].springs() {
+                None => self.act(node, action),
+                Some(Trap::Crash(down_ns)) => {
+                    self.note_fault(Fault::CrashMidStep);
+                    self.crash(node);
+                    return self.start_at(node, self.now_ns + down_ns);
                 }
-                Action::ReadLog {
-                    log,
-                    to,
-                    from,
-                    last,
-                } => {
-                    let entries = self.nodes[node].disk.read_log(log, from, last);
-                    let input = Box::new(Input::LogRead { log, to, entries });
-                    let run = self.nodes[node].run;
-                    self.schedule(self.now_ns, Event::Step { node, input, run });
-                }
-                Action::Event(note) => {
-                    self.notes.push((self.now_ns, ReplicaId(node as u8), note));
+                Some(Trap::Pause(for_ns)) => {
+                    self.note_fault(Fault::PauseMidStep);
+                    let unfinished = std::iter::once(action).chain(rest.by_ref()).collect();
+                    return self.stop(node, for_ns, unfinished);
                 }
             }
         }
     }
 
-    fn persist(
-        &mut self,
-        node: usize,
-        sequence: Sequence,
-        records: Vec<crate::replica::action::Record>,
-    ) {
-        if self.nodes[node].disk.persist(sequence, records) {
+    fn act(&mut self, node: usize, action: Action) {
+        if let Some(trace) = &mut self.trace {
+            trace.action(self.now_ns, node, &action);
+        }
+        match action {
+            Action::Send { to, envelope } => self.transmit(node, to, envelope),
+            Action::Persist { sequence, records } => self.persist(node, sequence, records),
+            Action::Reply { to, path, outcome } => self.reply(Reply { to, path, outcome }),
+            Action::FencedReply {
+                to,
+                path,
+                outcome,
+                until,
+                again,
+            } => self.fenced(
+                node,
+                Fenced {
+                    to,
+                    path,
+                    outcome,
+                    until,
+                    again,
+                },
+            ),
+            Action::ReadLog {
+                log,
+                to,
+                from,
+                last,
+            } => {
+                let entries = self.nodes[node].disk.read_log(log, from, last);
+                self.step_soon(node, Input::LogRead { log, to, entries });
+            }
+            Action::Event(note) => self.notes.push((self.now_ns, ReplicaId(node as u8), note)),
+        }
+    }
+
+    fn step_soon(&mut self, node: usize, input: Input) {
+        let (input, run) = (Box::new(input), self.nodes[node].run);
+        self.schedule(self.now_ns, Event::Step { node, input, run });
+    }
+
+    fn persist(&mut self, node: usize, sequence: Sequence, records: Vec<Record>) {
+        let now = self.clock(node);
+        let target = &mut self.nodes[node];
+        target.watch.asked(sequence, now);
+        if target.disk.persist(sequence, records) {
             self.begin_sync(node);
+        } else if target.disk.is_full() {
+            target.watch.set_full(true);
+            self.step_soon(node, Input::Tick);
         }
     }
 
     fn reply(&mut self, reply: Reply) {
         let at = self.now_ns + self.settings.client_one_way_ns;
-        self.schedule(at, Event::Reply(reply));
+        self.schedule(at, Event::Reply(Box::new(reply)));
     }
 
-    fn fenced(&mut self, node: usize, to: ReadFrom, path: Path, outcome: Outcome) {
+    /// A read made under leases leaves only if its permit lasts still, by a clock
+    /// that is read now.
+    fn fenced(&mut self, node: usize, read: Fenced) {
+        let sampled = self.clock(node);
+        if sampled >= read.until {
+            let (from, again) = (read.to, read.again);
+            return self.step_soon(node, Input::FenceMissed { from, again });
+        }
+        self.near_end += u64::from(read.until.since(sampled) < NEAR_END);
+        if self.settings.watched {
+            let sight = Sight::new(self.now_ns, &self.nodes);
+            let verdict = self.oracles.read(&sight, node, &read);
+            self.judge(verdict);
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
         match to {
             ReadFrom::Client(to) => self.reply(Reply { to, path, outcome }),
             ReadFrom::Peer(peer, request) => {
-                let answer = ReadAnswer {
-                    request,
-                    outcome: Some((outcome, path)),
-                };
-                let message = Message::ReadAnswers(vec![answer]);
-                let envelope = self.nodes[node]
-                    .replica
-                    .as_ref()
-                    .map(|replica| replica.envelope(peer, message));
-                if let Some(envelope) = envelope {
+                let outcome = Some((outcome, path));
+                let message = Message::ReadAnswers(vec![ReadAnswer { request, outcome }]);
+                let replica = self.nodes[node].replica.as_ref();
+                if let Some(envelope) = replica.map(|r| r.envelope(peer, message)) {
                     self.transmit(node, peer, envelope);
                 }
             }
@@ -420,25 +723,18 @@ impl World {
 
     fn transmit(&mut self, from: usize, to: ReplicaId, envelope: Envelope) {
         let to = to.index();
-        let run = self.next_event;
-        let arrivals = self
+        let sent = self.next_event;
+        let mut arrivals = self
             .network
-            .deliveries(&mut self.rng, self.now_ns, from, to);
-        let mut arrivals = arrivals.peekable();
+            .deliveries(&mut self.rng, self.now_ns, from, to)
+            .peekable();
         while let Some(at) = arrivals.next() {
             if arrivals.peek().is_none() {
                 let envelope = Box::new(envelope);
-                return self.schedule(at, Event::Deliver { to, envelope, run });
+                return self.schedule(at, Event::Deliver { to, envelope, sent });
             }
-            let copy = Box::new(envelope.clone());
-            self.schedule(
-                at,
-                Event::Deliver {
-                    to,
-                    envelope: copy,
-                    run,
-                },
-            );
+            let envelope = Box::new(envelope.clone());
+            self.schedule(at, Event::Deliver { to, envelope, sent });
         }
     }
 }

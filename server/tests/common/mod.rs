@@ -84,6 +84,7 @@ pub fn draw(seed: u64, run_ns: u64) -> (WorldSettings, Contention) {
         duplication: some(0.1),
         reordering: some(0.3),
         delay_max_ns: 1_500_000_000,
+        old: 0.0,
     };
     let world = WorldSettings {
         replica,

@@ -137,7 +137,7 @@ impl Cluster {
     /// Ends a replica; what was not synced is lost.
     pub fn crash(&mut self, node: usize) {
         self.nodes[node].replica = None;
-        self.nodes[node].disk.crash();
+        self.nodes[node].disk.crash(0);
         self.nodes[node].stalled = false;
     }
 

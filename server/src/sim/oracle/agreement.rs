@@ -1,66 +1,89 @@
-//! One value per slot (oracle 9; Paxos, §2.1): what one replica executed in a
-//! slot, every other executes there.
+//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1): what one
+//! replica commits or executes in a slot, every other does, and whoever has
+//! executed as far is in the same state.
 
-use leases::{ReplicaId, Slot};
+use leases::Slot;
 
+use super::{Chosen, Verdict, ensure, id};
 use crate::replica::Replica;
 use crate::replica::message::{LogId, Value};
 
+pub(super) const NAME: &str = "agreement";
+
+/// A state is compared each so many slots: a digest looks at all of it.
+const DIGEST_EVERY: u64 = 16;
+
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Agreement {
-    chosen: [Vec<Value>; 2],
-    executed: Vec<[Slot; 2]>,
-    /// Slots compared.
+    /// By slot / [`DIGEST_EVERY`]: the digest of whoever was there first.
+    digests: Vec<Option<u64>>,
+    /// Slots and states compared.
     pub checks: u64,
 }
 
 impl Agreement {
-    pub(super) fn new(n: usize) -> Agreement {
-        Agreement {
-            chosen: Default::default(),
-            executed: vec![[Slot::ZERO; 2]; n],
-            checks: 0,
-        }
+    pub(super) fn committed(
+        &mut self,
+        chosen: &Chosen,
+        node: usize,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+    ) -> Verdict {
+        self.compare(chosen, node, log, slot, value, "committed")
     }
 
-    pub(super) fn crashed(&mut self, node: ReplicaId) {
-        self.executed[node.index()] = [Slot::ZERO; 2];
+    pub(super) fn executed(
+        &mut self,
+        chosen: &Chosen,
+        node: usize,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+    ) -> Verdict {
+        self.compare(chosen, node, log, slot, value, "executed")
     }
 
-    pub(super) fn watch(&mut self, node: ReplicaId, replica: &Replica) {
-        for log in LogId::ALL {
-            let upto = replica.executed_of(log);
-            let mut slot = self.executed[node.index()][log.index()];
-            while slot < upto {
-                slot = slot.next();
-                if let Some(value) = replica.entry(log, slot) {
-                    self.compare(node, log, slot, value);
-                }
-            }
-            self.executed[node.index()][log.index()] = upto;
-        }
+    fn compare(
+        &mut self,
+        chosen: &Chosen,
+        node: usize,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+        did: &str,
+    ) -> Verdict {
+        self.checks += 1;
+        let known = chosen.value(log, slot);
+        ensure!(
+            NAME,
+            known == Some(value),
+            "{:?} {did} another value in {log:?} {slot:?}: {value:?}, not {known:?}",
+            id(node)
+        );
+        Ok(())
     }
 
-    fn compare(&mut self, node: ReplicaId, log: LogId, slot: Slot, value: &Value) {
-        let chosen = &mut self.chosen[log.index()];
-        let index = slot.0 as usize - 1;
-        match chosen.get(index) {
-            Some(known) => {
-                self.checks += 1;
-                assert_eq!(
-                    known, value,
-                    "{node:?} executed another value in {log:?} {slot:?}"
-                );
-            }
-            None => {
-                assert_eq!(
-                    chosen.len(),
-                    index,
-                    "the first to execute {slot:?} skipped slots"
-                );
-                chosen.push(value.clone());
-            }
+    /// `replica` has taken a step and may be in a state that is to be compared.
+    pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
+        let executed = replica.executed().0;
+        if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {
+            return Ok(());
         }
+        let index = (executed / DIGEST_EVERY) as usize;
+        if self.digests.len() <= index {
+            self.digests.resize(index + 1, None);
+        }
+        let digest = replica.digest();
+        self.checks += 1;
+        let known = *self.digests[index].get_or_insert(digest);
+        ensure!(
+            NAME,
+            known == digest,
+            "{:?} is in another state after slot {executed}: {digest:#x}, not {known:#x}",
+            id(node)
+        );
+        Ok(())
     }
 }

@@ -2,60 +2,61 @@
 //! before its grantor's grant does; what it believes of an earlier run of the
 //! grantor ends before that one's restart wait does.
 
-use leases::{ReplicaId, Time};
+use leases::Time;
 
-use super::super::clock::Clock;
-use crate::replica::Replica;
+use super::{Sight, Verdict, ensure, id};
+
+pub(super) const NAME: &str = "containment";
 
 /// Clocks tick in ns: two of them round a reading away from true time.
 const TICKS_NS: u64 = 2;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Containment {
-    n: usize,
     /// Promises compared.
     pub checks: u64,
 }
 
 impl Containment {
-    pub(super) fn new(n: usize) -> Containment {
-        Containment { n, checks: 0 }
-    }
-
     /// Checks what `node` was promised and what it promised.
-    pub(super) fn watch(&mut self, now_ns: u64, node: usize, all: &[(Option<&Replica>, &Clock)]) {
-        for other in (0..self.n).filter(|other| *other != node) {
-            self.check(now_ns, other, node, all);
-            self.check(now_ns, node, other, all);
+    pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        for other in (0..sight.n()).filter(|other| *other != node) {
+            self.check(sight, other, node)?;
+            self.check(sight, node, other)?;
         }
+        Ok(())
     }
 
-    fn check(&mut self, now_ns: u64, g: usize, h: usize, all: &[(Option<&Replica>, &Clock)]) {
-        let ((Some(grantor), grantor_clock), (Some(holder), holder_clock)) = (all[g], all[h])
-        else {
-            return;
+    fn check(&mut self, sight: &Sight<'_>, g: usize, h: usize) -> Verdict {
+        let (Some(grantor), Some(holder)) = (sight.replica(g), sight.replica(h)) else {
+            return Ok(());
         };
-        let current = holder.honours(ReplicaId(g as u8), grantor.incarnation());
-        let outwaits_ns = grantor_clock.when(grantor.outwaits_until());
-        for (config, until) in holder.promised_by(ReplicaId(g as u8)) {
-            let ends_ns = holder_clock.when(until);
-            if ends_ns <= now_ns {
+        let current = holder.honours(id(g), grantor.incarnation());
+        let outwaits_ns = sight.clock(g).when(grantor.outwaits_until());
+        for (config, until) in holder.promised_by(id(g)) {
+            let ends_ns = sight.clock(h).when(until);
+            if ends_ns <= sight.now_ns {
                 continue;
             }
             self.checks += 1;
             // What an earlier run promised has been forgotten: until it has ended
             // every vote must demand everyone, which is as good as a grant.
             let granted = grantor
-                .granted_to(ReplicaId(h as u8), config)
+                .granted_to(id(h), config)
                 .filter(|_| current)
                 .unwrap_or(Time::ZERO);
-            let kept_ns = grantor_clock.when(granted).max(outwaits_ns);
-            assert!(
+            let kept_ns = sight.clock(g).when(granted).max(outwaits_ns);
+            ensure!(
+                NAME,
                 kept_ns + TICKS_NS >= ends_ns,
-                "r{h} believes r{g} under {config:?} until {ends_ns} ns, but the grant ends at \
-                 {kept_ns} ns (now {now_ns} ns)"
+                "{:?} believes {:?} under {config:?} until {ends_ns} ns, but the grant ends at \
+                 {kept_ns} ns (now {} ns)",
+                id(h),
+                id(g),
+                sight.now_ns
             );
         }
+        Ok(())
     }
 }

@@ -8,6 +8,10 @@ use client::wire::outcome::Result as Answer;
 use foldhash::fast::FixedState;
 use leases::Key;
 
+use super::{Verdict, ensure};
+
+pub(super) const NAME: &str = "freshness";
+
 type Version = (u64, u32);
 
 /// See the module. Deletes have no version: keys that were ever deleted are
@@ -41,9 +45,12 @@ impl Freshness {
     }
 
     /// The read under `token` was answered.
-    pub fn read(&mut self, token: u64, outcome: &Outcome, how: &str) {
+    ///
+    /// # Errors
+    /// It is older than what was known before it began.
+    pub fn read(&mut self, token: u64, outcome: &Outcome, how: &str) -> Verdict {
         let Some((key, floor)) = self.floors.remove(&token) else {
-            return;
+            return Ok(());
         };
         let version = match &outcome.result {
             Some(Answer::Value(value)) => value
@@ -51,18 +58,20 @@ impl Freshness {
                 .map(|version| (version.slot, version.index))
                 .unwrap_or_default(),
             Some(Answer::Missing(_)) => Version::default(),
-            _ => return,
+            _ => return Ok(()),
         };
         if self.deleted.contains(&key) {
-            return;
+            return Ok(());
         }
         self.checks += 1;
-        assert!(
+        ensure!(
+            NAME,
             version >= floor,
             "stale read ({how}) of {key:?}: version {version:?}, but {floor:?} was known before \
              it began"
         );
         self.raise(&key, version);
+        Ok(())
     }
 
     fn raise(&mut self, key: &Key, version: Version) {

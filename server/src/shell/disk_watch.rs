@@ -16,7 +16,7 @@ const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Follows what was asked of the storage and what it said.
 #[derive(Debug, Default)]
-pub(super) struct DiskWatch {
+pub struct DiskWatch {
     /// Not yet durable, with the time at which each was asked for.
     waiting: VecDeque<(Sequence, Time)>,
     full: bool,
@@ -24,11 +24,13 @@ pub(super) struct DiskWatch {
 }
 
 impl DiskWatch {
-    pub(super) fn asked(&mut self, sequence: Sequence, now: Time) {
+    /// A persist was asked for.
+    pub fn asked(&mut self, sequence: Sequence, now: Time) {
         self.waiting.push_back((sequence, now));
     }
 
-    pub(super) fn persisted(&mut self, up_to: Sequence) {
+    /// Everything up to this is durable.
+    pub fn persisted(&mut self, up_to: Sequence) {
         while self
             .waiting
             .front()
@@ -38,19 +40,32 @@ impl DiskWatch {
         }
     }
 
-    pub(super) fn set_full(&mut self, full: bool) {
+    /// The disk says that it has no room, or has room again.
+    pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
 
+    /// What the replica was told last.
+    pub fn writable(&self) -> bool {
+        !self.told_unwritable
+    }
+
+    /// When a persist that is waiting now will count as stalled; `MAX` if none is.
+    pub fn next_deadline(&self) -> Time {
+        let oldest = self.waiting.front().filter(|_| !self.told_unwritable);
+        oldest.map_or(Time::MAX, |(_, asked)| {
+            *asked + STALLED_AFTER + Duration::from_nanos(1)
+        })
+    }
+
     /// Whether the storage takes writes, if that is news to the replica.
-    pub(super) fn news(&mut self, now: Time) -> Option<bool> {
+    pub fn news(&mut self, now: Time) -> Option<bool> {
         let oldest = self.waiting.front();
         let stalled = oldest.is_some_and(|(_, asked)| now.since(*asked) > STALLED_AFTER);
         let unwritable = self.full || stalled;
         if std::mem::replace(&mut self.told_unwritable, unwritable) == unwritable {
             return None;
         }
-        tracing::warn!(full = self.full, stalled, "the storage's state changed");
         Some(!unwritable)
     }
 }

@@ -1,0 +1,35 @@
+//! One group of inputs: taken, dated, stepped through.
+
+use leases::Time;
+
+use super::DiskWatch;
+use crate::replica::action::Action;
+use crate::replica::{Input, Replica};
+
+/// Steps `replica` through everything that `take` brings, and what is due.
+///
+/// Protocol §0: the clock is read *after* the inputs had arrived. A process that
+/// was stopped between reading it and taking them would otherwise date a grant
+/// into the past, before the ack it builds on was even sent (hazard 25).
+pub fn round(
+    replica: &mut Replica,
+    watch: &mut DiskWatch,
+    inputs: &mut Vec<Input>,
+    actions: &mut Vec<Action>,
+    take: impl FnOnce(&mut Vec<Input>),
+    clock: impl FnOnce() -> Time,
+) -> Time {
+    take(inputs);
+    let now = clock();
+    for input in inputs.drain(..) {
+        replica.step(now, input, actions);
+    }
+    if let Some(writable) = watch.news(now) {
+        replica.step(now, Input::StorageWritable(writable), actions);
+    }
+    if now >= replica.next_deadline() {
+        replica.step(now, Input::Tick, actions);
+    }
+    replica.flush(now, actions);
+    now
+}

@@ -1,0 +1,139 @@
+//! What can go wrong in a world, by name, and how often it did: a fault that a
+//! campaign enables and that never fires would prove nothing.
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// A message is lost.
+    Loss,
+    /// A message arrives twice.
+    Duplication,
+    /// A message is delayed and overtaken.
+    Reordering,
+    /// A message arrives once more, seconds later.
+    OldPacket,
+    /// The replicas fall into two groups that do not hear each other.
+    Partition,
+    /// One direction of some links delivers nothing.
+    OneWay,
+    /// Two groups that hear each other only through one replica.
+    Bridge,
+    /// A replica is killed and started again.
+    Crash,
+    /// All are.
+    CrashAll,
+    /// A replica is killed between two actions of one step: some of its messages
+    /// have left, some of its records have not been written.
+    CrashMidStep,
+    /// A replica is killed during a sync, of which a part survives.
+    Torn,
+    /// A replica stands still; what arrives meanwhile waits.
+    Pause,
+    /// A replica stands still between two actions of one step.
+    PauseMidStep,
+    /// A clock changes its rate, within the bound.
+    Rate,
+    /// A machine starts again, and its clock with it.
+    Epoch,
+    /// A disk takes seconds for a sync.
+    Stall,
+    /// A disk has no room.
+    Full,
+    /// A record on a disk is damaged: its replica stops for good.
+    Corrupt,
+    /// A disk is lost: its replica comes back without a memory.
+    Wiped,
+    /// The operator switches the strategy and the durations.
+    Switch,
+    /// The operator asks the leader to hand over.
+    Transfer,
+    /// A client sends a command again, to any replica.
+    Retry,
+    /// A client sends a command to two replicas at once.
+    Twice,
+    /// A client's session expires while it waits.
+    Expiry,
+}
+
+impl Fault {
+    /// Every kind.
+    pub const ALL: [Fault; 24] = [
+        Fault::Loss,
+        Fault::Duplication,
+        Fault::Reordering,
+        Fault::OldPacket,
+        Fault::Partition,
+        Fault::OneWay,
+        Fault::Bridge,
+        Fault::Crash,
+        Fault::CrashAll,
+        Fault::CrashMidStep,
+        Fault::Torn,
+        Fault::Pause,
+        Fault::PauseMidStep,
+        Fault::Rate,
+        Fault::Epoch,
+        Fault::Stall,
+        Fault::Full,
+        Fault::Corrupt,
+        Fault::Wiped,
+        Fault::Switch,
+        Fault::Transfer,
+        Fault::Retry,
+        Fault::Twice,
+        Fault::Expiry,
+    ];
+
+    /// Its name in summaries.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Loss => "message lost",
+            Fault::Duplication => "message duplicated",
+            Fault::Reordering => "message reordered",
+            Fault::OldPacket => "old packet",
+            Fault::Partition => "partition, two-way",
+            Fault::OneWay => "partition, one-way",
+            Fault::Bridge => "partition, bridge",
+            Fault::Crash => "crash",
+            Fault::CrashAll => "crash of all",
+            Fault::CrashMidStep => "crash between two actions",
+            Fault::Torn => "crash during a sync",
+            Fault::Pause => "pause",
+            Fault::PauseMidStep => "pause between two actions",
+            Fault::Rate => "clock rate changed",
+            Fault::Epoch => "clock begun anew",
+            Fault::Stall => "disk stalled",
+            Fault::Full => "disk full",
+            Fault::Corrupt => "disk corrupted",
+            Fault::Wiped => "disk wiped",
+            Fault::Switch => "strategy switched",
+            Fault::Transfer => "leader transferred",
+            Fault::Retry => "client retried",
+            Fault::Twice => "client asked twice at once",
+            Fault::Expiry => "session expired",
+        }
+    }
+}
+
+/// How often each fault fired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fired([u64; Fault::ALL.len()]);
+
+impl Fired {
+    /// It fired `times` more.
+    pub fn add(&mut self, fault: Fault, times: u64) {
+        self.0[fault as usize] += times;
+    }
+
+    /// How often it fired.
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
+    /// Adds what fired elsewhere.
+    pub fn merge(&mut self, other: &Fired) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! One process and the machine it runs on, as the world sees them.
+
+use leases::Time;
+
+use super::clock::Clock;
+use super::disk::Disk;
+use crate::replica::action::Action;
+use crate::replica::{Input, Replica};
+use crate::shell::DiskWatch;
+
+/// What ends or stops a process between two of its actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trap {
+    /// It is killed, and started again after this many ns.
+    Crash(u64),
+    /// It stands still for this many ns.
+    Pause(u64),
+}
+
+/// A process that stands still.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    /// What its clock read when it stopped.
+    pub since: Time,
+    /// What it was about to do.
+    pub unfinished: Vec<Action>,
+    /// What has arrived meanwhile.
+    pub inbox: Vec<Input>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Node {
+    /// `None` while crashed.
+    pub(super) replica: Option<Replica>,
+    pub(super) disk: Disk,
+    pub(super) watch: DiskWatch,
+    pub(super) clock: Clock,
+    /// The true time of the deadline event that counts.
+    pub(super) deadline_ns: u64,
+    /// How often it was started.
+    pub(super) run: u64,
+    pub(super) pause: Option<Pause>,
+    /// Sprung after this many more actions.
+    pub(super) trap: Option<(u32, Trap)>,
+    /// Its disk is damaged or was lost: it never takes part again.
+    pub(super) lost: bool,
+}
+
+impl Node {
+    /// A process that was never started, on a new machine.
+    pub(super) fn new(disk: Disk, clock: Clock) -> Node {
+        Node {
+            replica: None,
+            disk,
+            watch: DiskWatch::default(),
+            clock,
+            deadline_ns: u64::MAX,
+            run: 0,
+            pause: None,
+            trap: None,
+            lost: false,
+        }
+    }
+
+    /// The running replica, if it runs.
+    pub fn replica(&self) -> Option<&Replica> {
+        self.replica.as_ref()
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Its disk.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Whether the action about to be performed springs the trap.
+    pub(super) fn springs(&mut self) -> Option<Trap> {
+        let (left, trap) = self.trap.as_mut()?;
+        if *left > 0 {
+            *left -= 1;
+            return None;
+        }
+        let trap = *trap;
+        self.trap = None;
+        Some(trap)
+    }
+}

@@ -1,0 +1,54 @@
+//! What is chosen, by the first replica that knew: the truth that the others are
+//! held to.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use leases::{Key, Slot};
+
+use crate::replica::message::{LogId, Value};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    values: [Vec<Option<Value>>; 2],
+    /// By key, the highest slot that writes it.
+    newest: HashMap<Key, Slot, FixedState>,
+}
+
+impl Chosen {
+    /// `value` is committed in `slot`; returns whether nobody knew before.
+    pub(super) fn committed(&mut self, log: LogId, slot: Slot, value: &Value) -> bool {
+        let values = &mut self.values[log.index()];
+        let index = slot.0 as usize - 1;
+        if values.len() <= index {
+            values.resize(index + 1, None);
+        }
+        if values[index].is_some() {
+            return false;
+        }
+        values[index] = Some(value.clone());
+        for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
+            for key in proposed.command.keys() {
+                match self.newest.get_mut(key) {
+                    Some(newest) => *newest = slot.max(*newest),
+                    None => {
+                        self.newest.insert(key.clone(), slot);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// What is chosen in `slot`, if anybody knows.
+    pub fn value(&self, log: LogId, slot: Slot) -> Option<&Value> {
+        let index = slot.0.checked_sub(1)? as usize;
+        self.values[log.index()].get(index)?.as_ref()
+    }
+
+    /// The highest chosen slot that writes `key`.
+    pub fn newest(&self, key: &Key) -> Option<Slot> {
+        self.newest.get(key).copied()
+    }
+}

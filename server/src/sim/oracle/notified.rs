@@ -1,0 +1,98 @@
+//! Every reader is notified (oracle 2; §3.2, §3.6): when a write of a key is
+//! chosen, every replica that could serve the key from its leases has the write
+//! pending or executed, or must first execute a barrier at or above it. And when
+//! a replica does serve a key, it has every chosen write of it.
+
+use leases::{Key, Slot};
+
+use super::{Chosen, Fenced, Sight, Verdict, ensure, id};
+use crate::replica::Replica;
+use crate::replica::message::{LogId, Value};
+
+pub(super) const NAME: &str = "notified";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Notified {
+    /// Pairs of a write and a replica, and reads, looked at.
+    pub checks: u64,
+}
+
+impl Notified {
+    /// `value` has just been chosen.
+    pub(super) fn chosen(
+        &mut self,
+        sight: &Sight<'_>,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+    ) -> Verdict {
+        if log != LogId::Commands {
+            return Ok(());
+        }
+        for node in 0..sight.n() {
+            let Some(replica) = sight.replica(node) else {
+                continue;
+            };
+            if knows(replica, slot, value) {
+                continue;
+            }
+            for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
+                for key in proposed.command.keys() {
+                    self.checks += 1;
+                    ensure!(
+                        NAME,
+                        !could_serve(sight, node, replica, key, slot),
+                        "{slot:?} writes {key:?} and is chosen, but {:?} can serve the key and has \
+                         not heard of it",
+                        id(node)
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `node` answers a read from its leases.
+    pub(super) fn read(
+        &mut self,
+        sight: &Sight<'_>,
+        chosen: &Chosen,
+        node: usize,
+        read: &Fenced,
+    ) -> Verdict {
+        let (Some(replica), Some(key)) = (sight.replica(node), read.key()) else {
+            return Ok(());
+        };
+        let Some(newest) = chosen.newest(key) else {
+            return Ok(());
+        };
+        self.checks += 1;
+        let value = chosen.value(LogId::Commands, newest);
+        ensure!(
+            NAME,
+            value.is_some_and(|value| knows(replica, newest, value)),
+            "{:?} serves {key:?} ({:?}) without {newest:?}, which writes it and is chosen; it has \
+             executed {:?}",
+            id(node),
+            read.path,
+            replica.executed()
+        );
+        Ok(())
+    }
+}
+
+fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
+    replica.executed() >= slot || replica.entry(LogId::Commands, slot) == Some(value)
+}
+
+/// Whether enough grantors cover `key` with a barrier below `slot`.
+fn could_serve(sight: &Sight<'_>, node: usize, replica: &Replica, key: &Key, slot: Slot) -> bool {
+    let now = sight.time(node);
+    let covers = |grantor: usize| {
+        let coverage = replica.covered_by(now, id(grantor), key);
+        coverage.is_some_and(|(until, barrier)| now < until && barrier < slot)
+    };
+    let others = (0..sight.n()).filter(|other| *other != node);
+    others.filter(|other| covers(*other)).count() >= sight.n() / 2
+}

@@ -1,0 +1,89 @@
+//! What each replica has newly committed and executed: most oracles want to know.
+
+use std::collections::BTreeSet;
+
+use leases::Slot;
+
+use crate::replica::Replica;
+use crate::replica::message::LogId;
+
+/// What happened to a slot at a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Committed,
+    Executed,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    commit_point: Slot,
+    above: BTreeSet<Slot>,
+    executed: Slot,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Progress {
+    seen: Vec<[Seen; 2]>,
+    news: Vec<(LogId, Slot, Stage)>,
+}
+
+impl Progress {
+    pub(super) fn new(n: usize) -> Progress {
+        Progress {
+            seen: vec![Default::default(); n],
+            news: Vec::new(),
+        }
+    }
+
+    /// A replica begins with what it had checkpointed.
+    pub(super) fn started(&mut self, node: usize, replica: &Replica) {
+        for log in LogId::ALL {
+            let seen = &mut self.seen[node][log.index()];
+            *seen = Seen {
+                commit_point: replica.commits_of(log).0,
+                executed: replica.executed_of(log),
+                ..Seen::default()
+            };
+        }
+    }
+
+    /// What is new at `node`: commits first, each kind rising by slot.
+    pub(super) fn news(
+        &mut self,
+        node: usize,
+        replica: &Replica,
+    ) -> impl Iterator<Item = (LogId, Slot, Stage)> + use<> {
+        self.news.clear();
+        for log in LogId::ALL {
+            let seen = &mut self.seen[node][log.index()];
+            seen.look(log, replica, &mut self.news);
+        }
+        std::mem::take(&mut self.news).into_iter()
+    }
+}
+
+impl Seen {
+    fn look(&mut self, log: LogId, replica: &Replica, news: &mut Vec<(LogId, Slot, Stage)>) {
+        let (commit_point, above) = replica.commits_of(log);
+        while self.commit_point < commit_point {
+            self.commit_point = self.commit_point.next();
+            if !self.above.remove(&self.commit_point) {
+                news.push((log, self.commit_point, Stage::Committed));
+            }
+        }
+        if above != self.above.len() as u64 {
+            let beyond = commit_point.0 + 1..=replica.highest_of(log).0;
+            for slot in beyond.map(Slot) {
+                if replica.is_committed(log, slot) && self.above.insert(slot) {
+                    news.push((log, slot, Stage::Committed));
+                }
+            }
+        }
+        let executed = replica.executed_of(log);
+        while self.executed < executed {
+            self.executed = self.executed.next();
+            news.push((log, self.executed, Stage::Executed));
+        }
+    }
+}

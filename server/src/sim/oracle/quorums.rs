@@ -1,0 +1,188 @@
+//! Every commit has its quorum (oracle 3; §2.1, §3.2): whoever votes has made the
+//! acceptance durable, its tag names everyone whom it has promised the keys, and
+//! what is chosen was accepted by a majority whose tags are all among the acceptors.
+//!
+//! Votes are counted as they leave; the rule is applied by trying every majority.
+
+use std::collections::BTreeMap;
+
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+
+use super::{Sight, Verdict, ensure, id};
+use crate::replica::Replica;
+use crate::replica::message::{Envelope, LogId, Message, Value};
+
+pub(super) const NAME: &str = "quorums";
+
+#[derive(Debug, Default)]
+struct Poll {
+    value: Option<Value>,
+    votes: Vec<(ReplicaId, ReplicaSet)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Quorums {
+    n: usize,
+    polls: BTreeMap<(LogId, Slot), BTreeMap<Ballot, Poll>>,
+    /// Slots that are chosen need no more votes.
+    done: [Vec<bool>; 2],
+    /// Votes and commits looked at.
+    pub checks: u64,
+}
+
+impl Quorums {
+    pub(super) fn new(n: usize) -> Quorums {
+        Quorums {
+            n,
+            polls: BTreeMap::new(),
+            done: Default::default(),
+            checks: 0,
+        }
+    }
+
+    /// `node` is about to send a message.
+    pub(super) fn sent(&mut self, sight: &Sight<'_>, node: usize, envelope: &Envelope) -> Verdict {
+        match &envelope.message {
+            Message::Accept(accept) => {
+                let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
+                if self.is_done(log, slot) {
+                    return Ok(());
+                }
+                let polls = self.polls.entry((log, slot)).or_default();
+                let poll = polls.entry(ballot).or_default();
+                let same = poll.value.get_or_insert_with(|| accept.value.clone()) == &accept.value;
+                ensure!(
+                    NAME,
+                    same,
+                    "{ballot:?} proposes two values in {log:?} {slot:?}"
+                );
+                self.vote(sight, node, log, slot, ballot, accept.tag)
+            }
+            Message::Accepted { ballot, log, votes } => {
+                for (slot, tag) in votes {
+                    self.vote(sight, node, *log, *slot, *ballot, *tag)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_done(&self, log: LogId, slot: Slot) -> bool {
+        let done = &self.done[log.index()];
+        done.get(slot.0 as usize).copied().unwrap_or(false)
+    }
+
+    fn vote(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        log: LogId,
+        slot: Slot,
+        ballot: Ballot,
+        tag: ReplicaSet,
+    ) -> Verdict {
+        if self.is_done(log, slot) {
+            return Ok(());
+        }
+        let me = id(node);
+        if let Some(replica) = sight.replica(node)
+            && slot > replica.executed_of(log)
+        {
+            self.checks += 1;
+            ensure!(
+                NAME,
+                sight.node(node).disk().holds(log, slot, ballot),
+                "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
+            );
+            let owed = owed(sight, node, replica, log, slot);
+            ensure!(
+                NAME,
+                owed.is_subset(tag),
+                "{me:?} votes for {log:?} {slot:?} with tag {tag:?}, but has promised {owed:?}"
+            );
+        }
+        let poll = self.polls.entry((log, slot)).or_default();
+        let votes = &mut poll.entry(ballot).or_default().votes;
+        if !votes.contains(&(me, tag)) {
+            votes.push((me, tag));
+        }
+        Ok(())
+    }
+
+    /// `node` is the first to know that `value` is chosen in `slot`. Its own tag
+    /// may have shrunk since it last sent one: it tells itself without a message.
+    pub(super) fn chosen(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+    ) -> Verdict {
+        self.checks += 1;
+        let done = &mut self.done[log.index()];
+        let index = slot.0 as usize;
+        if done.len() <= index {
+            done.resize(index + 1, false);
+        }
+        done[index] = true;
+        let mut polls = self.polls.remove(&(log, slot)).unwrap_or_default();
+        if let Some(replica) = sight.replica(node) {
+            for (ballot, tag) in replica.own_votes(log, slot) {
+                if sight.node(node).disk().holds(log, slot, ballot) {
+                    polls.entry(ballot).or_default().votes.push((id(node), tag));
+                }
+            }
+        }
+        let n = self.n;
+        let carries = |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(n, &poll.votes);
+        ensure!(
+            NAME,
+            polls.values().any(carries),
+            "{log:?} {slot:?} counts as chosen without a majority whose tags are covered: {:?}",
+            polls
+                .iter()
+                .map(|(b, poll)| (b, &poll.votes))
+                .collect::<Vec<_>>()
+        );
+        Ok(())
+    }
+}
+
+/// Whom `node` has promised some key that `slot` writes, by the grants it keeps.
+fn owed(sight: &Sight<'_>, node: usize, replica: &Replica, log: LogId, slot: Slot) -> ReplicaSet {
+    let mut owed = ReplicaSet::EMPTY;
+    let Some(value) = replica.entry(log, slot).filter(|_| log == LogId::Commands) else {
+        return owed;
+    };
+    let now = sight.time(node);
+    let writes = value.commands().iter().filter(|p| p.command.is_write());
+    let keys: Vec<_> = writes.flat_map(|p| p.command.keys()).collect();
+    for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
+        let live = replica.grants_to(holder).filter(|(_, until)| now < *until);
+        for (config, _) in live {
+            let holds = |key: &&leases::Key| {
+                let view = replica.configs().view(key);
+                view.holders(config).contains(holder)
+            };
+            if keys.iter().any(holds) {
+                owed.insert(holder);
+            }
+        }
+    }
+    owed
+}
+
+/// The rule of §3.2, by trying every majority of the acceptors.
+fn is_quorum(n: usize, votes: &[(ReplicaId, ReplicaSet)]) -> bool {
+    let accepted: ReplicaSet = votes.iter().map(|(who, _)| *who).collect();
+    let satisfied = |member: ReplicaId| {
+        let mut tags = votes.iter().filter(|(who, _)| *who == member);
+        tags.any(|(_, tag)| tag.is_subset(accepted))
+    };
+    let majorities = (0u64..1 << n).map(ReplicaSet);
+    let mut majorities = majorities.filter(|m| 2 * m.len() > n && m.is_subset(accepted));
+    majorities.any(|majority| majority.iter().all(satisfied))
+}
