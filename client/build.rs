@@ -3,6 +3,12 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["client.proto"], ["proto"])?;
-    prost_build::Config::new().bytes(["."]).compile_fds(files)?;
+    let mut config = prost_build::Config::new();
+    config.bytes(["."]);
+    // States that hold commands and outcomes are compared by their hashes.
+    for name in ["Command", "PutFields", "MultiPut", "Outcome", "Entries"] {
+        config.type_attribute(format!(".leasehold.client.{name}"), "#[derive(Eq, Hash)]");
+    }
+    config.compile_fds(files)?;
     Ok(())
 }

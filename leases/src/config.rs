@@ -8,6 +8,7 @@
 //! when a configuration changes a few keys of a hundred thousand.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +23,7 @@ pub type Key = Bytes;
 
 /// Durations and the drift bound of a configuration. Replicated, so that all
 /// replicas count with the same ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseParams {
     /// How long a promise lasts at its holder, from its receipt.
     pub t_lease: Duration,
@@ -106,7 +107,7 @@ impl Default for LeaseParams {
 }
 
 /// Holders of the keys from `from` on, up to the next range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// First key of the range.
     pub from: Key,
@@ -115,7 +116,7 @@ pub struct KeyRange {
 }
 
 /// One entry of the configuration log. Fields left `None` or empty stay as they were.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConfigChange {
     /// Forget every key's own holders (before `keys` is applied).
     pub clear: bool,
@@ -135,7 +136,7 @@ pub struct ConfigChange {
 }
 
 /// The part of a configuration that is not about single keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Frame {
     id: ConfigId,
     cleared: ConfigId,
@@ -161,6 +162,14 @@ pub struct Configs {
     keys: HashMap<Key, Versions, FixedState>,
     /// Keys that each configuration changed, for dropping what is superseded.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
+}
+
+impl Hash for Configs {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.frames.hash(state);
+        crate::fingerprint::unordered(&self.keys, state);
+        self.changed.hash(state);
+    }
 }
 
 /// The holder sets of one key, looked up once and asked under several configurations.

@@ -14,7 +14,7 @@ use crate::config::Key;
 use crate::types::ReplicaId;
 
 /// Operations on one key by one origin since its last report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Delta {
     /// The key.
     pub key: Key,

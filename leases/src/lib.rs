@@ -16,6 +16,7 @@
 
 pub mod config;
 pub mod demand;
+pub mod fingerprint;
 pub mod promise;
 pub mod strategy;
 pub mod time;

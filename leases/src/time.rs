@@ -49,7 +49,7 @@ impl fmt::Debug for Time {
 }
 
 /// How far the rates of two clocks may differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClockBound {
     /// The bound on the rate error, in parts per million (`rho` = 0.001 is 1000).
     pub rho_ppm: u32,

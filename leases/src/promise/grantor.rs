@@ -11,7 +11,7 @@ use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
 /// One grant: what a holder may believe under one configuration.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Grant {
     config: ConfigId,
     expires: Time,
@@ -20,13 +20,13 @@ struct Grant {
 }
 
 /// The newest ack received from a holder.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Base {
     sequence: u64,
     received: Time,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Peer {
     incarnation: Incarnation,
     base: Option<Base>,
@@ -74,7 +74,7 @@ pub struct PollContext<'a> {
 }
 
 /// What this replica has promised to the others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Grantor {
     me: ReplicaId,
     peers: Vec<Peer>,

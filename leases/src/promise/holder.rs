@@ -15,7 +15,7 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 const WINDOWS_MAX: usize = 1024;
 
 /// What one grantor promised under one configuration.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Record {
     config: ConfigId,
     expires: Time,
@@ -23,7 +23,7 @@ struct Record {
     barrier: Slot,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Peer {
     incarnation: Incarnation,
     /// The highest sequence taken from this incarnation.
@@ -54,7 +54,7 @@ pub enum NoPermit {
 }
 
 /// What this replica has been promised by the others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Holder {
     me: ReplicaId,
     peers: Vec<Peer>,

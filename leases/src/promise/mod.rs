@@ -24,7 +24,7 @@ use crate::types::{ConfigId, Slot};
 
 /// What grantors and holders say to each other. Sequences are the grantor's,
 /// rising over guards and promises alike, retransmissions included.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseMessage {
     /// Grantor: open a window for the promise that follows.
     Guard {
@@ -56,7 +56,7 @@ pub enum LeaseMessage {
 }
 
 /// A promise and what it rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// The grantor's sequence.
     pub sequence: u64,

@@ -16,7 +16,7 @@ use crate::demand::Demand;
 use crate::types::{ReplicaId, ReplicaSet};
 
 /// Holders of keys that nobody has read yet, under `quorum`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Unlisted {
     /// The leader alone, as in the paper.
     Leader,
@@ -26,7 +26,7 @@ pub enum Unlisted {
 }
 
 /// A strategy by name, with its settings, as agreed in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StrategySpec {
     /// Nobody holds anything: every read is confirmed by a majority.
     None,

@@ -12,7 +12,7 @@ use super::settings::AcceptReplies;
 use super::{Replica, Role};
 
 /// An acceptance that is durable and is to be acknowledged.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Vote {
     log: LogId,
     slot: Slot,

@@ -82,7 +82,7 @@ pub enum Action {
 }
 
 /// One durable fact. A restart finds the newest of each kind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub enum Record {
     /// Nothing is accepted below this ballot.
     Promised(Ballot),
@@ -127,7 +127,7 @@ pub enum Record {
 }
 
 /// What changed in the state since the last checkpoint.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Checkpoint {
     /// Commands executed.
     pub executed: Slot,
@@ -142,7 +142,7 @@ pub struct Checkpoint {
 }
 
 /// A value as it is stored.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Stored {
     /// The value.
     pub value: bytes::Bytes,
@@ -153,7 +153,7 @@ pub struct Stored {
 }
 
 /// A session as it is stored.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct SessionImage {
     /// Every sequence below has been acknowledged by the client.
     pub acked_below: u64,

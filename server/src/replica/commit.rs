@@ -1,5 +1,7 @@
 //! The commit rule: one pure function, used by the leader and by every origin.
 
+use std::hash::{Hash, Hasher};
+
 use leases::{Ballot, ReplicaId, ReplicaSet, majority};
 use smallvec::SmallVec;
 
@@ -10,6 +12,14 @@ pub struct Votes {
     accepted: ReplicaSet,
     /// Per acceptor one tag or more, none of which includes another of its own.
     tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
+}
+
+impl Hash for Votes {
+    /// Tags are a set: the order in which they came decides nothing.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.accepted).hash(state);
+        leases::fingerprint::unordered(&self.tags, state);
+    }
 }
 
 impl Votes {

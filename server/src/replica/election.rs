@@ -1,6 +1,7 @@
 //! Elections: Phase 1, once for every slot above the commit points, of both logs.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 use leases::{Ballot, ReplicaId, Slot, Time};
 
@@ -21,7 +22,7 @@ const TRANSFER_PAUSE_GRACES: u32 = 4;
 const PARTS_MAX: u32 = 1 << 16;
 
 /// What one replica answered, so far.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Reply {
     parts: u32,
     seen: std::collections::BTreeSet<u32>,
@@ -37,12 +38,19 @@ impl Reply {
 }
 
 /// A candidate's collection of promises.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidacy {
     pub(super) ballot: Ballot,
     /// The own promise is durable: others were asked.
     asked: Option<Time>,
     replies: BTreeMap<ReplicaId, Reply>,
+}
+
+impl Hash for Candidacy {
+    /// When it asked decides only when it asks again: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.asked.is_some(), &self.replies).hash(state);
+    }
 }
 
 impl Candidacy {

@@ -55,7 +55,7 @@ pub enum Operator {
 }
 
 /// Who a read is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadFrom {
     /// A client of this replica.
     Client(ClientHandle),

@@ -1,6 +1,7 @@
 //! The replicated state: keys, values and sessions, and how a command changes them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 use client::wire::command::Op;
@@ -27,6 +28,14 @@ pub struct Kv {
     /// Log time of the last command, in ms; never falls.
     pub log_time_ms: u64,
     dirty: HashSet<Key, FixedState>,
+}
+
+impl Hash for Kv {
+    /// What is dirty matters to the next checkpoint alone: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.map, state);
+        (&self.sessions, self.log_time_ms).hash(state);
+    }
 }
 
 impl Kv {
@@ -220,7 +229,7 @@ impl Kv {
 
     /// A digest of keys, values and versions: equal at equal slots on all replicas.
     pub fn digest(&self) -> u64 {
-        use std::hash::{BuildHasher, Hash, Hasher};
+        use std::hash::BuildHasher;
         let mut hasher = FixedState::default().build_hasher();
         for key in &self.ordered {
             key.hash(&mut hasher);

@@ -1,6 +1,7 @@
 //! The learner: commits, executes in slot order, and answers this replica's clients.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 
 use client::wire::command::Op;
 use client::wire::{Command, Outcome, Path, Version};
@@ -22,6 +23,14 @@ pub(super) struct PendingCommand {
     attempts: u32,
 }
 
+impl Hash for PendingCommand {
+    /// When and how often it was sent decides only when it is sent again: not
+    /// before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.from, &self.command, self.request).hash(state);
+    }
+}
+
 /// Commands without an answer. Writes are known by their session, for a retry
 /// may have come another way; reads in the log by their attempt.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +40,14 @@ pub(super) struct Pending {
     to_forward: Vec<(RequestId, Command)>,
     /// Committed slots with a command that could not be answered at commit.
     unanswered: BTreeSet<Slot>,
+}
+
+impl Hash for Pending {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.writes, state);
+        leases::fingerprint::unordered(&self.reads, state);
+        (&self.to_forward, &self.unanswered).hash(state);
+    }
 }
 
 impl Pending {

@@ -2,6 +2,7 @@
 //! acceptances, and which configurations a leader proposes.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,16 @@ pub(super) struct Suspicions {
     last: BTreeMap<ReplicaId, Time>,
     /// Replicas whose missing acceptance has blocked a slot for too long.
     blockers: ReplicaSet,
+}
+
+impl Hash for Suspicions {
+    /// To have reported nobody is to have reported nothing.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for report in self.reports.iter().filter(|(_, who)| !who.is_empty()) {
+            report.hash(state);
+        }
+        (&self.last, self.blockers).hash(state);
+    }
 }
 
 impl Suspicions {

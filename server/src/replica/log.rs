@@ -1,6 +1,7 @@
 //! One log of slots: what is accepted, committed and executed here.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use client::wire::command::Op;
@@ -47,6 +48,15 @@ impl Accepted {
     }
 }
 
+impl Hash for Accepted {
+    /// When it was proposed or sent decides only whom to suspect and what to send
+    /// again: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, &self.value, self.durable).hash(state);
+        (self.last_multi, &self.sure, self.origins).hash(state);
+    }
+}
+
 /// One slot.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
@@ -58,9 +68,19 @@ pub struct Cell {
     pub committed: bool,
 }
 
+impl Hash for Cell {
+    /// Nobody counts the votes of a committed slot again.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.accepted, self.committed).hash(state);
+        if !self.committed {
+            self.votes.hash(state);
+        }
+    }
+}
+
 /// One log. Invariant: `executed <= commit_point`; every cell at or below
 /// `commit_point` and above `executed` is committed and has a value.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Log {
     cells: BTreeMap<Slot, Cell>,
     kept_bytes: usize,

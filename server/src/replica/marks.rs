@@ -2,6 +2,7 @@
 //! A read waits for them; they are set before an acceptance is acknowledged.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use foldhash::fast::FixedState;
 use leases::{Key, Slot};
@@ -12,6 +13,12 @@ use super::message::Value;
 /// Slots marked, by key.
 #[derive(Clone, Debug, Default)]
 pub struct Marks(HashMap<Key, SmallVec<[Slot; 2]>, FixedState>);
+
+impl Hash for Marks {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.0, state);
+    }
+}
 
 impl Marks {
     /// Marks every key that `value` writes.

@@ -1,6 +1,7 @@
 //! What replicas say to each other, as the core sees it. The wire form is made
 //! of it in `codec.rs`.
 
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use leases::{Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, Re
 
 /// A message with both incarnations: a mismatch rejects lease messages and
 /// forwarded requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Envelope {
     /// Who sent it.
     pub from: ReplicaId,
@@ -47,7 +48,7 @@ impl LogId {
 pub struct RequestId(pub u64);
 
 /// A command on its way into the log.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Proposed {
     /// The replica the client is connected to.
     pub origin: ReplicaId,
@@ -74,8 +75,14 @@ impl PartialEq for Batch {
     }
 }
 
+impl Hash for Batch {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.log_time_ms, &self.commands).hash(state);
+    }
+}
+
 /// What a slot holds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Value {
     /// Nothing: fills holes and opens a ballot.
     Noop,
@@ -96,7 +103,7 @@ impl Value {
 }
 
 /// What a leader tells about one of its logs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogNews {
     /// Every slot up to here is committed.
     pub commit_point: Slot,
@@ -107,7 +114,7 @@ pub struct LogNews {
 }
 
 /// Phase 2 of one slot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Accept {
     /// The leader's ballot.
     pub ballot: Ballot,
@@ -128,7 +135,7 @@ pub struct Accept {
 }
 
 /// An accepted entry, as Phase 1 reports it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Reported {
     /// Which log.
     pub log: LogId,
@@ -141,7 +148,7 @@ pub struct Reported {
 }
 
 /// The answer to a forwarded read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct ReadAnswer {
     /// The attempt it answers.
     pub request: RequestId,
@@ -150,7 +157,7 @@ pub struct ReadAnswer {
 }
 
 /// What replicas say to each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub enum Message {
     /// Measures the round trip and makes incarnations known.
     Ping {

@@ -14,7 +14,8 @@
 //! The roles of Paxos: `election` (Phase 1), `proposer` and `acceptor` (Phase 2),
 //! `learner` (commit, execute, answer), with the rule itself in `commit`.
 //! `reader` serves reads, `leasing` joins the lease engine, `catchup` fetches what
-//! was missed, `heartbeat` says who leads, and `timers` what is due.
+//! was missed, `heartbeat` says who leads, and `timers` what is due. `fingerprint`
+//! tells states apart for the model checker.
 
 pub mod action;
 pub mod input;
@@ -25,6 +26,7 @@ mod acceptor;
 mod catchup;
 mod commit;
 mod election;
+mod fingerprint;
 mod heartbeat;
 mod kv;
 mod learner;
@@ -68,7 +70,7 @@ use self::status::Counters;
 use self::timers::{Timer, Timers};
 
 /// What this replica does about leadership.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Role {
     Follower,
     Candidate(Candidacy),
@@ -86,7 +88,7 @@ struct Peer {
 }
 
 /// One replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica {
     settings: Settings,
     incarnation: Incarnation,

@@ -1,6 +1,7 @@
 //! What must follow a durable write, and so waits for it.
 
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
@@ -10,7 +11,7 @@ use super::action::{Action, Record, Sequence};
 use super::message::LogId;
 
 /// Done once the records before it are durable.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum After {
     /// Acknowledge an acceptance.
     Vote {
@@ -39,12 +40,22 @@ pub(super) enum After {
 }
 
 /// Gathers the records of a group of steps, and what waits for them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Persister {
     last: Sequence,
     records: Vec<Record>,
     afters: Vec<After>,
     waiting: VecDeque<(Sequence, Vec<After>)>,
+}
+
+impl Hash for Persister {
+    /// Sequences are names: only their distances matter.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.records, &self.afters).hash(state);
+        for (sequence, afters) in &self.waiting {
+            (self.last.0 - sequence.0, afters).hash(state);
+        }
+    }
 }
 
 impl Persister {

@@ -1,6 +1,7 @@
 //! The proposer: what a leader puts into the log (§2.1, §3.9).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ const OPEN_PER_FREE: usize = 3;
 const RETRANSMIT_MAX: usize = 256;
 
 /// Commands of one client that are proposed and not executed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct InFlight {
     sequences: Vec<u64>,
     /// The highest low-water mark among them: a lower sequence may be refused.
@@ -37,7 +38,7 @@ struct InFlight {
 }
 
 /// What a leader keeps while it leads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leadership {
     pub(super) ballot: Ballot,
     pub(super) since: Time,
@@ -66,6 +67,18 @@ pub(super) struct Leadership {
     pub(super) switch: Option<(StrategySpec, LeaseParams)>,
     /// The other replicas, nearest first.
     pub(super) nearest: Vec<ReplicaId>,
+}
+
+impl Hash for Leadership {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.since, self.next, &self.queues).hash(state);
+        (self.served, &self.class_of, &self.open).hash(state);
+        leases::fingerprint::unordered(&self.in_flight, state);
+        (self.last_multi, self.log_time_base_ms, self.news_due).hash(state);
+        (self.probe, &self.probe_acks, self.probe_due).hash(state);
+        (self.transfer, self.no_transfer_before, &self.switch).hash(state);
+        self.nearest.hash(state);
+    }
 }
 
 impl Leadership {

@@ -4,7 +4,7 @@
 use leases::Slot;
 
 /// Disjoint, non-adjacent ranges (first, last), rising.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ranges(Vec<(Slot, Slot)>);
 
 impl Ranges {

@@ -2,6 +2,7 @@
 //! the nearest holder, confirmed by the leader.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 
 use client::wire::command::Op;
 use client::wire::{Command, Outcome, Path};
@@ -15,7 +16,7 @@ use super::message::{LogId, Message, ReadAnswer, RequestId, Value};
 use super::{Replica, Role};
 
 /// A read under a valid permit that waits for the slots that were marked then.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Held {
     from: ReadFrom,
     /// The newest slot marked on the key when the permit was found.
@@ -31,8 +32,15 @@ struct Asked {
     attempts: u32,
 }
 
+impl Hash for Asked {
+    /// When it was sent decides only when it is asked again: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.from, &self.key, self.attempts).hash(state);
+    }
+}
+
 /// A read that the leader confirms with a majority.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Indexed {
     from: ReadFrom,
     key: Key,
@@ -53,6 +61,14 @@ pub(super) struct Reader {
     /// To be sent at the end of the group: (to, read-index, attempt, key).
     to_forward: BTreeMap<(ReplicaId, bool), Vec<(RequestId, Key)>>,
     answers: BTreeMap<ReplicaId, Vec<ReadAnswer>>,
+}
+
+impl Hash for Reader {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.held, state);
+        (&self.touched, &self.asked, &self.indexed).hash(state);
+        (&self.to_forward, &self.answers).hash(state);
+    }
 }
 
 impl Reader {
@@ -113,6 +129,11 @@ impl Replica {
         let newest = self.configs.newest();
         self.holder
             .permit(now, self.configs.view(key), newest, self.executed())
+    }
+
+    /// Whether `key` may be read here, now, under leases.
+    pub fn may_read(&self, now: Time, key: &[u8]) -> bool {
+        self.permit(now, key).is_ok()
     }
 
     /// A new leader reads locally not before its opening no-op has committed.

@@ -4,6 +4,7 @@
 //! Deterministic: sessions expire by log time, which is part of the log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 
 use client::wire::Outcome;
 use foldhash::fast::FixedState;
@@ -25,7 +26,7 @@ pub enum Admission {
     Refused,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Session {
     acked_below: u64,
     active_ms: u64,
@@ -39,6 +40,14 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     dirty: BTreeSet<u64>,
+}
+
+impl Hash for Sessions {
+    /// `by_activity` follows from the sessions, and what is dirty matters to the
+    /// next checkpoint alone: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.by_client, state);
+    }
 }
 
 impl Sessions {

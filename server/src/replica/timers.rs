@@ -69,6 +69,16 @@ impl Timers {
         self.set(timer, Time::MAX);
     }
 
+    /// Deadlines, those after `horizon` as one.
+    pub(super) fn until(&self, horizon: Time) -> [Time; TIMERS] {
+        self.at.map(|at| if at <= horizon { at } else { Time::MAX })
+    }
+
+    /// Whether `timer` is due after `horizon` or never.
+    pub(super) fn rests(&self, timer: Timer, horizon: Time) -> bool {
+        self.at[timer as usize] > horizon
+    }
+
     fn due(&self, timer: Timer, now: Time) -> bool {
         self.at[timer as usize] <= now
     }

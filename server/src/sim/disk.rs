@@ -10,7 +10,7 @@ use crate::replica::action::{Checkpoint, Record, Recovered, Sequence, SessionIma
 use crate::replica::message::{LogId, Reported, Value};
 
 /// What a restart would find.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Image {
     incarnation: Incarnation,
     promised: Ballot,
@@ -79,7 +79,7 @@ impl Image {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Disk {
     image: Option<Image>,
     /// How long a sync takes, in ns.

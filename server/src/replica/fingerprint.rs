@@ -1,0 +1,103 @@
+//! Fingerprints of replicas: the model checker visits a state once, and knows it
+//! again by this.
+//!
+//! Everything that decides what a replica does is in it, but for what cannot
+//! matter before a horizon: when things were sent, heard or asked, which decides
+//! whom to suspect and what to say again; random delays; demand; and what is
+//! only counted. That it cannot matter is checked.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use foldhash::quality::FixedState;
+use leases::Time;
+
+use super::Replica;
+use super::timers::Timer;
+
+/// Work that no replica may have before the horizon: its timers.
+const RESTING: [Timer; 6] = [
+    Timer::Election,
+    Timer::Heartbeat,
+    Timer::Ping,
+    Timer::Retransmit,
+    Timer::Report,
+    Timer::Checkpoint,
+];
+
+impl Replica {
+    /// Replicas of one fingerprint, with the same settings, answer the same inputs
+    /// alike, at every reading of their clocks up to `horizon`. `start` is when the
+    /// first of them began.
+    ///
+    /// # Panics
+    /// If what the fingerprint leaves out could matter until then: one of the
+    /// long timers is due, or a span of silence that counts could have passed.
+    pub fn fingerprint(&self, start: Time, horizon: Time) -> u64 {
+        self.assert_rests(start, horizon);
+        let mut hasher = FixedState::default().build_hasher();
+        let state = &mut hasher;
+        // Named one by one: a new field must be thought about here.
+        let Replica {
+            settings: _,
+            incarnation,
+            restart_wait_until,
+            rng: _,
+            peers,
+            role,
+            promised,
+            round_seen,
+            leader,
+            logs,
+            marks,
+            kv,
+            persister,
+            votes_due,
+            pending,
+            reader,
+            configs,
+            grantor,
+            holder,
+            suspicions,
+            config_lag_since: _,
+            tally: _,
+            demand: _,
+            timers,
+            storage_writable,
+            configured,
+            next_request,
+            counters,
+        } = self;
+        for peer in peers {
+            (peer.incarnation, peer.rtt).hash(state);
+        }
+        (incarnation, restart_wait_until, role, promised).hash(state);
+        (round_seen, leader, logs, marks, kv).hash(state);
+        (persister, votes_due, pending, reader).hash(state);
+        (configs, grantor, holder, suspicions).hash(state);
+        timers.until(horizon).hash(state);
+        (storage_writable, configured, next_request).hash(state);
+        (counters.restart_wait_asked, counters.restart_wait_over).hash(state);
+        hasher.finish()
+    }
+
+    fn assert_rests(&self, start: Time, horizon: Time) {
+        let span = horizon.since(start);
+        let timing = &self.settings.timing;
+        let grace = self.configs.params(self.configs.newest()).t_grace;
+        for timer in RESTING {
+            assert!(
+                self.timers.rests(timer, horizon),
+                "{timer:?} is due before the horizon"
+            );
+        }
+        for silence in [timing.election_timeout, timing.retransmit, grace] {
+            assert!(span < silence, "silence counts before the horizon");
+        }
+    }
+
+    /// Lets the election timeout pass at the next [`super::Input::Tick`]: it is
+    /// drawn at random, so it may be any.
+    pub fn expire_election(&mut self, now: Time) {
+        self.timers.set(Timer::Election, now);
+    }
+}
