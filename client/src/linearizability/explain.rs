@@ -1,10 +1,17 @@
 //! Sentences for people who have to find out what went wrong.
 
 use crate::history::{Action, Event, ValueId};
+use crate::serializability::Transaction;
 
 /// As `process 3 read value 7 (1.500000 ms to 2.250000 ms)`.
-pub(super) fn operation(event: &Event) -> String {
-    let what = match event.action {
+pub(crate) fn operation(event: &Event) -> String {
+    let what = what(&event.action, event.return_ns.is_none());
+    let when = when(event.invoke_ns, event.return_ns);
+    format!("process {} {what} {when}", event.process)
+}
+
+fn what(action: &Action, open: bool) -> String {
+    match *action {
         Action::Read { value: Some(value) } => format!("read value {}", value.0),
         Action::Read { value: None } => "found no such key".to_owned(),
         Action::Write { value } => format!("wrote value {}", value.0),
@@ -13,13 +20,16 @@ pub(super) fn operation(event: &Event) -> String {
             expected,
             new,
             swapped,
-        } => swap(expected, new, swapped || event.return_ns.is_none()),
-    };
-    let begin = time(event.invoke_ns);
-    let end = event.return_ns.map_or("never answered".to_owned(), |end| {
+        } => swap(expected, new, swapped || open),
+    }
+}
+
+fn when(invoke_ns: u64, return_ns: Option<u64>) -> String {
+    let begin = time(invoke_ns);
+    let end = return_ns.map_or("never answered".to_owned(), |end| {
         format!("to {}", time(end))
     });
-    format!("process {} {what} ({begin} {end})", event.process)
+    format!("({begin} {end})")
 }
 
 fn swap(expected: Option<ValueId>, new: ValueId, swapped: bool) -> String {
@@ -33,12 +43,25 @@ fn swap(expected: Option<ValueId>, new: ValueId, swapped: bool) -> String {
 }
 
 /// Several operations, each on a line of its own.
-pub(super) fn list<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+pub(crate) fn list<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
     let line = |event| format!("\n  {}", operation(event));
     events.into_iter().map(line).collect()
 }
 
 /// Nanoseconds as milliseconds, exactly.
-pub(super) fn time(ns: u64) -> String {
+pub(crate) fn time(ns: u64) -> String {
     format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)
+}
+
+/// As [`operation`], for one on several keys.
+pub(crate) fn transaction(transaction: &Transaction) -> String {
+    let open = transaction.return_ns.is_none();
+    let part = |(key, action): &(u64, Action)| format!("{} (key {key})", what(action, open));
+    let parts: Vec<String> = transaction.parts.iter().map(part).collect();
+    let when = when(transaction.invoke_ns, transaction.return_ns);
+    format!(
+        "process {} {} {when}",
+        transaction.process,
+        parts.join(", ")
+    )
 }

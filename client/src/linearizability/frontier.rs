@@ -6,32 +6,32 @@
 //! makes a state superfluous has been taken before it.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use smallvec::SmallVec;
 
-use super::prepare::Held;
-
 /// One way in which things may stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct State {
-    pub held: Held,
+pub(crate) struct State<H> {
+    /// What the register holds, or each of several.
+    pub held: H,
     /// By slot: the operations in flight that have taken effect.
     pub done: u128,
 }
 
 /// A set that gives each state at most once, and no superfluous one.
-pub(super) struct Frontier {
+pub(crate) struct Frontier<H> {
     /// The slots of unanswered operations.
     unanswered: u128,
     /// By how many of these a state made use of.
-    waiting: Vec<Vec<State>>,
+    waiting: Vec<Vec<State<H>>>,
     /// All below this are empty.
     fewest: usize,
     /// For each state given, apart from what it made use of: what it did.
-    given: HashMap<State, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
+    given: HashMap<State<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 
-impl Frontier {
+impl<H: Clone + Eq + Hash> Frontier<H> {
     pub fn new(unanswered: u128) -> Self {
         Frontier {
             unanswered,
@@ -41,8 +41,8 @@ impl Frontier {
         }
     }
 
-    pub fn push(&mut self, state: State) {
-        if self.is_superfluous(state) {
+    pub fn push(&mut self, state: State<H>) {
+        if self.is_superfluous(&state) {
             return;
         }
         let used = (state.done & self.unanswered).count_ones() as usize;
@@ -53,12 +53,12 @@ impl Frontier {
         self.fewest = self.fewest.min(used);
     }
 
-    pub fn pop(&mut self) -> Option<State> {
+    pub fn pop(&mut self) -> Option<State<H>> {
         loop {
             let state = self.pop_any()?;
-            if !self.is_superfluous(state) {
+            if !self.is_superfluous(&state) {
                 let used = state.done & self.unanswered;
-                self.given.entry(self.rest(state)).or_default().push(used);
+                self.given.entry(self.rest(&state)).or_default().push(used);
                 return Some(state);
             }
         }
@@ -70,7 +70,7 @@ impl Frontier {
         self.given.len()
     }
 
-    fn pop_any(&mut self) -> Option<State> {
+    fn pop_any(&mut self) -> Option<State<H>> {
         loop {
             match self.waiting.get_mut(self.fewest)?.pop() {
                 Some(state) => return Some(state),
@@ -80,12 +80,15 @@ impl Frontier {
     }
 
     /// The state apart from what it made use of.
-    fn rest(&self, state: State) -> State {
+    fn rest(&self, state: &State<H>) -> State<H> {
         let done = state.done & !self.unanswered;
-        State { done, ..state }
+        State {
+            done,
+            held: state.held.clone(),
+        }
     }
 
-    fn is_superfluous(&self, state: State) -> bool {
+    fn is_superfluous(&self, state: &State<H>) -> bool {
         let alike = self.given.get(&self.rest(state));
         alike.is_some_and(|alike| {
             alike

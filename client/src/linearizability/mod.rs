@@ -17,8 +17,8 @@
 //! Times are compared so that two operations are ordered only if one ended
 //! strictly before the other began.
 
-mod explain;
-mod frontier;
+pub(crate) mod explain;
+pub(crate) mod frontier;
 mod prepare;
 mod relevance;
 mod search;

@@ -22,7 +22,7 @@
 //!   effect, one that made use of less is enough.
 
 use super::Flaw;
-use super::frontier::{Frontier, State};
+use super::frontier::{self, Frontier};
 use super::prepare::{Held, Key, Kind, Moment, NEVER, Op};
 use super::relevance::Relevance;
 use crate::history::Event;
@@ -38,6 +38,8 @@ const STATES: usize = 1 << 16;
 const STATES_DEVELOPED: usize = 1 << 20;
 /// Operations in flight that an explanation names.
 const EXPLAINED: usize = 12;
+
+type State = frontier::State<Held>;
 
 /// Judges one key, and takes the states that it developed off `budget`.
 pub(super) fn check(key: &Key, budget: &mut Budget) -> Result<(), Flaw> {
@@ -243,15 +245,15 @@ impl<'k, 'a> Search<'k, 'a> {
             if self.steps == 0 || frontier.given() > STATES_DEVELOPED {
                 return Err(too_many());
             }
-            for slot in self.choices(state) {
-                frontier.push(self.apply(state, slot));
+            for slot in self.choices(&state) {
+                frontier.push(self.apply(&state, slot));
             }
         }
         Ok(developed)
     }
 
     /// The operations that could take effect next and change something.
-    fn choices(&self, state: State) -> impl Iterator<Item = usize> {
+    fn choices(&self, state: &State) -> impl Iterator<Item = usize> {
         let waiting = self.taken & !state.done;
         let mut possible: u128 = 0;
         // Of those that are alike, the one that has to end first.
@@ -285,7 +287,7 @@ impl<'k, 'a> Search<'k, 'a> {
         }
     }
 
-    fn apply(&self, state: State, slot: usize) -> State {
+    fn apply(&self, state: &State, slot: usize) -> State {
         let mut done = state.done | (1 << slot);
         let held = match self.op(slot).kind {
             Kind::Write(value) => value,

@@ -1,0 +1,74 @@
+//! The definition itself, for histories so small that every order can be tried:
+//! what the checker is compared with. It shares nothing with it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::Transaction;
+use crate::history::{Action, ValueId};
+
+type Held = BTreeMap<u64, ValueId>;
+
+pub(super) fn is_serializable(transactions: &[Transaction]) -> bool {
+    assert!(transactions.len() <= 16, "that would take too long");
+    extend(transactions, 0, &Held::new(), &mut HashSet::new())
+}
+
+/// Whether the order chosen so far, which took effect with `done` and left
+/// `held`, can be completed.
+fn extend(all: &[Transaction], done: u32, held: &Held, seen: &mut HashSet<(u32, Held)>) -> bool {
+    let waiting = || (0..all.len()).filter(|i| done & (1 << i) == 0);
+    if waiting().all(|i| all[i].return_ns.is_none()) {
+        return true;
+    }
+    if !seen.insert((done, held.clone())) {
+        return false;
+    }
+    waiting().any(|next| {
+        let may_be_next = waiting().all(|other| !precedes(&all[other], &all[next]));
+        may_be_next
+            && effect(&all[next], held)
+                .is_some_and(|held| extend(all, done | (1 << next), &held, seen))
+    })
+}
+
+fn precedes(one: &Transaction, two: &Transaction) -> bool {
+    one.return_ns.is_some_and(|end| end < two.invoke_ns)
+}
+
+/// What the keys hold afterwards, unless its answer is wrong.
+fn effect(transaction: &Transaction, before: &Held) -> Option<Held> {
+    let open = transaction.return_ns.is_none();
+    let mut held = before.clone();
+    for (key, action) in &transaction.parts {
+        let found = held.get(key).copied();
+        match *action {
+            Action::Read { value } if !open && value != found => return None,
+            Action::Read { .. } => {}
+            Action::Write { value } => {
+                held.insert(*key, value);
+            }
+            Action::Delete => {
+                held.remove(key);
+            }
+            Action::Cas { expected, new, .. } if open => {
+                if found != expected {
+                    return None;
+                }
+                held.insert(*key, new);
+            }
+            Action::Cas {
+                expected,
+                new,
+                swapped,
+            } => {
+                if swapped != (found == expected) {
+                    return None;
+                }
+                if swapped {
+                    held.insert(*key, new);
+                }
+            }
+        }
+    }
+    Some(held)
+}

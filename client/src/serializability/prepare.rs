@@ -1,0 +1,487 @@
+//! Transactions made ready to be searched: keys and values become small numbers,
+//! those without an answer are settled or left out, and what limits the orders is
+//! gathered by value.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+
+use super::Transaction;
+use crate::history::{Action, ValueId};
+
+/// What a key holds, as a number for each value written to it; 0 is absence.
+pub(super) type Held = u32;
+pub(super) const ABSENT: Held = 0;
+/// A value that was expected, but that nobody wrote.
+const NEVER_WRITTEN: Held = u32::MAX;
+
+/// Moved by one, so that 0 is before everything.
+pub(super) type Moment = u64;
+pub(super) const NEVER: Moment = u64::MAX;
+
+type Map<K, V> = HashMap<K, V, FixedState>;
+
+/// What one part of a transaction does to its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Must find this.
+    Read(Held),
+    /// Must not find this.
+    Fail(Held),
+    Write(Held),
+    Swap {
+        expected: Held,
+        new: Held,
+    },
+}
+
+impl Effect {
+    /// What it must find.
+    pub fn finds(self) -> Option<Held> {
+        match self {
+            Effect::Read(found) => Some(found),
+            Effect::Swap { expected, .. } => Some(expected),
+            Effect::Fail(_) | Effect::Write(_) => None,
+        }
+    }
+
+    /// What it leaves, if it changes anything.
+    pub fn leaves(self) -> Option<Held> {
+        match self {
+            Effect::Write(new) | Effect::Swap { new, .. } => Some(new),
+            Effect::Read(_) | Effect::Fail(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Txn {
+    /// Key by its index, and what is done to it.
+    pub parts: SmallVec<[(usize, Effect); 2]>,
+    pub begin: Moment,
+    /// `NEVER` for one that may or may not have taken effect.
+    pub end: Moment,
+    /// It changes nothing.
+    pub is_read: bool,
+    /// It takes effect whatever the keys hold.
+    pub is_blind: bool,
+    /// A compare-and-swap that failed may owe its answer to this one.
+    pub explains_a_failure: bool,
+    /// The last moment at which anything could owe its answer to this one, if it is
+    /// not known to have taken effect.
+    pub last_use: Moment,
+}
+
+/// How a value's readers and successor limit the orders.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Uses {
+    /// The last begin of a transaction that read it.
+    pub last_read: Moment,
+    /// The swap that certainly replaced it: of absence there is none, since that may
+    /// be replaced often.
+    pub successor: Option<usize>,
+    /// Whether any answer depends on it.
+    pub is_wanted: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    /// By value.
+    pub uses: Vec<Uses>,
+    values: Map<ValueId, Held>,
+    /// By begin: of each mutation the begin, and the earliest end among it and all
+    /// that begin later.
+    ends_from: Vec<(Moment, Moment)>,
+    sightings: Sightings,
+    /// Of failed swaps that are not explained otherwise, by begin: the begin, and the
+    /// latest end among it and all that began earlier.
+    failures_to: Vec<(Moment, Moment)>,
+    /// The latest end of what found absence.
+    absent_until: Moment,
+    /// By value: begin and end of its only write.
+    writes: Vec<Option<(Moment, Moment)>>,
+    has_deletions: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// By their begin.
+    pub txns: Vec<Txn>,
+    pub keys: Vec<Key>,
+}
+
+impl Prepared {
+    /// # Errors
+    /// Why these cannot be judged.
+    pub fn new(transactions: &[Transaction]) -> Result<Prepared, String> {
+        let mut order: Vec<&Transaction> = transactions.iter().collect();
+        order.sort_by_key(|transaction| (transaction.invoke_ns, transaction.return_ns));
+        let backwards = |t: &&&Transaction| t.return_ns.is_some_and(|end| end < t.invoke_ns);
+        if let Some(transaction) = order.iter().find(backwards) {
+            let process = transaction.process;
+            return Err(format!(
+                "a transaction of process {process} ends before it begins"
+            ));
+        }
+        order.iter().try_for_each(|one| check_keys(one))?;
+        let writers = find_writers(&order)?;
+        let ends = settle_open(&order, &writers);
+        let mut builder = Builder::default();
+        order
+            .iter()
+            .for_each(|transaction| builder.number(transaction));
+        for (transaction, end) in order.iter().zip(ends) {
+            builder.add(transaction, end);
+        }
+        Ok(builder.build())
+    }
+}
+
+/// What the parts do must not depend on their order.
+fn check_keys(transaction: &Transaction) -> Result<(), String> {
+    let is_read = |(_, action): &(u64, Action)| matches!(action, Action::Read { .. });
+    if transaction.parts.iter().all(is_read) {
+        return Ok(());
+    }
+    let mut keys: Vec<u64> = transaction.parts.iter().map(|(key, _)| *key).collect();
+    keys.sort_unstable();
+    match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(format!(
+            "a transaction of process {} changes key {} and names it twice",
+            transaction.process, pair[0]
+        )),
+    }
+}
+
+/// By key and value, the transaction that wrote it or may have.
+type Writers = Map<(u64, ValueId), usize>;
+
+/// The value that this wrote or may have written.
+fn written(action: &Action, open: bool) -> Option<ValueId> {
+    match *action {
+        Action::Write { value } => Some(value),
+        Action::Cas { new, swapped, .. } if swapped || open => Some(new),
+        _ => None,
+    }
+}
+
+/// What this must have found, if it took effect.
+fn found(action: &Action, open: bool) -> Option<Option<ValueId>> {
+    match *action {
+        Action::Read { value } => Some(value),
+        Action::Cas {
+            expected, swapped, ..
+        } if swapped || open => Some(expected),
+        _ => None,
+    }
+}
+
+fn is_failed_swap(action: &Action, open: bool) -> bool {
+    !open && matches!(action, Action::Cas { swapped: false, .. })
+}
+
+fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
+    let mut writers = Writers::default();
+    for (index, transaction) in order.iter().enumerate() {
+        for (key, action) in &transaction.parts {
+            let Some(value) = written(action, transaction.return_ns.is_none()) else {
+                continue;
+            };
+            if writers.insert((*key, value), index).is_some() {
+                return Err(format!("value {} was written twice to key {key}", value.0));
+            }
+        }
+    }
+    Ok(writers)
+}
+
+/// The end of each. One without an answer that somebody saw has taken effect by the
+/// time that somebody was done; one that nobody saw never ends.
+fn settle_open(order: &[&Transaction], writers: &Writers) -> Vec<Moment> {
+    let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
+    let mut ends: Vec<Moment> = order.iter().map(end).collect();
+    let mut finders: Vec<usize> = (0..order.len()).filter(|i| ends[*i] != NEVER).collect();
+    // The earliest first (they are taken from the back), so that each gets its end once.
+    finders.sort_by_key(|&index| std::cmp::Reverse(ends[index]));
+    while let Some(finder) = finders.pop() {
+        let open = order[finder].return_ns.is_none();
+        for (key, action) in &order[finder].parts {
+            let Some(Some(value)) = found(action, open) else {
+                continue;
+            };
+            if let Some(&writer) = writers.get(&(*key, value))
+                && ends[writer] == NEVER
+            {
+                ends[writer] = ends[finder];
+                finders.push(writer);
+            }
+        }
+    }
+    ends
+}
+
+#[derive(Default)]
+struct Builder {
+    indexes: Map<u64, usize>,
+    keys: Vec<Key>,
+    txns: Vec<Txn>,
+}
+
+impl Builder {
+    /// Gives numbers to the keys of a transaction, and to what it writes.
+    fn number(&mut self, transaction: &Transaction) {
+        for (key, action) in &transaction.parts {
+            let next = self.keys.len();
+            let index = *self.indexes.entry(*key).or_insert(next);
+            if index == next {
+                self.keys.push(Key {
+                    uses: vec![Uses::default()],
+                    writes: vec![Some((0, 0))],
+                    ..Key::default()
+                });
+            }
+            let key = &mut self.keys[index];
+            if let Some(value) = written(action, transaction.return_ns.is_none()) {
+                key.values.insert(value, key.uses.len() as Held);
+                key.uses.push(Uses::default());
+                key.writes.push(None);
+            }
+        }
+    }
+
+    fn add(&mut self, transaction: &Transaction, end: Moment) {
+        let open = transaction.return_ns.is_none();
+        let begin = transaction.invoke_ns.saturating_add(1);
+        let parts: SmallVec<[(usize, Effect); 2]> = (transaction.parts.iter())
+            .map(|(key, action)| {
+                let index = self.indexes[key];
+                (index, self.keys[index].effect(action, open))
+            })
+            .collect();
+        for &(key, effect) in &parts {
+            self.keys[key].note(effect, begin, end);
+        }
+        let changes = |(_, effect): &(usize, Effect)| effect.leaves().is_some();
+        let is_blind = |(_, effect): &(usize, Effect)| matches!(effect, Effect::Write(_));
+        self.txns.push(Txn {
+            is_read: !parts.iter().any(changes),
+            is_blind: parts.iter().all(is_blind),
+            explains_a_failure: false,
+            last_use: NEVER,
+            parts,
+            begin,
+            end,
+        });
+    }
+
+    fn build(mut self) -> Prepared {
+        self.keys.iter_mut().for_each(Key::finish);
+        for txn in &mut self.txns {
+            let (begin, end) = (txn.begin, txn.end);
+            // What holds in every order, at a moment of its own, need not be followed.
+            if let [(key, effect)] = txn.parts[..]
+                && self.keys[key].is_explained(effect, begin, end)
+            {
+                txn.parts.clear();
+            }
+            for &(key, effect) in &txn.parts {
+                self.keys[key].note_failure(effect, begin, end);
+            }
+        }
+        for txn in &mut self.txns {
+            let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);
+            txn.explains_a_failure = !txn.is_read && txn.parts.iter().any(explains);
+            if txn.end == NEVER {
+                let last_use = |&(key, effect): &(usize, Effect)| self.keys[key].last_use(effect);
+                txn.last_use = txn.parts.iter().map(last_use).max().unwrap_or(0);
+            }
+        }
+        self.txns
+            .retain(|txn| !txn.parts.is_empty() && txn.begin <= txn.last_use);
+        self.find_successors();
+        Prepared {
+            txns: self.txns,
+            keys: self.keys,
+        }
+    }
+
+    fn find_successors(&mut self) {
+        for (index, txn) in self.txns.iter().enumerate() {
+            for &(key, effect) in &txn.parts {
+                let Effect::Swap { expected, .. } = effect else {
+                    continue;
+                };
+                let key = &mut self.keys[key];
+                let is_unique = expected != ABSENT;
+                if is_unique && expected != NEVER_WRITTEN && txn.end != NEVER {
+                    key.uses[expected as usize].successor = Some(index);
+                }
+            }
+        }
+    }
+}
+
+impl Key {
+    fn held(&self, value: Option<ValueId>) -> Held {
+        value.map_or(ABSENT, |value| {
+            self.values.get(&value).copied().unwrap_or(NEVER_WRITTEN)
+        })
+    }
+
+    fn effect(&self, action: &Action, open: bool) -> Effect {
+        match *action {
+            Action::Read { value } => Effect::Read(self.held(value)),
+            Action::Write { value } => Effect::Write(self.held(Some(value))),
+            Action::Delete => Effect::Write(ABSENT),
+            Action::Cas { expected, .. } if is_failed_swap(action, open) => {
+                Effect::Fail(self.held(expected))
+            }
+            Action::Cas { expected, new, .. } => Effect::Swap {
+                expected: self.held(expected),
+                new: self.held(Some(new)),
+            },
+        }
+    }
+
+    fn note(&mut self, effect: Effect, begin: Moment, end: Moment) {
+        let (found, left) = (effect.finds(), effect.leaves());
+        if let Some(found) = found.filter(|found| *found != NEVER_WRITTEN) {
+            let uses = &mut self.uses[found as usize];
+            uses.is_wanted = true;
+            if left.is_none() {
+                uses.last_read = uses.last_read.max(begin);
+            }
+            if found == ABSENT {
+                self.absent_until = self.absent_until.max(end);
+            }
+        }
+        if let Some(new) = left {
+            self.has_deletions |= new == ABSENT;
+            self.writes[new as usize] = Some((begin, end));
+            self.ends_from.push((begin, end));
+        }
+        for held in found.into_iter().chain(left) {
+            self.sightings.push(held, begin, end);
+        }
+    }
+
+    fn note_failure(&mut self, effect: Effect, begin: Moment, end: Moment) {
+        if let Effect::Fail(expected) = effect {
+            self.uses[expected as usize].is_wanted = true;
+            let latest = self.failures_to.last().map_or(0, |&(_, latest)| latest);
+            self.failures_to.push((begin, latest.max(end)));
+        }
+    }
+
+    /// Whether a failed swap may have found what `txn` left: not if that was
+    /// overwritten before the swap began, or came after it.
+    fn may_explain(&self, txn: &Txn) -> bool {
+        let until = self.overwritten(txn.end);
+        let begun = self
+            .failures_to
+            .partition_point(|&(begin, _)| begin <= until);
+        begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
+    }
+
+    /// Until when this could matter although nobody found it.
+    fn last_use(&self, effect: Effect) -> Moment {
+        let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
+        match effect {
+            Effect::Write(ABSENT) => failures.max(self.absent_until),
+            _ => failures,
+        }
+    }
+
+    fn finish(&mut self) {
+        self.sightings.finish();
+        let mut earliest = NEVER;
+        for (_, end) in self.ends_from.iter_mut().rev() {
+            earliest = earliest.min(*end);
+            *end = earliest;
+        }
+        if self.has_deletions {
+            // Absence may come again.
+            self.writes[ABSENT as usize] = None;
+            self.uses[ABSENT as usize].last_read = 0;
+        }
+    }
+
+    /// Whether a failed swap's expectation was certainly wrong at some moment: another
+    /// value was there during it; or the value was not written yet, or overwritten,
+    /// and it has only one write.
+    fn is_explained(&self, effect: Effect, begin: Moment, end: Moment) -> bool {
+        let Effect::Fail(expected) = effect else {
+            return false;
+        };
+        let write = match expected {
+            NEVER_WRITTEN => return true,
+            _ if self.sightings.of_another(expected, begin, end) => return true,
+            expected => self.writes[expected as usize],
+        };
+        write.is_some_and(|(write_begin, write_end)| {
+            begin <= write_begin || self.overwritten(write_end) <= end
+        })
+    }
+
+    /// The earliest moment by which something else has certainly been written after
+    /// what ended at `end`.
+    fn overwritten(&self, end: Moment) -> Moment {
+        let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
+        self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
+    }
+}
+
+/// What a key certainly held at some moment between a begin and an end.
+#[derive(Debug, Clone, Copy)]
+struct Sighting {
+    held: Held,
+    begin: Moment,
+    end: Moment,
+}
+
+#[derive(Debug, Default)]
+struct Sightings {
+    /// By begin.
+    all: Vec<Sighting>,
+    /// For each of these, of it and all that begin later: the one that ends first,
+    /// and the one that ends first of those of other values.
+    first_from: Vec<[Sighting; 2]>,
+}
+
+impl Sightings {
+    fn push(&mut self, held: Held, begin: Moment, end: Moment) {
+        self.all.push(Sighting { held, begin, end });
+    }
+
+    fn finish(&mut self) {
+        let none = Sighting {
+            held: NEVER_WRITTEN,
+            begin: NEVER,
+            end: NEVER,
+        };
+        let mut first = [none; 2];
+        for &sighting in self.all.iter().rev() {
+            if sighting.end < first[0].end {
+                if sighting.held != first[0].held {
+                    first[1] = first[0];
+                }
+                first[0] = sighting;
+            } else if sighting.held != first[0].held && sighting.end < first[1].end {
+                first[1] = sighting;
+            }
+            self.first_from.push(first);
+        }
+        self.first_from.reverse();
+    }
+
+    /// Whether something but `held` was there at some moment from `begin` to `end`.
+    fn of_another(&self, held: Held, begin: Moment, end: Moment) -> bool {
+        let from = self.all.partition_point(|sighting| sighting.begin < begin);
+        self.first_from.get(from).is_some_and(|first| {
+            let is_another = |of: &Sighting| of.held != held && of.end <= end;
+            end != NEVER && first.iter().any(is_another)
+        })
+    }
+}

@@ -1,0 +1,350 @@
+//! Follows all orders at once, as `linearizability::search` does for one key: time
+//! passes from begin to end, a [`State`] is one way in which things may stand, and
+//! at the end of a transaction every state in which it has not taken effect is
+//! developed until it has, or is dead (Wing & Gong 1993, Lowe 2017).
+//!
+//! What keeps the states few, and why it loses no order:
+//!
+//! - What changes nothing takes effect as soon as it can.
+//! - A value is not left before all who read it have begun, since it has only one
+//!   write; and only by the swap that replaced it, if one did.
+//! - A blind write whose values nobody waits for any more takes effect unseen just
+//!   before another that overwrites all of it. (A failed swap may need it; then it
+//!   is left alone.)
+//! - Of several writes to the same keys whose values nobody asks for, the one that
+//!   must end first goes first.
+//! - Of two states that differ only in which unanswered transactions have taken
+//!   effect, one that made use of less is enough.
+
+use smallvec::SmallVec;
+
+use super::prepare::{ABSENT, Effect, Held, Moment, NEVER, Prepared, Txn};
+use crate::linearizability::frontier::{self, Frontier};
+
+/// Most transactions in flight at once.
+const SLOTS: usize = 128;
+/// Most states developed for one end.
+const STATES_DEVELOPED: usize = 1 << 18;
+
+type State = frontier::State<SmallVec<[Held; 8]>>;
+
+/// What a search comes to.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// There is an order.
+    Ordered,
+    /// There is none.
+    Contradiction,
+    /// It would have been too much work.
+    TooMany { reason: String },
+}
+
+/// Looks for an order, developing at most `steps` states, and takes those developed
+/// off `steps`.
+pub(super) fn run(prepared: &Prepared, steps: &mut usize) -> Outcome {
+    let mut search = Search::new(prepared, *steps);
+    let outcome = search.run();
+    *steps = search.steps;
+    outcome.map_or_else(|outcome| outcome, |()| Outcome::Ordered)
+}
+
+/// At one moment begins come before ends: what touches overlaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum TickKind {
+    Begin,
+    End,
+    /// It never ends, and nothing can need it any more.
+    Forget,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tick {
+    at: Moment,
+    kind: TickKind,
+    txn: usize,
+}
+
+/// The keys that a transaction changes, and whether it deletes them.
+type Changes = SmallVec<[(usize, bool); 2]>;
+
+struct Search<'p> {
+    prepared: &'p Prepared,
+    /// The transactions in flight, and which slots they take.
+    slots: [usize; SLOTS],
+    taken: u128,
+    /// The slots of those that never end, and of those that change nothing.
+    unanswered: u128,
+    reads: u128,
+    states: Vec<State>,
+    now: Moment,
+    /// How many states may still be developed.
+    steps: usize,
+}
+
+impl<'p> Search<'p> {
+    fn new(prepared: &'p Prepared, steps: usize) -> Self {
+        let held = SmallVec::from_elem(ABSENT, prepared.keys.len());
+        Search {
+            prepared,
+            slots: [0; SLOTS],
+            taken: 0,
+            unanswered: 0,
+            reads: 0,
+            states: vec![State { held, done: 0 }],
+            now: 0,
+            steps,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Outcome> {
+        for tick in ticks(&self.prepared.txns) {
+            self.now = tick.at;
+            match tick.kind {
+                TickKind::Begin => self.begin(tick.txn)?,
+                TickKind::End => self.end(tick.txn)?,
+                TickKind::Forget => {
+                    let slot = bits(self.unanswered).find(|&slot| self.slots[slot] == tick.txn);
+                    self.forget(slot.map_or(0, |slot| 1 << slot));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, txn: usize) -> Result<(), Outcome> {
+        let slot = (!self.taken).trailing_zeros() as usize;
+        if slot >= SLOTS {
+            let reason = format!("more than {SLOTS} transactions in flight at once");
+            return Err(Outcome::TooMany { reason });
+        }
+        let bit = 1 << slot;
+        self.slots[slot] = txn;
+        self.taken |= bit;
+        let txn = &self.prepared.txns[txn];
+        if txn.end == NEVER {
+            self.unanswered |= bit;
+        }
+        if txn.is_read {
+            self.reads |= bit;
+            for state in &mut self.states {
+                if is_possible(txn, &state.held) {
+                    state.done |= bit;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, txn: usize) -> Result<(), Outcome> {
+        let slot = bits(self.taken).find(|&slot| self.slots[slot] == txn);
+        let slot = slot.expect("every transaction begins before it ends");
+        let bit = 1 << slot;
+        if !self.states.iter().all(|state| state.done & bit != 0) {
+            self.states = self.develop(bit)?;
+            if self.states.is_empty() {
+                return Err(Outcome::Contradiction);
+            }
+        }
+        self.forget(bit);
+        if self.unanswered != 0 {
+            self.forget(self.settled());
+            let mut frontier = Frontier::new(self.unanswered);
+            self.states.drain(..).for_each(|state| frontier.push(state));
+            self.states.extend(std::iter::from_fn(|| frontier.pop()));
+        }
+        Ok(())
+    }
+
+    /// Unanswered transactions that have taken effect in every state.
+    fn settled(&self) -> u128 {
+        let done = |all, state: &State| all & state.done;
+        self.states.iter().fold(self.unanswered, done)
+    }
+
+    /// Gives slots free, and makes one of states that differ no more.
+    fn forget(&mut self, slots: u128) {
+        self.taken &= !slots;
+        self.unanswered &= !slots;
+        self.reads &= !slots;
+        for state in &mut self.states {
+            state.done &= !slots;
+        }
+        self.states.sort_unstable();
+        self.states.dedup();
+    }
+
+    /// All states, as early as possible, in which the transaction of `bit` has
+    /// taken effect.
+    fn develop(&mut self, bit: u128) -> Result<Vec<State>, Outcome> {
+        let mut developed = Vec::new();
+        let mut frontier = Frontier::new(self.unanswered);
+        self.states.drain(..).for_each(|state| frontier.push(state));
+        while let Some(state) = frontier.pop() {
+            if state.done & bit != 0 {
+                developed.push(state);
+                continue;
+            }
+            self.steps = self.steps.saturating_sub(1);
+            if self.steps == 0 || frontier.given() > STATES_DEVELOPED {
+                let reason = "too many orders are possible to follow them all".to_owned();
+                return Err(Outcome::TooMany { reason });
+            }
+            for slot in self.choices(&state) {
+                frontier.push(self.apply(&state, slot));
+            }
+        }
+        Ok(developed)
+    }
+
+    /// The transactions that could take effect next and change something.
+    fn choices(&self, state: &State) -> impl Iterator<Item = usize> + use<> {
+        let mut possible: u128 = 0;
+        // Of writes that are alike the one that has to end first.
+        let mut alike: SmallVec<[(Changes, usize); 8]> = SmallVec::new();
+        for slot in bits(self.taken & !self.reads & !state.done) {
+            let txn = self.txn(slot);
+            if !is_possible(txn, &state.held) || !self.may_overwrite(slot, state) {
+                continue;
+            }
+            let Some(kind) = self.alike(txn) else {
+                possible |= 1 << slot;
+                continue;
+            };
+            match alike.iter_mut().find(|(of, _)| *of == kind) {
+                None => alike.push((kind, slot)),
+                Some((_, first)) if self.txn(*first).end > txn.end => *first = slot,
+                Some(_) => {}
+            }
+        }
+        for (_, slot) in alike {
+            possible |= 1 << slot;
+        }
+        bits(possible)
+    }
+
+    /// What this does, if it is blind and nobody asks for the values.
+    fn alike(&self, txn: &Txn) -> Option<Changes> {
+        let change = |&(key, effect): &(usize, Effect)| {
+            let Effect::Write(value) = effect else {
+                return None;
+            };
+            let is_wanted = self.prepared.keys[key].uses[value as usize].is_wanted;
+            let is_alike = value == ABSENT || !is_wanted;
+            is_alike.then_some((key, value == ABSENT))
+        };
+        let mut changes = txn.parts.iter().map(change).collect::<Option<Changes>>()?;
+        changes.sort_unstable();
+        Some(changes)
+    }
+
+    /// Whether what this overwrites may be left.
+    fn may_overwrite(&self, slot: usize, state: &State) -> bool {
+        let changed = |(_, effect): &&(usize, Effect)| effect.leaves().is_some();
+        let may_leave = |&(key, _): &(usize, Effect)| {
+            let uses = self.prepared.keys[key].uses[state.held[key] as usize];
+            let successor = uses.successor;
+            uses.last_read <= self.now && successor.is_none_or(|next| next == self.slots[slot])
+        };
+        self.txn(slot).parts.iter().filter(changed).all(may_leave)
+    }
+
+    fn apply(&self, state: &State, slot: usize) -> State {
+        let txn = self.txn(slot);
+        let mut state = state.clone();
+        if txn.is_blind {
+            for other in bits(self.taken & !self.reads & !state.done & !(1 << slot)) {
+                if self.may_hide(other, txn) {
+                    self.hide(&mut state, other);
+                }
+            }
+        }
+        self.change(&mut state, slot);
+        state
+    }
+
+    /// Whether nobody will miss `slot` just before `over`, but those in flight.
+    fn may_hide(&self, slot: usize, over: &Txn) -> bool {
+        let txn = self.txn(slot);
+        let is_gone = |&(key, effect): &(usize, Effect)| {
+            let Effect::Write(value) = effect else {
+                return false;
+            };
+            let uses = self.prepared.keys[key].uses[value as usize];
+            let is_done = value != ABSENT && uses.successor.is_none() && uses.last_read <= self.now;
+            (is_done || !uses.is_wanted) && over.parts.iter().any(|(of, _)| *of == key)
+        };
+        !txn.explains_a_failure && txn.parts.iter().all(is_gone)
+    }
+
+    /// Lets `slot` take effect, unless somebody who waits for its values would not
+    /// be content.
+    fn hide(&self, state: &mut State, slot: usize) {
+        let mut hidden = state.clone();
+        self.change(&mut hidden, slot);
+        let waits = |&reader: &usize| {
+            let wrote = |part| self.txn(slot).parts.contains(&part);
+            let needs = |&(key, effect): &(usize, Effect)| match effect {
+                Effect::Read(value) => wrote((key, Effect::Write(value))),
+                _ => false,
+            };
+            self.txn(reader).parts.iter().any(needs)
+        };
+        if !bits(self.taken & !hidden.done).any(|reader| waits(&reader)) {
+            *state = hidden;
+        }
+    }
+
+    /// Changes the keys, and lets everything take effect that has waited for that and
+    /// changes nothing.
+    fn change(&self, state: &mut State, slot: usize) {
+        state.done |= 1 << slot;
+        for &(key, effect) in &self.txn(slot).parts {
+            if let Some(new) = effect.leaves() {
+                state.held[key] = new;
+            }
+        }
+        for read in bits(self.reads & !state.done) {
+            if is_possible(self.txn(read), &state.held) {
+                state.done |= 1 << read;
+            }
+        }
+    }
+
+    fn txn(&self, slot: usize) -> &'p Txn {
+        &self.prepared.txns[self.slots[slot]]
+    }
+}
+
+/// Whether its answer is right if it takes effect on this.
+fn is_possible(txn: &Txn, held: &[Held]) -> bool {
+    txn.parts.iter().all(|&(key, effect)| match effect {
+        Effect::Read(found) => held[key] == found,
+        Effect::Fail(expected) => held[key] != expected,
+        Effect::Swap { expected, .. } => held[key] == expected,
+        Effect::Write(_) => true,
+    })
+}
+
+fn bits(mut set: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = set.trailing_zeros() as usize;
+        (lowest < SLOTS).then(|| {
+            set &= set - 1;
+            lowest
+        })
+    })
+}
+
+fn ticks(txns: &[Txn]) -> Vec<Tick> {
+    let mut ticks = Vec::with_capacity(txns.len() * 2);
+    for (txn, of) in txns.iter().enumerate() {
+        let (last, kind) = match of.end {
+            NEVER => (of.last_use, TickKind::Forget),
+            end => (end, TickKind::End),
+        };
+        let tick = |at, kind| Tick { at, kind, txn };
+        ticks.extend([tick(of.begin, TickKind::Begin), tick(last, kind)]);
+    }
+    ticks.sort_unstable();
+    ticks
+}

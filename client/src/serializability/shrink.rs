@@ -1,0 +1,162 @@
+//! Makes a violation small enough to be read. Every step weakens what is claimed,
+//! so that what is left contradicts itself whatever the rest was: a history that has
+//! an order keeps one
+//!
+//! - cut at a moment: what had not begun is gone, what had not ended stays open;
+//! - without a read, or a compare-and-swap that failed;
+//! - without a write whose value nobody finds, unless a failed swap may need it, or
+//!   it is a deletion and somebody finds absence.
+
+use super::prepare::Prepared;
+use super::search::{self, Outcome};
+use super::{Transaction, without_unread};
+use crate::history::Action;
+
+/// States developed and transactions judged for one attempt, and for one violation.
+const OF_ATTEMPT: usize = 100_000;
+const WORK: usize = 3_000_000;
+
+/// A contradiction as small as can be found in reasonable time.
+pub(super) fn shrink(transactions: Vec<Transaction>) -> Vec<Transaction> {
+    let mut work = WORK;
+    let mut transactions = cut(transactions, &mut work);
+    drop_pieces(&mut transactions, &mut work);
+    drop_parts(&mut transactions, &mut work);
+    transactions
+}
+
+/// The shortest beginning that contradicts itself. The search may have found the
+/// contradiction earlier, since it knows what is still to be read.
+fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
+    let mut ends: Vec<u64> = transactions.iter().filter_map(|t| t.return_ns).collect();
+    ends.sort_unstable();
+    let first = ends.partition_point(|end| !contradicts(&until(&transactions, *end), work));
+    match ends.get(first) {
+        Some(end) => until(&transactions, *end),
+        None => transactions,
+    }
+}
+
+/// What is known at a moment.
+fn until(transactions: &[Transaction], at_ns: u64) -> Vec<Transaction> {
+    let begun = transactions.iter().filter(|t| t.invoke_ns <= at_ns);
+    let known = |transaction: &Transaction| {
+        let return_ns = transaction.return_ns.filter(|end| *end <= at_ns);
+        without_unread(&Transaction {
+            return_ns,
+            ..transaction.clone()
+        })
+    };
+    begun.filter_map(known).collect()
+}
+
+/// Takes away, in ever smaller pieces, what is not needed for the contradiction.
+fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
+    let mut piece = transactions.len().max(1);
+    loop {
+        let mut dropped = false;
+        let mut from = 0;
+        while from < transactions.len() && *work > 0 {
+            let smaller = without(transactions, from..from + piece);
+            if smaller != *transactions && contradicts(&smaller, work) {
+                dropped = true;
+                *transactions = smaller;
+            } else {
+                from += piece;
+            }
+        }
+        if *work == 0 || piece == 1 && !dropped {
+            return;
+        }
+        piece = (piece / 2).max(1);
+    }
+}
+
+/// Whether `work` is enough to see that these have no order.
+fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
+    let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
+    *work = work.saturating_sub(allowance + transactions.len());
+    let Ok(prepared) = Prepared::new(transactions) else {
+        return false;
+    };
+    let mut steps = allowance;
+    let outcome = search::run(&prepared, &mut steps);
+    *work += steps;
+    matches!(outcome, Outcome::Contradiction)
+}
+
+/// Without those parts of the transactions in `range` that may be left out.
+fn without(transactions: &[Transaction], range: std::ops::Range<usize>) -> Vec<Transaction> {
+    let mut left = transactions.to_vec();
+    // Readers first: nobody may find then what others wrote.
+    for drop in [is_passive, |_: &_| true] {
+        for index in (range.start..range.end.min(left.len())).rev() {
+            for part in (0..left[index].parts.len()).rev() {
+                if drop(&left[index].parts[part].1) && may_drop(&left, index, part) {
+                    left[index].parts.remove(part);
+                }
+            }
+        }
+    }
+    left.retain(|transaction| !transaction.parts.is_empty());
+    left
+}
+
+/// Takes away single parts.
+fn drop_parts(transactions: &mut [Transaction], work: &mut usize) {
+    for index in (0..transactions.len()).rev() {
+        for part in (0..transactions[index].parts.len()).rev() {
+            if *work == 0 || transactions[index].parts.len() < 2 {
+                break;
+            }
+            if !may_drop(transactions, index, part) {
+                continue;
+            }
+            let dropped = transactions[index].parts.remove(part);
+            if !contradicts(transactions, work) {
+                transactions[index].parts.insert(part, dropped);
+            }
+        }
+    }
+}
+
+fn is_passive(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Read { .. } | Action::Cas { swapped: false, .. }
+    )
+}
+
+/// Whether the history keeps its order, if it has one, without this part.
+fn may_drop(transactions: &[Transaction], index: usize, part: usize) -> bool {
+    let open = transactions[index].return_ns.is_none();
+    let (key, action) = transactions[index].parts[part];
+    if is_passive(&action) && !open {
+        return true;
+    }
+    let others = || {
+        let others = transactions.iter().enumerate();
+        let parts = others.filter(move |(other, _)| *other != index);
+        parts.flat_map(|(_, other)| {
+            let open = other.return_ns.is_none();
+            other
+                .parts
+                .iter()
+                .map(move |(key, action)| (key, action, open))
+        })
+    };
+    let written = match action {
+        Action::Write { value } | Action::Cas { new: value, .. } => Some(value),
+        Action::Delete | Action::Read { .. } => None,
+    };
+    !others().any(|(of, other, open)| {
+        *of == key
+            && match other {
+                Action::Read { value } => *value == written,
+                Action::Cas {
+                    expected, swapped, ..
+                } => !swapped && !open || *expected == written,
+                Action::Write { .. } | Action::Delete => false,
+            }
+    })
+}
