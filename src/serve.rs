@@ -25,7 +25,9 @@ t_lease_ms = 2000, t_guard_ms = 2000, renew_ms = 500, reconfigure_ms = 10000, gr
 rho = 0.001, and for fixed [[lease.range]] with from and holders; in [timing]: heartbeat_ms = 250,
 election_timeout_ms = 1500, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
 
-Never start a node with an emptied or older data directory: it has forgotten what it voted for.";
+The first start of all needs more nodes than a majority: three of three, four of five. A node whose data
+directory was emptied stops, for it has forgotten what it voted for; bring the directory back from a
+copy made since the node last ran, and never start it on an older one.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]

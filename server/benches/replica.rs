@@ -21,6 +21,7 @@ impl Alone {
     fn new() -> Alone {
         let recovered = Recovered {
             incarnation: Incarnation(1),
+            life: 1,
             ..Recovered::default()
         };
         let settings = Settings::new(ReplicaId(0), 1);

@@ -21,6 +21,8 @@ pub(super) fn encode(message: Message) -> Wire {
     match message {
         Message::Ping { stamp } => Wire::Ping(proto::Stamp { stamp }),
         Message::Pong { stamp } => Wire::Pong(proto::Stamp { stamp }),
+        Message::Join { life } => Wire::Join(proto::Life { life }),
+        Message::Joined { life } => Wire::Joined(proto::Life { life }),
         Message::Prepare { ballot, commits } => Wire::Prepare(proto::Prepare {
             ballot: Some(put_ballot(ballot)),
             commands_committed: commits[0].0,
@@ -67,6 +69,7 @@ pub(super) fn encode(message: Message) -> Wire {
         }),
         Message::Prepared {
             ballot,
+            answer,
             part,
             parts,
             commits,
@@ -74,6 +77,7 @@ pub(super) fn encode(message: Message) -> Wire {
             log_starts,
         } => Wire::Prepared(proto::Prepared {
             ballot: Some(put_ballot(ballot)),
+            answer,
             part,
             parts,
             commands_committed: commits[0].0,
@@ -129,6 +133,8 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
     Ok(match message {
         Wire::Ping(ping) => Message::Ping { stamp: ping.stamp },
         Wire::Pong(pong) => Message::Pong { stamp: pong.stamp },
+        Wire::Join(join) => Message::Join { life: join.life },
+        Wire::Joined(joined) => Message::Joined { life: joined.life },
         Wire::Prepare(prepare) => Message::Prepare {
             ballot: ballot("prepare.ballot", prepare.ballot)?,
             commits: [
@@ -207,6 +213,7 @@ fn decode_prepared(prepared: proto::Prepared) -> Checked<Message> {
     )?;
     Ok(Message::Prepared {
         ballot: ballot("prepared.ballot", prepared.ballot)?,
+        answer: prepared.answer,
         part: prepared.part,
         parts: prepared.parts,
         commits: [

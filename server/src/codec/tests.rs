@@ -269,18 +269,27 @@ fn paxos() -> impl Strategy<Value = Message> {
     });
     prop_oneof![
         (ballot(), commits()).prop_map(|(ballot, commits)| Message::Prepare { ballot, commits }),
-        (ballot(), 0..5u32, commits(), vec(reported(), 0..4), starts).prop_map(
-            |(ballot, part, commits, entries, log_starts)| {
+        any::<u64>().prop_map(|life| Message::Join { life }),
+        any::<u64>().prop_map(|life| Message::Joined { life }),
+        (
+            ballot(),
+            any::<u64>(),
+            0..5u32,
+            commits(),
+            vec(reported(), 0..4),
+            starts
+        )
+            .prop_map(|(ballot, answer, part, commits, entries, log_starts)| {
                 Message::Prepared {
                     ballot,
+                    answer,
                     part,
                     parts: 5,
                     commits,
                     entries,
                     log_starts,
                 }
-            }
-        ),
+            }),
         accept().prop_map(Message::Accept),
         (ballot(), log_id(), vec((slot(), set()), 0..5))
             .prop_map(|(ballot, log, votes)| Message::Accepted { ballot, log, votes }),

@@ -7,6 +7,7 @@
 //! sample serves the whole group, and is its linearization point (§3.5).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::listener::Clients;
 use super::storage::{Durability, Report, StorageError, Writer};
 use super::transport::Peers;
 use crate::replica::Replica;
-use crate::replica::action::Action;
+use crate::replica::action::{Action, Event};
 use crate::replica::input::{Again, Input, ReadFrom};
 use crate::replica::message::{Envelope, Message, ReadAnswer};
 use crate::shell::{self, DiskWatch};
@@ -38,6 +39,7 @@ pub(super) struct Driver {
     pub(super) incarnation: Incarnation,
     pub(super) names: Vec<String>,
     pub(super) durability: Durability,
+    pub(super) directory: PathBuf,
     pub(super) inbox: Rc<Inbox>,
     pub(super) clients: Rc<Clients>,
     pub(super) peers: Rc<Peers>,
@@ -69,7 +71,7 @@ impl Driver {
     /// Runs until `shutdown` completes, then closes the storage.
     ///
     /// # Errors
-    /// The storage failed.
+    /// The storage failed, or turns out to have been wiped.
     pub(super) async fn run(
         mut self,
         shutdown: impl Future<Output = ()>,
@@ -86,7 +88,10 @@ impl Driver {
                 () = &mut timer => None,
             };
             self.hear(report)?;
-            self.round(&mut scratch);
+            if let Err(wiped) = self.round(&mut scratch) {
+                self.close()?;
+                return Err(wiped);
+            }
             self.arm(timer.as_mut());
             // Fences missed leave work at once: let the connections have a turn
             // before it, or a replica without permits would starve them.
@@ -122,7 +127,7 @@ impl Driver {
     }
 
     /// One group of inputs: all that have arrived.
-    fn round(&mut self, scratch: &mut Scratch) {
+    fn round(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
         let writable = self.disk.writable();
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step_all(scratch)));
         let Ok(now) = stepped else {
@@ -131,10 +136,11 @@ impl Driver {
         if self.disk.writable() != writable {
             tracing::warn!(writable = !writable, "the storage's state changed");
         }
-        self.perform(now, scratch);
+        self.perform(now, scratch)?;
         self.answer_statuses(now);
         self.peers.flush();
         self.clients.flush();
+        Ok(())
     }
 
     fn step_all(&mut self, scratch: &mut Scratch) -> Time {
@@ -149,7 +155,7 @@ impl Driver {
         )
     }
 
-    fn perform(&mut self, now: Time, scratch: &mut Scratch) {
+    fn perform(&mut self, now: Time, scratch: &mut Scratch) -> Result<(), StorageError> {
         for action in scratch.actions.drain(..) {
             match action {
                 Action::Send { to, envelope } => self.peers.send(to, envelope),
@@ -177,12 +183,21 @@ impl Driver {
                     from,
                     last,
                 } => self.writer.read_log(log, to, from, last),
-                Action::Event(event) => self.events.tell(&event),
+                Action::Event(event) => {
+                    self.events.tell(&event);
+                    if let Event::Wiped { witness } = event {
+                        return Err(StorageError::Wiped {
+                            path: self.directory.clone(),
+                            witness: self.names[witness.index()].clone(),
+                        });
+                    }
+                }
             }
         }
         if !scratch.fenced.is_empty() {
             self.pass_fences(scratch);
         }
+        Ok(())
     }
 
     /// Sends the reads whose permits are still valid; the others go back.

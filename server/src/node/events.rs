@@ -81,5 +81,7 @@ fn describe(event: &Event) -> (&'static str, String) {
             ("configured", details)
         }
         Event::RestartWaitOver => ("restart_wait_over", String::new()),
+        Event::Joined => ("joined", String::new()),
+        Event::Wiped { witness } => ("wiped", format!(",\"witness\":{}", witness.0)),
     }
 }

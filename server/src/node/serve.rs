@@ -216,6 +216,7 @@ fn assemble(
         incarnation,
         names: config.nodes.iter().map(|node| node.name.clone()).collect(),
         durability: config.durability,
+        directory,
         inbox,
         clients: clients.clone(),
         peers: peers.clone(),

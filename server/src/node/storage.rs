@@ -30,7 +30,7 @@ use crate::replica::action::{Checkpoint, Record, Recovered};
 use crate::replica::message::{LogId, Reported, Value};
 
 /// Raised when older binaries could no longer read the directory.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// What the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 const CACHE_BYTES: usize = 16 << 20;
@@ -97,6 +97,19 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
+    /// It was made by another version of this program.
+    #[error(
+        "data directory {}: its format version is {found}, this program's is {expected}; run the \
+         program that made it, or start the whole cluster anew, on empty directories", path.display()
+    )]
+    Format {
+        /// The directory.
+        path: PathBuf,
+        /// The directory's.
+        found: u32,
+        /// This program's.
+        expected: u32,
+    },
     /// It is another replica's.
     #[error(
         "data directory {}: its {what} is {found}, the configuration says {expected}; start it with \
@@ -128,6 +141,20 @@ pub enum StorageError {
         key: String,
         /// What is wrong.
         problem: String,
+    },
+    /// The replica has run on another directory before (hazard 33).
+    #[error(
+        "data directory {}: this replica has run on another one before, which {witness} remembers; \
+         what it has promised and accepted is not in this one, and others rely on it. Bring the \
+         directory back whole from a copy made since this replica last ran, or leave it out. If no \
+         client was ever told anything by this cluster, it may begin anew: on empty directories of \
+         all its replicas", path.display()
+    )]
+    Wiped {
+        /// The directory.
+        path: PathBuf,
+        /// The peer that remembers.
+        witness: String,
     },
     /// There is no room. What was to be written is not.
     #[error(
@@ -181,9 +208,9 @@ impl Storage {
             path: path.to_owned(),
             durability,
         };
-        storage.claim(stamp)?;
+        let life = storage.claim(stamp)?;
         let incarnation = storage.raise_incarnation()?;
-        let recovered = storage.recover(incarnation)?;
+        let recovered = storage.recover(life, incarnation)?;
         Ok((storage, recovered))
     }
 
@@ -329,26 +356,36 @@ impl Storage {
         self.number(Column::of(log), key, key).map(Slot)
     }
 
-    /// Checks the stamp, or puts it on a new directory.
-    fn claim(&self, stamp: &Stamp) -> Result<(), StorageError> {
+    /// Checks the stamp, or puts it on a new directory. Returns the directory's life.
+    fn claim(&self, stamp: &Stamp) -> Result<u64, StorageError> {
         let wanted = proto::Identity {
             format: FORMAT,
             cluster: stamp.cluster.clone(),
             name: stamp.name.clone(),
             replica: stamp.replica.0.into(),
             members: stamp.members.clone(),
+            life: draw_life(),
         };
         let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
-            return self.put_meta(meta::IDENTITY, &wanted.encode_to_vec());
+            self.put_meta(meta::IDENTITY, &wanted.encode_to_vec())?;
+            return Ok(wanted.life);
         };
         let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
         let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
-        let numbers = |found: u32, wanted: u32| (found.to_string(), wanted.to_string());
+        if found.format != FORMAT {
+            return Err(StorageError::Format {
+                path: self.path.clone(),
+                found: found.format,
+                expected: FORMAT,
+            });
+        }
         let parts = [
-            ("format version", numbers(found.format, wanted.format)),
             ("cluster", (found.cluster, wanted.cluster)),
             ("replica name", (found.name, wanted.name)),
-            ("replica id", numbers(found.replica, wanted.replica)),
+            (
+                "replica id",
+                (found.replica.to_string(), wanted.replica.to_string()),
+            ),
             (
                 "list of members",
                 (found.members.join(", "), wanted.members.join(", ")),
@@ -365,7 +402,7 @@ impl Storage {
                 });
             }
         }
-        Ok(())
+        Ok(found.life)
     }
 
     /// Synced whatever the durability: two runs with one incarnation would honour
@@ -386,9 +423,12 @@ impl Storage {
         Ok(Incarnation(raised))
     }
 
-    fn recover(&self, incarnation: Incarnation) -> Result<Recovered, StorageError> {
+    fn recover(&self, life: u64, incarnation: Incarnation) -> Result<Recovered, StorageError> {
         let mut recovered = Recovered {
             incarnation,
+            life,
+            joined: self.get(Column::Meta, meta::JOINED)?.is_some(),
+            lives: self.recover_lives()?,
             state: self.recover_state()?,
             ..Default::default()
         };
@@ -434,6 +474,21 @@ impl Storage {
         Ok(state)
     }
 
+    fn recover_lives(&self) -> Result<Vec<(ReplicaId, u64)>, StorageError> {
+        let mut lives = Vec::new();
+        self.each(Column::Meta, meta::LIFE, |key, value| {
+            if !key.starts_with(meta::LIFE) {
+                return Ok(false);
+            }
+            let replica = meta::parse_life(key).ok_or_else(|| {
+                self.damaged(Column::Meta, key, "not the key of a life".to_owned())
+            })?;
+            lives.push((replica, self.number(Column::Meta, key, &value)?));
+            Ok(true)
+        })?;
+        Ok(lives)
+    }
+
     fn recover_log_starts(&self, recovered: &mut Recovered) -> Result<(), StorageError> {
         self.each(Column::Meta, meta::LOG_START, |key, value| {
             if !key.starts_with(meta::LOG_START) {
@@ -467,6 +522,13 @@ impl Storage {
             Ok(true)
         })
     }
+}
+
+/// Never 0, and never drawn again.
+fn draw_life() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let drawn = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+    drawn.max(1)
 }
 
 fn opening(path: &Path, source: rocksdb::Error) -> StorageError {

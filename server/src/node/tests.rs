@@ -51,6 +51,11 @@ impl Running {
         running
     }
 
+    /// Waits until it ends by itself.
+    fn ended(mut self) -> Result<(), NodeError> {
+        self.thread.take().expect("ended once").join().unwrap()
+    }
+
     fn stop(mut self) -> Result<(), NodeError> {
         drop(self.stop.take());
         self.thread.take().expect("stopped once").join().unwrap()
@@ -321,6 +326,42 @@ fn an_unknown_node_is_told_the_known_ones() {
     assert!(message.contains("\"XX\"") && message.contains("CA, JP"));
 }
 
+/// Writes at every node: they all take part then.
+async fn put_at_each(config: &ClusterConfig) {
+    for node in &config.nodes {
+        let client = Client::connect(ClientOptions::new(&node.client));
+        client.await.unwrap().put("first", "v").await.unwrap();
+    }
+}
+
+#[test]
+fn a_node_whose_directory_was_emptied_stops_and_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP", "BR"]);
+    let start = |name| Running::started(&config, name);
+    let (first, second, third) = (start("CA"), start("JP"), start("BR"));
+    block_on(put_at_each(&config));
+    third.stop().unwrap();
+    let directory = config.data.join("BR");
+    let saved = dir.path().join("saved");
+    std::fs::rename(&directory, &saved).unwrap();
+    let message = start("BR").ended().unwrap_err().to_string();
+    for part in [directory.to_str().unwrap(), "another one before", "a copy"] {
+        assert!(message.contains(part), "{part:?} is not in {message:?}");
+    }
+    // It does what it says.
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::rename(&saved, &directory).unwrap();
+    let third = start("BR");
+    second.stop().unwrap();
+    block_on(async {
+        let client = connect(&config).await;
+        client.put("k", "of CA and BR").await.unwrap();
+    });
+    third.stop().unwrap();
+    first.stop().unwrap();
+}
+
 #[test]
 fn a_majority_goes_on_when_a_node_stops_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -328,6 +369,7 @@ fn a_majority_goes_on_when_a_node_stops_and_comes_back() {
     let start = |name| Running::started(&config, name);
     let (first, second, third) = (start("CA"), start("JP"), start("BR"));
     block_on(async {
+        put_at_each(&config).await;
         let client = connect(&config).await;
         client.put("k", "of three").await.unwrap();
         assert_eq!(client.get("k").await.unwrap().unwrap().value, "of three");
@@ -356,7 +398,7 @@ fn a_peer_of_another_cluster_is_refused_and_told_why() {
     block_on(async {
         let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
         let hello = crate::codec::proto::Hello {
-            magic: 0x4C48_5001,
+            magic: 0x4C48_5002,
             cluster: "prod".to_owned(),
             ..Default::default()
         };

@@ -122,6 +122,15 @@ pub enum Record {
     },
     /// The longest restart wait of any parameters promised under.
     RestartWait(Duration),
+    /// The first life ever heard of a replica's data directory (hazard 33).
+    Life {
+        /// Whose.
+        replica: ReplicaId,
+        /// Not 0.
+        life: u64,
+    },
+    /// Enough others know this directory's life.
+    Joined,
     /// The state changed: applied index and data as one.
     Checkpoint(Checkpoint),
 }
@@ -168,6 +177,12 @@ pub struct SessionImage {
 pub struct Recovered {
     /// This run's incarnation, durable already. At least 1.
     pub incarnation: leases::Incarnation,
+    /// Drawn when the directory was made; never 0.
+    pub life: u64,
+    /// Whether this life takes part already.
+    pub joined: bool,
+    /// The lives of others, as first heard.
+    pub lives: Vec<(ReplicaId, u64)>,
     /// The promised ballot.
     pub promised: Ballot,
     /// Accepted commands above the checkpoint, and all accepted configurations.
@@ -202,4 +217,12 @@ pub enum Event {
     },
     /// The wait for forgotten grants is over.
     RestartWaitOver,
+    /// Enough others know this replica's directory: it takes part.
+    Joined,
+    /// This replica ran before, on a directory that is gone, with all that it had
+    /// promised and accepted. It is mute from here on.
+    Wiped {
+        /// Who remembers the earlier directory.
+        witness: ReplicaId,
+    },
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-use leases::{Ballot, ReplicaId, Slot, Time};
+use leases::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use super::action::{Action, Event, Record};
 use super::log::weigh;
@@ -21,9 +21,10 @@ const TRANSFER_PAUSE_GRACES: u32 = 4;
 /// A reply of more parts than this is refused.
 const PARTS_MAX: u32 = 1 << 16;
 
-/// What one replica answered, so far.
+/// What one replica answered, so far: parts of one answer, its newest.
 #[derive(Clone, Debug, Default, Hash)]
 struct Reply {
+    answer: (Incarnation, u64),
     parts: u32,
     seen: std::collections::BTreeSet<u32>,
     commits: [Slot; 2],
@@ -227,10 +228,12 @@ impl Replica {
             }
         }
         let log_starts: Vec<_> = self.log_starts().collect();
+        self.last_answer += 1;
         let count = parts.len() as u32;
         for (part, entries) in parts.into_iter().enumerate() {
             let message = Message::Prepared {
                 ballot,
+                answer: self.last_answer,
                 part: part as u32,
                 parts: count,
                 commits: [self.logs[0].commit_point, self.logs[1].commit_point],
@@ -267,11 +270,13 @@ impl Replica {
         &mut self,
         now: Time,
         from: ReplicaId,
+        incarnation: Incarnation,
         message: Message,
         out: &mut Vec<Action>,
     ) {
         let Message::Prepared {
             ballot,
+            answer,
             part,
             parts,
             commits,
@@ -288,18 +293,21 @@ impl Replica {
             return;
         }
         let reply = candidacy.replies.entry(from).or_default();
-        if reply.complete() {
+        let answer = (incarnation, answer);
+        if reply.complete() || answer < reply.answer {
             return;
         }
-        if reply.parts != parts || reply.commits != commits {
-            // The first part of an answer, or of one that replaces another.
+        if answer > reply.answer {
+            // What is accepted may differ between two answers: a part of an older
+            // one would stand for entries that the newer one tells elsewhere.
             *reply = Reply {
+                answer,
                 parts,
                 commits,
                 ..Reply::default()
             };
         }
-        if reply.seen.insert(part) {
+        if parts == reply.parts && reply.seen.insert(part) {
             reply.entries.extend(entries);
             reply.log_starts = log_starts;
         }

@@ -41,6 +41,7 @@ impl Replica {
             settings: _,
             incarnation,
             restart_wait_until,
+            joining,
             rng: _,
             peers,
             role,
@@ -65,17 +66,18 @@ impl Replica {
             storage_writable,
             configured,
             next_request,
+            last_answer,
             counters,
         } = self;
         for peer in peers {
             (peer.incarnation, peer.rtt).hash(state);
         }
-        (incarnation, restart_wait_until, role, promised).hash(state);
+        (incarnation, restart_wait_until, joining, role, promised).hash(state);
         (round_seen, leader, logs, marks, kv).hash(state);
         (persister, votes_due, pending, reader).hash(state);
         (configs, grantor, holder, suspicions).hash(state);
         timers.until(horizon).hash(state);
-        (storage_writable, configured, next_request).hash(state);
+        (storage_writable, configured, next_request, last_answer).hash(state);
         (counters.restart_wait_asked, counters.restart_wait_over).hash(state);
         hasher.finish()
     }

@@ -169,6 +169,16 @@ pub enum Message {
         /// Of the ping.
         stamp: u64,
     },
+    /// The sender starts on a directory that nobody may know yet (hazard 33).
+    Join {
+        /// The directory's life.
+        life: u64,
+    },
+    /// The answer, once that is durable at the sender.
+    Joined {
+        /// The first life that the sender ever heard of the addressee.
+        life: u64,
+    },
     /// Phase 1, for every slot above the commit points, of both logs.
     Prepare {
         /// The candidate's ballot.
@@ -180,6 +190,9 @@ pub enum Message {
     Prepared {
         /// The candidate's ballot.
         ballot: Ballot,
+        /// Which answer of the replier's run this is a part of, from 1: entries may
+        /// differ between two, and only parts of one make a promise.
+        answer: u64,
         /// This part, from 0.
         part: u32,
         /// How many parts there are.

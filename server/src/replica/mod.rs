@@ -14,8 +14,8 @@
 //! The roles of Paxos: `election` (Phase 1), `proposer` and `acceptor` (Phase 2),
 //! `learner` (commit, execute, answer), with the rule itself in `commit`.
 //! `reader` serves reads, `leasing` joins the lease engine, `catchup` fetches what
-//! was missed, `heartbeat` says who leads, and `timers` what is due. `fingerprint`
-//! tells states apart for the model checker.
+//! was missed, `heartbeat` says who leads, `timers` what is due, and `joining` keeps
+//! out who has lost its disk. `fingerprint` tells states apart for the model checker.
 
 pub mod action;
 pub mod input;
@@ -28,6 +28,7 @@ mod commit;
 mod election;
 mod fingerprint;
 mod heartbeat;
+mod joining;
 mod kv;
 mod learner;
 mod leasing;
@@ -54,9 +55,11 @@ use rand_pcg::Pcg64Mcg;
 pub use self::action::{Action, Event};
 pub use self::commit::committed;
 pub use self::input::{Input, Operator};
+pub use self::joining::witnesses;
 pub use self::settings::Settings;
 
 use self::election::Candidacy;
+use self::joining::Joining;
 use self::kv::Kv;
 use self::learner::Pending;
 use self::leasing::Suspicions;
@@ -94,6 +97,7 @@ pub struct Replica {
     incarnation: Incarnation,
     /// Grants that an earlier run made may be alive until then (§3.7).
     restart_wait_until: Time,
+    joining: Joining,
     rng: Pcg64Mcg,
     peers: Vec<Peer>,
     role: Role,
@@ -124,6 +128,8 @@ pub struct Replica {
     /// from the log.
     configured: bool,
     next_request: u64,
+    /// Numbers this run's answers in Phase 1.
+    last_answer: u64,
     counters: Counters,
 }
 
@@ -153,6 +159,9 @@ impl Replica {
 
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Action>) {
+        if self.is_wiped() {
+            return;
+        }
         match input {
             Input::Client { from, command } => self.on_client(now, from, command, out),
             Input::FenceMissed { from, again } => self.on_fence_missed(now, from, again, out),
@@ -168,6 +177,9 @@ impl Replica {
 
     /// Ends a group of inputs that shared `now`.
     pub fn flush(&mut self, now: Time, out: &mut Vec<Action>) {
+        if self.is_wiped() {
+            return;
+        }
         self.flush_votes(now, out);
         self.propose_batches(now);
         self.flush_forwards(now, out);
@@ -193,6 +205,9 @@ impl Replica {
         // requests; an acceptance of an earlier run stays valid, with its tag.
         let current = from_incarnation == self.peers[from.index()].incarnation
             && to_incarnation == self.incarnation;
+        if !self.has_joined() {
+            return self.on_peer_before_joining(now, from, current, message, out);
+        }
         match message {
             Message::Ping { stamp } => self.send(from, Message::Pong { stamp }, out),
             Message::Pong { stamp } => {
@@ -200,10 +215,12 @@ impl Replica {
                     self.on_pong(now, from, stamp);
                 }
             }
+            Message::Join { life } => self.on_join(from, life),
+            Message::Joined { life } => self.on_joined(from, life, out),
             Message::Prepare { ballot, commits } => {
                 self.on_prepare(now, from, ballot, commits, out)
             }
-            Message::Prepared { .. } => self.on_prepared(now, from, message, out),
+            Message::Prepared { .. } => self.on_prepared(now, from, from_incarnation, message, out),
             Message::Accept(accept) => self.on_accept(now, from, accept, out),
             Message::Accepted { ballot, log, votes } => {
                 self.on_accepted(now, from, ballot, log, &votes, out)

@@ -35,6 +35,10 @@ pub(super) enum After {
     },
     /// Ask for promises.
     Campaign { ballot: Ballot },
+    /// Tell a replica which life of it is remembered.
+    Joined { to: ReplicaId },
+    /// This replica has joined.
+    TakePart,
     /// Promises may be made under parameters with this restart wait.
     RestartWait(Duration),
 }
@@ -114,6 +118,8 @@ impl Replica {
                     commits,
                 } => self.answer_prepare(to, ballot, commits, out),
                 After::Campaign { ballot } => self.send_prepare(now, ballot, out),
+                After::Joined { to } => self.answer_join(to, out),
+                After::TakePart => self.take_part(now, out),
                 After::RestartWait(wait) => {
                     self.grantor.wait_persisted(wait);
                     self.timers.set(super::Timer::Lease, now);

@@ -6,6 +6,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::action::Recovered;
+use super::joining::Joining;
 use super::kv::Kv;
 use super::learner::Pending;
 use super::log::{Accepted, Log};
@@ -57,6 +58,7 @@ impl Replica {
         let mut replica = Replica {
             incarnation: recovered.incarnation,
             restart_wait_until: recovered.restart_wait.map_or(Time::ZERO, |wait| now + wait),
+            joining: Joining::new(me, n, recovered.life, recovered.joined, &recovered.lives),
             rng: Pcg64Mcg::seed_from_u64(seed),
             peers: vec![
                 Peer {
@@ -87,6 +89,7 @@ impl Replica {
             storage_writable: true,
             configured,
             next_request: 0,
+            last_answer: 0,
             counters,
             settings,
         };
@@ -95,7 +98,7 @@ impl Replica {
     }
 
     /// Who is preferred campaigns soon; the others give it a head start.
-    fn first_election(&mut self, now: Time) {
+    pub(super) fn first_election(&mut self, now: Time) {
         let base = self.settings.timing.election_timeout;
         let waits = self.grantor.in_restart_wait(now);
         let head_start = match self.settings.preferred_leader {

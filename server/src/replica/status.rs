@@ -96,6 +96,7 @@ impl Replica {
             ("listed_keys", self.configs.listed_len() as u64),
             ("pending_commands", self.pending.len() as u64),
             ("waiting_reads", self.reader.len() as u64),
+            ("joined", self.has_joined().into()),
         ]
         .map(|(name, value)| Counter {
             name: name.to_string(),

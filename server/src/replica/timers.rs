@@ -79,6 +79,12 @@ impl Timers {
         self.at[timer as usize] > horizon
     }
 
+    /// Nothing is due any more.
+    pub(super) fn stop_all(&mut self) {
+        self.at = [Time::MAX; TIMERS];
+        self.next = Time::MAX;
+    }
+
     fn due(&self, timer: Timer, now: Time) -> bool {
         self.at[timer as usize] <= now
     }
@@ -97,8 +103,12 @@ impl Replica {
         }
         let timing = self.settings.timing;
         if self.timers.due(Timer::Election, now) {
-            self.reset_election(now);
-            self.campaign(now, out);
+            if self.has_joined() {
+                self.reset_election(now);
+                self.campaign(now, out);
+            } else {
+                self.postpone_campaign();
+            }
         }
         if self.timers.due(Timer::Heartbeat, now) {
             self.timers.set(Timer::Heartbeat, now + timing.heartbeat);
@@ -110,7 +120,11 @@ impl Replica {
             self.seek_preferred_leadership(now, out);
         }
         if self.timers.due(Timer::Lease, now) {
-            self.poll_leases(now, out);
+            if self.has_joined() {
+                self.poll_leases(now, out);
+            } else {
+                self.timers.stop(Timer::Lease);
+            }
         }
         if self.timers.due(Timer::Fetch, now) {
             self.timers.stop(Timer::Fetch);
@@ -145,6 +159,7 @@ impl Replica {
 
     /// Asks again for what was not answered.
     fn retransmit(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.retransmit_join(out);
         self.retransmit_proposals(now, out);
         self.retransmit_prepare(now, out);
         self.reforward_writes(now);

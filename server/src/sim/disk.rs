@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leases::{Ballot, Incarnation, Key, Slot};
+use leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
 
 use crate::replica::action::{Checkpoint, Record, Recovered, Sequence, SessionImage, Stored};
 use crate::replica::message::{LogId, Reported, Value};
@@ -13,6 +13,8 @@ use crate::replica::message::{LogId, Reported, Value};
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Image {
     incarnation: Incarnation,
+    joined: bool,
+    lives: BTreeMap<ReplicaId, u64>,
     promised: Ballot,
     accepted: BTreeMap<(LogId, Slot), (Ballot, Value)>,
     log_starts: BTreeMap<(LogId, Ballot), Slot>,
@@ -47,6 +49,10 @@ impl Image {
                     .retain(|(of, ballot), _| *of != log || *ballot >= below);
             }
             Record::RestartWait(wait) => self.restart_wait = Some(wait),
+            Record::Life { replica, life } => {
+                self.lives.insert(replica, life);
+            }
+            Record::Joined => self.joined = true,
             Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
         }
     }
@@ -82,6 +88,8 @@ impl Image {
 #[derive(Clone, Debug, Hash)]
 pub struct Disk {
     image: Option<Image>,
+    /// The directory's; 0 until it is made.
+    life: u64,
     /// How long a sync takes, in ns.
     pub sync_ns: u64,
     /// No sync ends before this true time, in ns.
@@ -98,11 +106,25 @@ impl Disk {
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
             image: remembers.then(Image::default),
+            life: 0,
             sync_ns,
             stalled_until_ns: 0,
             full: false,
             syncing: Vec::new(),
             queued: Vec::new(),
+        }
+    }
+
+    /// The disk of a replica that has joined in this life, with nothing else on it.
+    pub fn joined(sync_ns: u64, life: u64) -> Disk {
+        let image = Image {
+            joined: true,
+            ..Image::default()
+        };
+        Disk {
+            image: Some(image),
+            life,
+            ..Disk::new(sync_ns, true)
         }
     }
 
@@ -182,11 +204,22 @@ impl Disk {
         })
     }
 
-    /// What a start finds; raises the incarnation.
-    pub fn recover(&mut self) -> Recovered {
+    /// All contents are lost: the next start makes a directory anew.
+    pub fn wipe(&mut self) {
+        *self = Disk::new(self.sync_ns, self.image.is_some());
+    }
+
+    /// What a start finds; raises the incarnation. `draw` is asked for the life of
+    /// a directory that is made now.
+    pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> Recovered {
+        if self.life == 0 {
+            self.life = draw().max(1);
+        }
+        let life = self.life;
         let Some(image) = &mut self.image else {
             return Recovered {
                 incarnation: Incarnation(1),
+                life,
                 ..Recovered::default()
             };
         };
@@ -199,6 +232,9 @@ impl Disk {
             .filter(|((log, slot), _)| wanted(log, slot));
         Recovered {
             incarnation: image.incarnation,
+            life,
+            joined: image.joined,
+            lives: image.lives.iter().map(|(r, life)| (*r, *life)).collect(),
             promised: image.promised,
             accepted: accepted
                 .map(|((log, slot), (ballot, value))| Reported {

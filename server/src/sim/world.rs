@@ -284,7 +284,8 @@ impl World {
         target.run += 1;
         target.watch = DiskWatch::default();
         target.deadline_ns = u64::MAX;
-        target.replica = Some(Replica::new(now, settings, target.disk.recover(), seed));
+        let recovered = target.disk.recover(|| self.rng.random());
+        target.replica = Some(Replica::new(now, settings, recovered, seed));
         self.tell(node, format_args!("starts"));
         if self.settings.watched {
             let sight = Sight::new(self.now_ns, &self.nodes);
@@ -419,6 +420,13 @@ impl World {
     /// The operator asks a replica for something.
     pub fn operate(&mut self, node: usize, operator: Operator) {
         self.arrive(node, Input::Operator(operator));
+    }
+
+    /// Ends a replica at once, and its disk loses everything: if it took part
+    /// before, the next start finds it out, and it is mute.
+    pub fn wipe(&mut self, node: usize) {
+        self.crash(node);
+        self.nodes[node].disk.wipe();
     }
 
     /// A client of `node` sends a command now.

@@ -42,6 +42,7 @@ pub struct Cluster {
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
     requests: u64,
+    lives: u64,
     /// Whether replica 0 may ask for leadership back.
     pub transfers: bool,
 }
@@ -97,6 +98,7 @@ impl Cluster {
             written: Vec::new(),
             replies: Vec::new(),
             requests: 0,
+            lives: 0,
             transfers: false,
             settings,
         };
@@ -129,7 +131,9 @@ impl Cluster {
         let mut settings = self.settings.clone();
         settings.me = ReplicaId(node as u8);
         let now = self.clock(node);
-        let recovered = self.nodes[node].disk.recover();
+        self.lives += 1;
+        let life = self.lives;
+        let recovered = self.nodes[node].disk.recover(|| life);
         let seed = self.now_ms * 64 + node as u64;
         self.nodes[node].replica = Some(Replica::new(now, settings, recovered, seed));
     }
@@ -139,6 +143,12 @@ impl Cluster {
         self.nodes[node].replica = None;
         self.nodes[node].disk.crash(0);
         self.nodes[node].stalled = false;
+    }
+
+    /// Ends a replica, and its disk loses everything.
+    pub fn wipe(&mut self, node: usize) {
+        self.crash(node);
+        self.nodes[node].disk.wipe();
     }
 
     /// From now on nothing becomes durable at `node`.

@@ -1,8 +1,10 @@
 //! Phase 1, ballots and what is left of earlier ones.
 
-use leases::{ReplicaId, Slot, StrategySpec};
+use std::sync::Arc;
+
+use leases::{Ballot, ReplicaId, Slot, StrategySpec};
 use server::replica::action::Record;
-use server::replica::message::{LogId, Message};
+use server::replica::message::{Batch, LogId, Message, Proposed, Reported, RequestId, Value};
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
 
@@ -294,17 +296,18 @@ fn an_entry_far_ahead_is_nobodys_honest_report() {
             _ => None,
         });
     let (ballot, commits) = asked.expect("it campaigns");
-    let entry = server::replica::message::Reported {
+    let entry = Reported {
         log: LogId::Commands,
         slot: Slot(1 << 50),
-        ballot: leases::Ballot {
+        ballot: Ballot {
             round: 1,
             replica: ReplicaId(0),
         },
-        value: server::replica::message::Value::Noop,
+        value: Value::Noop,
     };
     let message = Message::Prepared {
         ballot,
+        answer: 1,
         part: 0,
         parts: 1,
         commits,
@@ -314,4 +317,64 @@ fn an_entry_far_ahead_is_nobodys_honest_report() {
     let envelope = cluster.node(2).envelope(ReplicaId(1), message);
     cluster.deliver((envelope, ReplicaId(1)));
     assert!(cluster.leads(1), "it leads, and proposes no billion no-ops");
+}
+
+#[test]
+fn parts_of_two_answers_make_no_promise() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.lose(|packet| between(packet, 2, 1) || between(packet, 0, 1));
+    cluster.elect(1);
+    let asked = cluster.sent.iter().rev().find_map(|(envelope, _)| {
+        let Message::Prepare { ballot, commits } = envelope.message else {
+            return None;
+        };
+        Some((ballot, commits))
+    });
+    let (ballot, commits) = asked.expect("it campaigns");
+    let slot = commits[0].next();
+    let chosen = Reported {
+        log: LogId::Commands,
+        slot,
+        ballot: Ballot {
+            round: ballot.round - 1,
+            replica: ReplicaId(0),
+        },
+        value: Value::Commands(Arc::new(Batch {
+            commands: vec![Proposed {
+                origin: ReplicaId(0),
+                request: RequestId(1),
+                command: put(1, 1, "k", "chosen"),
+            }],
+            ..Batch::default()
+        })),
+    };
+    // The second answer has in its first part what the first has in its second.
+    let part = |cluster: &Cluster, answer, part, entries| {
+        let message = Message::Prepared {
+            ballot,
+            answer,
+            part,
+            parts: 2,
+            commits,
+            entries,
+            log_starts: Vec::new(),
+        };
+        let envelope = cluster.node(2).envelope(ReplicaId(1), message);
+        (envelope, ReplicaId(1))
+    };
+    let parts = [
+        part(&cluster, 1, 0, vec![]),
+        part(&cluster, 2, 1, vec![]),
+        part(&cluster, 1, 1, vec![chosen.clone()]),
+    ];
+    for packet in parts {
+        cluster.deliver(packet);
+        assert!(!cluster.leads(1), "no answer is whole");
+    }
+    let last = part(&cluster, 2, 0, vec![chosen.clone()]);
+    cluster.deliver(last);
+    assert!(cluster.leads(1));
+    let proposed = cluster.accepts(1);
+    let again = proposed.iter().find(|accept| accept.slot == slot);
+    assert_eq!(again.expect("it is proposed").value, chosen.value);
 }

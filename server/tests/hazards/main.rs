@@ -4,6 +4,7 @@
 
 mod cluster;
 mod elections;
+mod joining;
 mod leases;
 mod reads;
 mod restarts;

@@ -75,11 +75,25 @@ pub(super) mod meta {
 
     pub(in super::super) const IDENTITY: &[u8] = b"identity";
     pub(in super::super) const INCARNATION: &[u8] = b"incarnation";
+    pub(in super::super) const JOINED: &[u8] = b"joined";
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
+    /// Followed by the replica.
+    pub(in super::super) const LIFE: &[u8] = b"life/";
     /// Followed by the log and the ballot, so that ballots are in order.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
+
+    pub(super) fn life(replica: ReplicaId) -> Vec<u8> {
+        [LIFE, &[replica.0]].concat()
+    }
+
+    pub(in super::super) fn parse_life(key: &[u8]) -> Option<ReplicaId> {
+        match key.strip_prefix(LIFE)? {
+            &[replica] if replica < 64 => Some(ReplicaId(replica)),
+            _ => None,
+        }
+    }
 
     pub(super) fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
         let mut key = LOG_START.to_vec();
@@ -201,6 +215,12 @@ impl Appender<'_> {
                     out.extend(ns.to_be_bytes());
                 });
             }
+            Record::Life { replica, life } => {
+                self.put(Column::Meta, &meta::life(*replica), |out| {
+                    out.extend(life.to_be_bytes());
+                });
+            }
+            Record::Joined => self.put(Column::Meta, meta::JOINED, |_| {}),
             Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
         }
     }

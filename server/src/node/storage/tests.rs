@@ -101,6 +101,45 @@ fn a_new_directory_holds_nothing_and_is_the_first_run() {
 }
 
 #[test]
+fn a_directory_has_a_life_of_its_own_and_keeps_what_it_heard_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, first) = open(dir.path());
+    assert!(first.life != 0 && !first.joined && first.lives.is_empty());
+    let heard = |replica, life| Record::Life {
+        replica: ReplicaId(replica),
+        life,
+    };
+    storage
+        .write(&[heard(0, 7), heard(63, u64::MAX), Record::Joined])
+        .unwrap();
+    drop(storage);
+    let (_, again) = open(dir.path());
+    assert_eq!(again.life, first.life);
+    assert!(again.joined);
+    assert_eq!(again.lives, [(ReplicaId(0), 7), (ReplicaId(63), u64::MAX)]);
+    let other = tempfile::tempdir().unwrap();
+    assert_ne!(open(other.path()).1.life, first.life);
+}
+
+#[test]
+fn a_directory_of_another_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    let identity = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
+    let mut identity = proto::Identity::decode(identity).unwrap();
+    identity.format = FORMAT - 1;
+    storage
+        .put_meta(meta::IDENTITY, &identity.encode_to_vec())
+        .unwrap();
+    drop(storage);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    let message = refused.err().unwrap().to_string();
+    for part in [FORMAT - 1, FORMAT].map(|format| format.to_string()) {
+        assert!(message.contains(&part), "{part:?} is not in {message:?}");
+    }
+}
+
+#[test]
 fn a_restart_finds_the_newest_of_each_kind() {
     let dir = tempfile::tempdir().unwrap();
     let (storage, _) = open(dir.path());
