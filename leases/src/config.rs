@@ -15,6 +15,7 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+use crate::mutants::{Rule, off};
 use crate::time::ClockBound;
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
@@ -196,6 +197,7 @@ impl KeyView<'_> {
         let listed = self.versions.iter().rev().find(|(since, _)| *since <= id);
         let base = match listed {
             Some((since, holders)) if *since >= frame.cleared => *holders,
+            _ if off(Rule::H12NamedLeader) => self.configs.last().unlisted(self.key),
             _ => frame.unlisted(self.key),
         };
         base.minus(frame.excluded)

@@ -17,6 +17,7 @@
 pub mod config;
 pub mod demand;
 pub mod fingerprint;
+pub mod mutants;
 pub mod promise;
 pub mod strategy;
 pub mod time;

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::mutants::{Rule, off};
+
 /// A replica's index in the member list of its epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ReplicaId(pub u8);
@@ -181,6 +183,9 @@ impl fmt::Debug for ConfigId {
 
 /// The least number of replicas that any two such groups of `n` share a member.
 pub fn majority(n: usize) -> usize {
+    if off(Rule::H22EvenHalf) {
+        return n.div_ceil(2);
+    }
     n / 2 + 1
 }
 

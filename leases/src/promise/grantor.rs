@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{LeaseMessage, Promise};
 use crate::config::{Configs, KeyView, LeaseParams};
+use crate::mutants::{Rule, off};
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
@@ -177,7 +178,8 @@ impl Grantor {
         peer.relinquished = peer.relinquished.max(up_to);
         peer.base = peer.base.filter(|base| base.sequence > up_to);
         let before = peer.grants.len();
-        peer.grants.retain(|grant| grant.sequence > up_to);
+        peer.grants
+            .retain(|grant| grant.sequence > up_to && !off(Rule::H32UpTo));
         peer.grants.len() < before
     }
 
@@ -189,7 +191,7 @@ impl Grantor {
         let Some((latest, config, keep)) = peer.latest else {
             return false;
         };
-        if latest != sequence {
+        if latest != sequence && !off(Rule::H01OldAck) {
             return false;
         }
         let until = now + keep;
@@ -197,7 +199,7 @@ impl Grantor {
         for grant in peer
             .grants
             .iter_mut()
-            .filter(|grant| grant.config == config)
+            .filter(|grant| grant.config == config || off(Rule::H17Shortening))
         {
             shorter |= until < grant.expires;
             grant.expires = grant.expires.min(until);
@@ -288,14 +290,18 @@ impl Grantor {
         let sequence = self.next_sequence;
         let peer = &mut self.peers[holder.index()];
         let base = peer.base?;
-        let config = peer.known.min(context.configs.newest());
+        let newest = context.configs.newest();
+        let config = match off(Rule::H14UnknownConfig) {
+            true => newest,
+            false => peer.known.min(newest),
+        };
         let params = context.configs.params(config);
         let t0 = now.since(base.received);
         // The cap is the one that the restart wait of these parameters counts.
         let allowed = context.may_promise
             && config > ConfigId(0)
             && config >= context.configs.oldest_kept()
-            && config >= context.configs.oldest_promisable(holder)
+            && (config >= context.configs.oldest_promisable(holder) || off(Rule::H41Oldest))
             && t0 <= params.t0_cap
             && params.restart_wait() <= self.longest_wait;
         if !allowed {
@@ -305,9 +311,15 @@ impl Grantor {
         let keep = params
             .clock
             .keep_from_send(params.t_lease, params.t_guard, t0);
-        let expires = now + keep;
-        match peer.grants.iter_mut().find(|grant| grant.config == config) {
+        let expires = match off(Rule::H08Lapse) {
+            true => Time::MAX,
+            false => now + keep,
+        };
+        // Hazard 17: a grant for each configuration, none in the place of another.
+        let same = |grant: &&mut Grant| grant.config == config || off(Rule::H17PerConfig);
+        match peer.grants.iter_mut().find(same) {
             Some(grant) => {
+                grant.config = config;
                 grant.expires = grant.expires.max(expires);
                 grant.sequence = sequence;
             }
@@ -350,7 +362,7 @@ impl Grantor {
 
     /// Unexpired grants, by configuration: who may believe it under each.
     pub fn live(&self, now: Time) -> Live {
-        if self.in_restart_wait(now) {
+        if self.in_restart_wait(now) && !off(Rule::H15RestartWait) {
             return Live {
                 everyone: true,
                 n: self.peers.len(),

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{LeaseMessage, Promise};
 use crate::config::{Configs, KeyView};
+use crate::mutants::{Rule, off};
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
@@ -123,7 +124,9 @@ impl Holder {
         self.refusing = true;
         let mut out = Vec::new();
         for (index, peer) in self.peers.iter_mut().enumerate() {
-            peer.records.clear();
+            if !off(Rule::H40Chain) {
+                peer.records.clear();
+            }
             peer.windows.clear();
             if index != self.me.index() && peer.taken > 0 {
                 let message = LeaseMessage::Relinquish { up_to: peer.taken };
@@ -186,7 +189,11 @@ impl Holder {
                 continue;
             };
             barriers.push(barrier);
-            if barrier <= executed {
+            // Hazard 6: each grantor that is counted brings its own barrier.
+            let passed = barrier <= executed
+                || off(Rule::H05Barrier)
+                || (off(Rule::H06OneBarrier) && !ready.is_empty());
+            if passed {
                 ready.push(expires);
             }
         }
@@ -252,7 +259,7 @@ impl Holder {
 impl Peer {
     /// Hazard 2: a sequence is taken once, and never after a higher one.
     fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
-        if sequence <= self.taken {
+        if sequence <= self.taken && !off(Rule::H02Repeats) {
             return None;
         }
         self.taken = sequence;
@@ -263,27 +270,36 @@ impl Peer {
         Some(())
     }
 
+    /// When the ack of guard or promise `sequence` was sent.
+    fn opened(&self, now: Time, sequence: u64) -> Option<Time> {
+        if off(Rule::H35NamedAck) {
+            return self.windows.back().map(|(_, sent)| *sent);
+        }
+        let named = self.windows.binary_search_by_key(&sequence, |w| w.0);
+        match named {
+            Ok(index) => Some(self.windows[index].1),
+            Err(_) => off(Rule::H16OldPromise).then_some(now),
+        }
+    }
+
     /// Figure 5, lines 10-12 and 20-21.
     fn promised(&mut self, now: Time, promise: &Promise, known: ConfigId) -> Option<()> {
         // Hazard 14: what an unknown configuration gives cannot be told.
-        if promise.config > known {
+        if promise.config > known && !off(Rule::H14UnknownConfig) {
             return None;
         }
+        let config = promise.config.min(known); // differs in that mutant only
         // Hazards 4 and 35: only within the window of the *named* ack, measured
         // from when this replica sent it; a promise that lay in a buffer is late.
-        let named = self
-            .windows
-            .binary_search_by_key(&promise.base, |(sequence, _)| *sequence)
-            .ok()?;
-        let opened = self.windows[named].1;
-        if now >= opened + promise.t0 + promise.t_guard {
+        let opened = self.opened(now, promise.base)?;
+        if now >= opened + promise.t0 + promise.t_guard && !off(Rule::H04LatePromise) {
             return None;
         }
         self.records.retain(|record| now < record.expires);
         if self
             .records
             .last()
-            .is_some_and(|newest| newest.config > promise.config)
+            .is_some_and(|newest| newest.config > config)
         {
             return None;
         }
@@ -296,14 +312,16 @@ impl Peer {
         match self
             .records
             .iter_mut()
-            .find(|record| record.config == promise.config)
+            .find(|record| record.config == config)
         {
             Some(record) => {
                 record.expires = record.expires.max(expires);
-                record.barrier = record.barrier.min(promise.highest_accepted);
+                if !off(Rule::H24Falls) {
+                    record.barrier = record.barrier.min(promise.highest_accepted);
+                }
             }
             None => self.records.push(Record {
-                config: promise.config,
+                config,
                 expires,
                 barrier: promise.highest_accepted,
             }),
@@ -325,7 +343,10 @@ impl Peer {
         while index > 0 && holds(self.records[index - 1].config) {
             index -= 1;
             expires = expires.max(self.records[index].expires);
-            barrier = barrier.min(self.records[index].barrier);
+            barrier = match off(Rule::H24Falls) {
+                true => self.records[index].barrier,
+                false => barrier.min(self.records[index].barrier),
+            };
         }
         Some((expires, barrier))
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::action::{Action, Record};
@@ -122,6 +123,7 @@ impl Replica {
         sure: Arc<[u64]>,
         out: &mut Vec<Action>,
     ) {
+        let early_tag = off(Rule::H07Pending).then(|| self.tag(now, &value));
         let paxos = &mut self.logs[log.index()];
         let Some(cell) = paxos.cell(slot) else {
             return;
@@ -141,11 +143,13 @@ impl Replica {
             last_multi,
             sure,
             origins,
+            early_tag,
             proposed: now,
             sent: now,
         });
         paxos.highest = paxos.highest.max(slot);
-        if log == LogId::Commands {
+        let replaces = old.is_some();
+        if log == LogId::Commands && !(replaces && off(Rule::H18Marks)) {
             // The new marks come first: a key in both values is never unmarked.
             self.marks.mark(slot, &value);
             if let Some(old) = old.filter(|old| old.value != value) {
@@ -278,11 +282,10 @@ impl Replica {
                 continue;
             }
             if let Some(accepted) = self.logs[0]
-                .get(vote.slot)
-                .and_then(|cell| cell.accepted.as_ref())
+                .get_mut(vote.slot)
+                .and_then(|cell| cell.accepted.as_mut())
             {
-                let tag = super::leasing::tag_of(&live, &self.configs, &accepted.value);
-                vote.tag = tag;
+                vote.tag = super::leasing::vote_tag(&live, &self.configs, accepted);
             }
         }
         self.send_votes(&votes, out);

@@ -2,6 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaId, ReplicaSet, majority};
 use smallvec::SmallVec;
 
@@ -84,9 +85,9 @@ pub fn committed(n: usize, accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)
 }
 
 fn settled(accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> ReplicaSet {
-    let satisfied = tags
-        .iter()
-        .filter(|(replica, tag)| accepted.contains(*replica) && tag.is_subset(accepted));
+    let satisfied = tags.iter().filter(|(replica, tag)| {
+        accepted.contains(*replica) && (tag.is_subset(accepted) || off(Rule::H11Tags))
+    });
     satisfied.map(|(replica, _)| *replica).collect()
 }
 

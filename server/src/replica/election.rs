@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
+use leases::mutants::{Rule, off};
 use leases::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use super::action::{Action, Event, Record};
@@ -61,6 +62,14 @@ impl Candidacy {
             .filter(|(_, reply)| reply.complete())
             .map(|(id, reply)| (*id, reply))
     }
+}
+
+/// Where a ballot's own log starts: at its opening no-op, which follows what it has
+/// recovered. A no-op among that may be the opening one of another (hazard 29).
+fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
+    let noop = recovered.iter().position(|value| *value == Value::Noop);
+    let taken = noop.filter(|_| off(Rule::H29LogStart));
+    Slot(commit_point.0 + taken.unwrap_or(recovered.len()) as u64 + 1)
 }
 
 impl Replica {
@@ -340,7 +349,7 @@ impl Replica {
                 self.send(id, message, out);
             }
         }
-        if !behind {
+        if !behind || off(Rule::H27Ahead) {
             self.lead(now, out);
         }
     }
@@ -360,7 +369,7 @@ impl Replica {
         self.leader = ballot;
         for (log, values) in LogId::ALL.into_iter().zip(recovered) {
             let commit_point = self.logs[log.index()].commit_point;
-            let start = Slot(commit_point.0 + values.len() as u64 + 1);
+            let start = log_start(commit_point, &values);
             let paxos = &mut self.logs[log.index()];
             paxos.adopted = (ballot, start);
             paxos.heard_commit = Slot::ZERO;
@@ -373,6 +382,10 @@ impl Replica {
             for value in values {
                 self.note_in_flight(&value);
                 self.propose_recovered(now, log, value, out);
+            }
+            if off(Rule::H13Phase1) {
+                let recovered = commit_point.0 + 1..start.0;
+                recovered.for_each(|slot| self.commit_slot(now, log, Slot(slot), out));
             }
             // The opening no-op: its slot is where this ballot's own log starts.
             self.propose_recovered(now, log, Value::Noop, out);

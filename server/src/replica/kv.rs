@@ -7,6 +7,7 @@ use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, Field, Outcome, Record as Fields, Version};
 use foldhash::fast::FixedState;
+use leases::mutants::{Rule, off};
 use leases::{Key, Slot};
 use prost::Message as _;
 
@@ -17,6 +18,19 @@ use super::session::{Admission, Sessions};
 const RESULT_BYTES_MAX: usize = client::wire::FRAME_BYTES_MAX - (64 << 10);
 /// What an entry costs on the wire besides its key and value, at most.
 const ENTRY_OVERHEAD: usize = 64;
+
+/// The version that a command gives to what it writes (hazard 42): no two of a
+/// batch have the same.
+pub fn version_of(slot: Slot, index: usize) -> Version {
+    let index = match off(Rule::H42Index) {
+        true => 0,
+        false => index as u32,
+    };
+    Version {
+        slot: slot.0,
+        index,
+    }
+}
 
 /// The state after executing a prefix of the log.
 #[derive(Clone, Debug, Default)]
@@ -130,10 +144,7 @@ impl Kv {
             Admission::Refused => return refused(),
             Admission::Fresh => {}
         }
-        let version = Version {
-            slot: slot.0,
-            index: index as u32,
-        };
+        let version = version_of(slot, index);
         let outcome = self.write(version, command);
         let now = self.log_time_ms;
         self.sessions

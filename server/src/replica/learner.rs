@@ -4,11 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 
 use client::wire::command::Op;
-use client::wire::{Command, Outcome, Path, Version};
+use client::wire::{Command, Outcome, Path};
 use foldhash::fast::FixedState;
+use leases::mutants::{Rule, off};
 use leases::{Ballot, ConfigChange, ConfigId, ReplicaId, Slot, Time};
 
 use super::action::{Action, ClientHandle, Event, Record};
+use super::kv::version_of;
 use super::log::{Accepted, chunks, command_weight, weigh};
 use super::message::{LogId, LogNews, Message, Proposed, RequestId, Value};
 use super::{Replica, Role};
@@ -269,7 +271,8 @@ impl Replica {
         let Some(accepted) = &cell.accepted else {
             return;
         };
-        if !cell.committed && accepted.ballot == cell.votes.ballot() && cell.votes.commit(n) {
+        let at_its_ballot = accepted.ballot == cell.votes.ballot() || off(Rule::H20Value);
+        if !cell.committed && at_its_ballot && cell.votes.commit(n) {
             self.commit_slot(now, log, slot, out);
         }
     }
@@ -366,9 +369,9 @@ impl Replica {
         accepted.ballot == ballot
             && slot > start
             // `last_multi` knows only its own ballot: all before it must be committed (hazard 38).
-            && commands.all_committed_to(start, ballot)
+            && (commands.all_committed_to(start, ballot) || off(Rule::H38LogStart))
             // No multi-key command before it may still be open (hazard 34).
-            && commands.all_committed_to(accepted.last_multi, ballot)
+            && (commands.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
     }
 
     /// Answers what can be answered at commit; the rest waits for its execution.
@@ -402,10 +405,7 @@ impl Replica {
                 && now
                 && let Some(to) = self.pending.take(me, proposed)
             {
-                let outcome = Outcome::written(Version {
-                    slot: slot.0,
-                    index: index as u32,
-                });
+                let outcome = Outcome::written(version_of(slot, index));
                 out.push(Action::Reply {
                     to,
                     path: Path::Log,
@@ -428,10 +428,7 @@ impl Replica {
         if !self.answerable(slot, accepted) || !accepted.sure(index) {
             return None;
         }
-        let version = Version {
-            slot: slot.0,
-            index: index as u32,
-        };
+        let version = version_of(slot, index);
         match &last.command.op {
             Some(Op::Put(put)) => Some(Outcome::value(put.value.clone(), version)),
             Some(Op::Delete(_)) => Some(Outcome::missing()),

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leases::mutants::{Rule, off};
 use leases::promise::Live;
 use leases::{
     ConfigChange, ConfigId, Configs, LeaseMessage, PollContext, ReplicaId, ReplicaSet, Situation,
@@ -13,6 +14,7 @@ use leases::{
 };
 
 use super::action::{Action, Event, Record};
+use super::log::Accepted;
 use super::message::{LogId, Message, Value};
 use super::persist::After;
 use super::timers::Timer;
@@ -30,6 +32,15 @@ pub(super) fn tag_of(live: &Live, configs: &Configs, value: &Value) -> ReplicaSe
         .filter(|proposed| proposed.command.is_write());
     let keys = writes.flat_map(|proposed| proposed.command.keys());
     live.tag(keys.map(|key| configs.view(key)))
+}
+
+/// The tag of the vote on `accepted` that leaves now (hazard 7): a promise made
+/// while the entry went to disk is in it.
+pub(super) fn vote_tag(live: &Live, configs: &Configs, accepted: &mut Accepted) -> ReplicaSet {
+    match accepted.early_tag.take() {
+        Some(early) => early,
+        None => tag_of(live, configs, &accepted.value),
+    }
 }
 
 /// Whom a leader suspects, and since when nobody has.
@@ -88,9 +99,7 @@ impl Replica {
         self.persist_restart_wait();
         let context = PollContext {
             configs: &self.configs,
-            // Hazards 5, 7 and 30: everything accepted, entries on their way to
-            // disk included, and never less than what is executed.
-            highest_accepted: self.logs[0].highest.max(self.logs[0].executed),
+            highest_accepted: self.barrier(),
             may_promise: self.may_promise(now),
         };
         let mut messages = Vec::new();
@@ -106,6 +115,23 @@ impl Replica {
         }
         self.forget_configs(now);
         self.timers.set(Timer::Lease, self.grantor.next_deadline());
+    }
+
+    /// What a holder must have executed (hazards 5, 7 and 30): everything accepted
+    /// here, entries on their way to disk included, and never less than what is executed.
+    fn barrier(&self) -> Slot {
+        let commands = self.commands();
+        if off(Rule::H07Pending) {
+            let durable = commands.unexecuted().filter(|(_, cell)| {
+                let accepted = cell.accepted.as_ref();
+                accepted.is_some_and(|accepted| accepted.durable)
+            });
+            return durable.last().map_or(commands.executed, |(slot, _)| slot);
+        }
+        if off(Rule::H19Holes) {
+            return commands.commit_point;
+        }
+        commands.highest.max(commands.executed)
     }
 
     fn restart_wait_ended(&mut self, now: Time, waited: bool) -> bool {
@@ -124,7 +150,9 @@ impl Replica {
             && self.counters.restart_wait_asked < wait
         {
             self.counters.restart_wait_asked = wait;
-            self.persister.record(Record::RestartWait(wait));
+            if !off(Rule::H23DurableWait) {
+                self.persister.record(Record::RestartWait(wait));
+            }
             self.persister.after(After::RestartWait(wait));
         }
     }
@@ -192,7 +220,7 @@ impl Replica {
             return;
         }
         self.storage_writable = writable;
-        if writable {
+        if writable || off(Rule::H36Blockers) {
             return self.holder.accept_again();
         }
         let keys = self.reader.held_keys();
@@ -235,7 +263,9 @@ impl Replica {
         let grace = self.configs.params(self.configs.newest()).t_grace;
         let commands = &self.logs[LogId::Commands.index()];
         let stuck = commands.uncommitted().take(64).filter(|(_, accepted)| {
-            accepted.ballot == ballot && now.since(accepted.proposed) >= grace
+            accepted.ballot == ballot
+                && now.since(accepted.proposed) >= grace
+                && !off(Rule::H36Blockers)
         });
         let missing = stuck.filter_map(|(slot, _)| commands.get(slot));
         let blockers = missing.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()));

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use client::wire::command::Op;
+use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaSet, Slot, Time};
 
 use super::commit::Votes;
@@ -33,6 +34,8 @@ pub struct Accepted {
     pub sure: Arc<[u64]>,
     /// Origins with a command in it.
     pub origins: ReplicaSet,
+    /// The tag when it was accepted, for the mutant that votes with it (hazard 7).
+    pub early_tag: Option<ReplicaSet>,
     /// Leader: when it was proposed, and when it was last sent.
     pub proposed: Time,
     /// Leader: when it was last sent.
@@ -147,7 +150,7 @@ impl Log {
             let cells = self.cells.range(first..=last);
             let at = cells.filter(|(_, cell)| {
                 let accepted = cell.accepted.as_ref();
-                accepted.is_some_and(|accepted| accepted.ballot == ballot)
+                accepted.is_some_and(|accepted| accepted.ballot == ballot || off(Rule::H28Ballot))
             });
             found.extend(at.map(|(slot, _)| *slot));
         }

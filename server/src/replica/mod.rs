@@ -46,6 +46,7 @@ mod timers;
 use std::time::Duration;
 
 use leases::demand::{Demand, Tally};
+use leases::mutants::{Rule, off};
 use leases::{
     Ballot, ConfigId, Configs, Grantor, Holder, Incarnation, ReplicaId, ReplicaSet, Slot, Time,
     majority,
@@ -204,7 +205,9 @@ impl Replica {
         // §0: both incarnations must be current for leases and forwarded
         // requests; an acceptance of an earlier run stays valid, with its tag.
         let current = from_incarnation == self.peers[from.index()].incarnation
-            && to_incarnation == self.incarnation;
+            && to_incarnation == self.incarnation
+            || off(Rule::H16OldPromise)
+            || off(Rule::H37Life);
         if !self.has_joined() {
             return self.on_peer_before_joining(now, from, current, message, out);
         }
@@ -325,7 +328,11 @@ impl Replica {
     /// A name for an attempt, never used before by any run of this replica.
     fn new_request(&mut self) -> RequestId {
         self.next_request += 1;
-        RequestId(self.incarnation.0 << 40 | self.next_request)
+        let run = match off(Rule::H37Life) {
+            true => 0,
+            false => self.incarnation.0,
+        };
+        RequestId(run << 40 | self.next_request)
     }
 
     /// Who leads, as far as this replica knows.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use client::wire::command::Op;
 use client::wire::{Command, Outcome};
 use foldhash::fast::FixedState;
+use leases::mutants::{Rule, off};
 use leases::{Ballot, LeaseParams, ReplicaId, ReplicaSet, Slot, StrategySpec, Time};
 
 use super::action::Action;
@@ -319,7 +320,8 @@ impl Replica {
                 .filter(|s| **s == command.sequence)
                 .count()
                 == 1;
-            if lives && admitted && once && in_flight.acked_below <= command.sequence {
+            let in_order = in_flight.acked_below <= command.sequence;
+            if lives && admitted && once && in_order || off(Rule::H31Sure) {
                 in_flight.session_certain_ms = Some(batch.log_time_ms);
                 if command.is_blind_write() {
                     bits[index / 64] |= 1 << (index % 64);
@@ -381,7 +383,10 @@ impl Replica {
             accepted.durable = true;
             accepted.sent = now;
             // Hazard 9: the leader is a grantor too, and its Accept carries its tag.
-            let tag = super::leasing::tag_of(&live, &self.configs, &accepted.value);
+            let tag = match off(Rule::H09LeaderTag) {
+                true => ReplicaSet::EMPTY,
+                false => super::leasing::vote_tag(&live, &self.configs, accepted),
+            };
             cell.votes.add(me, ballot, tag);
             if let Some(message) = self.accept_message(*log, *slot, tag) {
                 self.broadcast(&Message::Accept(message), out);
@@ -450,8 +455,10 @@ impl Replica {
         };
         accepted.sent = now;
         let tag = match log {
-            LogId::Commands => super::leasing::tag_of(live, &self.configs, &accepted.value),
-            LogId::Configs => ReplicaSet::EMPTY,
+            LogId::Commands if !off(Rule::H09LeaderTag) => {
+                super::leasing::tag_of(live, &self.configs, &accepted.value)
+            }
+            _ => ReplicaSet::EMPTY,
         };
         let Some(message) = self.accept_message(log, slot, tag) else {
             return;

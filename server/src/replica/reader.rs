@@ -7,6 +7,7 @@ use std::hash::{Hash, Hasher};
 use client::wire::command::Op;
 use client::wire::{Command, Outcome, Path};
 use foldhash::fast::FixedState;
+use leases::mutants::{Rule, off};
 use leases::{Key, NoPermit, Permit, ReplicaId, Slot, Time};
 
 use super::action::{Action, ClientHandle};
@@ -146,7 +147,10 @@ impl Replica {
     }
 
     fn read_permitted(&mut self, from: ReadFrom, key: Key, permit: Permit, out: &mut Vec<Action>) {
-        let Some(newest) = self.marks.on(&key).last().copied() else {
+        let marked = self.marks.on(&key).last().copied();
+        // Hazard 10: a leader is a holder like any, and waits for its own writes.
+        let Some(newest) = marked.filter(|_| self.leads().is_none() || !off(Rule::H10LeaderMarks))
+        else {
             let outcome = self.kv.read(&key);
             return self.answer_read(from, key, Path::Local, outcome, permit, out);
         };
@@ -418,12 +422,19 @@ impl Replica {
     /// answer says nothing about the leadership of today.
     fn index_read(&mut self, now: Time, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
         let start = self.logs[LogId::Commands.index()].adopted.1;
-        let marked = self.marks.on(&key).last().copied().unwrap_or_default();
+        let commit_point = self.commands().commit_point;
+        let marked = match self.marks.on(&key).last() {
+            Some(_) if off(Rule::H26Proposed) => commit_point,
+            newest => newest.copied().unwrap_or_default(),
+        };
         let Role::Leader(leadership) = &mut self.role else {
             return;
         };
         leadership.probe_due = true;
-        let probe = leadership.probe + 1;
+        let probe = match off(Rule::H26Probe) {
+            true => leadership.probe,
+            false => leadership.probe + 1,
+        };
         self.reader.indexed.push(Indexed {
             from,
             key,
@@ -501,7 +512,8 @@ impl Replica {
         }
         let permit = match &command.op {
             Some(Op::MultiGet(multi)) => {
-                let unmarked = multi.keys.iter().all(|key| self.marks.on(key).is_empty());
+                let unmarked = multi.keys.iter().all(|key| self.marks.on(key).is_empty())
+                    || off(Rule::H43Unmarked);
                 let permits = multi.keys.iter().map(|key| self.permit(now, key).ok());
                 let until = permits.collect::<Option<Vec<Permit>>>();
                 let least = until.and_then(|all| all.into_iter().map(|p| p.until).min());
@@ -512,7 +524,9 @@ impl Replica {
                     .holder
                     .permit_all(now, &self.configs, self.executed())
                     .ok();
-                permit.filter(|_| !self.marks.any_within(&scan.from, &scan.to))
+                permit.filter(|_| {
+                    !self.marks.any_within(&scan.from, &scan.to) || off(Rule::H43Unmarked)
+                })
             }
             _ => None,
         };

@@ -1,6 +1,7 @@
 //! A replica's start, the first or after a crash: from what is durable.
 
 use leases::demand::{Demand, Tally};
+use leases::mutants::{Rule, off};
 use leases::{Ballot, ConfigId, Configs, Grantor, Holder, Slot, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -41,7 +42,9 @@ impl Replica {
         ];
         let mut marks = Marks::default();
         for (slot, cell) in logs[0].unexecuted() {
-            if let Some(accepted) = &cell.accepted {
+            if let Some(accepted) = &cell.accepted
+                && !off(Rule::H30Marks)
+            {
                 marks.mark(slot, &accepted.value);
             }
         }
@@ -166,10 +169,13 @@ fn restore(recovered: &Recovered, id: LogId, executed: Slot) -> Log {
             last_multi: Slot::ZERO,
             sure: std::sync::Arc::from([]),
             origins: super::acceptor::origins(&entry.value),
+            early_tag: None,
             proposed: Time::ZERO,
             sent: Time::ZERO,
         });
-        log.highest = log.highest.max(entry.slot);
+        if !off(Rule::H30Highest) {
+            log.highest = log.highest.max(entry.slot);
+        }
     }
     log
 }

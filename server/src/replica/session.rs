@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use client::wire::Outcome;
 use foldhash::fast::FixedState;
+use leases::mutants::{Rule, off};
 
 use super::action::SessionImage;
 
@@ -70,9 +71,11 @@ impl Sessions {
             };
         };
         match session.results.get(&sequence) {
-            Some(outcome) => Admission::Done(outcome.clone()),
-            None if sequence < session.acked_below => Admission::Refused,
-            None => Admission::Fresh,
+            Some(outcome) if !off(Rule::H21Once) => Admission::Done(outcome.clone()),
+            _ if sequence < session.acked_below && !off(Rule::H39Acknowledged) => {
+                Admission::Refused
+            }
+            _ => Admission::Fresh,
         }
     }
 

@@ -17,7 +17,7 @@ fn fetch(packet: &Packet) -> bool {
 }
 
 #[test]
-fn h13_what_phase_1_finds_goes_through_phase_2() {
+pub(super) fn h13_what_phase_1_finds_goes_through_phase_2() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
     // 1, 2 and 3 accept, which is a majority; holder 4 is not told.
     cluster.hold(|packet| votes_on(packet, None));
@@ -43,6 +43,47 @@ fn h13_what_phase_1_finds_goes_through_phase_2() {
     cluster.pass_until(10_000, "the write commits", |cluster| cluster.done(write));
     let new = cluster.read(4, "k");
     assert_eq!(cluster.value(new).as_deref(), Some("new"));
+}
+
+#[test]
+pub(super) fn h20_votes_at_another_ballot_commit_no_old_value() {
+    let mut settings = super::cluster::settings(5, StrategySpec::None);
+    settings.accept_replies = server::replica::settings::AcceptReplies::All;
+    let mut cluster = Cluster::with(settings);
+    cluster.pass(100);
+    // A value reaches 1 alone, and then another leader's opening no-op takes its
+    // slot: 1 hears the votes on that, but not that leader.
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 1);
+    cluster.ask(0, put(1, 1, "k", "old"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.heal();
+    cluster.lose(|packet| between(packet, 2, 0) && prepare(packet));
+    cluster.lose(|packet| between(packet, 2, 1));
+    let since = cluster.sent.len();
+    cluster.elect(2);
+    let voted = |packet: &&Packet| votes_on(packet, Some(slot)) && packet.1.index() == 1;
+    assert_eq!(cluster.sent[since..].iter().filter(voted).count(), 3);
+    assert!(
+        cluster.node(1).executed() < slot,
+        "it has not received the no-op"
+    );
+    cluster.heal();
+    cluster.pass(3000);
+    assert!(cluster.node(1).executed() >= slot);
+    cluster.assert_agreement();
+}
+
+#[test]
+pub(super) fn h22_half_of_four_is_no_majority() {
+    let mut cluster = Cluster::new(4, StrategySpec::None);
+    for (a, b) in [(0, 2), (0, 3), (1, 2), (1, 3)] {
+        cluster.lose(move |packet| between(packet, a, b) || between(packet, b, a));
+    }
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    cluster.pass(3000);
+    assert!(!cluster.answered(write), "2 and 3 may have another leader");
+    cluster.heal();
+    cluster.pass_until(8000, "it commits", |cluster| cluster.done(write));
 }
 
 #[test]
@@ -84,7 +125,7 @@ fn h19_holes_are_filled() {
 }
 
 #[test]
-fn h27_a_candidate_behind_its_quorum_fetches_first() {
+pub(super) fn h27_a_candidate_behind_its_quorum_fetches_first() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     // 2 sleeps through writes that 0 and 1 commit and execute.
     cluster.isolate(2);
@@ -132,7 +173,7 @@ fn h27_a_replier_behind_the_candidate_catches_up() {
 }
 
 #[test]
-fn h28_a_commit_point_commits_only_what_was_accepted_at_its_ballot() {
+pub(super) fn h28_a_commit_point_commits_only_what_was_accepted_at_its_ballot() {
     let mut cluster = Cluster::new(5, StrategySpec::Leader);
     // An entry reaches 2 alone.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 2);
@@ -159,7 +200,7 @@ fn h28_a_commit_point_commits_only_what_was_accepted_at_its_ballot() {
 }
 
 #[test]
-fn h29_a_ballots_start_is_its_leaders_word_not_a_no_op() {
+pub(super) fn h29_a_ballots_start_is_its_leaders_word_not_a_no_op() {
     let mut cluster = Cluster::new(5, StrategySpec::Leader);
     // The opening no-op of 1 reaches 2 alone, and is not committed.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 2);

@@ -5,10 +5,10 @@ use leases::{ReplicaId, StrategySpec};
 use server::replica::Input;
 use server::replica::message::{LogId, Message};
 
-use super::cluster::{Cluster, about_leases, accept, between, put};
+use super::cluster::{Cluster, about_leases, accept, between, put, votes_on};
 
 #[test]
-fn h07_a_promise_counts_what_is_on_its_way_to_disk() {
+pub(super) fn h07_a_promise_counts_what_is_on_its_way_to_disk() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.stall(2);
     let write = cluster.ask(0, put(1, 1, "k", "v"));
@@ -29,7 +29,7 @@ fn h07_a_promise_counts_what_is_on_its_way_to_disk() {
 }
 
 #[test]
-fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance() {
+pub(super) fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     // 1 promises 2 nothing while it accepts, and something before it votes.
     cluster.lose(|packet| between(packet, 1, 2) && about_leases(packet));
@@ -46,24 +46,38 @@ fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance() {
     );
     let before = cluster.sent.len();
     cluster.unstall(1);
-    let votes = cluster.sent[before..]
-        .iter()
-        .rev()
-        .filter(|(envelope, _)| envelope.from.index() == 1);
-    let mut tags = votes.filter_map(|(envelope, _)| match &envelope.message {
-        Message::Accepted {
-            log: LogId::Commands,
-            votes,
-            ..
-        } => votes.last().map(|(_, tag)| *tag),
-        _ => None,
-    });
-    let tag = tags.next().expect("it votes");
-    assert!(tag.contains(ReplicaId(2)), "{tag:?}");
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    let mut tags = Vec::new();
+    for (envelope, _) in &cluster.sent[before..] {
+        if let Message::Accepted { log, votes, .. } = &envelope.message
+            && (envelope.from.index(), *log) == (1, LogId::Commands)
+        {
+            tags.extend(votes.iter().filter(|(on, _)| *on == slot).map(|v| v.1));
+        }
+    }
+    assert!(!tags.is_empty(), "it votes");
+    let two = |tag: &leases::ReplicaSet| tag.contains(ReplicaId(2));
+    assert!(tags.iter().all(two), "{tags:?}");
 }
 
 #[test]
-fn h24_a_barrier_on_a_dead_entry_falls() {
+pub(super) fn h19_a_promise_names_the_highest_slot_over_a_hole() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    // One slot reaches nobody; the next reaches 1, and nothing is committed.
+    cluster.lose(|packet| accept(packet).is_some());
+    cluster.ask(0, put(1, 1, "k", "lost"));
+    cluster.heal();
+    cluster.lose(|packet| votes_on(packet, None));
+    cluster.ask(0, put(2, 1, "k", "kept"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.lose(|packet| between(packet, 0, 1) && !about_leases(packet));
+    cluster.pass(600);
+    let promise = cluster.last_promise(1, 2).expect("renewed");
+    assert_eq!(promise.highest_accepted, slot);
+}
+
+#[test]
+pub(super) fn h24_a_barrier_on_a_dead_entry_falls() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
     // 3 counts on 1 and 4 alone, and 4's chain begins while it has accepted
     // entries that nobody else ever sees.
@@ -108,7 +122,7 @@ fn h24_a_barrier_on_a_dead_entry_falls() {
 }
 
 #[test]
-fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
+pub(super) fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.stall(2);
     let write = cluster.ask(0, put(1, 1, "k", "v"));
@@ -124,7 +138,7 @@ fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
 }
 
 #[test]
-fn h36_a_replica_whose_storage_is_full_gives_back_and_refuses() {
+pub(super) fn h36_a_replica_whose_storage_is_full_gives_back_and_refuses() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.stall(2);
     cluster.input(2, Input::StorageWritable(false));

@@ -6,6 +6,8 @@ mod cluster;
 mod elections;
 mod joining;
 mod leases;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod reads;
 mod restarts;
 mod writes;

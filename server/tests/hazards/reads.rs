@@ -12,7 +12,7 @@ fn votes_to(leader: usize) -> impl Fn(&Packet) -> bool {
 }
 
 #[test]
-fn h10_a_leader_waits_for_its_own_writes_in_flight() {
+pub(super) fn h10_a_leader_waits_for_its_own_writes_in_flight() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     // The origin learns of the commit, and answers its client; the leader does not.
     cluster.hold(votes_to(0));
@@ -25,7 +25,7 @@ fn h10_a_leader_waits_for_its_own_writes_in_flight() {
 }
 
 #[test]
-fn h18_a_read_does_not_wait_for_a_value_that_was_replaced() {
+pub(super) fn h18_a_read_does_not_wait_for_a_value_that_was_replaced() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
     // The write reaches holder 4 alone, and dies with its leader.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 4);
@@ -45,7 +45,7 @@ fn h18_a_read_does_not_wait_for_a_value_that_was_replaced() {
 }
 
 #[test]
-fn h26_the_index_is_what_was_proposed_not_what_the_leader_knows_committed() {
+pub(super) fn h26_the_index_is_what_was_proposed_not_what_the_leader_knows_committed() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     cluster.hold(votes_to(0));
     let write = cluster.ask(1, put(1, 1, "k", "new"));
@@ -59,7 +59,7 @@ fn h26_the_index_is_what_was_proposed_not_what_the_leader_knows_committed() {
 }
 
 #[test]
-fn h26_an_old_answer_confirms_nothing() {
+pub(super) fn h26_an_old_answer_confirms_nothing() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     // Answers to the leader's heartbeats are on their way when it is cut off.
     let ack = |packet: &Packet| matches!(packet.0.message, Message::HeartbeatAck { .. });
@@ -82,7 +82,7 @@ fn h26_an_old_answer_confirms_nothing() {
 }
 
 #[test]
-fn h37_a_forwarded_answer_of_an_earlier_life_is_no_answer() {
+pub(super) fn h37_a_forwarded_answer_of_an_earlier_life_is_no_answer() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     cluster.ask(0, put(1, 1, "k", "old"));
     let answers = |packet: &Packet| matches!(packet.0.message, Message::ReadAnswers(_));
@@ -110,7 +110,7 @@ fn h37_a_forwarded_answer_of_an_earlier_life_is_no_answer() {
 }
 
 #[test]
-fn h43_several_keys_are_read_under_leases_or_in_the_log() {
+pub(super) fn h43_several_keys_are_read_under_leases_or_in_the_log() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     cluster.ask(0, put(1, 1, "a", "1"));
     let many = Op::multi_get(vec![Key::from("a"), Key::from("b")]);

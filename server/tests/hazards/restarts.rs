@@ -28,7 +28,7 @@ fn tags(cluster: &Cluster, node: usize, since: usize) -> Vec<ReplicaSet> {
 }
 
 #[test]
-fn h15_a_restarted_grantor_demands_everyone_until_its_wait_is_over() {
+pub(super) fn h15_a_restarted_grantor_demands_everyone_until_its_wait_is_over() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     cluster.crash(1);
     cluster.start(1);
@@ -48,7 +48,7 @@ fn h15_a_restarted_grantor_demands_everyone_until_its_wait_is_over() {
 }
 
 #[test]
-fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
+pub(super) fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
     // Leases that outlast an election.
     let mut settings = super::cluster::settings(3, StrategySpec::All);
     settings.params.t_lease = std::time::Duration::from_secs(8);
@@ -77,7 +77,7 @@ fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
 }
 
 #[test]
-fn h16_a_restarted_holder_honours_no_old_promise() {
+pub(super) fn h16_a_restarted_holder_honours_no_old_promise() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     // The guard that opened a window of its earlier life comes once more, and
     // the promise that named it arrives only now.
@@ -109,7 +109,7 @@ fn h16_a_restarted_holder_honours_no_old_promise() {
 }
 
 #[test]
-fn h30_a_restart_promises_above_everything_it_has_accepted() {
+pub(super) fn h30_a_restart_promises_above_everything_it_has_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.hold(|packet| votes_on(packet, None));
     cluster.ask(0, put(1, 1, "k", "v"));
@@ -122,6 +122,23 @@ fn h30_a_restart_promises_above_everything_it_has_accepted() {
     cluster.pass(800);
     let promise = cluster.last_promise(1, 2).expect("promised anew");
     assert!(promise.highest_accepted >= slot, "{promise:?}");
+}
+
+#[test]
+pub(super) fn h30_a_restarted_holder_waits_for_what_it_had_accepted() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    // 2, who will cover the key at 1, never hears of the write that 1 accepts.
+    cluster.lose(|packet| between(packet, 0, 2) && !super::cluster::about_leases(packet));
+    cluster.lose(|packet| votes_on(packet, None));
+    cluster.ask(0, put(1, 1, "k", "new"));
+    cluster.lose(|packet| between(packet, 0, 1));
+    cluster.crash(1);
+    cluster.start(1);
+    cluster.pass_until(1000, "2 covers it", |cluster| {
+        cluster.node(1).promised_by(ReplicaId(2)).count() > 0
+    });
+    let read = cluster.read(1, "k");
+    assert!(!cluster.answered(read), "it voted for a write of the key");
 }
 
 #[test]

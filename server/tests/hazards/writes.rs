@@ -16,7 +16,7 @@ fn entry(key: &'static str, value: &'static str) -> KeyValue {
 }
 
 #[test]
-fn h09_the_leaders_own_grants_are_in_its_vote() {
+pub(super) fn h09_the_leaders_own_grants_are_in_its_vote() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     // Only the leader's promises keep holder 2 going: those of 1 lapse.
     cluster.lose(|packet| between(packet, 1, 2) && super::cluster::about_leases(packet));
@@ -35,7 +35,7 @@ fn h09_the_leaders_own_grants_are_in_its_vote() {
 }
 
 #[test]
-fn h11_no_reader_sees_a_value_that_a_later_one_does_not() {
+pub(super) fn h11_no_reader_sees_a_value_that_a_later_one_does_not() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
     let write = cluster.ask(1, put(1, 1, "k", "new"));
@@ -76,7 +76,7 @@ fn slot_of(cluster: &Cluster) -> Slot {
 }
 
 #[test]
-fn h21_a_retry_elsewhere_is_not_executed_again() {
+pub(super) fn h21_a_retry_elsewhere_is_not_executed_again() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let first = cluster.ask(1, put(1, 1, "k", "mine"));
     assert!(cluster.done(first));
@@ -95,7 +95,7 @@ fn h21_a_retry_elsewhere_is_not_executed_again() {
 }
 
 #[test]
-fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
+pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let forward = |packet: &_| -> bool {
         let (envelope, _): &super::cluster::Packet = packet;
@@ -115,7 +115,7 @@ fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
 }
 
 #[test]
-fn h31_what_execution_may_refuse_is_not_answered_at_commit() {
+pub(super) fn h31_what_execution_may_refuse_is_not_answered_at_commit() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let opened = cluster.ask(0, put(1, 1, "a", "1"));
     assert!(cluster.done(opened));
@@ -135,7 +135,7 @@ fn h31_what_execution_may_refuse_is_not_answered_at_commit() {
 }
 
 #[test]
-fn h34_a_single_key_write_does_not_overtake_a_multi_key_one() {
+pub(super) fn h34_a_single_key_write_does_not_overtake_a_multi_key_one() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let warm = cluster.ask(0, put(2, 1, "a", "0"));
     assert!(cluster.done(warm));
@@ -177,7 +177,7 @@ fn h34_without_a_multi_key_write_a_blocked_slot_stops_nobody() {
 }
 
 #[test]
-fn h38_the_last_multi_key_write_of_an_earlier_leader_counts_too() {
+pub(super) fn h38_the_last_multi_key_write_of_an_earlier_leader_counts_too() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
     // The multi-key write is accepted by all, but no vote arrives anywhere.
     cluster.hold(|packet| votes_on(packet, None));
@@ -207,7 +207,7 @@ fn h38_the_last_multi_key_write_of_an_earlier_leader_counts_too() {
 }
 
 #[test]
-fn h42_two_writes_of_one_batch_have_two_versions() {
+pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let both = cluster.ask_together(0, vec![put(1, 1, "k", "one"), put(2, 1, "k", "two")]);
     let version = |asked| match cluster.answer(asked).expect("answered").2.result {

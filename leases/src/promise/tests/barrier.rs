@@ -9,7 +9,7 @@ const C: ReplicaId = ReplicaId(3);
 
 /// Hazard 6: no single grantor knows of the write, but the set has changed.
 #[test]
-fn each_grantor_that_is_counted_brings_its_own_barrier() {
+pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     let mut w = World::held_by(5, set(&[0, 1, 2, 3, 4]));
     let ack = w.establish(A, H);
     w.deliver(&ack);
@@ -55,7 +55,7 @@ fn renewals_do_not_raise_the_barrier() {
 
 /// A lapse breaks the chain: in the gap the grantor accepted without asking.
 #[test]
-fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
+pub(super) fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let ack = w.establish(G, H);
     w.deliver(&ack);
@@ -99,7 +99,7 @@ fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
 /// Hazard 24: the last accepted entry was dropped by a new leader's log and
 /// nothing follows it. Its slot may never be executed.
 #[test]
-fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
+pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     let mut w = World::held_by(2, set(&[0, 1]));
     w.accept(G, 10, KEY);
     w.party(H).executed = Slot(5);
@@ -116,7 +116,7 @@ fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
 /// Hazard 40: a holder that gave its promises up is asked for nothing until it
 /// takes new ones, so its chains must not reach across the gap.
 #[test]
-fn a_chain_does_not_survive_relinquish() {
+pub(super) fn a_chain_does_not_survive_relinquish() {
     let mut w = World::held_by(2, set(&[0, 1]));
     w.establish(G, H);
     assert!(w.permit(H, KEY).is_ok());

@@ -12,7 +12,7 @@ fn defaults(ids: &[u8]) -> ConfigChange {
 
 /// Hazard 12: the old leader is named, so a new one's lease does not end its own.
 #[test]
-fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
+pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
     let (old, new, acceptor) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
     let mut w = World::held_by(3, set(&[0]));
     w.establish(acceptor, old);
@@ -28,7 +28,7 @@ fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
 
 /// Hazard 14, at the holder: what an unknown configuration gives cannot be told.
 #[test]
-fn a_promise_under_an_unknown_configuration_is_refused() {
+pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
@@ -98,7 +98,7 @@ fn a_grant_under_a_forgotten_configuration_covers_every_key() {
 /// Hazard 17: the shorter lease of a newer configuration, acknowledged, says
 /// nothing about the longer one of the older.
 #[test]
-fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
+pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
     w.establish(G, H);
     let short = ConfigChange {
@@ -129,7 +129,7 @@ fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
 /// Hazard 17, at the holder: under the new configuration the key is another's,
 /// and the old promise is honoured until it ends, not extended.
 #[test]
-fn renewing_under_a_new_configuration_does_not_extend_the_old_promise() {
+pub(super) fn renewing_under_a_new_configuration_does_not_extend_the_old_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let ack = w.establish(G, H);
     w.deliver(&ack);
@@ -166,7 +166,7 @@ fn exclude(ids: &[u8]) -> ConfigChange {
 /// Hazard 41: a suspect whose own log lags is not kept alive by the
 /// configuration that it still knows.
 #[test]
-fn a_suspect_is_not_renewed_below_its_exclusion() {
+pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
     w.establish(G, H);
     let id = w.agree(exclude(&[1]));

@@ -7,6 +7,8 @@
 
 mod barrier;
 mod configuration;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod order;
 mod random;
 mod restart;

@@ -4,7 +4,7 @@ use super::*;
 
 /// Hazard 1.
 #[test]
-fn an_old_ack_does_not_shorten_a_newer_promise() {
+pub(super) fn an_old_ack_does_not_shorten_a_newer_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let first_ack = w.establish(G, H);
     // A second promise leaves, and is under way for a while ...
@@ -50,7 +50,7 @@ fn the_ack_of_the_latest_promise_shortens_its_grant() {
 
 /// Hazard 2, guards: the second arrival of a guard must not open its window anew.
 #[test]
-fn a_repeated_guard_does_not_move_its_window() {
+pub(super) fn a_repeated_guard_does_not_move_its_window() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
@@ -66,7 +66,7 @@ fn a_repeated_guard_does_not_move_its_window() {
 
 /// Hazard 2, promises: a copy must not start the lease again.
 #[test]
-fn a_repeated_promise_does_not_extend_the_lease() {
+pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
@@ -85,7 +85,7 @@ fn a_repeated_promise_does_not_extend_the_lease() {
 /// Hazard 2, reordered: once a later promise is acknowledged, the grantor counts
 /// on the earlier one never being taken.
 #[test]
-fn a_promise_overtaken_by_its_successor_is_refused() {
+pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
     w.establish(G, H);
     w.pass(ms(500));
@@ -103,7 +103,7 @@ fn a_promise_overtaken_by_its_successor_is_refused() {
 /// Hazard 32: a voluntary Relinquish names a sequence, and is no word on what
 /// was promised after it.
 #[test]
-fn a_late_relinquish_does_not_end_a_later_grant() {
+pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
     w.establish(G, H);
     let message = w.party(H).holder.relinquish().remove(0).1;
@@ -166,7 +166,7 @@ fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
 
 /// Hazard 35: a promise counts from the guard it names, not from the newest.
 #[test]
-fn a_promise_is_measured_against_the_ack_it_names() {
+pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let first = w.send(G, H);
     let ack = w.deliver(&first).expect("taken");

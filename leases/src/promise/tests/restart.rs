@@ -5,7 +5,7 @@ use super::*;
 /// Hazards 15 and 23: all grantors restart together, and a majority of them could
 /// commit a write at once, while the holder is cut off and reads on.
 #[test]
-fn grantors_that_restart_together_ask_everyone_until_all_promises_have_ended() {
+pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_have_ended() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
     w.establish(G, H);
     w.establish(ReplicaId(2), H);

@@ -6,7 +6,7 @@ use crate::time::ClockBound;
 /// Hazard 3: the slowest holder and the fastest grantor the bound allows, the
 /// promise taken at the last moment, its ack lost.
 #[test]
-fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
+pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
     let mut w = World::with_rates(&[rho, -rho]);
     w.agree_all(ConfigChange {
@@ -90,7 +90,7 @@ impl World {
 /// Hazard 4: the holder stops with a promise in its buffer, and wakes after the
 /// grantor has given the grant up.
 #[test]
-fn a_promise_that_lay_in_a_buffer_is_refused() {
+pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
@@ -150,7 +150,7 @@ fn an_even_cluster_needs_half_of_the_others_too() {
 /// Hazard 8, §3.8: a dead holder blocks a write for at most
 /// t_grace + t_guard + t_lease and the drift, and the grantor says when it ends.
 #[test]
-fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() {
+pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let ack = w.establish(G, H);
     w.deliver(&ack);

@@ -1,0 +1,154 @@
+//! Mutants: each hazard rule of protocol §6 can be switched off, to show that a
+//! check notices. A safety check that has never failed has shown nothing.
+//!
+//! Where a rule is kept, the code asks `off(Rule::…)`. Without the feature
+//! `mutants` the answer is a constant and the question costs nothing; with it,
+//! the rule named by [`with`] is off in the thread that runs the body. A program
+//! that serves cannot have the feature: the server leaves its shell (sockets,
+//! disk, clock) out of such a build, so there is nothing to start.
+
+/// Whether this build can switch rules off.
+pub const COMPILED_IN: bool = cfg!(feature = "mutants");
+
+macro_rules! rules {
+    ($($name:ident: $hazard:literal, $without:literal;)*) => {
+        /// A rule that a mutant goes without. The number is its hazard.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Rule {
+            $(
+                #[doc = $without]
+                $name,
+            )*
+        }
+
+        impl Rule {
+            /// Every rule, by hazard.
+            pub const ALL: &[Rule] = &[$(Rule::$name),*];
+
+            /// Its hazard in protocol §6.
+            pub fn hazard(self) -> u8 {
+                match self { $(Rule::$name => $hazard),* }
+            }
+
+            /// What replicas do without it.
+            pub fn without(self) -> &'static str {
+                match self { $(Rule::$name => $without),* }
+            }
+        }
+    };
+}
+
+rules! {
+    H01OldAck: 1, "any ack shortens a grant, not only that of the latest promise";
+    H02Repeats: 2, "a guard or promise is taken again, and after a later one";
+    H03Drift: 3, "a grantor counts spans by its own clock, as if no other ran slower";
+    H04LatePromise: 4, "a promise is taken however long it lay in a buffer";
+    H05Barrier: 5, "a holder reads without executing what its grantors had accepted";
+    H06OneBarrier: 6, "the barrier of one grantor serves for all that are counted";
+    H07Pending: 7, "entries on their way to disk count in no barrier, and their votes carry the tag of before";
+    H08Lapse: 8, "a grant counts until its holder answers, however long ago it has expired";
+    H09LeaderTag: 9, "the leader's vote carries no tag";
+    H10LeaderMarks: 10, "a leader reads past its own writes in flight";
+    H11Tags: 11, "a majority that has accepted commits, whomever it demands";
+    H12NamedLeader: 12, "default holders are those of today, also under an older configuration";
+    H13Phase1: 13, "what Phase 1 finds is committed at once";
+    H14UnknownConfig: 14, "promises are made and taken under configurations that the holder does not know";
+    H15RestartWait: 15, "a restarted grantor votes with the tag of the grants that it remembers: none";
+    H16OldPromise: 16, "a restarted holder takes promises made to its earlier run";
+    H17PerConfig: 17, "one grant a holder: a promise under a newer configuration replaces the older grant";
+    H17Shortening: 17, "an ack shortens the grants under every configuration";
+    H18Marks: 18, "marks stay as they were when a higher ballot replaces a slot's value";
+    H19Holes: 19, "a promise names the committed prefix of the log, not the highest accepted slot";
+    H20Value: 20, "votes at one ballot commit the value that was accepted at another";
+    H21Once: 21, "a retry is executed again";
+    H22EvenHalf: 22, "half of an even number of replicas is a majority";
+    H23DurableWait: 23, "the restart wait is not made durable";
+    H24Falls: 24, "a barrier never falls within a chain";
+    H26Proposed: 26, "the index of a read is the commit point";
+    H26Probe: 26, "a read is confirmed by answers to probes from before it";
+    H27Ahead: 27, "a candidate leads without what its quorum knows to be committed";
+    H28Ballot: 28, "a commit point commits entries of any ballot";
+    H29LogStart: 29, "a no-op tells where its ballot's log starts";
+    H30Highest: 30, "a restart forgets the highest slot that it had accepted";
+    H30Marks: 30, "a restart forgets the marks of what it had accepted";
+    H31Sure: 31, "a blind write is answered at commit although execution may refuse it";
+    H32UpTo: 32, "a Relinquish drops every grant, newer ones too";
+    H34LastMulti: 34, "a write is answered at commit before an earlier multi-key command";
+    H35NamedAck: 35, "a promise is measured against the newest window, not the one that it names";
+    H36Blockers: 36, "a replica that cannot persist keeps its leases, and is not suspected";
+    H37Life: 37, "messages to an earlier run count, and runs use the same request ids";
+    H38LogStart: 38, "a write is answered at commit before the recovered part of the log";
+    H39Acknowledged: 39, "a first attempt that arrives after the acknowledgement of its retry is executed";
+    H40Chain: 40, "promises stay in force when they are relinquished";
+    H41Oldest: 41, "a suspect is renewed under configurations from before its exclusion";
+    H42Index: 42, "all writes of a batch have one version";
+    H43Unmarked: 43, "several keys are read at once although one of them is being written";
+}
+
+/// Whether this thread runs without `rule`. Never, but for mutants.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn off(_: Rule) -> bool {
+    false
+}
+
+#[cfg(feature = "mutants")]
+pub use switched::{off, with};
+
+#[cfg(feature = "mutants")]
+mod switched {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    std::thread_local! {
+        static OFF: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// Whether this thread runs without `rule`.
+    pub fn off(rule: Rule) -> bool {
+        OFF.get() == Some(rule)
+    }
+
+    /// Runs `body` without `rule`, in this thread; also if it panics, only `body`.
+    pub fn with<T>(rule: Rule, body: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Rule>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                OFF.set(self.0);
+            }
+        }
+        let _restore = Restore(OFF.replace(Some(rule)));
+        body()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_named_after_their_hazards() {
+        for rule in Rule::ALL {
+            let number = format!("H{:02}", rule.hazard());
+            assert!(format!("{rule:?}").starts_with(&number), "{rule:?}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "mutants"))]
+    fn no_rule_can_be_switched_off() {
+        assert!(Rule::ALL.iter().all(|rule| !off(*rule)));
+    }
+
+    #[test]
+    #[cfg(feature = "mutants")]
+    fn a_rule_is_off_for_one_body_only() {
+        let inside = with(Rule::H01OldAck, || {
+            (off(Rule::H01OldAck), off(Rule::H02Repeats))
+        });
+        assert_eq!(inside, (true, false));
+        let died = std::panic::catch_unwind(|| with(Rule::H01OldAck, || panic!("as told")));
+        assert!(died.is_err() && !off(Rule::H01OldAck));
+    }
+}
