@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint setup
+.PHONY: help demo test build lint mutants setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -24,6 +24,12 @@ build: setup ## Builds the program: target/release/leasehold
 lint: setup ## Checks formatting and lints
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+# Both parts are built with a feature that no program which serves can have.
+mutants: setup ## Switches off one safety rule after another: who notices, after how many seeds
+	cargo test --release --locked -p leases -p server --features leases/mutants,server/mutants --lib --test hazards mutants
+	@mkdir -p results/safety
+	cargo run --release --locked -p server --features mutants --example mutants -- --out results/safety/mutants.md
 
 setup: ## Installs what the build needs and this machine lacks
 	@bash .ci/setup

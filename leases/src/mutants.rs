@@ -64,6 +64,7 @@ rules! {
     H22EvenHalf: 22, "half of an even number of replicas is a majority";
     H23DurableWait: 23, "the restart wait is not made durable";
     H24Falls: 24, "a barrier never falls within a chain";
+    H25StaleNow: 25, "the clock is read before the inputs are taken";
     H26Proposed: 26, "the index of a read is the commit point";
     H26Probe: 26, "a read is confirmed by answers to probes from before it";
     H27Ahead: 27, "a candidate leads without what its quorum knows to be committed";

@@ -312,7 +312,7 @@ impl Grantor {
             .clock
             .keep_from_send(params.t_lease, params.t_guard, t0);
         let expires = match off(Rule::H08Lapse) {
-            true => Time::MAX,
+            true => now + keep * 1000,
             false => now + keep,
         };
         // Hazard 17: a grant for each configuration, none in the place of another.

@@ -216,8 +216,7 @@ impl Replica {
         writes.sort_unstable_by_key(|(_, pending)| pending.request);
         let mut forward = Vec::with_capacity(again.len());
         for (_, pending) in writes {
-            self.next_request += 1;
-            pending.request = RequestId(self.incarnation.0 << 40 | self.next_request);
+            pending.request = super::name_request(self.incarnation, &mut self.next_request);
             pending.sent = now;
             pending.attempts += 1;
             forward.push((pending.request, pending.command.clone()));

@@ -57,6 +57,7 @@ impl Hash for Accepted {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.sure, self.origins).hash(state);
+        self.early_tag.hash(state);
     }
 }
 

@@ -91,6 +91,17 @@ struct Peer {
     heard: Time,
 }
 
+/// A name for the next attempt: runs share none, or an answer to an earlier one
+/// could be taken for an answer to this one (hazard 37).
+fn name_request(incarnation: Incarnation, last: &mut u64) -> RequestId {
+    *last += 1;
+    let run = match off(Rule::H37Life) {
+        true => 0,
+        false => incarnation.0,
+    };
+    RequestId(run << 40 | *last)
+}
+
 /// One replica.
 #[derive(Clone, Debug)]
 pub struct Replica {
@@ -327,12 +338,7 @@ impl Replica {
 
     /// A name for an attempt, never used before by any run of this replica.
     fn new_request(&mut self) -> RequestId {
-        self.next_request += 1;
-        let run = match off(Rule::H37Life) {
-            true => 0,
-            false => self.incarnation.0,
-        };
-        RequestId(run << 40 | self.next_request)
+        name_request(self.incarnation, &mut self.next_request)
     }
 
     /// Who leads, as far as this replica knows.

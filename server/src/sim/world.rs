@@ -542,12 +542,7 @@ impl World {
     }
 
     /// One group of inputs, and what comes of it.
-    fn round(
-        &mut self,
-        node: usize,
-        take: impl FnOnce(&mut Vec<Input>),
-        clock: impl FnOnce() -> Time,
-    ) {
+    fn round(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>), clock: impl Fn() -> Time) {
         let target = &mut self.nodes[node];
         let Some(replica) = target.replica.as_mut() else {
             return;

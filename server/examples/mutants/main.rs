@@ -1,0 +1,90 @@
+//! Mutation testing of the safety rules: runs simulated seeds without one hazard
+//! rule of protocol §6 after another, and says which oracle noticed, and after
+//! how many seeds. A rule whose absence nobody notices is a rule that nobody tests.
+//!
+//! `make mutants` runs it and writes `results/safety/mutants.md`.
+
+mod hunt;
+mod judge;
+mod table;
+
+use std::path::PathBuf;
+
+use leases::mutants::Rule;
+
+use hunt::Hunt;
+
+const USAGE: &str = "\
+usage: mutants [--seeds N] [--from SEED] [--seconds S] [--only RULE]... [--out FILE]
+  --seeds    seeds tried for a rule before it counts as missed (500)
+  --from     the first of them (0)
+  --seconds  virtual time in which each begins requests (30)
+  --only     a rule, by the beginning of its name, such as H17 or H17PerConfig; may be repeated
+  --out      where the table goes, in Markdown; nowhere if left out";
+
+struct Options {
+    hunt: Hunt,
+    only: Vec<String>,
+    out: Option<PathBuf>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        hunt: Hunt {
+            from: 0,
+            seeds: 500,
+            run_ns: 30_000_000_000,
+        },
+        only: Vec::new(),
+        out: None,
+    };
+    #[allow(clippy::disallowed_methods)] // a command, not the pure core
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        let number = |text: String| {
+            let parsed = text.parse::<u64>();
+            parsed.map_err(|_| format!("{text} is no number"))
+        };
+        match word.as_str() {
+            "--seeds" => options.hunt.seeds = number(value()?)?,
+            "--from" => options.hunt.from = number(value()?)?,
+            "--seconds" => options.hunt.run_ns = number(value()?)? * 1_000_000_000,
+            "--only" => options.only.push(value()?),
+            "--out" => options.out = Some(value()?.into()),
+            _ => return Err(format!("{word} is not known\n{USAGE}")),
+        }
+    }
+    Ok(options)
+}
+
+fn rules(only: &[String]) -> Vec<Rule> {
+    let wanted = |rule: &Rule| {
+        let name = format!("{rule:?}");
+        only.is_empty() || only.iter().any(|start| name.starts_with(start))
+    };
+    Rule::ALL.iter().copied().filter(wanted).collect()
+}
+
+fn main() -> Result<(), String> {
+    let options = options()?;
+    judge::silence_panics();
+    let mut rows = Vec::new();
+    for rule in rules(&options.only) {
+        let caught = options.hunt.run(rule);
+        println!("{}", table::line(rule, caught.as_ref()));
+        rows.push((rule, caught));
+    }
+    let summary = table::summary(&rows);
+    println!("\n{summary}");
+    if let Some(path) = &options.out {
+        let page = table::page(&options.hunt, &rows, &summary);
+        #[allow(clippy::disallowed_methods)] // as above
+        std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let missed = table::missed(&rows);
+    match missed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("not caught by any seed: {missed:?}")),
+    }
+}
