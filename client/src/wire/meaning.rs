@@ -344,11 +344,16 @@ fn check_size(field: &str, found: usize, limit: usize) -> Result<(), Error> {
 
 fn check_count(field: &str, found: usize) -> Result<(), Error> {
     if found == 0 || found > COMMAND_PARTS_MAX {
-        return Err(bad(format!(
-            "{field} has {found} entries, allowed are 1 to {COMMAND_PARTS_MAX}"
-        )));
+        return Err(too_many(field, found));
     }
     Ok(())
+}
+
+/// The refusal of a command of which `field` has `found` entries.
+pub(super) fn too_many(field: &str, found: usize) -> Error {
+    bad(format!(
+        "{field} has {found} entries, allowed are 1 to {COMMAND_PARTS_MAX}"
+    ))
 }
 
 fn bad(message: impl Into<String>) -> Error {

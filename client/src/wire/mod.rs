@@ -3,6 +3,7 @@
 
 mod codec;
 mod meaning;
+mod receive;
 
 #[allow(missing_docs, clippy::all)]
 mod generated {
@@ -14,6 +15,7 @@ pub use codec::{
 };
 pub use generated::*;
 pub use meaning::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, validate, validate_op};
+pub use receive::{Received, decode_request};
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;

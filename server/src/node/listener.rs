@@ -14,7 +14,8 @@ use bytes::Bytes;
 use client::wire::request::Body;
 use client::wire::{
     Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, KEY_BYTES_MAX, MAGIC, Outcome, Path,
-    Request, Response, StatusReply, VALUE_BYTES_MAX, Welcome, encode_frame, validate,
+    Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome, decode_request, encode_frame,
+    validate,
 };
 use foldhash::fast::FixedState;
 use leases::Incarnation;
@@ -244,7 +245,13 @@ impl Clients {
     }
 
     fn request(&self, connection: &Connection, frame: Bytes) -> Result<(), Error> {
-        let request = Request::decode(frame).map_err(|error| malformed(&error))?;
+        let request = match decode_request(frame).map_err(|error| malformed(&error))? {
+            Received::Request(request) => request,
+            Received::Refused { id, error } => {
+                connection.append(&Response::refusal(id, error));
+                return Ok(());
+            }
+        };
         let from = ClientHandle {
             connection: connection.id,
             request: request.id,

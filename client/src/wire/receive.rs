@@ -1,0 +1,185 @@
+//! Requests as a listener reads them. What a client may not send at all is
+//! refused before memory is taken for it: an empty entry takes two bytes in a
+//! frame and 64 in memory, and a frame has room for two million.
+
+use bytes::{Buf, Bytes};
+use prost::encoding::{self, DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+use super::meaning::too_many;
+use super::{COMMAND_PARTS_MAX, Error, Request};
+
+/// A request in which nothing is missing or malformed, but that may not be
+/// acceptable yet: [`super::validate`] says whether its command is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Received {
+    /// What was asked.
+    Request(Request),
+    /// A command of more parts than any may have; it was not decoded.
+    Refused {
+        /// The request.
+        id: u64,
+        /// Ready to be sent.
+        error: Error,
+    },
+}
+
+/// Frames below this are too short for parts that matter.
+const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
+
+const REQUEST_ID: u32 = 1;
+const REQUEST_COMMAND: u32 = 2;
+/// The operations of `Command` with parts, and the field of each that repeats.
+const OPERATIONS: [(u32, u32, &str); 3] = [
+    (8, 2, "put_fields.fields"),
+    (9, 1, "multi_get.keys"),
+    (10, 1, "multi_put.entries"),
+];
+
+/// The request in a frame. Takes memory in proportion to the frame, or to
+/// [`COMMAND_PARTS_MAX`] parts, whichever is less.
+///
+/// # Errors
+/// If the frame holds no request.
+pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
+    if frame.len() >= COUNTED_FROM_BYTES
+        && let Some((field, found)) = count_parts(frame.clone())?
+    {
+        return Ok(Received::Refused {
+            id: request_id(frame)?,
+            error: too_many(field, found),
+        });
+    }
+    Ok(Received::Request(Request::decode(frame)?))
+}
+
+/// Calls `visit` with the number and the contents of every field of a message
+/// that has a length; the others are passed over.
+fn each_field(
+    mut message: Bytes,
+    mut visit: impl FnMut(u32, Bytes) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
+    while message.has_remaining() {
+        let (field, wire_type) = encoding::decode_key(&mut message)?;
+        let context = DecodeContext::default();
+        if wire_type == WireType::LengthDelimited {
+            let mut contents = Bytes::new();
+            encoding::bytes::merge(wire_type, &mut contents, &mut message, context)?;
+            visit(field, contents)?;
+        } else {
+            encoding::skip_field(wire_type, field, &mut message, context)?;
+        }
+    }
+    Ok(())
+}
+
+/// The operation with more parts than a command may have, if there is one. Parts
+/// of one operation that comes in several pieces add up, as in decoding.
+fn count_parts(request: Bytes) -> Result<Option<(&'static str, usize)>, DecodeError> {
+    let mut counts = [0; OPERATIONS.len()];
+    each_field(request, |field, command| {
+        if field != REQUEST_COMMAND {
+            return Ok(());
+        }
+        each_field(command, |field, operation| {
+            let known = OPERATIONS.iter().position(|(number, ..)| *number == field);
+            let Some(index) = known else { return Ok(()) };
+            let (_, parts, _) = OPERATIONS[index];
+            each_field(operation, |field, _| {
+                counts[index] += usize::from(field == parts);
+                Ok(())
+            })
+        })
+    })?;
+    let found = counts.iter().zip(OPERATIONS);
+    let mut above = found.filter(|(count, _)| **count > COMMAND_PARTS_MAX);
+    Ok(above.next().map(|(&count, (.., field))| (field, count)))
+}
+
+fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
+    let mut id = 0;
+    while request.has_remaining() {
+        let (field, wire_type) = encoding::decode_key(&mut request)?;
+        let context = DecodeContext::default();
+        if field == REQUEST_ID {
+            encoding::uint64::merge(wire_type, &mut id, &mut request, context)?;
+        } else {
+            encoding::skip_field(wire_type, field, &mut request, context)?;
+        }
+    }
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::command::Op;
+    use crate::wire::request::Body;
+    use crate::wire::{Command, FRAME_BYTES_MAX, Field, KeyValue, validate};
+
+    fn request(op: Op) -> Request {
+        Request {
+            id: 7,
+            body: Some(Body::Command(Command::session(1, 1, 1, op))),
+        }
+    }
+
+    fn operations(parts: usize, bytes: usize) -> [Op; 3] {
+        let key = Bytes::from(vec![b'k'; bytes]);
+        let entry = KeyValue {
+            key: key.clone(),
+            ..KeyValue::default()
+        };
+        let field = Field {
+            name: key.clone(),
+            ..Field::default()
+        };
+        [
+            Op::put_fields("k", vec![field; parts]),
+            Op::multi_get(vec![key; parts]),
+            Op::multi_put(vec![entry; parts]),
+        ]
+    }
+
+    #[test]
+    fn the_limit_itself_is_decoded_and_one_more_is_refused_in_the_same_words() {
+        for op in operations(COMMAND_PARTS_MAX, 1) {
+            let whole = request(op);
+            let decoded = decode_request(whole.encode_to_vec().into());
+            assert_eq!(decoded, Ok(Received::Request(whole)));
+        }
+        for op in operations(COMMAND_PARTS_MAX + 1, 1) {
+            let whole = request(op.clone());
+            let Ok(Received::Refused { id: 7, error }) =
+                decode_request(whole.encode_to_vec().into())
+            else {
+                panic!("more parts than a command may have");
+            };
+            assert_eq!(Err(error), validate(&Command::session(1, 1, 1, op)));
+        }
+    }
+
+    #[test]
+    fn a_frame_full_of_empty_parts_is_refused() {
+        for op in operations(FRAME_BYTES_MAX / 2 - 20, 0) {
+            let decoded = decode_request(request(op).encode_to_vec().into());
+            assert!(matches!(decoded, Ok(Received::Refused { .. })));
+        }
+    }
+
+    #[test]
+    fn pieces_of_one_operation_add_up() {
+        let [_, half, _] = operations(COMMAND_PARTS_MAX / 2 + 1, 1);
+        let half = request(half).encode_to_vec();
+        let whole = [half.clone(), half].concat();
+        let decoded = decode_request(whole.into());
+        assert!(matches!(decoded, Ok(Received::Refused { .. })));
+    }
+
+    #[test]
+    fn a_long_value_is_no_part() {
+        let whole = request(Op::put("k", vec![0; 1 << 20]));
+        let decoded = decode_request(whole.encode_to_vec().into());
+        assert_eq!(decoded, Ok(Received::Request(whole)));
+    }
+}
