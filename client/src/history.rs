@@ -20,8 +20,8 @@ const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CHECKSUM_BYTES: usize = 4;
-/// The shortest event: process, key, kind, begin, duration, a byte each.
-const EVENT_BYTES_MIN: usize = 5;
+/// The shortest event, a delete without an answer: kind, process, key, begin, a byte each.
+const EVENT_BYTES_MIN: usize = 4;
 
 /// Names the value of one write; no two writes of a run share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

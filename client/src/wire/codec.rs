@@ -152,7 +152,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = split_frame(&mut self.buffer)? {
                 return Ok(Some(frame));
             }
-            self.buffer.reserve(READ_BYTES);
+            // Only when there is little room, or the few bytes of a length would double it.
+            if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
+                self.buffer.reserve(READ_BYTES);
+            }
             if self.io.read_buf(&mut self.buffer).await? == 0 {
                 return self.end();
             }
