@@ -11,6 +11,7 @@ use std::path::Path;
 
 use leases::StrategySpec;
 use serde::{Deserialize, Serialize};
+use server::node::config::from_toml;
 
 use crate::topology::Topology;
 
@@ -338,7 +339,7 @@ impl Experiment {
     /// An experiment from the text of a file; `name` is for error messages.
     pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
         let experiment: Experiment =
-            toml::from_str(text).map_err(|error| ExperimentError::Malformed {
+            from_toml(text).map_err(|error| ExperimentError::Malformed {
                 name: name.to_owned(),
                 message: error.to_string(),
             })?;

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use server::node::config::from_toml;
 
 /// Most sites a topology can have: holder sets are bitmaps of 64 bits.
 pub const SITES_MAX: usize = 64;
@@ -204,11 +205,15 @@ impl Topology {
             path: shown.clone(),
             source,
         })?;
-        let file: TopologyFile =
-            toml::from_str(&text).map_err(|source| TopologyError::Malformed {
-                path: shown,
-                source: Box::new(source),
-            })?;
+        Topology::parse(&shown, &text)
+    }
+
+    /// Reads the text of a topology file, which errors will call `path`.
+    pub fn parse(path: &str, text: &str) -> Result<Topology, TopologyError> {
+        let file: TopologyFile = from_toml(text).map_err(|source| TopologyError::Malformed {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
         Topology::try_from(file)
     }
 

@@ -4,6 +4,7 @@
 //! Overrides work on the effective experiment as a TOML table, so that whatever
 //! a file can say an override can say too, and nothing else.
 
+use server::node::config::from_toml;
 use toml::{Table, Value};
 
 use super::{Experiment, ExperimentError, StrategyPlan};
@@ -118,7 +119,7 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
 
 /// A value as it would stand in a file; a bare word is a string.
 fn read(text: &str, present: Option<&Value>) -> Value {
-    let parsed = toml::from_str::<Table>(&format!("v = {text}"));
+    let parsed = from_toml::<Table>(&format!("v = {text}"));
     let parsed = parsed.ok().and_then(|mut table| table.remove("v"));
     match (parsed, present) {
         (Some(Value::Integer(number)), Some(Value::Float(_))) => Value::Float(number as f64),

@@ -4,6 +4,7 @@
 //! what was found there and what is accepted.
 
 mod check;
+mod depth;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use leases::{LeaseParams, ReplicaId, StrategySpec};
+
+pub use self::depth::from_toml;
 
 use super::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
@@ -108,7 +111,7 @@ impl ClusterConfig {
     /// # Errors
     /// As [`ClusterConfig::load`].
     pub fn parse(text: &str, file: &Path) -> Result<ClusterConfig, ConfigError> {
-        let raw = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        let raw = from_toml(text).map_err(|error| ConfigError::Syntax {
             file: file.to_owned(),
             problem: error.to_string(),
         })?;

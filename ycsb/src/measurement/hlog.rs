@@ -3,6 +3,8 @@
 //! The library compresses histograms and writes the tagged lines; the version
 //! line and the legend, without which the standard readers balk, are written here.
 
+mod interval;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,10 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{
     IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
 };
-use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
 
 use super::{Key, add, new_histogram, observe, path_name, sample_key};
 use crate::sample::Sample;
@@ -216,31 +218,32 @@ pub fn read_hlog(path: &Path) -> Result<BTreeMap<String, Histogram<u64>>, HlogEr
         path: path.to_owned(),
         source,
     })?;
+    sum_hlog(&text).map_err(|reason| HlogError::Malformed {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+/// As [`read_hlog`], of the file's contents. Takes at most a MiB for each line,
+/// whatever it claims.
+///
+/// # Errors
+/// Why it is no interval log.
+pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     let mut sums: BTreeMap<String, Histogram<u64>> = BTreeMap::new();
-    let mut deserializer = Deserializer::new();
-    for entry in IntervalLogIterator::new(&text) {
-        let entry = entry.map_err(|error| malformed(path, format!("{error:?}")))?;
+    for entry in IntervalLogIterator::new(text) {
+        let entry = entry.map_err(|error| format!("{error:?}"))?;
         let LogEntry::Interval(interval) = entry else {
             continue;
         };
-        let bytes = BASE64
-            .decode(interval.encoded_histogram())
-            .map_err(|error| malformed(path, error.to_string()))?;
-        let histogram: Histogram<u64> = deserializer
-            .deserialize(&mut bytes.as_slice())
-            .map_err(|error| malformed(path, format!("{error:?}")))?;
-        let tag = interval.tag().map(|tag| tag.as_str().to_owned());
-        let sum = sums
-            .entry(tag.unwrap_or_default())
-            .or_insert_with(new_histogram);
+        let bytes = BASE64.decode(interval.encoded_histogram());
+        let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
+        let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
+        if clean_tag(tag) != tag {
+            return Err(format!("the tag {tag:?} holds what no tag may"));
+        }
+        let sum = sums.entry(tag.to_owned()).or_insert_with(new_histogram);
         add(sum, &histogram);
     }
     Ok(sums)
-}
-
-fn malformed(path: &Path, reason: String) -> HlogError {
-    HlogError::Malformed {
-        path: path.to_owned(),
-        reason,
-    }
 }

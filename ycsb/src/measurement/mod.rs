@@ -25,7 +25,7 @@ use crate::sample::{End, OpKind, Sample};
 pub use export::{Exporter, Line, Number, format_lines, report_lines};
 pub use files::IntervalFiles;
 pub use hgrm::write_hgrm;
-pub use hlog::{HlogError, HlogRun, HlogWriter, read_hlog, write_hlog};
+pub use hlog::{HlogError, HlogRun, HlogWriter, read_hlog, sum_hlog, write_hlog};
 pub use names::{Return, kind_name, path_name};
 
 /// Significant digits of every histogram.
