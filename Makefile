@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint mutants setup
+.PHONY: help demo test build lint mutants fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -30,6 +30,9 @@ mutants: setup ## Switches off one safety rule after another: who notices, after
 	cargo test --release --locked -p leases -p server --features leases/mutants,server/mutants --lib --test hazards mutants
 	@mkdir -p results/safety
 	cargo run --release --locked -p server --features mutants --example mutants -- --out results/safety/mutants.md
+
+fuzz: setup ## Searches for input that breaks a decoder, FUZZ_SECONDS=60 for each (needs cargo-fuzz)
+	@bash fuzz/run
 
 setup: ## Installs what the build needs and this machine lacks
 	@bash .ci/setup

@@ -7,6 +7,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(["peer.proto"], ["proto", "../client/proto"])?;
     prost_build::Config::new()
         .bytes(["."])
+        // It is rare, and large: an entry without one is small in memory too.
+        .boxed(".leasehold.peer.Value.config")
         .extern_path(".leasehold.client", "::client::wire")
         .compile_fds(files)?;
     Ok(())

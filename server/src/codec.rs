@@ -26,17 +26,17 @@ use prost::Message as _;
 pub use self::batch::BATCH_COMMANDS_MAX;
 pub use self::check::NUMBER_MAX;
 pub use self::disk::{
-    Position, decode_entry, decode_position, decode_session, decode_stored, encode_entry,
-    encode_position, encode_session, encode_stored,
+    Position, decode_ballot, decode_entry, decode_position, decode_session, decode_stored,
+    encode_ballot, encode_entry, encode_position, encode_session, encode_stored,
 };
-pub(crate) use self::disk::{decode_ballot, encode_ballot};
 
 use self::check::{number, replica};
 use crate::replica::message::Envelope;
 
-/// The messages of `proto/peer.proto`. Some are written and read by hand.
+/// The messages of `proto/peer.proto`, not yet checked. Some are written and read
+/// by hand.
 #[allow(missing_docs, dead_code, clippy::all)]
-pub(crate) mod proto {
+pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/leasehold.peer.rs"));
 }
 

@@ -123,11 +123,14 @@ pub fn decode_position(encoded: Bytes) -> Checked<Position> {
 }
 
 /// A ballot, for the disk.
-pub(crate) fn encode_ballot(found: Ballot, out: &mut Vec<u8>) {
+pub fn encode_ballot(found: Ballot, out: &mut Vec<u8>) {
     put_ballot(found).encode_raw(out);
 }
 
 /// The inverse of [`encode_ballot`].
-pub(crate) fn decode_ballot(encoded: Bytes) -> Checked<Ballot> {
+///
+/// # Errors
+/// Any but `TooLong`, naming the field.
+pub fn decode_ballot(encoded: Bytes) -> Checked<Ballot> {
     ballot("ballot", Some(proto::Ballot::decode(encoded)?))
 }

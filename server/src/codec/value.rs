@@ -18,7 +18,7 @@ pub(super) fn encode(value: &Value) -> proto::Value {
         },
         Value::Config(change) => proto::Value {
             commands: None,
-            config: Some(put_change(change)),
+            config: Some(Box::new(put_change(change))),
         },
     }
 }
@@ -36,7 +36,7 @@ pub(super) fn decode(field: &'static str, value: Option<proto::Value>) -> Checke
         proto::Value {
             commands: None,
             config: Some(change),
-        } => Ok(Value::Config(Arc::new(get_change(change)?))),
+        } => Ok(Value::Config(Arc::new(get_change(*change)?))),
         _ => Err(CodecError::Inconsistent {
             field,
             problem: "holds both commands and a configuration",

@@ -5,21 +5,21 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use client::wire::{FrameError, split_frame};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::tcp::OwnedReadHalf;
 
 /// Reads frames, without copying what is in them.
 #[derive(Debug)]
-pub(super) struct Frames {
-    reader: OwnedReadHalf,
+pub struct Frames<R = OwnedReadHalf> {
+    reader: R,
     buffer: BytesMut,
     chunk_bytes: usize,
 }
 
-impl Frames {
+impl<R: AsyncRead + Unpin> Frames<R> {
     /// Asks the socket for about `chunk_bytes` at a time, which is also what an
     /// idle connection holds.
-    pub(super) fn new(reader: OwnedReadHalf, chunk_bytes: usize) -> Frames {
+    pub fn new(reader: R, chunk_bytes: usize) -> Self {
         Frames {
             reader,
             buffer: BytesMut::new(),
@@ -29,7 +29,10 @@ impl Frames {
 
     /// Waits for more bytes; false at the end of the connection. May be dropped
     /// and called again without losing anything.
-    pub(super) async fn fill(&mut self) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// If the connection failed.
+    pub async fn fill(&mut self) -> io::Result<bool> {
         let room = self.buffer.capacity() - self.buffer.len();
         if room < self.chunk_bytes / 4 {
             self.buffer.reserve(self.chunk_bytes);
@@ -38,12 +41,19 @@ impl Frames {
     }
 
     /// The next frame that has arrived whole.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+    ///
+    /// # Errors
+    /// `TooLong` as soon as its length is there.
+    #[allow(clippy::should_implement_trait, reason = "an error is not an item")]
+    pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         split_frame(&mut self.buffer)
     }
 
     /// Waits for one frame; `None` at the end of the connection.
-    pub(super) async fn wait(&mut self) -> Result<Option<Bytes>, FrameError> {
+    ///
+    /// # Errors
+    /// `TooLong`, `Io`.
+    pub async fn wait(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(frame) = self.next()? {
                 return Ok(Some(frame));

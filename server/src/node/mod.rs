@@ -17,7 +17,7 @@ pub mod clock;
 pub mod config;
 mod driver;
 mod events;
-mod frames;
+pub mod frames;
 mod inbox;
 mod listener;
 mod outbox;

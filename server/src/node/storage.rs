@@ -6,7 +6,7 @@
 //! rests on a flipped bit is a lie that no majority corrects. The directory is
 //! stamped with whose it is, and refuses to be anyone else's.
 
-mod records;
+pub mod records;
 #[cfg(test)]
 mod tests;
 mod writer;

@@ -122,7 +122,7 @@ impl Properties {
     /// If it cannot be read, or holds a malformed escape.
     pub fn load_file(&mut self, file: &str) -> Result<(), PropertyError> {
         match std::fs::read(file) {
-            Ok(bytes) => self.load_text(file, &decode(bytes)),
+            Ok(bytes) => self.load_bytes(file, bytes),
             Err(source) => match embedded(file) {
                 Some(text) if source.kind() == std::io::ErrorKind::NotFound => {
                     self.load_text(file, text)
@@ -133,6 +133,14 @@ impl Properties {
                 }),
             },
         }
+    }
+
+    /// Adds the contents of a file, which errors will call `file`.
+    ///
+    /// # Errors
+    /// If it holds a malformed escape.
+    pub fn load_bytes(&mut self, file: &str, contents: Vec<u8>) -> Result<(), PropertyError> {
+        self.load_text(file, &decode(contents))
     }
 
     /// Adds the text of a file, which errors will call `file`.

@@ -1,4 +1,7 @@
 //! Records as keys and values, each value sealed with a checksum.
+//!
+//! What reads a row back ([`unseal`], [`meta::parse_log_start`]) takes bytes that a
+//! disk may have changed, and is public for those who feed it such bytes.
 
 use bytes::{Buf, Bytes};
 use rocksdb::{ColumnFamily, DB, WriteBatch};
@@ -12,7 +15,7 @@ const SEAL_BYTES: usize = 4;
 
 /// The column families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
+pub enum Column {
     /// Slot -> accepted commands. Executed ones stay: a laggard may want them.
     Log,
     /// Slot -> accepted configuration.
@@ -26,7 +29,8 @@ pub(super) enum Column {
 }
 
 impl Column {
-    pub(super) const ALL: [Column; 5] = [
+    /// All of them.
+    pub const ALL: [Column; 5] = [
         Column::Log,
         Column::Configs,
         Column::State,
@@ -68,7 +72,7 @@ impl Column {
 }
 
 /// Keys of the column family `meta`.
-pub(super) mod meta {
+pub mod meta {
     use leases::{Ballot, ReplicaId};
 
     use crate::replica::message::LogId;
@@ -84,18 +88,21 @@ pub(super) mod meta {
     /// Followed by the log and the ballot, so that ballots are in order.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    pub(super) fn life(replica: ReplicaId) -> Vec<u8> {
+    /// The key under which the newest life of `replica` is kept.
+    pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }
 
-    pub(in super::super) fn parse_life(key: &[u8]) -> Option<ReplicaId> {
+    /// Whose life is kept under `key`; `None` for any other key.
+    pub fn parse_life(key: &[u8]) -> Option<ReplicaId> {
         match key.strip_prefix(LIFE)? {
             &[replica] if replica < 64 => Some(ReplicaId(replica)),
             _ => None,
         }
     }
 
-    pub(super) fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
+    /// The key under which the opening no-op of `ballot` is kept.
+    pub fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
         let mut key = LOG_START.to_vec();
         key.push(match log {
             LogId::Commands => b'c',
@@ -106,7 +113,8 @@ pub(super) mod meta {
         key
     }
 
-    pub(in super::super) fn parse_log_start(key: &[u8]) -> Option<(LogId, Ballot)> {
+    /// The inverse of [`log_start`]; `None` for any other key.
+    pub fn parse_log_start(key: &[u8]) -> Option<(LogId, Ballot)> {
         let (log, rest) = key.strip_prefix(LOG_START)?.split_first()?;
         let (round, replica) = rest.split_first_chunk::<8>()?;
         let log = match log {
@@ -134,7 +142,10 @@ fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
 }
 
 /// Takes the seal off.
-pub(super) fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'static str> {
+///
+/// # Errors
+/// What is wrong with it.
+pub fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'static str> {
     let Some(length) = sealed.len().checked_sub(SEAL_BYTES) else {
         return Err("too short for a checksum");
     };
@@ -145,12 +156,17 @@ pub(super) fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<By
     Ok(value)
 }
 
-/// Puts a value under a seal.
-pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
+/// The value under a seal.
+pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(value.len() + SEAL_BYTES);
     sealed.extend(value);
     sealed.extend(checksum(column, key, value));
-    batch.put_cf(column.handle(db), key, sealed);
+    sealed
+}
+
+/// Puts a value under a seal.
+pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
+    batch.put_cf(column.handle(db), key, seal(column, key, value));
 }
 
 /// Appends all records to a batch, in order.

@@ -1,0 +1,163 @@
+//! What a client may send to a replica, and what a replica may answer.
+
+use bytes::BytesMut;
+use client::wire::request::Body;
+use client::wire::{
+    Command, Entry, FRAME_BYTES_MAX, Hello, KeyValue, Received, Record, Request, Response, Welcome,
+    decode_greeting, decode_request, validate,
+};
+use leases::{Incarnation, ReplicaId};
+use prost::Message as _;
+use server::codec::{decode_envelope, encode_envelope};
+use server::replica::message::{Envelope, Message, RequestId};
+
+use super::comes_back;
+use crate::memory::{self, per_byte};
+
+/// The largest element of a list in a request.
+const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
+/// The largest element of a list in an answer.
+const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
+
+/// What a client sends: its greeting, and requests.
+pub fn client_to_server(input: &[u8]) {
+    comes_back::<Hello>(input, REQUEST_PER_BYTE);
+    let whole = Request::decode(input);
+    let received = memory::sharing(input, REQUEST_PER_BYTE, decode_request);
+    match (received, whole) {
+        (Ok(Received::Request(request)), Ok(whole)) => {
+            assert_eq!(request, whole);
+            comes_back::<Request>(input, REQUEST_PER_BYTE);
+            if let Some(Body::Command(command)) = request.body {
+                accepted(command);
+            }
+        }
+        (Ok(Received::Refused { id, .. }), Ok(whole)) => assert_eq!(id, whole.id),
+        // What is not decoded need not be well-formed in every part.
+        (Ok(Received::Refused { .. }) | Err(_), Err(_)) => {}
+        (received, whole) => panic!("{received:?}, in full {whole:?}"),
+    }
+}
+
+/// A command that a listener lets in is one that its peers let in, and it fits
+/// into a frame between them.
+fn accepted(command: Command) {
+    if validate(&command).is_err() {
+        return;
+    }
+    let commands = vec![(RequestId(1), command)];
+    let envelope = Envelope {
+        from: ReplicaId(1),
+        from_incarnation: Incarnation(1),
+        to_incarnation: Incarnation(1),
+        message: Message::Forward { commands },
+    };
+    let mut frame = BytesMut::new();
+    encode_envelope(envelope, &mut frame).expect("a command fits into a frame");
+    assert!(frame.len() - 4 <= FRAME_BYTES_MAX);
+    let sent = frame.split_off(4).freeze();
+    decode_envelope(sent).expect("a peer takes what a listener takes");
+}
+
+/// What a client hears: a greeting, answers; and a record as it is stored.
+pub fn server_to_client(input: &[u8]) {
+    let _ = memory::sharing(input, RESPONSE_PER_BYTE, decode_greeting);
+    let welcome = comes_back::<Welcome>(input, RESPONSE_PER_BYTE);
+    let response = comes_back::<Response>(input, RESPONSE_PER_BYTE);
+    let says_nothing = |response: Response| response.outcome.is_none();
+    assert!(
+        welcome.is_none_or(|_| response.is_none_or(says_nothing)),
+        "a frame is both a welcome and an outcome"
+    );
+    comes_back::<Record>(input, RESPONSE_PER_BYTE);
+}
+
+pub mod seeds {
+    use bytes::Bytes;
+    use client::wire::request::Body;
+    use client::wire::{
+        Counter, Field, Peer, Record, Request, Response, StatusReply, StatusRequest, Welcome, hello,
+    };
+    use prost::Message as _;
+
+    use crate::bodies::samples;
+
+    pub fn client_to_server() -> Vec<Vec<u8>> {
+        let request = |body| Request { id: 7, body }.encode_to_vec();
+        let commands = samples::commands().into_iter();
+        let mut seeds: Vec<Vec<u8>> = commands
+            .map(|command| request(Some(Body::Command(command))))
+            .collect();
+        seeds.push(request(Some(Body::Status(StatusRequest {}))));
+        seeds.push(request(None));
+        seeds.push(hello(Some("cluster")).encode_to_vec());
+        seeds.push(too_many_parts());
+        seeds
+    }
+
+    /// Two bytes a key, more keys than a command may have.
+    fn too_many_parts() -> Vec<u8> {
+        let keys = vec![Bytes::new(); 10_001];
+        let op = client::wire::command::Op::multi_get(keys);
+        let body = Some(Body::Command(op.into()));
+        Request { id: 7, body }.encode_to_vec()
+    }
+
+    pub fn server_to_client() -> Vec<Vec<u8>> {
+        let outcomes = samples::outcomes().into_iter();
+        let mut seeds: Vec<Vec<u8>> = outcomes
+            .zip([1, 2, 3, 4, 5].into_iter().cycle())
+            .map(|(outcome, path)| Response {
+                id: 7,
+                path,
+                outcome: Some(outcome),
+                status: None,
+            })
+            .map(|response| response.encode_to_vec())
+            .collect();
+        seeds.push(Response::status(8, status()).encode_to_vec());
+        seeds.push(
+            Welcome {
+                cluster: "cluster".into(),
+                replica: "CA".into(),
+                incarnation: 3,
+                key_bytes_max: 4096,
+                value_bytes_max: 1 << 20,
+                frame_bytes_max: 4 << 20,
+            }
+            .encode_to_vec(),
+        );
+        let field = |number: u8| Field {
+            name: format!("field{number}").into(),
+            value: vec![number; 9].into(),
+        };
+        let fields = (0..3).map(field).collect();
+        seeds.push(Record { fields }.encode_to_vec());
+        seeds
+    }
+
+    fn status() -> StatusReply {
+        StatusReply {
+            replica: "JP".into(),
+            leader: "CA".into(),
+            ballot_round: 3,
+            committed: 100,
+            executed: 99,
+            configuration: 2,
+            strategy: "quorum".into(),
+            counters: vec![Counter {
+                name: "reads_local".into(),
+                value: 1 << 40,
+            }],
+            peers: vec![Peer {
+                name: "CA".into(),
+                rtt_us: 120_000,
+                granted_to: true,
+                granted_by: false,
+            }],
+            incarnation: 4,
+            durability: "sync".into(),
+            keys: 1000,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Files that an operator writes: a cluster's configuration, a topology, an
+//! experiment with its overrides; and what a standing cluster notes about itself.
+
+use std::path::Path;
+
+use geo_deploy::experiment::Experiment;
+use geo_deploy::standing::State;
+use geo_deploy::topology::Topology;
+use leases::ReplicaId;
+use server::node::ClusterConfig;
+
+use crate::memory;
+
+/// A document of one-letter keys without values is a table entry for every few
+/// bytes, each with its place in the text; and an error quotes the text.
+const TOML_PER_BYTE: usize = 512;
+/// Words are kept, and quoted in an error.
+const JSON_PER_BYTE: usize = 64;
+
+fn text(input: &[u8]) -> String {
+    String::from_utf8_lossy(input).into_owned()
+}
+
+/// A cluster's configuration, and the settings that each node makes of it.
+pub fn cluster_config(input: &[u8]) {
+    let text = text(input);
+    let file = Path::new("/etc/leasehold/cluster.toml");
+    let parse = || ClusterConfig::parse(&text, file);
+    let config = match memory::within(text.len(), TOML_PER_BYTE, parse) {
+        Ok(config) => config,
+        Err(error) => return assert!(error.to_string().contains("cluster.toml")),
+    };
+    assert_eq!(config.params.check(), Ok(()));
+    assert!(
+        config
+            .leader
+            .is_none_or(|id| id.index() < config.nodes.len())
+    );
+    for (index, node) in config.nodes.iter().enumerate() {
+        let me = ReplicaId(index as u8);
+        assert_eq!(config.replica(&node.name), Some(me));
+        assert_eq!(config.settings(me).n, config.nodes.len());
+    }
+}
+
+/// A topology, and the one that its own file would give.
+pub fn topology(input: &[u8]) {
+    let text = text(input);
+    let parse = |text: &str| Topology::parse("fuzz.toml", text);
+    let Ok(topology) = memory::within(text.len(), TOML_PER_BYTE, || parse(&text)) else {
+        return;
+    };
+    let written = toml::to_string(&topology).expect("a topology can be written");
+    assert_eq!(parse(&written).ok().as_ref(), Some(&topology), "{written}");
+    for site in 0..topology.len() {
+        assert_eq!(topology.nearest_to(site).len(), topology.len() - 1);
+        assert_eq!(topology.index(topology.names()[site]), Some(site));
+    }
+}
+
+/// An experiment, then overrides after a line of `---`, one a line.
+pub fn experiment(input: &[u8]) {
+    let text = text(input);
+    let (text, sets) = text.split_once("\n---\n").unwrap_or((&text, ""));
+    let parse = |text: &str| Experiment::parse("fuzz.toml", text);
+    let Ok(experiment) = memory::within(text.len(), TOML_PER_BYTE, || parse(text)) else {
+        return;
+    };
+    whole(&experiment);
+    let sets: Vec<String> = sets
+        .lines()
+        .filter(|set| !names_a_file(set))
+        .map(String::from)
+        .collect();
+    if let Ok(changed) = experiment.with(&sets) {
+        whole(&changed);
+    }
+}
+
+fn names_a_file(set: &str) -> bool {
+    let key = set.split_once('=').map_or(set, |(key, _)| key);
+    key.trim() == "topology"
+}
+
+/// It can be repeated from what a report says of it, and be set up.
+fn whole(experiment: &Experiment) {
+    let written = experiment.to_toml();
+    let again = Experiment::parse("again.toml", &written);
+    let again = again.unwrap_or_else(|error| panic!("{error}\n{written}"));
+    assert_eq!(&again, experiment, "{written}");
+    assert!(experiment.leader_index() < experiment.topology.len());
+    for plan in &experiment.strategies {
+        let starts = plan.range_starts(experiment.workload.keys);
+        assert!(starts.iter().all(|(_, holders)| !holders.is_empty()));
+    }
+}
+
+/// What a standing cluster notes about itself.
+pub fn cluster_state(input: &[u8]) {
+    let parse = || serde_json::from_slice::<State>(input);
+    let Ok(state) = memory::within(input.len(), JSON_PER_BYTE, parse) else {
+        return;
+    };
+    let written = serde_json::to_vec(&state).expect("a state can be written");
+    let again: State = serde_json::from_slice(&written).expect("what was written is read");
+    assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
+}
+
+pub mod seeds {
+    use geo_deploy::experiment::{self, Experiment};
+    use geo_deploy::topology::Topology;
+
+    const CLUSTER: &str = r#"
+cluster = "demo"
+data = "data"
+leader = "CA"
+durability = "async"
+accept_replies = "all"
+batch_max = 100
+[lease]
+strategy = "STRATEGY"
+t_lease_ms = 2000
+t_guard_ms = 2000
+renew_ms = 500
+reconfigure_ms = 10000
+grace_ms = 5000
+rho = 0.001
+[timing]
+heartbeat_ms = 50
+election_timeout_ms = 500
+retransmit_ms = 250
+ping_ms = 1000
+checkpoint_ms = 1000
+[[node]]
+name = "CA"
+client = "127.0.0.1:7001"
+peer = "[::1]:7101"
+via = { JP = "127.0.0.1:9001" }
+[[node]]
+name = "JP"
+client = "host.example:7002"
+peer = "127.0.0.1:7102"
+"#;
+
+    pub fn cluster_config() -> Vec<Vec<u8>> {
+        let fixed = r#"fixed"
+range = [{ from = "", holders = ["CA"] }, { from = "m", holders = ["CA", "JP"] }]
+unused = ""#;
+        let strategies = ["none", "leader", "all", "quorum\"\nunlisted = \"nearest"];
+        let least = "cluster='c'\ndata='d'\n[[node]]\nname='A'\nclient='a:1'\npeer='a:2'\n";
+        let with = |strategy| CLUSTER.replace("STRATEGY", strategy);
+        let fixed = with(fixed).replace("unused = \"\"\n", "");
+        let mut texts: Vec<String> = strategies.map(with).into();
+        texts.extend([fixed, least.to_owned()]);
+        texts.into_iter().map(String::into_bytes).collect()
+    }
+
+    pub fn topology() -> Vec<Vec<u8>> {
+        let paper = toml::to_string(&Topology::paper()).expect("the paper's can be written");
+        let texts = [
+            paper.as_str(),
+            "sites=['A']",
+            "sites=['A','B']\nlocal_rtt_ms=0.5\n[rtt_ms]\nB={A=7}",
+            "sites=['A','B']\n[rtt_ms]\nA={B=7,A=0.4}\nB={A=8}",
+            "sites=['A','B','A']\n[rtt_ms]\nA={B=nan,C=-1}",
+            "sites=['A','B','C']\n[rtt_ms]\nA={B=1e9}",
+        ];
+        texts.map(Vec::from).into()
+    }
+
+    pub fn experiment() -> Vec<Vec<u8>> {
+        let built_in = experiment::list().into_iter();
+        let built_in = built_in.filter_map(|(name, _)| Experiment::find(name).ok());
+        let mut texts: Vec<String> = built_in.map(|experiment| experiment.to_toml()).collect();
+        let least = "name='n'\ndescription='d'\n[workload]\nkeys=10\nreads=0.5\nclients=1\n\
+                     requests=2\n[[strategies]]\nlabel='L'\nstrategy='leader'\n";
+        texts.push(least.to_owned());
+        let sets = "keys=5\nreads=1\nlease.t_lease_ms=900\nstrategies=leader,all,none\n\
+                    strategies.all.distribution=uniform\ntopology.rtt_ms.JP.CA=7\nleader=\"JP\"\n\
+                    network.loss=0.1\nlocal.durability=none\nseed=9";
+        texts.push(format!("{least}\n---\n{sets}"));
+        texts.into_iter().map(String::into_bytes).collect()
+    }
+
+    pub fn cluster_state() -> Vec<Vec<u8>> {
+        let state = r#"{"cluster": "demo", "strategy": "quorum", "leader": "CA",
+            "clients": {"CA": "127.0.0.1:7001", "JP": "[::1]:7002"},
+            "control": "127.0.0.1:9000", "token": "0123456789abcdef"}"#;
+        vec![state.into()]
+    }
+}

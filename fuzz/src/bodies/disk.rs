@@ -1,0 +1,164 @@
+//! What a restart reads back: rows under a seal, and what is in them.
+
+use bytes::Bytes;
+use client::wire::Entry;
+use server::codec::{
+    CodecError, decode_ballot, decode_entry, decode_position, decode_session, decode_stored,
+    encode_ballot, encode_entry, encode_position, encode_session, encode_stored, proto,
+};
+use server::node::storage::records::{Column, meta, seal, unseal};
+
+use super::{comes_back, peer};
+use crate::memory::{self, per_byte};
+
+/// Values of slots are those of envelopes; sessions hold outcomes.
+const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
+
+/// What is in a row, whichever it is.
+pub fn disk_values(input: &[u8]) {
+    returns(input, decode_entry, |(ballot, value), out| {
+        encode_entry(*ballot, value, out);
+    });
+    returns(input, decode_stored, encode_stored);
+    returns(input, decode_session, encode_session);
+    returns(input, decode_position, encode_position);
+    returns(input, decode_ballot, |ballot, out| {
+        encode_ballot(*ballot, out);
+    });
+    comes_back::<proto::Identity>(input, PER_BYTE);
+}
+
+fn returns<T: PartialEq + std::fmt::Debug>(
+    input: &[u8],
+    decode: impl Fn(Bytes) -> Result<T, CodecError>,
+    encode: impl Fn(&T, &mut Vec<u8>),
+) {
+    let Ok(decoded) = memory::sharing(input, PER_BYTE, &decode) else {
+        return;
+    };
+    let mut encoded = Vec::new();
+    encode(&decoded, &mut encoded);
+    let again = decode(encoded.into()).expect("what was encoded is decoded");
+    assert_eq!(again, decoded);
+}
+
+/// A row: the first byte is the length of its key, the second says which bit the
+/// disk is to lose.
+pub fn disk_rows(input: &[u8]) {
+    let [length, lost, rest @ ..] = input else {
+        return;
+    };
+    let (key, value) = rest.split_at(rest.len().min(usize::from(*length)));
+    for column in Column::ALL {
+        let _ = memory::sharing(value, 1, |sealed| unseal(column, key, sealed));
+        let sealed = seal(column, key, value);
+        let opened = unseal(column, key, Bytes::copy_from_slice(&sealed));
+        assert_eq!(opened.as_deref(), Ok(value));
+        lose_one_bit(column, key, sealed, usize::from(*lost));
+    }
+    if let Some((log, ballot)) = meta::parse_log_start(key) {
+        assert_eq!(meta::log_start(log, ballot), key);
+    }
+    if let Some(replica) = meta::parse_life(key) {
+        assert_eq!(meta::life(replica), key);
+    }
+}
+
+/// A row of which one bit is another, or that lies in another place, is damaged.
+fn lose_one_bit(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
+    let elsewhere = Column::ALL.into_iter().find(|other| *other != column);
+    let moved = elsewhere.map(|other| unseal(other, key, Bytes::copy_from_slice(&sealed)));
+    assert!(moved.is_none_or(|moved| moved.is_err()));
+    let mut renamed = key.to_vec();
+    renamed.push(0);
+    assert!(unseal(column, &renamed, Bytes::copy_from_slice(&sealed)).is_err());
+    let bits = sealed.len() * 8;
+    let lost = lost * 257 % bits;
+    sealed[lost / 8] ^= 1 << (lost % 8);
+    assert!(unseal(column, key, sealed.into()).is_err());
+}
+
+pub mod seeds {
+    use client::wire::Version;
+    use leases::{Ballot, ConfigId, ReplicaId, Slot};
+    use prost::Message as _;
+    use server::codec::{
+        Position, encode_ballot, encode_entry, encode_position, encode_session, encode_stored,
+        proto,
+    };
+    use server::node::storage::records::{Column, meta, seal};
+    use server::replica::action::{SessionImage, Stored};
+    use server::replica::message::LogId;
+
+    use crate::bodies::samples;
+
+    fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    const BALLOT: Ballot = Ballot {
+        round: 12,
+        replica: ReplicaId(3),
+    };
+
+    pub fn disk_values() -> Vec<Vec<u8>> {
+        let values = samples::values().into_iter();
+        let mut seeds: Vec<Vec<u8>> = values
+            .map(|value| encoded(|out| encode_entry(BALLOT, &value, out)))
+            .collect();
+        let version = |slot| Version { slot, index: 5 };
+        let stored = Stored {
+            value: "value".into(),
+            version: version(9),
+            created: version(1 << 50),
+        };
+        seeds.push(encoded(|out| encode_stored(&stored, out)));
+        let session = SessionImage {
+            acked_below: 3,
+            active_ms: 1 << 40,
+            results: (3..).zip(samples::outcomes()).collect(),
+        };
+        seeds.push(encoded(|out| encode_session(&session, out)));
+        let position = Position {
+            executed: Slot(77),
+            config: ConfigId(3),
+            log_time_ms: 123_456,
+        };
+        seeds.push(encoded(|out| encode_position(&position, out)));
+        seeds.push(encoded(|out| encode_ballot(BALLOT, out)));
+        let identity = proto::Identity {
+            format: 1,
+            cluster: "cluster".into(),
+            name: "CA".into(),
+            replica: 1,
+            life: 1 << 60,
+            members: ["JP", "CA", "OR"].map(String::from).into(),
+        };
+        seeds.push(identity.encode_to_vec());
+        seeds
+    }
+
+    pub fn disk_rows() -> Vec<Vec<u8>> {
+        let row = |column, key: &[u8], value: &[u8]| {
+            let head = [key.len() as u8, 40];
+            [&head, key, &seal(column, key, value)].concat()
+        };
+        let start = meta::log_start(LogId::Commands, BALLOT);
+        let slot = Slot(9).0.to_be_bytes();
+        vec![
+            row(Column::Meta, &start, &slot),
+            row(
+                Column::Meta,
+                &meta::log_start(LogId::Configs, BALLOT),
+                &slot,
+            ),
+            row(Column::Meta, &meta::life(ReplicaId(63)), &slot),
+            row(Column::Meta, b"identity", b""),
+            row(Column::Log, &slot, &disk_values()[1]),
+            row(Column::State, b"key", b"value"),
+            row(Column::Sessions, &[0xFF; 8], b""),
+        ]
+    }
+}

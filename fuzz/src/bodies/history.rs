@@ -1,0 +1,84 @@
+//! The file of a history, and the checker that it is for.
+
+use client::History;
+
+use crate::memory;
+
+/// An event takes four bytes at least, and 72 in memory.
+const PER_BYTE: usize = size_of::<client::Event>() / 4;
+/// Longer histories are read and not judged: that may take long, as it should.
+const JUDGED_EVENTS_MAX: usize = 64;
+const CHECKSUM_BYTES: usize = 4;
+
+/// A history's file; then the same with a checksum that is right.
+pub fn history(input: &[u8]) {
+    read(input);
+    let length = input.len().saturating_sub(CHECKSUM_BYTES);
+    let mut sealed = input[..length].to_vec();
+    sealed.extend(crc32fast::hash(&sealed).to_le_bytes());
+    read(&sealed);
+}
+
+fn read(file: &[u8]) {
+    let from_bytes = || History::from_bytes(file);
+    let Ok(history) = memory::within(file.len(), PER_BYTE, from_bytes) else {
+        return;
+    };
+    let again = History::from_bytes(&history.to_bytes());
+    assert_eq!(again.expect("what was written is read"), history);
+    if history.len() <= JUDGED_EVENTS_MAX {
+        let _ = client::check(&history);
+    }
+}
+
+pub mod seeds {
+    use client::{Action, Event, History, ValueId};
+
+    fn event(number: u64, action: Action) -> Event {
+        Event {
+            process: number as u32 % 3,
+            key: number % 2,
+            action,
+            invoke_ns: 1000 * number,
+            return_ns: (number % 5 != 4).then_some(1000 * number + 1700),
+        }
+    }
+
+    pub fn history() -> Vec<Vec<u8>> {
+        let value = |number: u64| ValueId(1 << 40 | number);
+        let cas = |expected, new, swapped| Action::Cas {
+            expected,
+            new: value(new),
+            swapped,
+        };
+        let plain = [
+            Action::Write { value: value(1) },
+            Action::Write { value: value(2) },
+            Action::Read {
+                value: Some(value(1)),
+            },
+            Action::Read {
+                value: Some(value(2)),
+            },
+            Action::Write { value: value(3) },
+            Action::Read { value: None },
+        ];
+        let all = [
+            cas(None, 1, true),
+            Action::Delete,
+            cas(Some(value(1)), 4, true),
+            cas(Some(value(1)), 5, false),
+            Action::Read {
+                value: Some(value(4)),
+            },
+            Action::Delete,
+            Action::Read { value: None },
+        ];
+        let histories: [&[Action]; 3] = [&[], &plain, &all];
+        let file = |actions: &[Action]| {
+            let events = (1..).zip(actions).map(|(n, action)| event(n, *action));
+            events.collect::<History>().to_bytes()
+        };
+        histories.map(file).into()
+    }
+}

@@ -1,0 +1,28 @@
+//! The bodies, and in each room the `seeds` that they begin with.
+
+pub mod client;
+pub mod config;
+pub mod disk;
+pub mod frames;
+pub mod history;
+pub mod peer;
+mod samples;
+pub mod ycsb;
+
+use std::fmt::Debug;
+
+use prost::Message;
+
+use crate::memory;
+
+/// A message as it is generated: what was decoded comes back.
+fn comes_back<M: Message + Default + PartialEq + Debug>(
+    input: &[u8],
+    per_byte: usize,
+) -> Option<M> {
+    let decoded = memory::sharing(input, per_byte, |bytes| M::decode(bytes)).ok()?;
+    let encoded = decoded.encode_to_vec();
+    let again = M::decode(encoded.as_slice()).expect("what was encoded is decoded");
+    assert!(again == decoded, "{again:?} was {decoded:?}");
+    Some(decoded)
+}

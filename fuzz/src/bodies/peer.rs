@@ -1,0 +1,72 @@
+//! What replicas say to each other.
+
+use bytes::{Bytes, BytesMut};
+use client::wire::split_frame;
+use server::codec::{CodecError, decode_envelope, encode_envelope, proto};
+use server::replica::message::{Envelope, Reported};
+
+use super::comes_back;
+use crate::memory::{self, per_byte};
+
+/// The largest element of a list, and what the core makes of it.
+pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<Reported>();
+
+/// A greeting from either side, and envelopes.
+pub fn peer(input: &[u8]) {
+    comes_back::<proto::Hello>(input, PER_BYTE);
+    comes_back::<proto::Greeting>(input, PER_BYTE);
+    let Ok(envelope) = memory::sharing(input, PER_BYTE, decode_envelope) else {
+        return;
+    };
+    let Some(sent) = framed(envelope) else { return };
+    let again = decode_envelope(sent.clone()).expect("what was encoded is decoded");
+    assert_eq!(framed(again), Some(sent));
+}
+
+/// `None` if it is too long, as it may become when what was left out is filled in.
+fn framed(envelope: Envelope) -> Option<Bytes> {
+    let mut buffer = BytesMut::new();
+    match encode_envelope(envelope, &mut buffer) {
+        Ok(()) => {}
+        Err(CodecError::TooLong { .. }) => return None,
+        Err(error) => panic!("{error}"),
+    }
+    let frame = split_frame(&mut buffer).expect("it is no longer than allowed");
+    assert!(buffer.is_empty(), "one envelope is one frame");
+    frame
+}
+
+pub mod seeds {
+    use leases::{Incarnation, ReplicaId};
+    use prost::Message as _;
+    use server::codec::proto;
+    use server::replica::message::Envelope;
+
+    use crate::bodies::samples;
+
+    pub fn peer() -> Vec<Vec<u8>> {
+        let envelope = |message| Envelope {
+            from: ReplicaId(3),
+            from_incarnation: Incarnation(7),
+            to_incarnation: Incarnation(1 << 40),
+            message,
+        };
+        let messages = samples::messages().into_iter().map(envelope);
+        let mut seeds: Vec<Vec<u8>> = messages
+            .map(|envelope| super::framed(envelope).expect("samples are short").into())
+            .collect();
+        let hello = proto::Hello {
+            magic: 0x4C48_5002,
+            cluster: "cluster".into(),
+            members: 5,
+            from: 1,
+            from_name: "JP".into(),
+            to: 0,
+            to_name: "CA".into(),
+        };
+        seeds.push(hello.encode_to_vec());
+        let refusal = "hello.cluster is \"other\"".into();
+        seeds.push(proto::Greeting { refusal }.encode_to_vec());
+        seeds
+    }
+}

@@ -1,0 +1,307 @@
+//! One of everything that is said or kept, with nothing left at its default.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::wire::command::Op;
+use client::wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
+use leases::demand::Delta;
+use leases::{
+    Ballot, ClockBound, ConfigChange, ConfigId, KeyRange, LeaseMessage, LeaseParams, Promise,
+    ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+};
+use server::replica::message::{
+    Accept, Batch, LogId, LogNews, Message, Proposed, ReadAnswer, Reported, RequestId, Value,
+};
+
+const VERSION: Version = Version {
+    slot: 300,
+    index: 2,
+};
+
+const BALLOT: Ballot = Ballot {
+    round: 129,
+    replica: ReplicaId(4),
+};
+
+pub fn commands() -> Vec<Command> {
+    let pair = |key: &'static str| KeyValue {
+        key: key.into(),
+        value: "a value".into(),
+    };
+    let field = |name: &'static str| Field {
+        name: name.into(),
+        value: "its value".into(),
+    };
+    let ops = [
+        Op::get("key"),
+        Op::put("key", "value"),
+        Op::delete("key"),
+        Op::cas("key", "value", Some(VERSION)),
+        Op::cas("key", "value", None),
+        Op::put_fields("key", vec![field("one"), field("two")]),
+        Op::multi_get(vec!["one".into(), "two".into(), "three".into()]),
+        Op::multi_put(vec![pair("one"), pair("two")]),
+        Op::scan("from", "to", 100),
+    ];
+    ops.map(|op| Command::session(1 << 63, 9, 5, op)).into()
+}
+
+pub fn outcomes() -> Vec<Outcome> {
+    let entry = |key: &'static str| Entry {
+        key: key.into(),
+        value: "value".into(),
+        version: Some(VERSION),
+    };
+    vec![
+        Outcome::written(VERSION),
+        Outcome::value("value", VERSION),
+        Outcome::missing(),
+        Outcome::mismatch(Some(VERSION)),
+        Outcome::mismatch(None),
+        Outcome::entries(vec![entry("one"), entry("two")]),
+        Outcome::error(ErrorCode::NotARecord, "why"),
+    ]
+}
+
+fn batch() -> Value {
+    let propose = |(request, command): (u64, Command)| Proposed {
+        origin: ReplicaId(2),
+        request: RequestId(1 << 48 | request),
+        command,
+    };
+    Value::Commands(Arc::new(Batch {
+        log_time_ms: 1_700_000,
+        commands: (1..).zip(commands()).map(propose).collect(),
+        ..Batch::default()
+    }))
+}
+
+fn changes() -> Vec<ConfigChange> {
+    let range = |from: &'static str, holders| KeyRange {
+        from: from.into(),
+        holders: ReplicaSet(holders),
+    };
+    let ranges = vec![range("", 0b111), range("m", 0b10101)];
+    let keys = |keys: [&'static str; 2]| keys.map(Bytes::from).into();
+    let quorum = |unlisted| StrategySpec::Quorum { unlisted };
+    let strategies = [
+        StrategySpec::None,
+        StrategySpec::Leader,
+        StrategySpec::All,
+        quorum(Unlisted::Leader),
+        quorum(Unlisted::Nearest),
+        StrategySpec::Fixed {
+            ranges: ranges.clone(),
+        },
+    ];
+    let change = |strategy| ConfigChange {
+        clear: true,
+        defaults: Some(ReplicaSet(0b11)),
+        ranges: Some(ranges.clone()),
+        keys: vec![
+            (ReplicaSet(0b110), keys(["one", "two"])),
+            (ReplicaSet(0b101), keys(["three", "four"])),
+        ],
+        excluded: Some(ReplicaSet(0b1000)),
+        strategy: Some(strategy),
+        params: Some(params()),
+    };
+    strategies.map(change).into()
+}
+
+fn params() -> LeaseParams {
+    LeaseParams {
+        t_lease: Duration::from_millis(2000),
+        t_guard: Duration::from_millis(1500),
+        renew: Duration::from_millis(500),
+        t_grace: Duration::from_millis(5000),
+        t0_cap: Duration::from_millis(4000),
+        clock: ClockBound { rho_ppm: 1000 },
+    }
+}
+
+pub fn values() -> Vec<Value> {
+    let changes = changes().into_iter();
+    let changes = changes.map(|change| Value::Config(Arc::new(change)));
+    [Value::Noop, batch()].into_iter().chain(changes).collect()
+}
+
+fn news() -> LogNews {
+    LogNews {
+        commit_point: Slot(200),
+        above: vec![(Slot(202), Slot(202)), (Slot(210), Slot(1 << 55))],
+        log_start: Slot(150),
+    }
+}
+
+fn accept((slot, value): (u64, Value)) -> Message {
+    let log = match value {
+        Value::Config(_) => LogId::Configs,
+        _ => LogId::Commands,
+    };
+    let words = value.commands().len().div_ceil(64);
+    Message::Accept(Accept {
+        ballot: BALLOT,
+        log,
+        slot: Slot(slot),
+        value,
+        tag: ReplicaSet(0b1011),
+        news: news(),
+        last_multi: Slot(slot),
+        sure: vec![0b101; words].into(),
+    })
+}
+
+fn leases() -> Vec<Message> {
+    let (sequence, known) = (77, ConfigId(3));
+    let promise = Promise {
+        sequence,
+        base: 76,
+        t0: Duration::from_millis(600),
+        t_guard: Duration::from_millis(1500),
+        t_lease: Duration::from_millis(2000),
+        config: known,
+        highest_accepted: Slot(400),
+    };
+    let all = [
+        LeaseMessage::Guard { sequence },
+        LeaseMessage::GuardAck { sequence, known },
+        LeaseMessage::Promise(promise),
+        LeaseMessage::PromiseAck { sequence, known },
+        LeaseMessage::Relinquish { up_to: sequence },
+    ];
+    all.map(Message::Lease).into()
+}
+
+fn reported((slot, value): (u64, Value)) -> Reported {
+    Reported {
+        log: LogId::Commands,
+        slot: Slot(slot),
+        ballot: BALLOT,
+        value,
+    }
+}
+
+/// Every kind of message; `every_kind_is_there` says so.
+pub fn messages() -> Vec<Message> {
+    let slots = || (300..).zip(values());
+    let attempts = || (1..).map(RequestId);
+    let answer = |(request, outcome)| ReadAnswer { request, outcome };
+    let outcomes_read = || {
+        outcomes()
+            .into_iter()
+            .map(|outcome| Some((outcome, Path::Held)))
+    };
+    let mut messages = vec![
+        Message::Ping { stamp: 1 << 60 },
+        Message::Pong { stamp: 1 << 60 },
+        Message::Join { life: 1 << 61 },
+        Message::Joined { life: 1 << 62 },
+        Message::Prepare {
+            ballot: BALLOT,
+            commits: [Slot(200), Slot(3)],
+        },
+        Message::Prepared {
+            ballot: BALLOT,
+            answer: 5,
+            part: 1,
+            parts: 3,
+            commits: [Slot(200), Slot(3)],
+            entries: slots().map(reported).collect(),
+            log_starts: vec![(LogId::Configs, BALLOT, Slot(150))],
+        },
+        Message::Accepted {
+            ballot: BALLOT,
+            log: LogId::Configs,
+            votes: vec![(Slot(300), ReplicaSet(0b11)), (Slot(301), ReplicaSet(0))],
+        },
+        Message::Rejected { promised: BALLOT },
+        Message::Heartbeat {
+            ballot: BALLOT,
+            probe: 17,
+            logs: [news(), news()],
+        },
+        Message::HeartbeatAck {
+            ballot: BALLOT,
+            probe: 17,
+            suspects: ReplicaSet(0b100),
+        },
+        Message::Fetch {
+            log: LogId::Configs,
+            from: Slot(100),
+            to: Slot(200),
+        },
+        Message::Fetched {
+            log: LogId::Commands,
+            entries: slots().map(|(slot, value)| (Slot(slot), value)).collect(),
+        },
+        Message::Forward {
+            commands: attempts().zip(commands()).collect(),
+        },
+        Message::Answered {
+            answers: attempts().zip(outcomes()).collect(),
+        },
+        Message::ForwardRead {
+            read_index: true,
+            reads: attempts().zip(["one", "two"].map(Bytes::from)).collect(),
+        },
+        Message::ReadAnswers(
+            attempts()
+                .zip(outcomes_read().chain([None]))
+                .map(answer)
+                .collect(),
+        ),
+        Message::Demand(vec![Delta {
+            key: "key".into(),
+            reads: 1000,
+            writes: 3,
+        }]),
+        Message::TransferRequest,
+        Message::Transfer { ballot: BALLOT },
+    ];
+    messages.extend(slots().map(accept));
+    messages.extend(leases());
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message of a new kind does not compile here until it is counted.
+    fn kind(message: &Message) -> usize {
+        match message {
+            Message::Ping { .. } => 0,
+            Message::Pong { .. } => 1,
+            Message::Prepare { .. } => 2,
+            Message::Prepared { .. } => 3,
+            Message::Accept(_) => 4,
+            Message::Accepted { .. } => 5,
+            Message::Rejected { .. } => 6,
+            Message::Heartbeat { .. } => 7,
+            Message::HeartbeatAck { .. } => 8,
+            Message::Fetch { .. } => 9,
+            Message::Fetched { .. } => 10,
+            Message::Forward { .. } => 11,
+            Message::Answered { .. } => 12,
+            Message::ForwardRead { .. } => 13,
+            Message::ReadAnswers(_) => 14,
+            Message::Lease(_) => 15,
+            Message::Demand(_) => 16,
+            Message::TransferRequest => 17,
+            Message::Transfer { .. } => 18,
+            Message::Join { .. } => 19,
+            Message::Joined { .. } => 20,
+        }
+    }
+
+    #[test]
+    fn every_kind_is_there() {
+        let mut kinds: Vec<usize> = messages().iter().map(kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        assert_eq!(kinds, Vec::from_iter(0..21));
+    }
+}

@@ -1,0 +1,102 @@
+//! Every body over its seeds and over inputs made of them, the same in every run.
+//! What cargo-fuzz does without end, this does for a moment, wherever the tests run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use fuzz::mutate::Mutator;
+use fuzz::{TARGETS, Target, memory};
+
+/// Inputs made for each body.
+const INPUTS: usize = 20_000;
+const SEED: u64 = 0x1EA5_E401;
+
+/// Runs a body; an input with which it fails is kept for a closer look.
+fn run(target: Target, number: usize, input: &[u8]) {
+    let body = AssertUnwindSafe(|| (target.body)(input));
+    let Err(panic) = catch_unwind(body) else {
+        return;
+    };
+    let file = format!("{}-{number}", target.name);
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    std::fs::write(&file, input).unwrap();
+    eprintln!("input {number} of {} is in {}", target.name, file.display());
+    std::panic::resume_unwind(panic);
+}
+
+fn bounded(name: &str) {
+    let target = fuzz::target(name);
+    let mut seeds = (target.seeds)();
+    assert!(!seeds.is_empty());
+    seeds.extend(fuzz::regressions(name).unwrap());
+    for (number, seed) in seeds.iter().enumerate() {
+        run(target, number, seed);
+    }
+    let known = seeds.len();
+    let mut inputs = Mutator::new(seeds, SEED);
+    for number in 0..INPUTS {
+        run(target, known + number, &inputs.input());
+    }
+}
+
+macro_rules! bodies {
+    ($($name:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            bounded(stringify!($name));
+        })*
+
+        #[test]
+        fn every_body_is_run_here() {
+            let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(names, [$(stringify!($name)),*]);
+        }
+    };
+}
+
+bodies! {
+    frames,
+    client_to_server,
+    server_to_client,
+    peer,
+    disk_values,
+    disk_rows,
+    cluster_config,
+    topology,
+    experiment,
+    cluster_state,
+    properties,
+    length_histogram,
+    interval_log,
+    history,
+}
+
+#[test]
+fn every_body_is_a_target_of_cargo_fuzz() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("targets");
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    for Target { name, .. } in TARGETS {
+        let file = format!("fuzz_targets/{name}.rs");
+        assert!(manifest.contains(&format!("path = \"{file}\"")), "{name}");
+        assert!(folder.join(file).exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_decoder_that_believes_a_length_is_caught() {
+    let believing = || memory::within(4, 8, || Vec::<u8>::with_capacity(4 << 20));
+    assert!(catch_unwind(believing).is_err());
+    let honest = memory::within(4, 8, || Vec::<u8>::with_capacity(1 << 10));
+    assert!(honest.is_empty());
+}
+
+#[test]
+fn inputs_are_the_same_in_every_run() {
+    let seeds = || (fuzz::target("peer").seeds)();
+    let inputs = |seed| {
+        let mut mutator = Mutator::new(seeds(), seed);
+        (0..100).map(|_| mutator.input()).collect::<Vec<_>>()
+    };
+    assert_eq!(inputs(1), inputs(1));
+    assert_ne!(inputs(1), inputs(2));
+}
