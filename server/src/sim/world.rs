@@ -289,7 +289,8 @@ impl World {
         self.tell(node, format_args!("starts"));
         if self.settings.watched {
             let sight = Sight::new(self.now_ns, &self.nodes);
-            self.oracles.started(&sight, node);
+            let verdict = self.oracles.started(&sight, node);
+            self.judge(verdict);
         }
         self.reschedule(node);
     }
@@ -305,10 +306,7 @@ impl World {
         if self.nodes[node].replica.is_none() {
             return;
         }
-        if self.settings.watched {
-            let sight = Sight::new(self.now_ns, &self.nodes);
-            self.oracles.crashed(&sight, node);
-        }
+        self.oracles.crashed(node);
         let interrupted = self.nodes[node].disk.interrupted();
         let kept = self.rng.random_range(0..=interrupted);
         self.fired.add(Fault::Torn, u64::from(interrupted > 0));
@@ -490,6 +488,9 @@ impl World {
             } => {
                 self.note_hash(4, node, from.request);
                 let command = *command;
+                if self.settings.watched && self.nodes[node].replica.is_some() {
+                    self.oracles.asked(node, from, &command);
+                }
                 self.arrive(node, Input::Client { from, command });
             }
             Event::Step { node, input, run } if self.nodes[node].run == run => {

@@ -14,7 +14,12 @@ pub struct Chosen {
     values: [Vec<Option<Value>>; 2],
     /// By key, the highest slot that writes it.
     newest: HashMap<Key, Slot, FixedState>,
+    /// The first keys that were written.
+    first_keys: Vec<Key>,
 }
+
+/// How many of the first keys are remembered in order.
+const FIRST_KEYS: usize = 32;
 
 impl Chosen {
     /// `value` is committed in `slot`; returns whether nobody knew before.
@@ -34,6 +39,9 @@ impl Chosen {
                     Some(newest) => *newest = slot.max(*newest),
                     None => {
                         self.newest.insert(key.clone(), slot);
+                        if self.first_keys.len() < FIRST_KEYS {
+                            self.first_keys.push(key.clone());
+                        }
                     }
                 }
             }
@@ -50,5 +58,17 @@ impl Chosen {
     /// The highest chosen slot that writes `key`.
     pub fn newest(&self, key: &Key) -> Option<Slot> {
         self.newest.get(key).copied()
+    }
+
+    /// Chosen slots above `slot`, rising.
+    pub(super) fn beyond(&self, log: LogId, slot: Slot) -> impl Iterator<Item = (Slot, &Value)> {
+        let values = self.values[log.index()].iter().enumerate();
+        let values = values.skip(slot.0 as usize);
+        values.filter_map(|(index, value)| Some((Slot(index as u64 + 1), value.as_ref()?)))
+    }
+
+    /// Some keys that were written, for oracles that look at samples.
+    pub(super) fn sample(&self) -> &[Key] {
+        &self.first_keys
     }
 }

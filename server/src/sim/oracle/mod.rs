@@ -5,30 +5,49 @@
 //! promises, entries) wherever it can, and does not ask the code under judgement.
 
 mod agreement;
+mod barriers;
 mod chosen;
+mod configurations;
 mod containment;
 mod freshness;
+mod histories;
+mod liveness;
 mod notified;
+mod old_leader;
 mod progress;
+mod promises;
 mod quorums;
+mod reference;
+mod restart_wait;
+mod sessions;
 
-use client::wire::{Outcome, Path};
-use leases::{Key, ReplicaId, Time};
+use client::wire::{Command, Outcome, Path};
+use leases::{Key, ReplicaId, Slot, Time};
+use smallvec::SmallVec;
 
 pub use agreement::Agreement;
+pub use barriers::Barriers;
+pub use configurations::Configurations;
 pub use containment::Containment;
 pub use freshness::Freshness;
+pub use histories::Histories;
+pub use liveness::Liveness;
 pub use notified::Notified;
+pub use old_leader::OldLeader;
 pub use quorums::Quorums;
+pub use restart_wait::RestartWait;
+pub use sessions::Sessions;
 
 use self::chosen::Chosen;
 use self::progress::{Progress, Stage};
+use self::promises::Promises;
 use super::clock::Clock;
 use super::node::Node;
 use super::world::WorldSettings;
 use crate::replica::Replica;
-use crate::replica::action::Action;
+use crate::replica::action::{Action, ClientHandle, Event};
 use crate::replica::input::{Again, ReadFrom};
+use crate::replica::message::{LogId, Value};
 
 /// A rule that was seen broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,55 +127,75 @@ pub struct Fenced {
     pub again: Again,
 }
 
-impl Fenced {
-    /// The single key that was read, if it was one.
-    pub fn key(&self) -> Option<&Key> {
-        match &self.again {
-            Again::Key(key) => Some(key),
-            Again::Command(_) => None,
-        }
-    }
-}
-
 /// All oracles. The first violation ends a run: a world that has violated safety
 /// has nothing more to tell.
 #[derive(Debug)]
 pub struct Oracles {
     progress: Progress,
     chosen: Chosen,
+    promises: Promises,
     containment: Containment,
     notified: Notified,
     quorums: Quorums,
+    barriers: Barriers,
+    restart_wait: RestartWait,
+    old_leader: OldLeader,
+    configurations: Configurations,
     agreement: Agreement,
+    sessions: Sessions,
     /// Told of every invocation and answer by whoever drives the clients.
     pub freshness: Freshness,
+    /// Likewise, and when all was well again.
+    pub liveness: Liveness,
+    /// Asked at the end by whoever kept the clients' history.
+    pub histories: Histories,
 }
 
 impl Oracles {
     /// For the world of these settings.
     pub(super) fn new(settings: &WorldSettings) -> Oracles {
         let n = settings.replica.n;
+        let ttl_ms = settings.replica.session_ttl.as_millis() as u64;
         Oracles {
             progress: Progress::new(n),
             chosen: Chosen::default(),
+            promises: Promises::new(n),
             containment: Containment::default(),
             notified: Notified::default(),
             quorums: Quorums::new(n),
+            barriers: Barriers::new(n),
+            restart_wait: RestartWait::new(n),
+            old_leader: OldLeader::new(n),
+            configurations: Configurations::new(n),
             agreement: Agreement::default(),
+            sessions: Sessions::new(n, ttl_ms),
             freshness: Freshness::default(),
+            liveness: Liveness::default(),
+            histories: Histories::default(),
         }
     }
 
     /// A replica has started from its disk.
-    pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) {
-        if let Some(replica) = sight.replica(node) {
-            self.progress.started(node, replica);
-        }
+    pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        self.progress.started(node, replica);
+        self.promises.started(node);
+        let disk = sight.node(node).disk();
+        self.barriers.started(node, replica.executed(), disk);
+        self.configurations.compare(sight, node)?;
+        self.restart_wait.started(sight, node)
     }
 
     /// A replica is about to end.
-    pub(super) fn crashed(&mut self, sight: &Sight<'_>, node: usize) {
-        let _ = (sight, node);
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.sessions.crashed(node);
+    }
+
+    /// A client's command has reached `node`.
+    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        self.sessions.asked(node, from, command);
     }
 
     /// `node` has taken a step, and is about to do this.
@@ -169,37 +208,97 @@ impl Oracles {
         let Some(replica) = sight.replica(node) else {
             return Ok(());
         };
+        self.barriers.step_begins(node, actions);
         for action in actions {
-            if let Action::Send { envelope, .. } = action {
-                self.quorums.sent(sight, node, envelope)?;
+            self.acts(sight, node, action)?;
+        }
+        self.learns(sight, node, replica)?;
+        for action in actions {
+            if let Action::Reply { to, outcome, .. } = action {
+                self.sessions.replied(node, *to, outcome)?;
             }
         }
+        self.sessions.step_ends(node, replica.executed());
+        self.barriers.step_ends(sight, node, actions);
+        self.agreement.stepped(node, replica)?;
+        self.containment.stepped(sight, node)
+    }
+
+    fn acts(&mut self, sight: &Sight<'_>, node: usize, action: &Action) -> Verdict {
+        match action {
+            Action::Send { to, envelope } => {
+                self.promises.sent(sight, node, *to, envelope)?;
+                self.barriers.sent(node, *to, envelope)?;
+                self.restart_wait
+                    .sent(sight, &self.promises, node, envelope)?;
+                self.quorums.sent(sight, node, envelope)
+            }
+            Action::FencedReply { until, again, .. } => {
+                self.barriers
+                    .read(sight, &self.promises, node, *until, again)
+            }
+            Action::Event(Event::Leading(ballot)) => {
+                self.old_leader.leads(node, *ballot);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What `node` has committed and executed in this step.
+    fn learns(&mut self, sight: &Sight<'_>, node: usize, replica: &Replica) -> Verdict {
+        let (mut first, mut configured) = (false, false);
         for (log, slot, stage) in self.progress.news(node, replica) {
             let Some(value) = replica.entry(log, slot) else {
                 continue;
             };
             match stage {
                 Stage::Committed => {
-                    let first = self.chosen.committed(log, slot, value);
+                    let new = self.chosen.committed(log, slot, value);
                     self.agreement
                         .committed(&self.chosen, node, log, slot, value)?;
-                    if first {
-                        self.quorums.chosen(sight, node, log, slot, value)?;
-                        self.notified.chosen(sight, log, slot, value)?;
+                    if new {
+                        first = true;
+                        self.chosen_first(sight, node, log, slot, value)?;
                     }
                 }
                 Stage::Executed => {
+                    configured |= log == LogId::Configs;
                     self.agreement
                         .executed(&self.chosen, node, log, slot, value)?;
                 }
             }
         }
-        self.agreement.stepped(node, replica)?;
-        self.containment.stepped(sight, node)
+        if first {
+            self.sessions.advance(&self.chosen)?;
+            self.configurations.advance(&self.chosen);
+        }
+        if configured {
+            self.configurations.compare(sight, node)?;
+        }
+        Ok(())
+    }
+
+    /// `node` is the first to know that `value` is chosen.
+    fn chosen_first(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+    ) -> Verdict {
+        self.quorums.chosen(sight, node, log, slot, value)?;
+        self.notified.chosen(sight, log, slot, value)?;
+        self.old_leader
+            .chosen(sight, &self.promises, log, slot, value)
     }
 
     /// `node` answers a read that it made under leases.
     pub(super) fn read(&mut self, sight: &Sight<'_>, node: usize, read: &Fenced) -> Verdict {
+        if let (ReadFrom::Client(to), Again::Command(_)) = (read.to, &read.again) {
+            self.sessions.answered_elsewise(node, to);
+        }
         self.notified.read(sight, &self.chosen, node, read)
     }
 
@@ -209,8 +308,15 @@ impl Oracles {
             (containment::NAME, self.containment.checks),
             (notified::NAME, self.notified.checks),
             (quorums::NAME, self.quorums.checks),
+            (barriers::NAME, self.barriers.checks),
             (freshness::NAME, self.freshness.checks),
+            (restart_wait::NAME, self.restart_wait.checks),
+            (old_leader::NAME, self.old_leader.checks),
+            (configurations::NAME, self.configurations.checks),
             (agreement::NAME, self.agreement.checks),
+            (liveness::NAME, self.liveness.checks),
+            (sessions::NAME, self.sessions.checks),
+            (histories::NAME, self.histories.checks),
         ]
     }
 }
@@ -218,4 +324,17 @@ impl Oracles {
 /// Whom `node` is, as others name it.
 fn id(node: usize) -> ReplicaId {
     ReplicaId(node as u8)
+}
+
+/// Whether a replica has executed `slot`, or has `value` pending in it.
+fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
+    replica.executed() >= slot || replica.entry(LogId::Commands, slot) == Some(value)
+}
+
+/// The keys that a read names; none for a scan, which reads all there could be.
+fn keys_read(again: &Again) -> SmallVec<[&Key; 4]> {
+    match again {
+        Again::Key(key) => SmallVec::from_slice(&[key]),
+        Again::Command(command) => command.keys().collect(),
+    }
 }

@@ -3,10 +3,13 @@
 //! pending or executed, or must first execute a barrier at or above it. And when
 //! a replica does serve a key, it has every chosen write of it.
 
+use client::wire::command::Op;
+use client::wire::{Command, Path};
 use leases::{Key, Slot};
 
-use super::{Chosen, Fenced, Sight, Verdict, ensure, id};
+use super::{Chosen, Fenced, Sight, Verdict, ensure, id, knows};
 use crate::replica::Replica;
+use crate::replica::input::Again;
 use crate::replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "notified";
@@ -61,29 +64,49 @@ impl Notified {
         node: usize,
         read: &Fenced,
     ) -> Verdict {
-        let (Some(replica), Some(key)) = (sight.replica(node), read.key()) else {
-            return Ok(());
-        };
-        let Some(newest) = chosen.newest(key) else {
+        let Some(replica) = sight.replica(node) else {
             return Ok(());
         };
         self.checks += 1;
-        let value = chosen.value(LogId::Commands, newest);
+        let executed = replica.executed();
+        let missing = match &read.again {
+            Again::Key(key) => chosen.newest(key).filter(|newest| {
+                // A read that nothing held back found no write of the key pending.
+                let pending = read.path != Path::Local;
+                let value = chosen.value(LogId::Commands, *newest);
+                let known = pending && value.is_some_and(|value| knows(replica, *newest, value));
+                *newest > executed && !known
+            }),
+            // Several keys are read only while nothing is pending on any of them.
+            Again::Command(command) => {
+                let beyond = chosen.beyond(LogId::Commands, executed);
+                let touches = |(_, value): &(Slot, &Value)| writes_any(value, command);
+                beyond.into_iter().find(touches).map(|(slot, _)| slot)
+            }
+        };
         ensure!(
             NAME,
-            value.is_some_and(|value| knows(replica, newest, value)),
-            "{:?} serves {key:?} ({:?}) without {newest:?}, which writes it and is chosen; it has \
-             executed {:?}",
+            missing.is_none(),
+            "{:?} serves {:?} ({:?}) without {missing:?}, which writes to it and is chosen; it \
+             has executed {executed:?}",
             id(node),
-            read.path,
-            replica.executed()
+            read.again,
+            read.path
         );
         Ok(())
     }
 }
 
-fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
-    replica.executed() >= slot || replica.entry(LogId::Commands, slot) == Some(value)
+/// Whether `value` writes a key that `command` reads.
+fn writes_any(value: &Value, command: &Command) -> bool {
+    let writes = value.commands().iter().filter(|p| p.command.is_write());
+    let mut keys = writes.flat_map(|proposed| proposed.command.keys());
+    match &command.op {
+        Some(Op::Scan(scan)) => {
+            keys.any(|key| *key >= scan.from && (scan.to.is_empty() || *key < scan.to))
+        }
+        _ => keys.any(|key| command.keys().any(|read| read == key)),
+    }
 }
 
 /// Whether enough grantors cover `key` with a barrier below `slot`.

@@ -1,0 +1,171 @@
+//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"): a
+//! promise names a slot at or above everything that its grantor had accepted when
+//! it was made, and whoever reads a key has executed the barriers of enough
+//! grantors that cover it, by promises that they really made.
+//!
+//! What is accepted is told by what goes to disk, what is promised by messages.
+
+use std::collections::BTreeSet;
+
+use leases::{Ballot, LeaseMessage, ReplicaId, Slot, Time};
+
+use super::promises::Promises;
+use super::{Sight, Verdict, ensure, id, keys_read};
+use crate::replica::action::{Action, Record};
+use crate::replica::input::Again;
+use crate::replica::message::{Envelope, LogId, Message};
+use crate::sim::disk::Disk;
+
+pub(super) const NAME: &str = "barriers";
+
+/// How many accepted slots of a replica are remembered before the oldest are
+/// forgotten.
+const ACCEPTED_MAX: usize = 128;
+
+/// What a replica has accepted, on its disk or on the way there.
+#[derive(Clone, Debug, Default)]
+struct Accepted {
+    slots: BTreeSet<Slot>,
+    /// Executed before the present step.
+    executed: Slot,
+}
+
+impl Accepted {
+    fn highest(&self) -> Slot {
+        let top = self.slots.last().copied().unwrap_or_default();
+        top.max(self.executed)
+    }
+
+    /// What is executed and durable is never erased again, and so the highest of
+    /// it stands for all.
+    fn forget(&mut self, disk: &Disk) {
+        if self.slots.len() > ACCEPTED_MAX
+            && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)
+        {
+            self.slots = self.slots.split_off(&self.executed);
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Barriers {
+    accepted: Vec<Accepted>,
+    /// Promises and reads looked at.
+    pub checks: u64,
+}
+
+impl Barriers {
+    pub(super) fn new(n: usize) -> Barriers {
+        Barriers {
+            accepted: vec![Accepted::default(); n],
+            checks: 0,
+        }
+    }
+
+    /// `node` has started: what did not reach its disk is not accepted any more.
+    pub(super) fn started(&mut self, node: usize, executed: Slot, disk: &Disk) {
+        let accepted = &mut self.accepted[node];
+        let kept = |slot: &Slot| disk.holds(LogId::Commands, *slot, Ballot::ZERO);
+        accepted.slots.retain(kept);
+        accepted.executed = executed;
+    }
+
+    /// Entries that die in this step are not accepted any more when something is
+    /// promised in it; new ones need not have been, for that may come before them.
+    pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
+        for record in records(actions) {
+            if let Record::Erased { log, slot } = record
+                && *log == LogId::Commands
+            {
+                self.accepted[node].slots.remove(slot);
+            }
+        }
+    }
+
+    /// `node` is about to send a message.
+    pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
+        let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
+            return Ok(());
+        };
+        self.checks += 1;
+        let highest = self.accepted[node].highest();
+        ensure!(
+            NAME,
+            promise.highest_accepted >= highest,
+            "{:?} promises {to:?} with barrier {:?}, but has accepted {highest:?}",
+            id(node),
+            promise.highest_accepted
+        );
+        Ok(())
+    }
+
+    /// `node` reads under leases until `until`, by its own clock.
+    pub(super) fn read(
+        &mut self,
+        sight: &Sight<'_>,
+        promises: &Promises,
+        node: usize,
+        until: Time,
+        again: &Again,
+    ) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        let (executed, me) = (replica.executed(), id(node));
+        let configs = replica.configs();
+        let keys = keys_read(again);
+        self.checks += 1;
+        if keys.is_empty() {
+            let every = |config| configs.universal(config).contains(me);
+            return enough(
+                node,
+                "every key",
+                promises.permit(node, executed, every),
+                until,
+            );
+        }
+        for key in keys {
+            let view = configs.view(key);
+            let holds = |config| view.holders(config).contains(me);
+            enough(node, key, promises.permit(node, executed, holds), until)?;
+        }
+        Ok(())
+    }
+
+    /// What `node` has done in this step is done.
+    pub(super) fn step_ends(&mut self, sight: &Sight<'_>, node: usize, actions: &[Action]) {
+        let accepted = &mut self.accepted[node];
+        accepted.executed = sight.replica(node).map_or(Slot::ZERO, |r| r.executed());
+        for record in records(actions) {
+            match record {
+                Record::Accepted { log, slot, .. } if *log == LogId::Commands => {
+                    accepted.slots.insert(*slot);
+                }
+                Record::Erased { log, slot } if *log == LogId::Commands => {
+                    accepted.slots.remove(slot);
+                }
+                _ => {}
+            }
+        }
+        accepted.forget(sight.node(node).disk());
+    }
+}
+
+fn enough(node: usize, what: impl std::fmt::Debug, permit: Option<Time>, until: Time) -> Verdict {
+    ensure!(
+        NAME,
+        permit.is_some_and(|permit| until <= permit),
+        "{:?} reads {what:?} until {until:?}, but enough grantors whose barriers it has executed \
+         cover that until {permit:?} only",
+        id(node)
+    );
+    Ok(())
+}
+
+fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
+    actions.iter().flat_map(|action| match action {
+        Action::Persist { records, .. } => records.as_slice(),
+        _ => &[],
+    })
+}

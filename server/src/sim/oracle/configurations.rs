@@ -1,0 +1,225 @@
+//! One content per configuration (oracle 8; §3.4): what a replica takes a
+//! configuration to say is what the changes up to it say, folded plainly, whatever
+//! it had to forget or restore meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leases::{
+    ConfigChange, ConfigId, Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, Slot, StrategySpec,
+};
+
+use super::{Chosen, Sight, Verdict, ensure, id};
+use crate::replica::message::{LogId, Value};
+
+pub(super) const NAME: &str = "configurations";
+
+/// Contents that are remembered: nobody lags by more.
+const REMEMBERED: usize = 256;
+/// The newest of those that a replica keeps are compared.
+const COMPARED: u64 = 8;
+
+/// What a configuration says.
+#[derive(Clone, Debug)]
+struct Content {
+    params: LeaseParams,
+    strategy: StrategySpec,
+    excluded: ReplicaSet,
+    defaults: ReplicaSet,
+    ranges: Vec<KeyRange>,
+    /// Per replica, the oldest configuration it may still be promised under.
+    oldest: Vec<ConfigId>,
+    /// Of a sample of the keys.
+    holders: Vec<(Key, ReplicaSet)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Configurations {
+    newest: Content,
+    listed: BTreeMap<Key, ReplicaSet>,
+    /// By configuration, the last of them that of `applied`.
+    contents: VecDeque<Content>,
+    applied: ConfigId,
+    /// Configurations compared.
+    pub checks: u64,
+}
+
+impl Configurations {
+    pub(super) fn new(n: usize) -> Configurations {
+        Configurations {
+            newest: Content {
+                params: LeaseParams::default(),
+                strategy: StrategySpec::None,
+                excluded: ReplicaSet::EMPTY,
+                defaults: ReplicaSet::EMPTY,
+                ranges: Vec::new(),
+                oldest: vec![ConfigId(0); n],
+                holders: Vec::new(),
+            },
+            listed: BTreeMap::new(),
+            contents: VecDeque::new(),
+            applied: ConfigId(0),
+            checks: 0,
+        }
+    }
+
+    /// More is chosen.
+    pub(super) fn advance(&mut self, chosen: &Chosen) {
+        let none = ConfigChange::default();
+        while let Some(value) = chosen.value(LogId::Configs, Slot(self.applied.0 + 1)) {
+            let change = match value {
+                Value::Config(change) => change,
+                _ => &none,
+            };
+            self.applied.0 += 1;
+            self.apply(change, chosen.sample());
+        }
+    }
+
+    fn apply(&mut self, change: &ConfigChange, sample: &[Key]) {
+        let content = &mut self.newest;
+        content.params = change.params.unwrap_or(content.params);
+        content.defaults = change.defaults.unwrap_or(content.defaults);
+        if let Some(strategy) = &change.strategy {
+            content.strategy = strategy.clone();
+        }
+        if let Some(ranges) = &change.ranges {
+            content.ranges.clone_from(ranges);
+            content.ranges.sort_by(|a, b| a.from.cmp(&b.from));
+        }
+        if let Some(excluded) = change.excluded {
+            for suspect in excluded.iter().filter(|s| !content.excluded.contains(*s)) {
+                content.oldest[suspect.index()] = self.applied;
+            }
+            content.excluded = excluded;
+        }
+        if change.clear {
+            self.listed.clear();
+        }
+        for (holders, keys) in &change.keys {
+            for key in keys {
+                self.listed.insert(key.clone(), *holders);
+            }
+        }
+        let holders = |key: &Key| (key.clone(), content.holders_of(key, &self.listed));
+        content.holders = sample.iter().map(holders).collect();
+        if self.contents.len() == REMEMBERED {
+            self.contents.pop_front();
+        }
+        self.contents.push_back(self.newest.clone());
+    }
+
+    fn content(&self, id: ConfigId) -> Option<&Content> {
+        let back = usize::try_from(self.applied.0.checked_sub(id.0)?).ok()?;
+        let index = self.contents.len().checked_sub(back + 1)?;
+        self.contents.get(index)
+    }
+
+    /// `node` has executed a configuration, or restored what it had.
+    pub(super) fn compare(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        let configs = replica.configs();
+        let newest = configs.newest();
+        if let Some(content) = self.content(newest) {
+            let n = content.oldest.len() as u8;
+            let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
+            let same = configs.strategy() == &content.strategy
+                && configs.excluded() == content.excluded
+                && configs.defaults() == content.defaults
+                && configs.ranges() == content.ranges
+                && oldest.eq(content.oldest.iter().copied());
+            ensure!(
+                NAME,
+                same,
+                "{:?} takes {newest:?} for something else than {content:?}",
+                id(node)
+            );
+        }
+        let first = configs
+            .oldest_kept()
+            .0
+            .max(newest.0.saturating_sub(COMPARED));
+        self.checks += newest.0 + 1 - first;
+        for config in (first..=newest.0).map(ConfigId) {
+            let Some(content) = self.content(config) else {
+                continue;
+            };
+            let universal = configs.universal(config);
+            let wrong = content.holders.iter().find(|(key, holders)| {
+                configs.view(key).holders(config) != *holders || !universal.is_subset(*holders)
+            });
+            ensure!(
+                NAME,
+                configs.params(config) == &content.params && wrong.is_none(),
+                "{:?} takes {config:?} to say {:?}, every key {universal:?}, {:?}; it says {:?}, \
+                 {wrong:?}",
+                id(node),
+                configs.params(config),
+                wrong.map(|(key, _)| configs.view(key).holders(config)),
+                content.params
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Content {
+    fn holders_of(&self, key: &Key, listed: &BTreeMap<Key, ReplicaSet>) -> ReplicaSet {
+        let range = self.ranges.iter().rev().find(|range| range.from <= *key);
+        let unlisted = range.map_or(self.defaults, |range| range.holders);
+        let holders = listed.get(key).copied().unwrap_or(unlisted);
+        holders.minus(self.excluded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(bits: u64) -> ReplicaSet {
+        ReplicaSet(bits)
+    }
+
+    #[test]
+    fn changes_add_up() {
+        let mut oracle = Configurations::new(3);
+        let keys = [Key::from("a"), Key::from("b"), Key::from("c")];
+        let changes = [
+            ConfigChange {
+                defaults: Some(set(0b001)),
+                keys: vec![(set(0b110), vec![Key::from("a")])],
+                ..ConfigChange::default()
+            },
+            ConfigChange {
+                ranges: Some(vec![KeyRange {
+                    from: Key::from("b"),
+                    holders: set(0b011),
+                }]),
+                excluded: Some(set(0b010)),
+                ..ConfigChange::default()
+            },
+            ConfigChange {
+                clear: true,
+                ..ConfigChange::default()
+            },
+        ];
+        for change in &changes {
+            oracle.applied.0 += 1;
+            oracle.apply(change, &keys);
+        }
+        let holders = |id: u64| {
+            let content = oracle.content(ConfigId(id)).expect("remembered");
+            content.holders.iter().map(|(_, h)| h.0).collect::<Vec<_>>()
+        };
+        assert_eq!(holders(1), [0b110, 0b001, 0b001]);
+        assert_eq!(holders(2), [0b100, 0b001, 0b001]);
+        assert_eq!(holders(3), [0b001, 0b001, 0b001]);
+        assert_eq!(
+            oracle.newest.oldest,
+            [ConfigId(0), ConfigId(2), ConfigId(0)]
+        );
+        assert!(oracle.content(ConfigId(4)).is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! Liveness (oracle 10; §3.7): with a majority up and connected and nothing else
+//! going wrong, every write commits, and every read that was held ends, within
+//! t_grace (to suspect who is gone), t_guard + t_lease (to outwait what it was
+//! promised, stretched for drift), an election, and some slack.
+//!
+//! Told of invocations and answers by whoever drives the clients.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use leases::LeaseParams;
+
+use super::{Verdict, ensure};
+use crate::replica::settings::Timing;
+
+pub(super) const NAME: &str = "liveness";
+
+/// The longest pause between two attempts at a request that has waited long, in
+/// retransmission intervals: its attempts back off.
+const BACKOFF: u32 = 16;
+/// Elections that may fail before one succeeds: two candidates may collide.
+const ELECTIONS: u32 = 3;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Liveness {
+    /// Since when nothing goes wrong any more, and how long a request may take
+    /// from then on, in ns.
+    healed: Option<(u64, u64)>,
+    /// Requests without an answer: (when asked, in ns; token), rising by time.
+    asked: VecDeque<(u64, u64)>,
+    open: BTreeSet<u64>,
+    /// Requests that were answered in time, after the heal.
+    pub checks: u64,
+}
+
+/// How long a request may take once all is well: the bound of §3.7 under `params`
+/// and `timing`, and as slack what a handing-over leader may drain, and the
+/// pauses between attempts.
+pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
+    let clock = params.clock;
+    let leases = clock.keep_from_send(params.t_lease, params.t_guard, params.t0_cap);
+    let drains = params.t_grace;
+    let elections = timing.election_timeout * 2 * ELECTIONS;
+    let slack = drains + timing.retransmit * BACKOFF;
+    clock.outwait(params.t_grace + leases + elections + slack)
+}
+
+impl Liveness {
+    /// From `now_ns` on nothing goes wrong, and a majority is up; `params` are the
+    /// longest in force, and `patience` is what clients wait before they ask
+    /// again elsewhere.
+    pub fn healed(
+        &mut self,
+        now_ns: u64,
+        params: &LeaseParams,
+        timing: &Timing,
+        patience: Duration,
+    ) {
+        let within = bound(params, timing) + patience;
+        self.healed = Some((now_ns, within.as_nanos() as u64));
+    }
+
+    /// A client asks; retries are the same request.
+    pub fn asked(&mut self, token: u64, now_ns: u64) {
+        if self.open.insert(token) {
+            self.asked.push_back((now_ns, token));
+        }
+    }
+
+    /// A request was answered.
+    ///
+    /// # Errors
+    /// Another one has waited for too long.
+    pub fn answered(&mut self, token: u64, now_ns: u64) -> Verdict {
+        let verdict = self.check(now_ns);
+        if self.open.remove(&token) && self.healed.is_some() {
+            self.checks += 1;
+        }
+        verdict
+    }
+
+    /// To be asked now and then, and at the end.
+    ///
+    /// # Errors
+    /// A request has waited for too long.
+    pub fn check(&mut self, now_ns: u64) -> Verdict {
+        while let Some((asked_ns, token)) = self.asked.front().copied() {
+            if !self.open.contains(&token) {
+                self.asked.pop_front();
+                continue;
+            }
+            let Some((healed_ns, within_ns)) = self.healed else {
+                return Ok(());
+            };
+            let since_ns = asked_ns.max(healed_ns);
+            ensure!(
+                NAME,
+                now_ns <= since_ns + within_ns,
+                "request {token} of {asked_ns} ns has no answer at {now_ns} ns, although all has \
+                 been well since {healed_ns} ns: {within_ns} ns are enough"
+            );
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Requests without an answer.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healed_at(now_ns: u64) -> (Liveness, u64) {
+        let (params, timing) = (LeaseParams::default(), Timing::default());
+        let mut liveness = Liveness::default();
+        liveness.asked(1, 5);
+        liveness.healed(now_ns, &params, &timing, Duration::ZERO);
+        (liveness, bound(&params, &timing).as_nanos() as u64)
+    }
+
+    #[test]
+    fn the_bound_holds_what_the_paper_names() {
+        let params = LeaseParams::default();
+        let least = params.t_grace + params.t_guard + params.t_lease;
+        assert!(bound(&params, &Timing::default()) > least);
+        let longer = LeaseParams {
+            t_lease: params.t_lease * 2,
+            ..params
+        };
+        assert!(
+            bound(&longer, &Timing::default())
+                >= bound(&params, &Timing::default()) + params.t_lease
+        );
+    }
+
+    #[test]
+    fn a_request_that_is_never_answered_is_noticed() {
+        let (mut liveness, bound_ns) = healed_at(1000);
+        assert!(liveness.check(1000 + bound_ns).is_ok());
+        assert!(liveness.check(1001 + bound_ns).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_noticed() {
+        let (mut liveness, bound_ns) = healed_at(1000);
+        assert!(liveness.answered(1, 1001 + bound_ns).is_err());
+    }
+
+    #[test]
+    fn nothing_is_asked_of_a_world_that_has_not_healed() {
+        let mut liveness = Liveness::default();
+        liveness.asked(1, 5);
+        assert!(liveness.check(u64::MAX).is_ok());
+        assert!(liveness.answered(1, u64::MAX).is_ok());
+        assert_eq!((liveness.checks, liveness.open()), (0, 0));
+    }
+
+    #[test]
+    fn each_request_has_its_own_time() {
+        let (mut liveness, bound_ns) = healed_at(1000);
+        liveness.asked(2, 2000);
+        assert!(liveness.answered(1, 1500).is_ok());
+        assert!(liveness.check(2000 + bound_ns).is_ok());
+        liveness.asked(2, 9000); // a retry
+        assert!(liveness.check(2001 + bound_ns).is_err());
+        assert_eq!(liveness.checks, 1);
+    }
+}

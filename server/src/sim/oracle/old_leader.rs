@@ -1,0 +1,75 @@
+//! No commit without an old leader that can still serve (oracle 7; §3.3, §3.7):
+//! who once led keeps the lease that it led with, and learns of every write to
+//! its keys until that has ended, whoever leads by then.
+//!
+//! The same rule as `notified`, asked of those who led, and answered from the
+//! oracles' own record of promises instead of what the holder believes.
+
+use leases::{Ballot, Slot};
+
+use super::promises::Promises;
+use super::{Sight, Verdict, ensure, id, knows};
+use crate::replica::message::{LogId, Value};
+
+pub(super) const NAME: &str = "old leader";
+
+/// See the module.
+#[derive(Debug)]
+pub struct OldLeader {
+    /// By replica: the last ballot that it led in.
+    led: Vec<Option<Ballot>>,
+    /// Pairs of a write and a replica that once led and does not know it.
+    pub checks: u64,
+}
+
+impl OldLeader {
+    pub(super) fn new(n: usize) -> OldLeader {
+        OldLeader {
+            led: vec![None; n],
+            checks: 0,
+        }
+    }
+
+    /// `node` leads.
+    pub(super) fn leads(&mut self, node: usize, ballot: Ballot) {
+        self.led[node] = Some(ballot);
+    }
+
+    /// `value` has just been chosen.
+    pub(super) fn chosen(
+        &mut self,
+        sight: &Sight<'_>,
+        promises: &Promises,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+    ) -> Verdict {
+        if log != LogId::Commands {
+            return Ok(());
+        }
+        for (node, led) in self.led.iter().enumerate() {
+            let (Some(ballot), Some(replica)) = (led, sight.replica(node)) else {
+                continue;
+            };
+            if knows(replica, slot, value) {
+                continue;
+            }
+            self.checks += 1;
+            let now = sight.time(node);
+            let writes = value.commands().iter().filter(|p| p.command.is_write());
+            for key in writes.flat_map(|proposed| proposed.command.keys()) {
+                let view = replica.configs().view(key);
+                let holds = |config| view.holders(config).contains(id(node));
+                let permit = promises.permit(node, Slot(slot.0 - 1), holds);
+                ensure!(
+                    NAME,
+                    permit.is_none_or(|until| until <= now),
+                    "{slot:?} writes {key:?} and is chosen, but {:?}, which led in {ballot:?}, can \
+                     serve the key and has not heard of it",
+                    id(node)
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! Promises, from messages alone: which each replica made, which each took, and
+//! what it may believe because of them (protocol §2). A record of the oracles'
+//! own, kept by the rules and not by asking grantors or holders.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leases::promise::Promise;
+use leases::{ConfigId, Incarnation, LeaseMessage, ReplicaId, Slot, Time};
+use smallvec::SmallVec;
+
+use super::{Sight, Verdict, barriers, ensure, id};
+use crate::replica::message::{Envelope, Message};
+
+/// Promises of one grantor to one holder that are remembered and were not taken:
+/// far more than can be under way.
+const MADE_MAX: usize = 4096;
+
+/// A promise as it left.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    run: Incarnation,
+    to_run: Incarnation,
+    sequence: u64,
+    config: ConfigId,
+    t_lease: Duration,
+    highest_accepted: Slot,
+}
+
+/// What a holder may believe of one grantor under one configuration.
+#[derive(Clone, Copy, Debug)]
+struct Belief {
+    config: ConfigId,
+    /// By the holder's clock.
+    until: Time,
+    /// The least highest-accepted slot of the unbroken promises under it.
+    barrier: Slot,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pair {
+    /// Rising by run, then by sequence.
+    made: VecDeque<Made>,
+    /// The grantor's run that the holder knows.
+    run: Incarnation,
+    /// The highest sequence of that run which it took.
+    taken: u64,
+    /// Rising by time: each began while those before it were unexpired.
+    beliefs: SmallVec<[Belief; 2]>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Promises {
+    n: usize,
+    pairs: Vec<Pair>,
+}
+
+impl Promises {
+    pub(super) fn new(n: usize) -> Promises {
+        Promises {
+            n,
+            pairs: vec![Pair::default(); n * n],
+        }
+    }
+
+    fn pair(&self, grantor: usize, holder: usize) -> &Pair {
+        &self.pairs[grantor * self.n + holder]
+    }
+
+    fn pair_mut(&mut self, grantor: usize, holder: usize) -> &mut Pair {
+        &mut self.pairs[grantor * self.n + holder]
+    }
+
+    /// A new run of `node` believes nothing.
+    pub(super) fn started(&mut self, node: usize) {
+        for grantor in 0..self.n {
+            let pair = self.pair_mut(grantor, node);
+            pair.run = Incarnation(0);
+            pair.taken = 0;
+            pair.beliefs.clear();
+        }
+    }
+
+    /// `node` is about to send a message.
+    pub(super) fn sent(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        to: ReplicaId,
+        envelope: &Envelope,
+    ) -> Verdict {
+        let now = sight.time(node);
+        let believed = self.pair_mut(to.index(), node);
+        if envelope.to_incarnation > believed.run {
+            // A chain ends with its grantor's run.
+            believed.run = envelope.to_incarnation;
+            believed.taken = 0;
+            believed.beliefs.clear();
+        }
+        let Message::Lease(message) = &envelope.message else {
+            return Ok(());
+        };
+        match message {
+            LeaseMessage::Guard { .. } => Ok(()),
+            LeaseMessage::GuardAck { sequence, .. } => believed.take(node, to, *sequence),
+            LeaseMessage::PromiseAck { sequence, .. } => {
+                believed.take(node, to, *sequence)?;
+                believed.believe(now, node, to, envelope.from_incarnation, *sequence)
+            }
+            LeaseMessage::Relinquish { .. } => {
+                believed.beliefs.clear();
+                Ok(())
+            }
+            LeaseMessage::Promise(promise) => {
+                let runs = (envelope.from_incarnation, envelope.to_incarnation);
+                self.pair_mut(node, to.index())
+                    .make(node, to, runs, promise)
+            }
+        }
+    }
+
+    /// Until when `holder` may believe `grantor` about keys that it holds under
+    /// the configurations `holds`, if it has executed `upto`; by its own clock.
+    fn believed(
+        &self,
+        grantor: usize,
+        holder: usize,
+        upto: Slot,
+        holds: impl Fn(ConfigId) -> bool,
+    ) -> Option<Time> {
+        let beliefs = &self.pair(grantor, holder).beliefs;
+        // A configuration that does not give the key breaks the chain.
+        let chains = beliefs.split(|belief| !holds(belief.config));
+        let ready = chains.filter(|chain| chain.iter().any(|belief| belief.barrier <= upto));
+        ready.flatten().map(|belief| belief.until).max()
+    }
+
+    /// Until when enough grantors cover what `holder` holds under `holds`, if it
+    /// has executed `upto`; by its own clock. `None`: they never did.
+    pub(super) fn permit(
+        &self,
+        holder: usize,
+        upto: Slot,
+        holds: impl Fn(ConfigId) -> bool,
+    ) -> Option<Time> {
+        let needed = self.n / 2;
+        if needed == 0 {
+            return Some(Time::MAX);
+        }
+        let others = (0..self.n).filter(|other| *other != holder);
+        let believed = others.filter_map(|grantor| self.believed(grantor, holder, upto, &holds));
+        let mut untils: SmallVec<[Time; 8]> = believed.collect();
+        untils.sort_unstable_by(|a, b| b.cmp(a));
+        untils.get(needed - 1).copied()
+    }
+
+    /// Until when `holder` may believe runs of `grantor` before `run`, by its own
+    /// clock.
+    pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
+        let pair = self.pair(grantor, holder);
+        if pair.run >= run {
+            return Time::ZERO;
+        }
+        let untils = pair.beliefs.iter().map(|belief| belief.until);
+        untils.max().unwrap_or(Time::ZERO)
+    }
+}
+
+impl Pair {
+    fn make(
+        &mut self,
+        grantor: usize,
+        holder: ReplicaId,
+        (run, to_run): (Incarnation, Incarnation),
+        promise: &Promise,
+    ) -> Verdict {
+        let last = self.made.back().map(|made| (made.run, made.sequence));
+        ensure!(
+            barriers::NAME,
+            last < Some((run, promise.sequence)),
+            "{:?} promises {holder:?} under {:?} after {last:?}",
+            id(grantor),
+            (run, promise.sequence)
+        );
+        if self.made.len() == MADE_MAX {
+            self.made.pop_front();
+        }
+        self.made.push_back(Made {
+            run,
+            to_run,
+            sequence: promise.sequence,
+            config: promise.config,
+            t_lease: promise.t_lease,
+            highest_accepted: promise.highest_accepted,
+        });
+        Ok(())
+    }
+
+    /// Hazard 2: a sequence is taken once, and none after a higher one.
+    fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
+        ensure!(
+            barriers::NAME,
+            sequence > self.taken,
+            "{:?} takes {sequence} of {grantor:?} after {}",
+            id(holder),
+            self.taken
+        );
+        self.taken = sequence;
+        Ok(())
+    }
+
+    fn believe(
+        &mut self,
+        now: Time,
+        holder: usize,
+        grantor: ReplicaId,
+        holder_run: Incarnation,
+        sequence: u64,
+    ) -> Verdict {
+        let name = (self.run, sequence);
+        let place = self
+            .made
+            .binary_search_by_key(&name, |made| (made.run, made.sequence));
+        let made = place.ok().map(|place| self.made[place]);
+        let Some(made) = made.filter(|made| made.to_run == holder_run) else {
+            let holder = id(holder);
+            ensure!(
+                barriers::NAME,
+                false,
+                "{holder:?} {holder_run:?} takes promise {name:?} of {grantor:?}, which was made \
+                 to {:?}",
+                made.map(|made| made.to_run)
+            );
+            return Ok(());
+        };
+        let older = |made: &Made| (made.run, made.sequence) <= name;
+        while self.made.front().is_some_and(older) {
+            self.made.pop_front();
+        }
+        self.beliefs.retain(|belief| now < belief.until);
+        let until = now + made.t_lease;
+        let mut known = self.beliefs.iter_mut();
+        match known.find(|belief| belief.config == made.config) {
+            Some(belief) => {
+                belief.until = belief.until.max(until);
+                belief.barrier = belief.barrier.min(made.highest_accepted);
+            }
+            None => self.beliefs.push(Belief {
+                config: made.config,
+                until,
+                barrier: made.highest_accepted,
+            }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,438 @@
+//! Same (client, sequence), same result (oracle 11; protocol §1 "Sessions"): what
+//! any replica answers to a write, or to a read that went through the log, is what
+//! a state machine of the oracles' own gives, and no command takes effect twice.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::{Command, ErrorCode, Outcome, Version};
+use foldhash::fast::FixedState;
+use leases::Slot;
+
+use super::reference::{Effect, Reference};
+use super::{Chosen, Verdict, ensure, id};
+use crate::replica::action::ClientHandle;
+use crate::replica::message::{LogId, Proposed, Value};
+
+pub(super) const NAME: &str = "sessions";
+
+/// Results of a client that are remembered after it acknowledged them: for
+/// replicas that lag.
+const RESULTS_MAX: usize = 64;
+
+/// What a client waits for.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// (client, sequence).
+    Write(u64, u64),
+    Read(Op),
+}
+
+/// What the log did with a (client, sequence).
+#[derive(Clone, Debug, Default)]
+struct Known {
+    sequence: u64,
+    result: Option<Outcome>,
+    /// Some occurrence of it was refused.
+    refused: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    /// Everything that took effect, as ranges: first to last.
+    executed: BTreeMap<u64, u64>,
+    known: VecDeque<Known>,
+    /// Answered before it was executed.
+    told: Vec<(u64, Outcome)>,
+}
+
+/// A read that went through the log.
+#[derive(Clone, Debug)]
+struct LogRead {
+    slot: Slot,
+    op: Op,
+    outcome: Option<Outcome>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sessions {
+    reference: Reference,
+    executed: Slot,
+    clients: HashMap<u64, Client, FixedState>,
+    /// By replica.
+    asked: Vec<HashMap<ClientHandle, Asked, FixedState>>,
+    /// By origin, those that it has not executed.
+    reads: Vec<VecDeque<LogRead>>,
+    /// Answers compared.
+    pub checks: u64,
+}
+
+impl Sessions {
+    pub(super) fn new(n: usize, ttl_ms: u64) -> Sessions {
+        Sessions {
+            reference: Reference::new(ttl_ms),
+            executed: Slot::ZERO,
+            clients: HashMap::default(),
+            asked: vec![HashMap::default(); n],
+            reads: vec![VecDeque::new(); n],
+            checks: 0,
+        }
+    }
+
+    /// A client's command has reached `node`.
+    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        let asked = match &command.op {
+            Some(Op::Get(_)) | None => return, // never in the log
+            Some(op) if op.is_write() => Asked::Write(command.client, command.sequence),
+            Some(op) => Asked::Read(op.clone()),
+        };
+        self.asked[node].insert(from, asked);
+    }
+
+    /// `node` has answered under a lease.
+    pub(super) fn answered_elsewise(&mut self, node: usize, to: ClientHandle) {
+        self.asked[node].remove(&to);
+    }
+
+    /// `node` has ended: it answers nobody any more.
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.asked[node].clear();
+    }
+
+    /// More is chosen: it is executed as soon as all before it is known.
+    pub(super) fn advance(&mut self, chosen: &Chosen) -> Verdict {
+        while let Some(value) = chosen.value(LogId::Commands, self.executed.next()) {
+            self.executed = self.executed.next();
+            self.execute(value)?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, value: &Value) -> Verdict {
+        let slot = self.executed;
+        if let Value::Commands(batch) = value {
+            self.reference.begin(batch.log_time_ms);
+        }
+        for (index, proposed) in value.commands().iter().enumerate() {
+            let version = Version {
+                slot: slot.0,
+                index: index as u32,
+            };
+            match &proposed.command.op {
+                Some(op) if !op.is_write() => self.read(slot, proposed, op),
+                _ => self.write(version, &proposed.command)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, slot: Slot, proposed: &Proposed, op: &Op) {
+        let outcome = self.reference.read(op);
+        if let Some(reads) = self.reads.get_mut(proposed.origin.index()) {
+            let op = op.clone();
+            reads.push_back(LogRead { slot, op, outcome });
+        }
+    }
+
+    fn write(&mut self, version: Version, command: &Command) -> Verdict {
+        let effect = self.reference.write(version, command);
+        let client = self.clients.entry(command.client).or_default();
+        let sequence = command.sequence;
+        let known = client.known(sequence);
+        match effect {
+            Effect::Executed(outcome) => {
+                known.result = Some(outcome);
+                let once = client.take_effect(sequence);
+                ensure!(
+                    NAME,
+                    once,
+                    "({}, {sequence}) takes effect a second time, at {version:?}: its session \
+                     has ended and was opened again",
+                    command.client
+                );
+            }
+            Effect::Repeated(outcome) => {
+                debug_assert!(known.result.is_none() || known.result.as_ref() == Some(&outcome));
+                known.result = Some(outcome);
+            }
+            Effect::Refused => known.refused = true,
+        }
+        if let Some(place) = client.told.iter().position(|(of, _)| *of == sequence) {
+            let (_, told) = client.told.swap_remove(place);
+            let known = client.known(sequence);
+            ensure!(
+                NAME,
+                known.explains(&told),
+                "({}, {sequence}) was answered {told:?} at its commit, but gives {known:?}",
+                command.client
+            );
+        }
+        Ok(())
+    }
+
+    /// `node` answers a client.
+    pub(super) fn replied(&mut self, node: usize, to: ClientHandle, outcome: &Outcome) -> Verdict {
+        match self.asked[node].remove(&to) {
+            Some(Asked::Write(client, sequence)) => self.wrote(node, client, sequence, outcome),
+            Some(Asked::Read(op)) => self.has_read(node, &op, outcome),
+            None => Ok(()),
+        }
+    }
+
+    fn wrote(&mut self, node: usize, client: u64, sequence: u64, outcome: &Outcome) -> Verdict {
+        self.checks += 1;
+        let of = self.clients.entry(client).or_default();
+        let told = of.told.iter().find(|(other, _)| *other == sequence);
+        if let Some((_, before)) = told {
+            ensure!(
+                NAME,
+                same(before, outcome),
+                "{:?} answers ({client}, {sequence}) with {outcome:?}, after {before:?}",
+                id(node)
+            );
+            return Ok(());
+        }
+        match of.known.iter().find(|known| known.sequence == sequence) {
+            Some(known) => ensure!(
+                NAME,
+                known.explains(outcome),
+                "{:?} answers ({client}, {sequence}) with {outcome:?}, but the log gives {known:?}",
+                id(node)
+            ),
+            // So long ago that it has been forgotten.
+            None if of.has_taken_effect(sequence) => {}
+            None => of.told.push((sequence, outcome.clone())),
+        }
+        Ok(())
+    }
+
+    fn has_read(&mut self, node: usize, op: &Op, outcome: &Outcome) -> Verdict {
+        self.checks += 1;
+        let explains = |read: &&LogRead| {
+            read.op == *op
+                && read
+                    .outcome
+                    .as_ref()
+                    .is_none_or(|known| same(known, outcome))
+        };
+        ensure!(
+            NAME,
+            self.reads[node].iter().any(|read| explains(&read)),
+            "{:?} answers {op:?} with {outcome:?}, but the log gives {:?}",
+            id(node),
+            self.reads[node]
+        );
+        Ok(())
+    }
+
+    /// `node` has executed so far, and given the answers that this gave.
+    pub(super) fn step_ends(&mut self, node: usize, executed: Slot) {
+        let reads = &mut self.reads[node];
+        while reads.front().is_some_and(|read| read.slot <= executed) {
+            reads.pop_front();
+        }
+    }
+}
+
+impl Client {
+    fn known(&mut self, sequence: u64) -> &mut Known {
+        let place = self.known.iter().rposition(|k| k.sequence == sequence);
+        let place = place.unwrap_or_else(|| {
+            if self.known.len() == RESULTS_MAX {
+                self.known.pop_front();
+            }
+            self.known.push_back(Known {
+                sequence,
+                ..Known::default()
+            });
+            self.known.len() - 1
+        });
+        &mut self.known[place]
+    }
+
+    fn has_taken_effect(&self, sequence: u64) -> bool {
+        let before = self.executed.range(..=sequence).next_back();
+        before.is_some_and(|(_, last)| *last >= sequence)
+    }
+
+    /// Returns whether it is the first time.
+    fn take_effect(&mut self, sequence: u64) -> bool {
+        let before = self.executed.range_mut(..=sequence).next_back();
+        match before {
+            Some((_, last)) if *last >= sequence => return false,
+            Some((_, last)) if *last + 1 == sequence => *last = sequence,
+            _ => {
+                self.executed.insert(sequence, sequence);
+            }
+        }
+        if let Some(last) = self.executed.remove(&(sequence + 1)) {
+            let joined = self.executed.range_mut(..=sequence).next_back();
+            joined.into_iter().for_each(|(_, end)| *end = last);
+        }
+        true
+    }
+}
+
+impl Known {
+    fn explains(&self, outcome: &Outcome) -> bool {
+        let expired = code(outcome) == Some(ErrorCode::SessionExpired as i32);
+        let refusal = self.refused && expired;
+        refusal
+            || self
+                .result
+                .as_ref()
+                .is_some_and(|known| same(known, outcome))
+    }
+}
+
+fn code(outcome: &Outcome) -> Option<i32> {
+    match &outcome.result {
+        Some(Answer::Error(error)) => Some(error.code),
+        _ => None,
+    }
+}
+
+/// Errors are the same by their codes.
+fn same(a: &Outcome, b: &Outcome) -> bool {
+    match (code(a), code(b)) {
+        (None, None) => a == b,
+        (a, b) => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leases::ReplicaId;
+
+    use super::*;
+    use crate::replica::message::{Batch, RequestId};
+
+    fn at(slot: u64) -> Outcome {
+        Outcome::written(Version { slot, index: 0 })
+    }
+
+    fn handle(request: u64) -> ClientHandle {
+        ClientHandle {
+            connection: 1,
+            request,
+        }
+    }
+
+    fn put(sequence: u64, acked_below: u64) -> Command {
+        Command::session(7, sequence, acked_below, Op::put("k", "v"))
+    }
+
+    /// Commands that are chosen, one a slot, a minute of log time apart.
+    struct Log(Chosen, u64);
+
+    impl Log {
+        fn choose(&mut self, sessions: &mut Sessions, command: Command) -> Verdict {
+            self.1 += 1;
+            let proposed = Proposed {
+                origin: ReplicaId(0),
+                request: RequestId(self.1),
+                command,
+            };
+            let batch = Batch {
+                log_time_ms: self.1 * 60_000,
+                commands: vec![proposed],
+                ..Batch::default()
+            };
+            let value = Value::Commands(Arc::new(batch));
+            self.0.committed(LogId::Commands, Slot(self.1), &value);
+            sessions.advance(&self.0)
+        }
+    }
+
+    fn world(ttl_ms: u64) -> (Sessions, Log) {
+        (Sessions::new(2, ttl_ms), Log(Chosen::default(), 0))
+    }
+
+    const LONG: u64 = 3_600_000;
+
+    #[test]
+    fn every_answer_to_a_sequence_is_its_result() {
+        let (mut sessions, mut log) = world(LONG);
+        sessions.asked(0, handle(1), &put(1, 1));
+        sessions.asked(1, handle(2), &put(1, 1));
+        sessions.asked(1, handle(3), &put(1, 1));
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
+        assert!(sessions.replied(0, handle(1), &at(1)).is_ok());
+        assert!(sessions.replied(1, handle(2), &at(1)).is_ok());
+        assert!(sessions.replied(1, handle(3), &at(2)).is_err());
+        assert_eq!(sessions.checks, 3);
+    }
+
+    #[test]
+    fn an_answer_at_commit_is_held_against_the_execution() {
+        let (mut sessions, mut log) = world(LONG);
+        for request in 1..4 {
+            sessions.asked(0, handle(request), &put(1, 1));
+        }
+        assert!(sessions.replied(0, handle(1), &at(1)).is_ok());
+        assert!(
+            sessions.replied(0, handle(2), &at(2)).is_err(),
+            "another answer"
+        );
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
+        sessions.asked(0, handle(4), &put(2, 2));
+        assert!(sessions.replied(0, handle(4), &at(3)).is_ok());
+        assert!(
+            log.choose(&mut sessions, put(2, 2)).is_err(),
+            "it is in slot 2"
+        );
+    }
+
+    #[test]
+    fn what_was_acknowledged_must_not_be_refused() {
+        let (mut sessions, mut log) = world(1000);
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
+        sessions.asked(0, handle(1), &put(2, 2));
+        assert!(sessions.replied(0, handle(1), &at(2)).is_ok());
+        assert!(log.choose(&mut sessions, put(2, 2)).is_err());
+    }
+
+    #[test]
+    fn a_refusal_needs_a_reason() {
+        let refused = Outcome::error(ErrorCode::SessionExpired, "gone");
+        let (mut sessions, mut log) = world(1000);
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
+        assert!(log.choose(&mut sessions, put(2, 2)).is_ok());
+        sessions.asked(0, handle(1), &put(2, 2));
+        sessions.asked(0, handle(2), &put(1, 1));
+        assert!(sessions.replied(0, handle(1), &refused).is_ok());
+        assert!(sessions.replied(0, handle(2), &refused).is_err());
+    }
+
+    #[test]
+    fn nothing_takes_effect_twice() {
+        let (mut sessions, mut log) = world(1000);
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
+        assert!(log.choose(&mut sessions, put(1, 1)).is_err());
+        let mut client = Client::default();
+        let taken = [3, 1, 2, 2, 5, 4, 3].map(|sequence| client.take_effect(sequence));
+        assert_eq!(taken, [true, true, true, false, true, true, false]);
+        assert_eq!(client.executed.len(), 1);
+    }
+
+    #[test]
+    fn a_read_in_the_log_sees_what_is_before_it() {
+        let (mut sessions, mut log) = world(LONG);
+        let scan = || Command::from(Op::scan("", "", 10));
+        for request in 1..4 {
+            sessions.asked(0, handle(request), &scan());
+        }
+        assert!(log.choose(&mut sessions, scan()).is_ok());
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
+        let nothing = Outcome::entries(Vec::new());
+        assert!(sessions.replied(0, handle(1), &nothing).is_ok());
+        sessions.step_ends(0, Slot(1));
+        assert!(sessions.replied(0, handle(2), &nothing).is_err());
+        assert!(log.choose(&mut sessions, scan()).is_ok());
+        assert!(sessions.replied(0, handle(3), &nothing).is_err());
+    }
+}
