@@ -8,21 +8,23 @@
 //! 1. `prepare` finds what is wrong on its face (a value from nowhere), and
 //!    settles open writes: one that somebody saw has taken effect, by the end of
 //!    the first operation that saw it; one that nobody saw can be left out.
-//! 2. With reads and writes alone, `zones` decides in O(n log n), because every
+//! 2. With reads and writes alone, `blocks` decides in O(n log n), because every
 //!    value has one write (Gibbons & Korach, "Testing shared memories", 1997).
-//! 3. Absence has many writes, and a compare-and-swap ties two values together:
-//!    those keys go to `search`, which follows all orders at once, and says
-//!    `Unknown` rather than run without bound.
+//! 3. Absence has many writes: with deletions and compare-and-swaps, `sweep` puts
+//!    everything else in order around the blocks, in one pass.
+//! 4. Only where a compare-and-swap failed, and the pass found no reason, `search`
+//!    follows all orders at once, and says `Unknown` rather than run without bound.
 //!
 //! Times are compared so that two operations are ordered only if one ended
 //! strictly before the other began.
 
+mod blocks;
 pub(crate) mod explain;
 pub(crate) mod frontier;
 mod prepare;
 mod relevance;
 mod search;
-mod zones;
+mod sweep;
 
 #[cfg(test)]
 mod brute;
@@ -135,8 +137,10 @@ pub fn check(history: &History) -> Verdict {
 fn check_key(events: &[&Event], budget: &mut search::Budget) -> Result<(), Flaw> {
     let key = prepare::prepare(events)?;
     if key.is_plain() {
-        zones::check(&key)
-    } else {
-        search::check(&key, budget)
+        return blocks::Blocks::of(&key).map(drop);
+    }
+    match sweep::check(&key)? {
+        sweep::Outcome::Ordered => Ok(()),
+        sweep::Outcome::NotFound => search::check(&key, budget),
     }
 }

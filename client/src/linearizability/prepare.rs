@@ -63,7 +63,7 @@ pub(super) struct Key<'a> {
     pub absence_observed: bool,
 }
 
-impl Key<'_> {
+impl<'a> Key<'a> {
     pub fn is_plain(&self) -> bool {
         let plain = |op: &Op| matches!(op.kind, Kind::Read(_) | Kind::Write(_));
         self.ops.iter().all(plain)
@@ -76,7 +76,7 @@ impl Key<'_> {
     }
 
     /// Who wrote this; nobody wrote absence.
-    pub fn writer(&self, held: Held) -> Option<&Event> {
+    pub fn writer(&self, held: Held) -> Option<&'a Event> {
         self.writers.get(held.index()).copied().flatten()
     }
 }

@@ -1,0 +1,387 @@
+//! What must be there without a break, and from when to when.
+//!
+//! A write and the reads that found its value are a cluster; a compare-and-swap ties
+//! its cluster to that of the value it replaced. A chain of clusters tied together is
+//! a **block**: nothing else can be written inside it. Let `first_end` be the first
+//! end of an operation in it, and `last_begin` the last begin. If `first_end <
+//! last_begin`, the register belongs to the block all that time: a *forward* block.
+//! Otherwise all its operations overlap, and one moment between `last_begin` and
+//! `first_end` is enough for them: a *backward* block.
+//!
+//! Without absence (which has many writes) and failed swaps, a key is linearizable iff
+//! the chains are in order within, no two forward blocks overlap, and no backward one
+//! lies inside a forward one (Gibbons & Korach 1997, theorem 4.4, for single clusters;
+//! its proof only asks which of two blocks must come first, so it holds for chains).
+//! That no read ended before its write began was checked by `prepare`.
+
+use std::collections::HashMap;
+
+use super::Flaw;
+use super::explain::operation;
+use super::prepare::{Held, Key, Kind, Moment, NEVER, Op, moment};
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    /// The first value of the chain, and the last, which stays until something else
+    /// is written.
+    pub head: Held,
+    pub last: Held,
+    /// It can begin only where there is no key.
+    pub is_create: bool,
+    pub first_end: Moment,
+    pub last_begin: Moment,
+    /// In a forward block, the latest moment at which `last` can be written.
+    pub last_from: Moment,
+    /// The operations that `first_end` and `last_begin` are from; the initial absence
+    /// has none.
+    first: Option<u32>,
+    latest: Option<u32>,
+}
+
+impl Block {
+    pub fn is_forward(&self) -> bool {
+        self.first_end < self.last_begin
+    }
+}
+
+/// The blocks of a key, and those of them that are forward, by time.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    pub all: Vec<Block>,
+    /// Disjoint.
+    pub forward: Vec<Block>,
+}
+
+impl Blocks {
+    /// Every block of a key. The absence before the first write counts as one if the
+    /// key cannot be absent again.
+    pub fn of(key: &Key) -> Result<Blocks, Flaw> {
+        let all = Chains::new(key).blocks()?;
+        let mut forward: Vec<Block> = all.iter().copied().filter(Block::is_forward).collect();
+        forward.sort_unstable_by_key(|block| block.first_end);
+        for pair in forward.windows(2) {
+            if pair[1].first_end < pair[0].last_begin {
+                return Err(overlap(key, &pair[0], &pair[1]));
+            }
+        }
+        let blocks = Blocks { all, forward };
+        for inner in blocks.all.iter().filter(|block| !block.is_forward()) {
+            if let Err(outer) = blocks.fit(inner.last_begin, inner.first_end) {
+                return Err(inside(key, outer, inner));
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The part of an interval, at its ends, that is not inside a forward block.
+    ///
+    /// # Errors
+    /// The forward block that all of it lies inside.
+    pub fn fit(&self, begin: Moment, end: Moment) -> Result<(Moment, Moment), &Block> {
+        let around = |at: Moment| {
+            let begun = self.forward.partition_point(|block| block.first_end < at);
+            let last = self.forward[..begun].last();
+            last.filter(|block| at < block.last_begin)
+        };
+        let (of_begin, of_end) = (around(begin), around(end));
+        match of_begin {
+            Some(outer) if end < outer.last_begin => Err(outer),
+            _ => Ok((
+                of_begin.map_or(begin, |block| block.last_begin),
+                of_end.map_or(end, |block| block.first_end),
+            )),
+        }
+    }
+}
+
+/// A value with its write and its reads.
+#[derive(Debug, Clone, Copy)]
+struct Cluster {
+    first_end: Moment,
+    last_begin: Moment,
+    first: Option<u32>,
+    latest: Option<u32>,
+    writer: Option<u32>,
+    /// The swap that replaced it.
+    successor: Option<u32>,
+}
+
+struct Chains<'k, 'a> {
+    key: &'k Key<'a>,
+    clusters: Vec<Cluster>,
+    /// By value, when swaps failed that expected it: begin, end and operation.
+    failures: HashMap<Held, Vec<(Moment, Moment, u32)>, foldhash::fast::FixedState>,
+}
+
+impl<'k, 'a> Chains<'k, 'a> {
+    fn new(key: &'k Key<'a>) -> Self {
+        let empty = Cluster {
+            first_end: NEVER,
+            last_begin: 0,
+            first: None,
+            latest: None,
+            writer: None,
+            successor: None,
+        };
+        let mut chains = Chains {
+            key,
+            clusters: vec![empty; key.writers.len()],
+            failures: HashMap::default(),
+        };
+        // Absence is written before anything begins.
+        chains.clusters[Held::ABSENT.index()].first_end = 0;
+        for index in 0..key.ops.len() {
+            chains.add(index as u32);
+        }
+        chains
+    }
+
+    fn op(&self, index: u32) -> &'k Op<'a> {
+        &self.key.ops[index as usize]
+    }
+
+    fn add(&mut self, index: u32) {
+        let op = self.op(index);
+        let value = match op.kind {
+            Kind::Read(value) | Kind::Write(value) => value,
+            Kind::Swap { expected, new } if op.end != NEVER => {
+                if expected != Held::ABSENT {
+                    self.clusters[expected.index()].successor = Some(index);
+                }
+                new
+            }
+            Kind::Fail { expected } => {
+                let of_value = self.failures.entry(expected).or_default();
+                return of_value.push((op.begin, op.end, index));
+            }
+            Kind::Swap { .. } | Kind::Delete => return,
+        };
+        let cluster = &mut self.clusters[value.index()];
+        if !matches!(op.kind, Kind::Read(_)) {
+            cluster.writer = Some(index);
+        }
+        if op.end < cluster.first_end || cluster.first.is_none() && value != Held::ABSENT {
+            (cluster.first_end, cluster.first) = (op.end, Some(index));
+        }
+        if op.begin >= cluster.last_begin {
+            (cluster.last_begin, cluster.latest) = (op.begin, Some(index));
+        }
+    }
+
+    fn blocks(&self) -> Result<Vec<Block>, Flaw> {
+        let mut blocks = Vec::new();
+        let mut chain = Vec::new();
+        let mut chained = 0;
+        if self.key.is_plain() {
+            blocks.push(self.block(&[Held::ABSENT])?);
+        }
+        for op in &self.key.ops {
+            let head = match op.kind {
+                Kind::Write(value) => value,
+                Kind::Swap { expected, new } if expected == Held::ABSENT && op.end != NEVER => new,
+                _ => continue,
+            };
+            chain.clear();
+            chain.push(head);
+            while let Some(swap) = self.clusters[chain[chain.len() - 1].index()].successor {
+                let Kind::Swap { new, .. } = self.op(swap).kind else {
+                    unreachable!("only swaps succeed");
+                };
+                chain.push(new);
+            }
+            chained += chain.len() - 1;
+            blocks.push(self.block(&chain)?);
+        }
+        if chained < self.successors().count() {
+            return Err(self.circle(&blocks));
+        }
+        Ok(blocks)
+    }
+
+    fn successors(&self) -> impl Iterator<Item = u32> {
+        self.clusters.iter().filter_map(|cluster| cluster.successor)
+    }
+
+    /// Checks the order within a chain, and that the swaps which failed in it could.
+    fn block(&self, chain: &[Held]) -> Result<Block, Flaw> {
+        let of = |value: Held| &self.clusters[value.index()];
+        let ends = self.first_ends_from(chain);
+        let (first_end, first) = ends[0];
+        let mut from = first_end;
+        let mut latest: (Moment, Option<u32>) = (0, None);
+        for (position, &value) in chain.iter().enumerate() {
+            let cluster = of(value);
+            if position > 0 {
+                let swap = cluster.writer.map_or(0, |writer| self.op(writer).begin);
+                let earliest = latest.max((swap, cluster.writer));
+                if ends[position].0 < earliest.0 {
+                    return Err(self.disorder(value, ends[position].1, earliest.1));
+                }
+                from = self.write_late(chain[position - 1], from, ends[position].0, earliest.0)?;
+            }
+            latest = latest.max((cluster.last_begin, cluster.latest));
+        }
+        let (head, last) = (chain[0], chain[chain.len() - 1]);
+        if first_end < latest.0 {
+            self.write_late(last, from, NEVER, latest.0)?;
+        }
+        let writer = of(head).writer.map(|writer| self.op(writer).kind);
+        Ok(Block {
+            head,
+            last,
+            is_create: matches!(writer, Some(Kind::Swap { .. })),
+            first_end,
+            last_begin: latest.0,
+            last_from: from,
+            first,
+            latest: latest.1,
+        })
+    }
+
+    /// By position in a chain: the first end of an operation there or later.
+    fn first_ends_from(&self, chain: &[Held]) -> Vec<(Moment, Option<u32>)> {
+        let mut earliest = (NEVER, None);
+        let mut ends = vec![earliest; chain.len()];
+        for (end, value) in ends.iter_mut().zip(chain).rev() {
+            let cluster = &self.clusters[value.index()];
+            if cluster.first_end <= earliest.0 {
+                earliest = (cluster.first_end, cluster.first);
+            }
+            *end = earliest;
+        }
+        ends
+    }
+
+    /// The latest moment up to `until` at which `old`, written at `from`, can be
+    /// replaced, so that every swap that did not find it had a moment without it. The
+    /// later a value comes the better, so this is best for those that follow too.
+    fn write_late(
+        &self,
+        old: Held,
+        from: Moment,
+        until: Moment,
+        earliest: Moment,
+    ) -> Result<Moment, Flaw> {
+        let failures = self.failures.get(&old).map_or(&[][..], Vec::as_slice);
+        let mut late = until;
+        for &(begin, end, index) in failures {
+            if begin > from && end < late {
+                if end < earliest {
+                    return Err(self.was_there(old, from, earliest, index));
+                }
+                late = end;
+            }
+        }
+        Ok(late)
+    }
+
+    fn was_there(&self, value: Held, from: Moment, until: Moment, failure: u32) -> Flaw {
+        let failure = self.op(failure).event;
+        let explanation = format!(
+            "the key must have held {} from {} to {}, but {}",
+            self.key.describe(value),
+            moment(from),
+            moment(until),
+            operation(failure),
+        );
+        let cluster = &self.clusters[value.index()];
+        let ops = [
+            cluster.writer,
+            cluster.first,
+            cluster.latest,
+            cluster.successor,
+        ];
+        let events = ops.into_iter().flatten().map(|index| self.op(index).event);
+        Flaw::violation(explanation, events.chain([failure]))
+    }
+
+    fn disorder(&self, value: Held, ended: Option<u32>, begun: Option<u32>) -> Flaw {
+        let writer = self.clusters[value.index()].writer;
+        let ops = [writer, ended, begun].into_iter().flatten();
+        let explanation = format!(
+            "{} and what came after it cannot have been found before what it replaced was gone",
+            self.key.describe(value)
+        );
+        Flaw::violation(explanation, ops.map(|index| self.op(index).event))
+    }
+
+    fn circle(&self, blocks: &[Block]) -> Flaw {
+        let mut reached = vec![false; self.clusters.len()];
+        for block in blocks {
+            let mut value = block.head;
+            reached[value.index()] = true;
+            while let Some(swap) = self.clusters[value.index()].successor
+                && let Kind::Swap { new, .. } = self.op(swap).kind
+            {
+                value = new;
+                reached[value.index()] = true;
+            }
+        }
+        let is_circular = |index: &u32| match self.op(*index).kind {
+            Kind::Swap { new, .. } => !reached[new.index()],
+            _ => false,
+        };
+        let swaps = self.successors().filter(is_circular);
+        let explanation = "values replaced each other in a circle".to_owned();
+        Flaw::violation(explanation, swaps.map(|index| self.op(index).event))
+    }
+}
+
+/// As `value 7`, or, of a chain, `value 7 and then up to value 9 what replaced it`.
+pub(super) fn describe(key: &Key, block: &Block) -> String {
+    let head = key.describe(block.head);
+    if block.head == block.last {
+        return head;
+    }
+    format!(
+        "{head} and then, up to {}, what replaced it",
+        key.describe(block.last)
+    )
+}
+
+fn overlap(key: &Key, one: &Block, two: &Block) -> Flaw {
+    let explanation = format!(
+        "the key must have held {}, and {}",
+        span(key, one),
+        span(key, two),
+    );
+    let events = [one, two]
+        .into_iter()
+        .flat_map(|block| events_of(key, block));
+    Flaw::violation(explanation, events)
+}
+
+fn inside(key: &Key, outer: &Block, inner: &Block) -> Flaw {
+    let explanation = format!(
+        "the key must have held {}, so it cannot have held {} at any moment from {} to {}",
+        span(key, outer),
+        describe(key, inner),
+        moment(inner.last_begin),
+        moment(inner.first_end),
+    );
+    let events = [outer, inner]
+        .into_iter()
+        .flat_map(|block| events_of(key, block));
+    Flaw::violation(explanation, events)
+}
+
+/// What a forward block claims, with its times.
+pub(super) fn span(key: &Key, block: &Block) -> String {
+    format!(
+        "{} from {} to {}",
+        describe(key, block),
+        moment(block.first_end),
+        moment(block.last_begin),
+    )
+}
+
+/// The operations that say where a block begins and ends.
+pub(super) fn events_of<'a>(
+    key: &Key<'a>,
+    block: &Block,
+) -> impl Iterator<Item = &'a crate::history::Event> {
+    let ops = [block.first, block.latest].into_iter().flatten();
+    let events: Vec<_> = ops.map(|index| key.ops[index as usize].event).collect();
+    let writers = [key.writer(block.head), key.writer(block.last)];
+    writers.into_iter().flatten().chain(events)
+}
