@@ -1,4 +1,5 @@
-//! Keys with deletions or compare-and-swaps: follows all orders at once.
+//! Keys on which a compare-and-swap failed and `sweep` found no reason: follows all
+//! orders at once.
 //!
 //! Time passes from event to event. A [`State`] is one way in which things may
 //! stand: what the register holds, and which of the operations in flight have
