@@ -74,6 +74,7 @@ rules! {
     H30Marks: 30, "a restart forgets the marks of what it had accepted";
     H31Sure: 31, "a blind write is answered at commit although execution may refuse it";
     H32UpTo: 32, "a Relinquish drops every grant, newer ones too";
+    H33Wiped: 33, "a replica takes part under its old name after its disk was wiped";
     H34LastMulti: 34, "a write is answered at commit before an earlier multi-key command";
     H35NamedAck: 35, "a promise is measured against the newest window, not the one that it names";
     H36Blockers: 36, "a replica that cannot persist keeps its leases, and is not suspected";

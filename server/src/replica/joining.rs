@@ -35,6 +35,7 @@
 //! replica began without asking someone, that one, asked alone later, would know
 //! nothing of it.
 
+use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::Replica;
@@ -95,7 +96,7 @@ impl Joining {
             lives[replica.index()] = *life;
         }
         let alone = witnesses(n) == 0;
-        let (standing, untold) = if joined || alone {
+        let (standing, untold) = if joined || alone || off(Rule::H33Wiped) {
             (Standing::Joined, ReplicaSet::EMPTY)
         } else {
             let mut others = ReplicaSet::all(n);

@@ -34,7 +34,7 @@ fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
 }
 
 #[test]
-fn h33_a_wiped_replica_does_not_vote() {
+pub(super) fn h33_a_wiped_replica_does_not_vote() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     // 0 and 1 choose a value that 2 never hears of.
     cluster.isolate(2);

@@ -38,6 +38,7 @@ directed! {
     H30Highest: restarts::h30_a_restart_promises_above_everything_it_has_accepted;
     H30Marks: restarts::h30_a_restarted_holder_waits_for_what_it_had_accepted;
     H31Sure: writes::h31_what_execution_may_refuse_is_not_answered_at_commit;
+    H33Wiped: joining::h33_a_wiped_replica_does_not_vote;
     H34LastMulti: writes::h34_a_single_key_write_does_not_overtake_a_multi_key_one;
     H36Blockers: leases::h36_a_holder_that_answers_but_cannot_persist_is_excluded;
     H36Blockers: leases::h36_a_replica_whose_storage_is_full_gives_back_and_refuses;
