@@ -1,5 +1,6 @@
 //! The hunt for one mutant: seeds in order, on all processors, until one is caught.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +16,9 @@ pub struct Hunt {
     pub seeds: u64,
     /// Virtual time in which each begins requests, in ns.
     pub run_ns: u64,
+    /// Seeds that fail with every rule in force: they show nothing but a fault
+    /// of the program or of its checks.
+    pub sick: Mutex<BTreeMap<u64, Violation>>,
 }
 
 /// The first seed that noticed.
@@ -33,22 +37,20 @@ impl Hunt {
     pub fn run(&self, rule: Rule) -> Option<Caught> {
         let next = AtomicU64::new(self.from);
         let first: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
+        let best = || first.lock().expect("no holder panics");
         let work = || {
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                let known = first
-                    .lock()
-                    .expect("no holder panics")
-                    .as_ref()
-                    .map(|f| f.0);
-                if seed >= self.from + self.seeds || known.is_some_and(|known| known < seed) {
+                let late = best().as_ref().is_some_and(|(known, _)| *known < seed);
+                if seed >= self.from + self.seeds || late {
                     return;
                 }
-                if let Some(violation) = with(rule, || judge::seed(seed, self.run_ns)) {
-                    let mut first = first.lock().expect("no holder panics");
-                    if first.as_ref().is_none_or(|(known, _)| seed < *known) {
-                        *first = Some((seed, violation));
-                    }
+                let Some(violation) = self.notices(rule, seed) else {
+                    continue;
+                };
+                let mut best = best();
+                if best.as_ref().is_none_or(|(known, _)| seed < *known) {
+                    *best = Some((seed, violation));
                 }
             }
         };
@@ -64,5 +66,16 @@ impl Hunt {
             after: seed - self.from + 1,
             violation,
         })
+    }
+
+    /// What a seed notices without `rule`, and would not with it.
+    fn notices(&self, rule: Rule, seed: u64) -> Option<Violation> {
+        let violation = with(rule, || judge::seed(seed, self.run_ns))?;
+        let Some(own) = judge::seed(seed, self.run_ns) else {
+            return Some(violation);
+        };
+        let mut sick = self.sick.lock().expect("no holder panics");
+        sick.insert(seed, own);
+        None
     }
 }

@@ -34,6 +34,7 @@ fn options() -> Result<Options, String> {
             from: 0,
             seeds: 500,
             run_ns: 30_000_000_000,
+            sick: Default::default(),
         },
         only: Vec::new(),
         out: None,
@@ -82,9 +83,15 @@ fn main() -> Result<(), String> {
         #[allow(clippy::disallowed_methods)] // as above
         std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
+    let sick = options.hunt.sick.into_inner().expect("no holder panicked");
+    for (seed, violation) in &sick {
+        let (oracle, text) = (&violation.oracle, table::short(&violation.text));
+        println!("seed {seed} fails with every rule in force, by {oracle}: {text}");
+    }
     let missed = table::missed(&rows);
-    match missed.is_empty() {
-        true => Ok(()),
-        false => Err(format!("not caught by any seed: {missed:?}")),
+    match (missed.is_empty(), sick.is_empty()) {
+        (true, true) => Ok(()),
+        (false, _) => Err(format!("not caught by any seed: {missed:?}")),
+        (true, false) => Err("seeds fail with every rule in force".to_owned()),
     }
 }

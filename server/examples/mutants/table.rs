@@ -22,12 +22,17 @@ fn left_to_a_directed_test(rule: Rule) -> bool {
     DIRECTED.iter().any(|(hazard, ..)| *hazard == rule.hazard())
 }
 
+/// The beginning of a text.
+pub fn short(text: &str) -> String {
+    text.chars().take(140).collect()
+}
+
 /// One line of progress.
 pub fn line(rule: Rule, caught: Option<&Caught>) -> String {
     let name = format!("{rule:?}");
     match caught {
         Some(caught) => {
-            let text: String = caught.violation.text.chars().take(100).collect();
+            let text = short(&caught.violation.text);
             let oracle = &caught.violation.oracle;
             let after = caught.after;
             format!("{name:18} after {after:4} seeds by {oracle}: {text}")
