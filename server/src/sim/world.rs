@@ -375,6 +375,10 @@ impl World {
         } = pause;
         let mut actions = unfinished;
         self.perform(node, &mut actions);
+        if let Some(again) = &mut self.nodes[node].pause {
+            again.inbox = inbox; // a trap stopped it in the same step
+            return;
+        }
         let now = self.clock(node);
         // It may have stopped after it read its clock for the next group, or
         // before: what it had read then must not be used (hazard 25).
