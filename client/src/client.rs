@@ -107,10 +107,11 @@ impl Client {
     pub async fn connect(options: ClientOptions) -> Result<Client, Error> {
         let link = connection::connect(&options).await?;
         let (connection, task) = Connection::new(options.clone(), link);
+        let opened_ms = connection.welcome().log_time_ms;
         let inner = Inner {
             options,
             connection,
-            session: Mutex::new(Session::new()),
+            session: Mutex::new(Session::new(opened_ms)),
             task: tokio::spawn(task).abort_handle(),
         };
         Ok(Client {
@@ -290,15 +291,18 @@ impl Client {
             client,
             sequence,
             acked_below,
+            opened_ms,
         } = issued.ticket;
         let command = Command::session(client, sequence, acked_below, op.clone());
+        let command = command.opened(opened_ms);
         let result = self.attempt(Body::Command(command), sent).await;
         if let Err(Error::Refused {
             code: ErrorCode::SessionExpired,
+            log_time_ms,
             ..
         }) = &result
         {
-            self.session().renew(issued.ticket);
+            self.session().renew(issued.ticket, *log_time_ms);
         }
         result
     }
@@ -420,6 +424,7 @@ fn refused(error: &crate::wire::Error, resent: bool) -> Error {
         code: error.code(),
         message: error.message.clone(),
         resent,
+        log_time_ms: error.log_time_ms,
     }
 }
 

@@ -52,6 +52,8 @@ pub enum Error {
         message: String,
         /// Whether earlier attempts had been sent, which may have taken effect.
         resent: bool,
+        /// Log time of the refusal, in ms, if the session had expired; else 0.
+        log_time_ms: u64,
     },
     /// The server answered something that the protocol does not allow.
     #[error("protocol violated by {address}: {message}")]
@@ -100,6 +102,7 @@ mod tests {
             code,
             message: String::new(),
             resent,
+            log_time_ms: 0,
         };
         assert!(timeout(true).may_have_taken_effect());
         assert!(!timeout(false).may_have_taken_effect());

@@ -15,6 +15,7 @@ pub(crate) struct Ticket {
     pub client: u64,
     pub sequence: u64,
     pub acked_below: u64,
+    pub opened_ms: u64,
 }
 
 /// Issues tickets, and keeps the low-water mark.
@@ -22,6 +23,9 @@ pub(crate) struct Ticket {
 pub(crate) struct Session {
     /// Never 0, which means "no session" on the wire.
     client: u64,
+    /// A log time that was told before the session's first write, in ms: replicas
+    /// that have forgotten the session can tell that they may have.
+    opened_ms: u64,
     /// The sequence of the next write; the first is 1.
     next: u64,
     /// Issued and not settled; all below `next`.
@@ -29,9 +33,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub fn new() -> Self {
+    pub fn new(opened_ms: u64) -> Self {
         Session {
             client: random_u64().max(1),
+            opened_ms,
             next: 1,
             outstanding: BTreeSet::new(),
         }
@@ -45,6 +50,7 @@ impl Session {
             client: self.client,
             sequence,
             acked_below: *self.outstanding.first().unwrap_or(&sequence),
+            opened_ms: self.opened_ms,
         }
     }
 
@@ -56,11 +62,11 @@ impl Session {
         }
     }
 
-    /// Starts over under a new identity, unless someone else has since `ticket`
-    /// was issued. Writes in flight keep the identity that they were sent with.
-    pub fn renew(&mut self, ticket: Ticket) {
+    /// Starts over under a new identity at a log time, in ms, unless someone else
+    /// has since `ticket` was issued. Writes in flight keep the identity that they were sent with.
+    pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         if ticket.client == self.client {
-            *self = Session::new();
+            *self = Session::new(log_time_ms);
         }
     }
 }
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_mark_stops_below_the_oldest_write_that_is_not_settled() {
-        let mut session = Session::new();
+        let mut session = Session::new(0);
         let tickets: Vec<Ticket> = (0..4).map(|_| session.issue()).collect();
         let sequences: Vec<u64> = tickets.iter().map(|t| t.sequence).collect();
         assert_eq!(sequences, [1, 2, 3, 4]);
@@ -91,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_write_alone_marks_all_before_it_as_settled() {
-        let mut session = Session::new();
+        let mut session = Session::new(0);
         for sequence in 1..5 {
             let ticket = session.issue();
             assert_eq!((ticket.sequence, ticket.acked_below), (sequence, sequence));
@@ -101,14 +107,14 @@ mod tests {
 
     #[test]
     fn a_session_is_renewed_once_for_all_its_refused_writes() {
-        let mut session = Session::new();
+        let mut session = Session::new(0);
         let (one, two) = (session.issue(), session.issue());
-        session.renew(one);
+        session.renew(one, 70);
         let renewed = session.issue();
         assert_ne!(renewed.client, one.client);
-        assert_eq!(renewed.sequence, 1);
+        assert_eq!((renewed.sequence, renewed.opened_ms), (1, 70));
 
-        session.renew(two);
+        session.renew(two, 80);
         session.settle(two);
         let next = session.issue();
         assert_eq!(next.client, renewed.client);

@@ -59,6 +59,7 @@ mod tests {
         let refused = |code| Error::Refused {
             code,
             message: String::new(),
+            log_time_ms: 0,
             resent: false,
         };
         let timeout = Error::Timeout {

@@ -119,7 +119,15 @@ impl Command {
             sequence,
             acked_below,
             op: Some(op),
+            opened_ms: 0,
         }
+    }
+
+    /// Of a session opened at this log time, in ms, or later.
+    #[must_use]
+    pub fn opened(mut self, log_time_ms: u64) -> Command {
+        self.opened_ms = log_time_ms;
+        self
     }
 
     /// As [`Op::is_write`]; a command without an operation is none.
@@ -216,6 +224,7 @@ impl Error {
     /// An error for the other side to read.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Error {
         Error {
+            log_time_ms: 0,
             code: code.into(),
             message: message.into(),
         }

@@ -138,6 +138,7 @@ impl Driver {
         }
         self.perform(now, scratch)?;
         self.answer_statuses(now);
+        self.clients.set_log_time(self.replica.log_time_ms());
         self.peers.flush();
         self.clients.flush();
         Ok(())

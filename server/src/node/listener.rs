@@ -54,6 +54,7 @@ pub(super) struct Clients {
     inbox: Rc<Inbox>,
     connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
     last_id: Cell<u64>,
+    log_time_ms: Cell<u64>,
     /// With answers not yet written.
     dirty: RefCell<Vec<Rc<Connection>>>,
 }
@@ -101,8 +102,14 @@ impl Clients {
             inbox,
             connections: RefCell::default(),
             last_id: Cell::new(0),
+            log_time_ms: Cell::new(0),
             dirty: RefCell::default(),
         }
+    }
+
+    /// What connections are told from now on, for the sessions they open.
+    pub(super) fn set_log_time(&self, log_time_ms: u64) {
+        self.log_time_ms.set(log_time_ms);
     }
 
     /// Takes connections for as long as it is polled.
@@ -238,6 +245,7 @@ impl Clients {
             key_bytes_max: KEY_BYTES_MAX as u32,
             value_bytes_max: VALUE_BYTES_MAX as u32,
             frame_bytes_max: FRAME_BYTES_MAX as u32,
+            log_time_ms: self.log_time_ms.get(),
         };
         // Names are short, so it fits.
         let _ = encode_frame(&welcome, &mut connection.outbox.buffer());

@@ -139,9 +139,9 @@ impl Kv {
             return self.query(command);
         }
         let (client, sequence) = (command.client, command.sequence);
-        match self.sessions.admit(client, sequence, command.acked_below) {
+        match self.sessions.admit(command, self.log_time_ms) {
             Admission::Done(outcome) => return outcome,
-            Admission::Refused => return refused(),
+            Admission::Refused => return refused(self.log_time_ms),
             Admission::Fresh => {}
         }
         let version = version_of(slot, index);
@@ -281,12 +281,15 @@ fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
     (encoded.len() <= client::wire::VALUE_BYTES_MAX).then_some(encoded)
 }
 
-fn refused() -> Outcome {
-    Outcome::error(
-        ErrorCode::SessionExpired,
-        "the session has expired or has acknowledged this sequence: the command was not \
-         executed and never will be; open a new session",
-    )
+fn refused(log_time_ms: u64) -> Outcome {
+    let message = "the session has expired or has acknowledged this sequence: this attempt was not \
+                   executed and never will be; open a new session";
+    let error = client::wire::Error::new(ErrorCode::SessionExpired, message);
+    client::wire::Error {
+        log_time_ms,
+        ..error
+    }
+    .into()
 }
 
 fn too_large() -> Outcome {
@@ -315,6 +318,7 @@ mod tests {
             sequence,
             acked_below: sequence,
             op: Some(Op::put("k", value)),
+            opened_ms: 0,
         }
     }
 

@@ -125,7 +125,7 @@ impl Replica {
         use super::session::Admission;
         let (client, sequence) = (command.client, command.sequence);
         let sessions = &self.kv.sessions;
-        if let Admission::Done(outcome) = sessions.admit(client, sequence, command.acked_below) {
+        if let Admission::Done(outcome) = sessions.admit(&command, self.kv.log_time_ms) {
             return out.push(Action::Reply {
                 to: from,
                 path: Path::Log,

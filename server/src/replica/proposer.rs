@@ -189,10 +189,7 @@ impl Replica {
                 if self.leads().is_some_and(|l| l.knows(client, sequence)) {
                     continue; // answered by its execution
                 }
-                let known = self
-                    .kv
-                    .sessions
-                    .admit(client, sequence, command.acked_below);
+                let known = self.kv.sessions.admit(&command, self.kv.log_time_ms);
                 if let Admission::Done(outcome) = known {
                     answers.push((request, outcome));
                     continue;
@@ -299,15 +296,15 @@ impl Replica {
                 continue;
             }
             let sessions = &self.kv.sessions;
-            let fresh = sessions.admit(command.client, command.sequence, command.acked_below)
-                == Admission::Fresh;
+            let fresh = sessions.admit(command, batch.log_time_ms) == Admission::Fresh;
             let Some(in_flight) = leadership.in_flight.get_mut(&command.client) else {
                 continue;
             };
             let certain = in_flight
                 .session_certain_ms
                 .is_some_and(|at| sessions.would_outlive(at, batch.log_time_ms));
-            let opens = !sessions.knows(command.client) && command.acked_below <= 1;
+            let opens =
+                !sessions.knows(command.client) && sessions.may_open(command, batch.log_time_ms);
             let lives = sessions.outlives(command.client, batch.log_time_ms) || opens || certain;
             let admitted = if sessions.knows(command.client) {
                 fresh

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 
-use client::wire::Outcome;
+use client::wire::{Command, Outcome};
 use foldhash::fast::FixedState;
 use leases::mutants::{Rule, off};
 
@@ -60,28 +60,36 @@ impl Sessions {
         }
     }
 
-    /// What the session of `client` says to `sequence`. A client that is not
-    /// known and has had no answer yet opens a session.
-    pub fn admit(&self, client: u64, sequence: u64, acked_below: u64) -> Admission {
-        let Some(session) = self.by_client.get(&client) else {
-            return if acked_below <= 1 {
+    /// What sessions say to a write at log time `now_ms`.
+    pub fn admit(&self, command: &Command, now_ms: u64) -> Admission {
+        let Some(session) = self.by_client.get(&command.client) else {
+            return if self.may_open(command, now_ms) {
                 Admission::Fresh
             } else {
                 Admission::Refused
             };
         };
-        match session.results.get(&sequence) {
+        match session.results.get(&command.sequence) {
             Some(outcome) if !off(Rule::H21Once) => Admission::Done(outcome.clone()),
-            _ if sequence < session.acked_below && !off(Rule::H39Acknowledged) => {
+            _ if command.sequence < session.acked_below && !off(Rule::H39Acknowledged) => {
                 Admission::Refused
             }
             _ => Admission::Fresh,
         }
     }
 
+    /// Whether a client without a session opens one with this command at log time
+    /// `now_ms`: it has had no answer yet, and if any of its commands had been
+    /// executed, its session would be here still. A session opens at `opened_ms`
+    /// or later, so before that plus its time to live none can have expired; after
+    /// it a command that was executed long ago would be executed again.
+    pub fn may_open(&self, command: &Command, now_ms: u64) -> bool {
+        command.acked_below <= 1 && self.would_outlive(command.opened_ms, now_ms)
+    }
+
     /// Whether a session last active at log time `active_ms` outlives `until_ms`.
     pub fn would_outlive(&self, active_ms: u64, until_ms: u64) -> bool {
-        active_ms + self.ttl_ms > until_ms
+        active_ms.saturating_add(self.ttl_ms) > until_ms
     }
 
     /// Whether `client` has a session that outlives log time `until_ms`.
@@ -176,6 +184,11 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::wire::command::Op;
+
+    fn write(client: u64, sequence: u64, acked_below: u64) -> Command {
+        Command::session(client, sequence, acked_below, Op::put("k", "v"))
+    }
 
     fn outcome(slot: u64) -> Outcome {
         Outcome::written(client::wire::Version { slot, index: 0 })
@@ -184,10 +197,13 @@ mod tests {
     #[test]
     fn a_retry_gets_the_first_result() {
         let mut sessions = Sessions::new(1000);
-        assert_eq!(sessions.admit(7, 1, 1), Admission::Fresh);
+        assert_eq!(sessions.admit(&write(7, 1, 1), 0), Admission::Fresh);
         sessions.record(7, 1, 1, 0, outcome(5));
-        assert_eq!(sessions.admit(7, 1, 1), Admission::Done(outcome(5)));
-        assert_eq!(sessions.admit(7, 2, 1), Admission::Fresh);
+        assert_eq!(
+            sessions.admit(&write(7, 1, 1), 0),
+            Admission::Done(outcome(5))
+        );
+        assert_eq!(sessions.admit(&write(7, 2, 1), 0), Admission::Fresh);
     }
 
     #[test]
@@ -195,7 +211,7 @@ mod tests {
         let mut sessions = Sessions::new(1000);
         sessions.record(7, 1, 1, 0, outcome(5));
         sessions.record(7, 2, 2, 0, outcome(6));
-        assert_eq!(sessions.admit(7, 1, 1), Admission::Refused);
+        assert_eq!(sessions.admit(&write(7, 1, 1), 0), Admission::Refused);
     }
 
     #[test]
@@ -203,7 +219,7 @@ mod tests {
         let mut sessions = Sessions::new(1000);
         sessions.record(7, 3, 1, 0, outcome(5));
         assert_eq!(
-            sessions.admit(7, 2, 1),
+            sessions.admit(&write(7, 2, 1), 0),
             Admission::Fresh,
             "not below the low-water mark"
         );
@@ -217,7 +233,21 @@ mod tests {
         assert!(sessions.knows(7));
         sessions.expire(2000);
         assert!(!sessions.knows(7));
-        assert_eq!(sessions.admit(7, 2, 2), Admission::Refused);
+        assert_eq!(sessions.admit(&write(7, 2, 2), 0), Admission::Refused);
+    }
+
+    #[test]
+    fn a_first_write_that_may_have_been_executed_and_forgotten_is_refused() {
+        let mut sessions = Sessions::new(1000);
+        let first = write(7, 1, 1).opened(500);
+        assert_eq!(sessions.admit(&first, 1499), Admission::Fresh);
+        sessions.record(7, 1, 1, 600, outcome(5));
+        sessions.expire(60_000);
+        assert_eq!(sessions.admit(&first, 60_000), Admission::Refused);
+        assert_eq!(
+            sessions.admit(&first.opened(59_500), 60_000),
+            Admission::Fresh
+        );
     }
 
     #[test]
@@ -231,7 +261,10 @@ mod tests {
         for (client, image) in images {
             restored.restore(client, image.expect("alive"));
         }
-        assert_eq!(restored.admit(7, 2, 1), Admission::Done(outcome(6)));
+        assert_eq!(
+            restored.admit(&write(7, 2, 1), 0),
+            Admission::Done(outcome(6))
+        );
         restored.expire(60_000);
         assert_eq!(restored.len(), 0);
     }

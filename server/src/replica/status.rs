@@ -148,6 +148,12 @@ impl Replica {
         })
     }
 
+    /// Log time at the last command executed here, in ms: what a client opens a
+    /// session with.
+    pub fn log_time_ms(&self) -> u64 {
+        self.kv.log_time_ms
+    }
+
     /// Slots that are marked on `key`: accepted, not yet executed, rising.
     pub fn marks_on(&self, key: &[u8]) -> &[Slot] {
         self.marks.on(key)

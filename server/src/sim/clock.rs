@@ -37,8 +37,9 @@ impl Clock {
     /// The reading at a true time, in ns.
     pub fn read(&self, true_ns: u64) -> Time {
         let elapsed = true_ns.saturating_sub(self.from_ns);
-        let drift = i128::from(elapsed) * i128::from(self.rate_ppm) / 1_000_000;
-        Time(self.since + (i128::from(elapsed) + drift) as u64)
+        // No run lasts so long that this overflows.
+        let drift = elapsed as i64 * i64::from(self.rate_ppm) / 1_000_000;
+        Time(self.since + elapsed.wrapping_add_signed(drift))
     }
 
     /// The first true time, in ns, at which it reads at least `time`.
@@ -46,9 +47,9 @@ impl Clock {
         if time == Time::MAX {
             return u64::MAX;
         }
-        let ahead = i128::from(time.0.saturating_sub(self.since));
-        let estimate = ahead * 1_000_000 / (1_000_000 + i128::from(self.rate_ppm));
-        let mut true_ns = self.from_ns + (estimate as u64).saturating_sub(1);
+        let ahead = time.0.saturating_sub(self.since) as f64;
+        let estimate = ahead / (1.0 + f64::from(self.rate_ppm) * 1e-6);
+        let mut true_ns = self.from_ns + (estimate as u64).saturating_sub(2);
         while self.read(true_ns) < time {
             true_ns += 1;
         }

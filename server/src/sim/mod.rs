@@ -1,16 +1,21 @@
 //! A world of its own for replicas: virtual time, a network, disks and clocks,
 //! all decided by one seed. The replica code is the one that runs on real hosts.
 //!
-//! `world` moves events in order of true time; `network`, `disk` and `clock` say
-//! how long things take and what goes wrong; `oracle` knows everything and
-//! judges every step; `contended` is a workload that looks for trouble.
+//! `world` moves events in order of true time; `network`, `disk`, `clock` and
+//! `node` are what it is made of. `scenario` draws a run from its seed; `workload`
+//! is its clients, `swarm` what goes wrong besides the network's habits (`fault`
+//! names and counts it). `oracle` knows everything and judges every step; `run`
+//! brings them together, and `trace` tells a person what happened.
 
 pub mod clock;
-pub mod contended;
 pub mod disk;
 pub mod fault;
 pub mod network;
 pub mod node;
 pub mod oracle;
+pub mod run;
+pub mod scenario;
+pub mod swarm;
 pub mod trace;
+pub mod workload;
 pub mod world;

@@ -43,6 +43,8 @@ pub struct Node {
     pub(super) pause: Option<Pause>,
     /// Sprung after this many more actions.
     pub(super) trap: Option<(u32, Trap)>,
+    /// It is killed during its next sync, and started again after this many ns.
+    pub(super) crash_in_sync: Option<u64>,
     /// Its disk is damaged or was lost: it never takes part again.
     pub(super) lost: bool,
 }
@@ -59,6 +61,7 @@ impl Node {
             run: 0,
             pause: None,
             trap: None,
+            crash_in_sync: None,
             lost: false,
         }
     }

@@ -12,7 +12,7 @@ use crate::replica::action::{Action, Record};
 use crate::replica::message::{LogId, Message, Value};
 
 /// The last lines of a run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Trace {
     lines: VecDeque<String>,
     /// How many lines are kept; 0: all.

@@ -91,6 +91,11 @@ enum Event {
         node: usize,
     },
     Start(usize),
+    Kill {
+        node: usize,
+        run: u64,
+        down_ns: u64,
+    },
     Resume {
         node: usize,
         run: u64,
@@ -314,8 +319,20 @@ impl World {
         target.replica = None;
         target.pause = None;
         target.trap = None;
+        target.crash_in_sync = None;
         target.disk.crash(kept);
         self.tell(node, format_args!("is killed"));
+    }
+
+    /// Ends a replica during its next sync, and starts it again later.
+    pub fn crash_in_sync(&mut self, node: usize, down_ns: u64) {
+        self.nodes[node].crash_in_sync = Some(down_ns);
+    }
+
+    /// No trap is set any more.
+    pub fn disarm(&mut self, node: usize) {
+        self.nodes[node].trap = None;
+        self.nodes[node].crash_in_sync = None;
     }
 
     /// A replica that is down comes back on a machine that started again: its
@@ -413,7 +430,7 @@ impl World {
         self.try_disk(node);
     }
 
-    /// A replica's disk is damaged or gone. It stops, and never takes part again.
+    /// A replica's disk is damaged. The replica stops, and never takes part again.
     pub fn lose(&mut self, node: usize) {
         self.crash(node);
         self.nodes[node].lost = true;
@@ -506,11 +523,16 @@ impl World {
             }
             Event::Alarm(token) => return Happened::Alarm(token),
             Event::Start(node) => self.start(node),
+            Event::Kill { node, run, down_ns } if self.nodes[node].run == run => {
+                self.crash(node);
+                self.start_at(node, self.now_ns + down_ns);
+            }
             Event::Resume { node, run } if self.nodes[node].run == run => self.wake(node),
             Event::Room { node } => self.try_disk(node),
             Event::Synced { .. }
             | Event::Deadline { .. }
             | Event::Step { .. }
+            | Event::Kill { .. }
             | Event::Resume { .. } => {}
         }
         Happened::Nothing
@@ -598,6 +620,10 @@ impl World {
         let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
         let run = self.nodes[node].run;
         self.schedule(at, Event::Synced { node, run });
+        if let Some(down_ns) = self.nodes[node].crash_in_sync.take() {
+            let at = self.rng.random_range(self.now_ns..at);
+            self.schedule(at, Event::Kill { node, run, down_ns });
+        }
     }
 
     fn synced(&mut self, node: usize) {

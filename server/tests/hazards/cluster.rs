@@ -460,6 +460,7 @@ pub fn write(client: u64, sequence: u64, op: Op) -> Command {
         client,
         sequence,
         acked_below: sequence,
+        opened_ms: 0,
         op: Some(op),
     }
 }

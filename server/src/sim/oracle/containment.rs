@@ -32,6 +32,9 @@ impl Containment {
         let (Some(grantor), Some(holder)) = (sight.replica(g), sight.replica(h)) else {
             return Ok(());
         };
+        if !grantor.has_joined() {
+            return Ok(()); // it casts no vote at all
+        }
         let current = holder.honours(id(g), grantor.incarnation());
         let outwaits_ns = sight.clock(g).when(grantor.outwaits_until());
         for (config, until) in holder.promised_by(id(g)) {

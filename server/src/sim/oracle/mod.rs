@@ -209,8 +209,8 @@ impl Oracles {
             return Ok(());
         };
         self.barriers.step_begins(node, actions);
-        for action in actions {
-            self.acts(sight, node, action)?;
+        for (index, action) in actions.iter().enumerate() {
+            self.acts(sight, node, action, &actions[index + 1..])?;
         }
         self.learns(sight, node, replica)?;
         for action in actions {
@@ -224,14 +224,21 @@ impl Oracles {
         self.containment.stepped(sight, node)
     }
 
-    fn acts(&mut self, sight: &Sight<'_>, node: usize, action: &Action) -> Verdict {
+    /// `node` does this, and then the rest.
+    fn acts(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        action: &Action,
+        rest: &[Action],
+    ) -> Verdict {
         match action {
             Action::Send { to, envelope } => {
                 self.promises.sent(sight, node, *to, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait
                     .sent(sight, &self.promises, node, envelope)?;
-                self.quorums.sent(sight, node, envelope)
+                self.quorums.sent(sight, node, envelope, rest)
             }
             Action::FencedReply { until, again, .. } => {
                 self.barriers

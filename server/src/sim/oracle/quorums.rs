@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use leases::{Ballot, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 
 use super::{Sight, Verdict, ensure, id};
 use crate::replica::Replica;
+use crate::replica::action::Action;
 use crate::replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "quorums";
@@ -41,8 +42,14 @@ impl Quorums {
         }
     }
 
-    /// `node` is about to send a message.
-    pub(super) fn sent(&mut self, sight: &Sight<'_>, node: usize, envelope: &Envelope) -> Verdict {
+    /// `node` is about to send a message, and then to do the rest.
+    pub(super) fn sent(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        envelope: &Envelope,
+        rest: &[Action],
+    ) -> Verdict {
         match &envelope.message {
             Message::Accept(accept) => {
                 let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
@@ -57,11 +64,11 @@ impl Quorums {
                     same,
                     "{ballot:?} proposes two values in {log:?} {slot:?}"
                 );
-                self.vote(sight, node, log, slot, ballot, accept.tag)
+                self.vote(sight, node, (log, slot), ballot, accept.tag, rest)
             }
             Message::Accepted { ballot, log, votes } => {
                 for (slot, tag) in votes {
-                    self.vote(sight, node, *log, *slot, *ballot, *tag)?;
+                    self.vote(sight, node, (*log, *slot), *ballot, *tag, rest)?;
                 }
                 Ok(())
             }
@@ -78,10 +85,10 @@ impl Quorums {
         &mut self,
         sight: &Sight<'_>,
         node: usize,
-        log: LogId,
-        slot: Slot,
+        (log, slot): (LogId, Slot),
         ballot: Ballot,
         tag: ReplicaSet,
+        rest: &[Action],
     ) -> Verdict {
         if self.is_done(log, slot) {
             return Ok(());
@@ -96,7 +103,13 @@ impl Quorums {
                 sight.node(node).disk().holds(log, slot, ballot),
                 "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
             );
-            let owed = owed(sight, node, replica, log, slot);
+            let mut owed = owed(sight, node, replica, log, slot);
+            // What it promises only now has this slot below its barrier.
+            for holder in owed.minus(tag).iter() {
+                if rest.iter().any(|action| promises(action, holder, slot)) {
+                    owed.remove(holder);
+                }
+            }
             ensure!(
                 NAME,
                 owed.is_subset(tag),
@@ -148,6 +161,19 @@ impl Quorums {
                 .collect::<Vec<_>>()
         );
         Ok(())
+    }
+}
+
+/// Whether an action promises `holder` something with a barrier at or above `slot`.
+fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
+    let Action::Send { to, envelope } = action else {
+        return false;
+    };
+    match &envelope.message {
+        Message::Lease(LeaseMessage::Promise(promise)) => {
+            *to == holder && promise.highest_accepted >= slot
+        }
+        _ => false,
     }
 }
 

@@ -68,8 +68,11 @@ impl Reference {
             self.sessions.remove(&client);
         }
         match self.sessions.get(&client) {
-            // Only a client that has had no answer yet opens a session.
-            None if command.acked_below > 1 => return Effect::Refused,
+            // Only a client that has had no answer yet opens a session, and only
+            // before one that it had opened earlier could have ended.
+            None if command.acked_below > 1 || command.opened_ms + ttl <= now => {
+                return Effect::Refused;
+            }
             None => {}
             Some(session) => {
                 let known = session.results.iter().find(|(of, _)| *of == sequence);

@@ -411,8 +411,11 @@ mod tests {
     #[test]
     fn nothing_takes_effect_twice() {
         let (mut sessions, mut log) = world(1000);
-        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
-        assert!(log.choose(&mut sessions, put(1, 1)).is_err());
+        assert!(log.choose(&mut sessions, put(1, 1)).is_err(), "no session");
+        // A client that lies about when it opened its session.
+        let put = || put(1, 1).opened(LONG);
+        assert!(log.choose(&mut sessions, put()).is_ok());
+        assert!(log.choose(&mut sessions, put()).is_err());
         let mut client = Client::default();
         let taken = [3, 1, 2, 2, 5, 4, 3].map(|sequence| client.take_effect(sequence));
         assert_eq!(taken, [true, true, true, false, true, true, false]);

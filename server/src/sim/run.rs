@@ -1,0 +1,188 @@
+//! One run: a safety phase in which things go wrong, then everything heals, and a
+//! liveness phase in which every request must be answered.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use leases::LeaseParams;
+use rand::SeedableRng as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::fault::Fired;
+use super::oracle::Violation;
+use super::scenario::Scenario;
+use super::swarm::{self, Swarm};
+use super::trace::Trace;
+use super::workload::Workload;
+use super::world::{Happened, World};
+
+/// How often it is looked whether everything is answered, in virtual ns.
+const LOOK_NS: u64 = 100_000_000;
+/// Histories up to this many commands are judged for all keys together, too.
+const TOGETHER_MAX: usize = 1200;
+/// The run's own alarm.
+const LOOK: u64 = 1 << 61;
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Of which seed.
+    pub seed: u64,
+    /// The first rule that was seen broken.
+    pub violation: Option<Violation>,
+    /// When, in virtual ns.
+    pub ended_ns: u64,
+    /// Operations answered.
+    pub answered: u64,
+    /// Operations whose fate nobody can tell.
+    pub unknown: u64,
+    /// The history was too tangled for a checker to decide.
+    pub undecided: bool,
+    /// Operations answered, by how they were served.
+    pub paths: BTreeMap<&'static str, u64>,
+    /// What went wrong, and how often.
+    pub fired: Fired,
+    /// Checks that the oracles made.
+    pub checks: Vec<(&'static str, u64)>,
+    /// Reads under leases that left within 10 ms of their permit's end.
+    pub near_end: u64,
+    /// How long after everything had healed the last request was answered, in ns.
+    pub healing_ns: u64,
+    /// A digest of everything that happened.
+    pub hash: u64,
+    /// The run, if a trace was asked for.
+    pub trace: Option<Trace>,
+}
+
+/// Runs a scenario to its end, or to the first violation. A replica that finds
+/// its own invariants broken ends the run as an oracle does, under the name
+/// `assertion`.
+pub fn run(scenario: &Scenario, trace: Option<Trace>) -> Outcome {
+    let mut run = Run::begin(scenario, trace);
+    let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
+    let panicked = driven.err().map(|panic| Violation {
+        oracle: "assertion",
+        what: message(&*panic),
+    });
+    run.finish(panicked)
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message").to_owned()
+}
+
+struct Run<'a> {
+    scenario: &'a Scenario,
+    world: World,
+    workload: Workload,
+    swarm: Swarm,
+    healed_ns: Option<u64>,
+}
+
+impl<'a> Run<'a> {
+    fn begin(scenario: &'a Scenario, trace: Option<Trace>) -> Run<'a> {
+        let seed = scenario.seed;
+        let mut world = World::new(scenario.world.clone(), seed);
+        world.trace = trace;
+        let rng = |salt: u64| Pcg64Mcg::seed_from_u64(seed ^ salt);
+        let swarm = Swarm::begin(scenario.plan.clone(), rng(0x5a_4f17), &mut world);
+        let workload = Workload::begin(scenario.load, rng(0x5eed), scenario.run_ns, &mut world);
+        world.alarm(scenario.run_ns, LOOK);
+        Run {
+            scenario,
+            world,
+            workload,
+            swarm,
+            healed_ns: None,
+        }
+    }
+
+    fn drive(&mut self) {
+        while self.world.violation().is_none() {
+            match self.world.advance() {
+                Some(Happened::Nothing) => {}
+                Some(Happened::Replied(reply)) => {
+                    self.workload.replied(&reply, &mut self.world);
+                }
+                Some(Happened::Alarm(LOOK)) => {
+                    if self.look() {
+                        return;
+                    }
+                }
+                Some(Happened::Alarm(token)) if token & swarm::ALARM != 0 => {
+                    if self.healed_ns.is_none() {
+                        self.swarm.alarm(token, &mut self.world);
+                    }
+                }
+                Some(Happened::Alarm(token)) => self.workload.alarm(token, &mut self.world),
+                None => return,
+            }
+        }
+    }
+
+    /// Heals, or looks whether everything is answered; returns whether it is over.
+    fn look(&mut self) -> bool {
+        let now = self.world.now_ns();
+        if self.healed_ns.is_none() {
+            self.healed_ns = Some(now);
+            swarm::heal(&mut self.world);
+            let (params, timing) = (self.longest(), self.scenario.world.replica.timing);
+            let patience = Duration::from_nanos(self.scenario.load.patience_ns);
+            let liveness = &mut self.world.oracles.liveness;
+            liveness.healed(now, &params, &timing, patience);
+        }
+        if self.workload.under_way() == 0 {
+            return true;
+        }
+        let verdict = self.world.oracles.liveness.check(now);
+        self.world.judge(verdict);
+        self.world.alarm(now + LOOK_NS, LOOK);
+        false
+    }
+
+    /// The longest durations that any replica knows to be in force.
+    fn longest(&self) -> LeaseParams {
+        let newest = |node| {
+            let replica = self.world.replica(node)?;
+            let configs = replica.configs();
+            Some(*configs.params(configs.newest()))
+        };
+        let known = (0..self.world.n()).filter_map(newest);
+        let span = |params: &LeaseParams| params.t_grace + params.restart_wait();
+        known.max_by_key(span).unwrap_or_default()
+    }
+
+    fn finish(mut self, panicked: Option<Violation>) -> Outcome {
+        self.workload.finish();
+        let seen = panicked.or_else(|| self.world.violation().cloned());
+        let violation = seen.or_else(|| self.judge_history());
+        let ended_ns = self.world.now_ns();
+        Outcome {
+            seed: self.scenario.seed,
+            violation,
+            ended_ns,
+            answered: self.workload.answered,
+            unknown: self.workload.unknown,
+            undecided: self.world.oracles.histories.unknown > 0,
+            paths: std::mem::take(&mut self.workload.paths),
+            fired: self.world.fired(),
+            checks: self.world.oracles.checks(),
+            near_end: self.world.near_end(),
+            healing_ns: self.healed_ns.map_or(0, |healed| ended_ns - healed),
+            hash: self.world.trace_hash(),
+            trace: self.world.trace.take(),
+        }
+    }
+
+    fn judge_history(&mut self) -> Option<Violation> {
+        let histories = &mut self.world.oracles.histories;
+        let mut verdict = histories.judge(&self.workload.history);
+        if verdict.is_ok() && self.workload.transactions.len() <= TOGETHER_MAX {
+            verdict = histories.judge_together(&self.workload.transactions);
+        }
+        verdict.err()
+    }
+}

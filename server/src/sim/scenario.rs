@@ -1,0 +1,201 @@
+//! Everything about a run, drawn from its seed: how many replicas and how far
+//! apart, the strategy and its durations, the load, and what goes wrong.
+//!
+//! By swarm: each seed enables a random few of the faults, at random rates. A run
+//! with every fault at once makes so little progress that it meets few rules.
+
+use std::time::Duration;
+
+use leases::{Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::network::Faults;
+use super::swarm::Plan;
+use super::workload::Load;
+use super::world::WorldSettings;
+use crate::replica::Settings;
+use crate::replica::settings::AcceptReplies;
+
+/// How long a sync takes, in ns.
+const SYNC_NS: u64 = 150_000;
+/// Between a client and its replica, in ns.
+const CLIENT_ONE_WAY_NS: u64 = 200_000;
+/// The longest extra delay of a reordered message, in ns.
+const DELAY_MAX_NS: u64 = 1_500_000_000;
+/// The bound on clock rates that leases count with, in parts per million.
+const RHO_PPM: u32 = 1000;
+
+/// What whoever asks for runs may choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choices {
+    /// How long requests are begun, in virtual ns.
+    pub run_ns: u64,
+    /// Requests a second, over all replicas.
+    pub rate: u32,
+    /// Strategies, by name, of which a seed takes one; none: all.
+    pub strategies: Vec<&'static str>,
+    /// Whether anything but the network goes wrong.
+    pub faults: bool,
+    /// How many replicas; `None`: three to five.
+    pub replicas: Option<usize>,
+    /// How far from true time clocks really run, in parts per million, where
+    /// leases count with [`RHO_PPM`]. More is outside what is assumed.
+    pub drift_ppm: u32,
+}
+
+impl Default for Choices {
+    fn default() -> Choices {
+        Choices {
+            run_ns: 60_000_000_000,
+            rate: 200,
+            strategies: Vec::new(),
+            faults: true,
+            replicas: None,
+            drift_ppm: RHO_PPM,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Where it was drawn from.
+    pub seed: u64,
+    /// The world.
+    pub world: WorldSettings,
+    /// What clients do.
+    pub load: Load,
+    /// What goes wrong.
+    pub plan: Plan,
+    /// How long requests are begun, in virtual ns.
+    pub run_ns: u64,
+}
+
+/// Every strategy, in its variants.
+pub fn strategies() -> [StrategySpec; 6] {
+    let set = |ids: &[u8]| ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>();
+    let range = |from: &str, ids: &[u8]| KeyRange {
+        from: Key::copy_from_slice(from.as_bytes()),
+        holders: set(ids),
+    };
+    [
+        StrategySpec::None,
+        StrategySpec::Leader,
+        StrategySpec::All,
+        StrategySpec::Quorum {
+            unlisted: Unlisted::Nearest,
+        },
+        StrategySpec::Quorum {
+            unlisted: Unlisted::Leader,
+        },
+        StrategySpec::Fixed {
+            ranges: vec![range("", &[0, 1]), range("key0004", &[0, 1, 2])],
+        },
+    ]
+}
+
+/// Lease durations: short, so that leases begin and end often.
+pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
+    let ms = Duration::from_millis;
+    let lease = rng.random_range(300..2500);
+    let renew = rng.random_range(50..lease / 2);
+    LeaseParams {
+        t_lease: ms(lease),
+        t_guard: ms(rng.random_range(300..2000)),
+        renew: ms(renew),
+        t_grace: ms(rng.random_range(1000..4000).max(renew + 100)),
+        ..LeaseParams::default()
+    }
+}
+
+impl Scenario {
+    /// The run of a seed.
+    pub fn draw(seed: u64, choices: &Choices) -> Scenario {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
+        let n = choices.replicas.unwrap_or(drawn);
+        let replica = draw_settings(&mut rng, n, seed, choices);
+        let load = Load::draw(&mut rng, n, choices.rate);
+        let mut plan = Plan::draw(&mut rng);
+        let faults = draw_network(&mut rng);
+        if !choices.faults {
+            plan = Plan::default();
+        }
+        let world = WorldSettings {
+            replica,
+            one_way_ns: draw_links(&mut rng, n),
+            client_one_way_ns: CLIENT_ONE_WAY_NS,
+            sync_ns: SYNC_NS,
+            faults,
+            drift_ppm: choices.drift_ppm,
+            disks_remember: true,
+            watched: true,
+        };
+        Scenario {
+            seed,
+            world,
+            load,
+            plan,
+            run_ns: choices.run_ns,
+        }
+    }
+}
+
+fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> Settings {
+    let ms = Duration::from_millis;
+    let mut replica = Settings::new(ReplicaId(0), n);
+    let chosen = |spec: &StrategySpec| {
+        choices.strategies.is_empty() || choices.strategies.contains(&spec.name())
+    };
+    let specs: Vec<StrategySpec> = strategies().into_iter().filter(chosen).collect();
+    if let Some(spec) = specs.get((seed % specs.len().max(1) as u64) as usize) {
+        replica.strategy = spec.clone();
+    }
+    replica.params = draw_params(rng);
+    replica.timing.reconfigure = ms(rng.random_range(500..5000));
+    replica.timing.report = ms(rng.random_range(100..800));
+    replica.preferred_leader = (rng.random::<f64>() < 0.5).then_some(ReplicaId(1));
+    replica.accept_replies = [
+        AcceptReplies::Origin,
+        AcceptReplies::Leader,
+        AcceptReplies::All,
+    ][rng.random_range(0..3)];
+    if rng.random::<f64>() < 0.3 {
+        replica.batch_max = rng.random_range(1..4);
+        replica.in_flight_max = rng.random_range(1..16);
+    }
+    if rng.random::<f64>() < 0.25 {
+        replica.session_ttl = ms(rng.random_range(1500..8000));
+    }
+    replica
+}
+
+/// Sites near each other and far apart, as far as a continent or around the world.
+fn draw_links(rng: &mut Pcg64Mcg, n: usize) -> Vec<Vec<u64>> {
+    let far_ns = [2_000_000, 30_000_000, 120_000_000][rng.random_range(0..3)];
+    let mut one_way_ns = vec![vec![50_000; n]; n];
+    let pairs = (0..n).flat_map(|a| (0..a).map(move |b| (a, b)));
+    for (a, b) in pairs {
+        one_way_ns[a][b] = rng.random_range(200_000..far_ns);
+        one_way_ns[b][a] = one_way_ns[a][b];
+    }
+    one_way_ns
+}
+
+fn draw_network(rng: &mut Pcg64Mcg) -> Faults {
+    let mut some = |most: f64| {
+        if rng.random::<bool>() {
+            rng.random::<f64>() * most
+        } else {
+            0.0
+        }
+    };
+    Faults {
+        loss: some(0.1),
+        duplication: some(0.1),
+        reordering: some(0.2),
+        delay_max_ns: DELAY_MAX_NS,
+        old: some(0.02),
+    }
+}

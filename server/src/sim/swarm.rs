@@ -1,0 +1,271 @@
+//! What goes wrong in a run besides the network's habits, and when: a plan drawn
+//! from the seed, carried out by alarms.
+
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::fault::Fault;
+use super::node::Trap;
+use super::scenario::{draw_params, strategies};
+use super::world::World;
+use crate::replica::{Operator, Replica};
+
+/// Faults that a plan makes happen now and then.
+const PLANNED: [Fault; 17] = [
+    Fault::Partition,
+    Fault::OneWay,
+    Fault::Bridge,
+    Fault::Crash,
+    Fault::CrashAll,
+    Fault::CrashMidStep,
+    Fault::Torn,
+    Fault::Pause,
+    Fault::PauseMidStep,
+    Fault::Rate,
+    Fault::Epoch,
+    Fault::Stall,
+    Fault::Full,
+    Fault::Corrupt,
+    Fault::Wiped,
+    Fault::Switch,
+    Fault::Transfer,
+];
+
+/// Share of runs in which a planned fault is enabled.
+const ENABLED: f64 = 0.3;
+const MS: u64 = 1_000_000;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Enabled faults, each with the mean pause between two, in ns.
+    faults: Vec<(Fault, u64)>,
+    /// How long a replica stays down, cut off or still, at most, in ns; and no
+    /// longer than the mean pause between two such faults, or nothing would go on.
+    outage_ns: u64,
+}
+
+impl Plan {
+    /// The plan of a run.
+    pub fn draw(rng: &mut Pcg64Mcg) -> Plan {
+        let mut faults = Vec::new();
+        for fault in PLANNED {
+            let enabled = rng.random::<f64>() < ENABLED;
+            let every_ms = [1500, 5000, 15_000][rng.random_range(0..3)];
+            if enabled {
+                let rare = matches!(fault, Fault::CrashAll | Fault::Corrupt | Fault::Wiped);
+                let every_ms = if rare { 20_000 } else { every_ms };
+                faults.push((fault, every_ms * MS));
+            }
+        }
+        let outage_ns = [100, 1500, 8000][rng.random_range(0..3)] * MS;
+        Plan { faults, outage_ns }
+    }
+
+    /// What is enabled.
+    pub fn faults(&self) -> impl Iterator<Item = Fault> + '_ {
+        self.faults.iter().map(|(fault, _)| *fault)
+    }
+}
+
+/// Alarms of the swarm have this bit; below it: what to do.
+pub const ALARM: u64 = 1 << 63;
+const MEND: u64 = 1 << 32;
+
+/// Carries a plan out.
+#[derive(Debug)]
+pub struct Swarm {
+    plan: Plan,
+    rng: Pcg64Mcg,
+    /// Partitions made so far: only the newest one's end mends the links.
+    cuts: u64,
+    /// Whose disks are damaged or were wiped.
+    lost: Vec<usize>,
+}
+
+impl Swarm {
+    /// Begins a plan.
+    pub fn begin(plan: Plan, rng: Pcg64Mcg, world: &mut World) -> Swarm {
+        let mut swarm = Swarm {
+            plan,
+            rng,
+            cuts: 0,
+            lost: Vec::new(),
+        };
+        for index in 0..swarm.plan.faults.len() {
+            swarm.next(index, world);
+        }
+        swarm
+    }
+
+    fn next(&mut self, index: usize, world: &mut World) {
+        let pause = self.rng.random_range(0..2 * self.plan.faults[index].1);
+        world.alarm(world.now_ns() + pause, ALARM | index as u64);
+    }
+
+    /// An alarm of the swarm went off.
+    pub fn alarm(&mut self, token: u64, world: &mut World) {
+        let token = token & !ALARM;
+        if token & MEND != 0 {
+            if token & (MEND - 1) == self.cuts {
+                mend_links(world);
+            }
+            return;
+        }
+        let index = token as usize;
+        let (fault, every_ns) = self.plan.faults[index];
+        self.next(index, world);
+        self.fire(fault, every_ns, world);
+    }
+
+    /// How long a fault that comes every so often lasts, in ns.
+    fn outage(&mut self, every_ns: u64) -> u64 {
+        let most = self.plan.outage_ns.min(every_ns).max(2 * MS);
+        self.rng.random_range(MS..=most)
+    }
+
+    fn fire(&mut self, fault: Fault, every_ns: u64, world: &mut World) {
+        let node = self.rng.random_range(0..world.n());
+        let outage = self.outage(every_ns);
+        match fault {
+            Fault::Partition | Fault::OneWay | Fault::Bridge => {
+                self.cut(fault, outage, world);
+                world.note_fault(fault);
+            }
+            Fault::Switch | Fault::Transfer => self.operate(fault, node, world),
+            _ if world.replica(node).is_none() => {}
+            Fault::Crash | Fault::Epoch => {
+                world.note_fault(fault);
+                self.crash(node, outage, world);
+                if fault == Fault::Epoch {
+                    world.begin_clock_anew(node);
+                }
+            }
+            Fault::CrashAll => {
+                world.note_fault(fault);
+                for node in 0..world.n() {
+                    let outage = self.outage(every_ns);
+                    self.crash(node, outage, world);
+                }
+            }
+            Fault::Torn => world.crash_in_sync(node, outage),
+            Fault::CrashMidStep | Fault::PauseMidStep => {
+                let after = self.rng.random_range(0..24);
+                let trap = match fault {
+                    Fault::CrashMidStep => Trap::Crash(outage),
+                    _ => Trap::Pause(outage),
+                };
+                world.set_trap(node, after, trap);
+            }
+            Fault::Pause if world.is_up(node) => {
+                world.note_fault(fault);
+                world.pause(node, outage);
+            }
+            Fault::Rate => {
+                world.note_fault(fault);
+                world.change_rate(node);
+            }
+            Fault::Stall => {
+                world.note_fault(fault);
+                world.stall_disk(node, outage);
+            }
+            Fault::Full => {
+                world.note_fault(fault);
+                world.fill_disk(node, outage);
+            }
+            Fault::Corrupt | Fault::Wiped if self.may_lose(node, world) => {
+                world.note_fault(fault);
+                self.lost.push(node);
+                match fault {
+                    Fault::Wiped => {
+                        world.wipe(node);
+                        world.start_at(node, world.now_ns() + outage);
+                    }
+                    _ => world.lose(node),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn crash(&mut self, node: usize, down_ns: u64, world: &mut World) {
+        world.crash(node);
+        world.start_at(node, world.now_ns() + down_ns);
+    }
+
+    /// Whether another disk may be lost: a majority must be left whole, and a
+    /// cluster whose members have not all joined cannot do without any.
+    fn may_lose(&self, node: usize, world: &World) -> bool {
+        let joined = |node: &usize| {
+            let replica = world.replica(*node);
+            self.lost.contains(node) || replica.is_some_and(Replica::has_joined)
+        };
+        self.lost.len() < (world.n() - 1) / 2
+            && !self.lost.contains(&node)
+            && (0..world.n()).all(|node| joined(&node))
+    }
+
+    fn cut(&mut self, fault: Fault, for_ns: u64, world: &mut World) {
+        let n = world.n();
+        let side: Vec<bool> = (0..n).map(|_| self.rng.random()).collect();
+        let bridge = self.rng.random_range(0..n);
+        for (from, to) in pairs(n) {
+            let apart = side[from] != side[to];
+            let cut = match fault {
+                Fault::Partition => apart,
+                Fault::OneWay => apart && side[from],
+                _ => apart && from != bridge && to != bridge,
+            };
+            if cut {
+                world.set_cut(from, to, true);
+            }
+        }
+        self.cuts += 1;
+        let mended = world.now_ns() + for_ns;
+        world.alarm(mended, ALARM | MEND | self.cuts);
+    }
+
+    /// The operator asks whoever takes itself for the leader.
+    fn operate(&mut self, fault: Fault, to: usize, world: &mut World) {
+        let leads = |node: &usize| {
+            let replica = world.replica(*node);
+            replica.is_some_and(|replica| replica.leader().is_some_and(|l| l.index() == *node))
+        };
+        let Some(leader) = (0..world.n()).find(leads) else {
+            return;
+        };
+        let operator = match fault {
+            Fault::Transfer => Operator::Transfer(leases::ReplicaId(to as u8)),
+            _ => {
+                let all = strategies();
+                let spec = all[self.rng.random_range(0..all.len())].clone();
+                Operator::Switch(spec, draw_params(&mut self.rng))
+            }
+        };
+        world.note_fault(fault);
+        world.operate(leader, operator);
+    }
+}
+
+fn pairs(n: usize) -> impl Iterator<Item = (usize, usize)> {
+    let all = (0..n).flat_map(move |a| (0..n).map(move |b| (a, b)));
+    all.filter(|(a, b)| a != b)
+}
+
+fn mend_links(world: &mut World) {
+    for (from, to) in pairs(world.n()) {
+        world.set_cut(from, to, false);
+    }
+}
+
+/// Ends everything that is wrong, as far as it ends: what is lost stays lost.
+pub fn heal(world: &mut World) {
+    world.set_faults(Default::default());
+    mend_links(world);
+    for node in 0..world.n() {
+        world.disarm(node);
+        world.mend_disk(node);
+        world.wake(node);
+        world.start(node);
+    }
+}

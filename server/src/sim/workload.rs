@@ -1,0 +1,449 @@
+//! Clients that look for trouble: a few keys that everybody wants, all kinds of
+//! commands, several at a time, retries at other replicas, and a history that
+//! checkers judge.
+
+use std::collections::BTreeMap;
+
+use client::history::{Action as Did, Event as Op, History, ValueId};
+use client::serializability::Transaction;
+use client::wire::command::Op as Ask;
+use client::wire::outcome::Result as Answer;
+use client::wire::{Command, KeyValue, Outcome, Version};
+use foldhash::fast::FixedState;
+use leases::Key;
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::fault::Fault;
+use super::world::{Reply, World};
+use crate::replica::action::ClientHandle;
+
+/// How much is asked, and of what kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Clients at each replica.
+    pub clients: usize,
+    /// Requests that one client has under way, at most.
+    pub window: usize,
+    /// Requests a second, over all clients.
+    pub rate: u32,
+    /// Keys there are.
+    pub keys: u64,
+    /// Share of reads, of all requests.
+    pub reads: f64,
+    /// Share of requests that touch several keys, or compare and swap, or delete.
+    pub rare: f64,
+    /// Share of requests sent to two replicas at once.
+    pub twice: f64,
+    /// A client that has no answer after this, in ns, sends the same command
+    /// again, to any replica.
+    pub patience_ns: u64,
+}
+
+/// Share of runs that are small, and their requests a second.
+const SMALL: f64 = 0.1;
+const SMALL_RATE: u32 = 12;
+
+impl Load {
+    /// The load of a run.
+    pub fn draw(rng: &mut Pcg64Mcg, n: usize, rate: u32) -> Load {
+        let clients = rng.random_range(1..4);
+        // What half a second brings may be under way at once; some clients wait
+        // for each answer, and so ask less.
+        let enough = (rate as usize / (2 * n * clients)).max(1);
+        let window = [1, enough, enough, enough][rng.random_range(0..4)];
+        // Some runs are small, so that all keys can be judged together.
+        if rng.random::<f64>() < SMALL {
+            return Load {
+                clients: 1,
+                window: 2,
+                rate: rate.min(SMALL_RATE),
+                keys: rng.random_range(2..5),
+                reads: 0.5,
+                rare: 0.4,
+                twice: 0.0,
+                patience_ns: 1_000_000_000,
+            };
+        }
+        Load {
+            clients,
+            window,
+            rate,
+            keys: [1, 2, 4, 8, 16][rng.random_range(0..5)],
+            reads: rng.random_range(0.3..0.95),
+            rare: [0.0, 0.02, 0.1][rng.random_range(0..3)],
+            twice: [0.0, 0.05][rng.random_range(0..2)],
+            patience_ns: [1_000_000_000, 4_000_000_000][rng.random_range(0..2)],
+        }
+    }
+}
+
+/// Alarms of clients: an arrival, or an attempt that has waited for long.
+const PATIENCE: u64 = 1 << 62;
+
+/// An operation that a client has begun.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// Whose.
+    pub client: usize,
+    /// Which of the client's lanes it occupies.
+    lane: usize,
+    /// What was sent.
+    pub command: Command,
+    began_ns: u64,
+    attempts: u64,
+    ops: Vec<(u64, Did)>,
+}
+
+struct Client {
+    /// The session: a new one after the old has expired.
+    id: u64,
+    opened_ms: u64,
+    sequence: u64,
+    home: usize,
+    /// By lane: the operation under way.
+    lanes: Vec<Option<u64>>,
+    /// The last version and value seen of each key, for compare-and-swap.
+    seen: BTreeMap<u64, (Option<Version>, Option<ValueId>)>,
+}
+
+/// See the module.
+pub struct Workload {
+    load: Load,
+    rng: Pcg64Mcg,
+    clients: Vec<Client>,
+    sessions: u64,
+    operations: std::collections::HashMap<u64, Operation, FixedState>,
+    next_operation: u64,
+    values: u64,
+    /// When no more requests are begun, in virtual ns.
+    end_ns: u64,
+    /// What the clients saw, key by key.
+    pub history: History,
+    /// The same, command by command.
+    pub transactions: Vec<Transaction>,
+    /// Operations answered.
+    pub answered: u64,
+    /// Operations that nobody can tell the fate of.
+    pub unknown: u64,
+    /// By path.
+    pub paths: BTreeMap<&'static str, u64>,
+}
+
+/// The name of a key.
+pub fn key(number: u64) -> Key {
+    Key::from(format!("key{number:04}"))
+}
+
+impl Workload {
+    /// Clients that begin requests until `end_ns`.
+    pub fn begin(load: Load, rng: Pcg64Mcg, end_ns: u64, world: &mut World) -> Workload {
+        let count = world.n() * load.clients;
+        let clients = (0..count).map(|index| Client {
+            id: index as u64 + 1,
+            opened_ms: 0,
+            sequence: 0,
+            home: index / load.clients,
+            lanes: vec![None; load.window],
+            seen: BTreeMap::new(),
+        });
+        let mut workload = Workload {
+            load,
+            rng,
+            clients: clients.collect(),
+            sessions: count as u64,
+            operations: Default::default(),
+            next_operation: 0,
+            values: 0,
+            end_ns,
+            history: History::new(),
+            transactions: Vec::new(),
+            answered: 0,
+            unknown: 0,
+            paths: BTreeMap::new(),
+        };
+        for index in 0..count {
+            workload.next_arrival(index, world);
+        }
+        workload
+    }
+
+    /// Requests under way.
+    pub fn under_way(&self) -> usize {
+        self.operations.len()
+    }
+
+    fn next_arrival(&mut self, index: usize, world: &mut World) {
+        let mean_ns = self.clients.len() as u64 * 1_000_000_000 / u64::from(self.load.rate.max(1));
+        let at = world.now_ns() + self.rng.random_range(0..=2 * mean_ns);
+        if at < self.end_ns {
+            world.alarm(at, index as u64);
+        }
+    }
+
+    /// An alarm of a client went off.
+    pub fn alarm(&mut self, token: u64, world: &mut World) {
+        if token & PATIENCE == 0 {
+            let index = token as usize;
+            self.next_arrival(index, world);
+            if let Some(lane) = self.clients[index].lanes.iter().position(Option::is_none) {
+                self.start(index, lane, world);
+            }
+            return;
+        }
+        let id = token & !PATIENCE;
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.attempts += 1;
+            world.note_fault(Fault::Retry);
+            let at = self.rng.random_range(0..world.n());
+            self.send(id, at, world);
+            self.wait(id, world);
+        }
+    }
+
+    fn start(&mut self, index: usize, lane: usize, world: &mut World) {
+        let (op, ops) = self.choose(index);
+        self.next_operation += 1;
+        let id = self.next_operation;
+        let mut command = Command {
+            op: Some(op),
+            ..Command::default()
+        };
+        self.clients[index].lanes[lane] = Some(id);
+        if command.is_write() {
+            self.clients[index].sequence += 1;
+            command.client = self.clients[index].id;
+            command.sequence = self.clients[index].sequence;
+            command.opened_ms = self.clients[index].opened_ms;
+            command.acked_below = self.oldest_open(index, command.sequence);
+        }
+        for (k, did) in &ops {
+            let freshness = &mut world.oracles.freshness;
+            match did {
+                Did::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
+                Did::Delete => freshness.deletes(&key(*k)),
+                _ => {}
+            }
+        }
+        world.oracles.liveness.asked(id, world.now_ns());
+        let operation = Operation {
+            client: index,
+            lane,
+            command,
+            began_ns: world.now_ns(),
+            attempts: 1,
+            ops,
+        };
+        self.operations.insert(id, operation);
+        let home = self.clients[index].home;
+        self.send(id, home, world);
+        if self.load.twice > 0.0 && self.rng.random::<f64>() < self.load.twice {
+            world.note_fault(Fault::Twice);
+            let other = self.rng.random_range(0..world.n());
+            self.send(id, other, world);
+        }
+        self.wait(id, world);
+    }
+
+    /// Every sequence below this one has been answered.
+    fn oldest_open(&self, index: usize, newest: u64) -> u64 {
+        let client = &self.clients[index];
+        let open = client.lanes.iter().flatten();
+        let commands = open.filter_map(|id| self.operations.get(id).map(|o| &o.command));
+        let mine = commands.filter(|c| c.is_write() && c.client == client.id);
+        mine.map(|c| c.sequence).min().unwrap_or(newest)
+    }
+
+    fn send(&mut self, id: u64, at: usize, world: &mut World) {
+        let Some(operation) = self.operations.get(&id) else {
+            return;
+        };
+        let from = ClientHandle {
+            connection: operation.client as u64,
+            request: id << 8 | operation.attempts.min(255),
+        };
+        world.request(at, from, operation.command.clone());
+    }
+
+    fn wait(&mut self, id: u64, world: &mut World) {
+        let late = world.now_ns() + self.load.patience_ns;
+        world.alarm(late, PATIENCE | id);
+    }
+
+    fn value(&mut self) -> ValueId {
+        self.values += 1;
+        ValueId(self.values)
+    }
+
+    fn choose(&mut self, index: usize) -> (Ask, Vec<(u64, Did)>) {
+        let k = self.rng.random_range(0..self.load.keys);
+        let read = Did::Read { value: None };
+        if self.load.rare > 0.0 && self.rng.random::<f64>() < self.load.rare {
+            return self.choose_rare(index, k);
+        }
+        if self.rng.random::<f64>() < self.load.reads {
+            return (Ask::get(key(k)), vec![(k, read)]);
+        }
+        let value = self.value();
+        (
+            Ask::put(key(k), value.to_bytes().to_vec()),
+            vec![(k, Did::Write { value })],
+        )
+    }
+
+    fn choose_rare(&mut self, index: usize, k: u64) -> (Ask, Vec<(u64, Did)>) {
+        let other = (k + 1) % self.load.keys;
+        let read = Did::Read { value: None };
+        match self.rng.random_range(0..5) {
+            0 => (Ask::delete(key(k)), vec![(k, Did::Delete)]),
+            1 => {
+                let seen = self.clients[index].seen.get(&k);
+                let (version, expected) = seen.copied().unwrap_or_default();
+                let new = self.value();
+                let did = Did::Cas {
+                    expected,
+                    new,
+                    swapped: false,
+                };
+                let op = Ask::cas(key(k), new.to_bytes().to_vec(), version);
+                (op, vec![(k, did)])
+            }
+            2 if other != k => {
+                let (a, b) = (self.value(), self.value());
+                let entry = |k: u64, v: ValueId| KeyValue {
+                    key: key(k),
+                    value: v.to_bytes().to_vec().into(),
+                };
+                let op = Ask::multi_put(vec![entry(k, a), entry(other, b)]);
+                let wrote = |value| Did::Write { value };
+                (op, vec![(k, wrote(a)), (other, wrote(b))])
+            }
+            3 if other != k => (
+                Ask::multi_get(vec![key(k), key(other)]),
+                vec![(k, read), (other, read)],
+            ),
+            _ => {
+                let all = (0..self.load.keys).map(|k| (k, read)).collect();
+                let limit = self.load.keys as u32;
+                (Ask::scan(Key::new(), Key::new(), limit), all)
+            }
+        }
+    }
+
+    /// An answer reached a client: the first to any attempt counts.
+    pub fn replied(&mut self, reply: &Reply, world: &mut World) {
+        let id = reply.to.request >> 8;
+        let Some(operation) = self.operations.remove(&id) else {
+            return;
+        };
+        let now = world.now_ns();
+        let verdict = world.oracles.liveness.answered(id, now);
+        world.judge(verdict);
+        self.clients[operation.client].lanes[operation.lane] = None;
+        if let Some(Answer::Error(error)) = &reply.outcome.result {
+            return self.refused(&operation, error.log_time_ms, world);
+        }
+        self.answered += 1;
+        *self.paths.entry(reply.path.as_str_name()).or_default() += 1;
+        let mut parts = Vec::with_capacity(operation.ops.len());
+        for (k, did) in &operation.ops {
+            let Some(action) = answered(*k, *did, &reply.outcome) else {
+                continue;
+            };
+            let freshness = &mut world.oracles.freshness;
+            if let Did::Read { value } = action {
+                let version = version_of(*k, &reply.outcome);
+                let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
+                let verdict = freshness.read(id << 8 | k, &one, reply.path.as_str_name());
+                world.judge(verdict);
+                let client = &mut self.clients[operation.client];
+                client.seen.insert(*k, (version, value));
+            } else if !matches!(action, Did::Delete) {
+                freshness.wrote(&key(*k), &reply.outcome);
+            }
+            parts.push((*k, action));
+        }
+        self.record(&operation, parts, Some(now));
+    }
+
+    /// A session has expired: whether the command was executed before that nobody
+    /// can tell, and the client needs a new session.
+    fn refused(&mut self, operation: &Operation, log_time_ms: u64, world: &mut World) {
+        world.note_fault(Fault::Expiry);
+        self.unknown += 1;
+        self.record(operation, operation.ops.clone(), None);
+        let client = &mut self.clients[operation.client];
+        if client.id == operation.command.client {
+            self.sessions += 1;
+            client.id = self.sessions;
+            client.opened_ms = log_time_ms;
+            client.sequence = 0;
+        }
+    }
+
+    fn record(&mut self, operation: &Operation, parts: Vec<(u64, Did)>, return_ns: Option<u64>) {
+        let process = (operation.client * self.load.window + operation.lane) as u32;
+        let invoke_ns = operation.began_ns;
+        for (key, action) in &parts {
+            self.history.push(Op {
+                process,
+                key: *key,
+                action: *action,
+                invoke_ns,
+                return_ns,
+            });
+        }
+        self.transactions.push(Transaction {
+            process,
+            parts,
+            invoke_ns,
+            return_ns,
+        });
+    }
+
+    /// Nothing more will be answered: what is open stays open in the history.
+    pub fn finish(&mut self) {
+        let mut open: Vec<(u64, Operation)> = self.operations.drain().collect();
+        open.sort_unstable_by_key(|(id, _)| *id);
+        for (_, operation) in open {
+            self.record(&operation, operation.ops.clone(), None);
+        }
+    }
+}
+
+/// What an answered operation did to one of its keys; `None` if it failed.
+fn answered(k: u64, did: Did, outcome: &Outcome) -> Option<Did> {
+    let value = |bytes: &[u8]| ValueId::from_value(bytes);
+    match (did, outcome.result.as_ref()?) {
+        (Did::Read { .. }, Answer::Value(found)) => Some(Did::Read {
+            value: value(&found.value),
+        }),
+        (Did::Read { .. }, Answer::Missing(_)) => Some(Did::Read { value: None }),
+        (Did::Read { .. }, Answer::Entries(all)) => {
+            let found = all.entries.iter().find(|entry| entry.key == key(k));
+            Some(Did::Read {
+                value: found.and_then(|entry| value(&entry.value)),
+            })
+        }
+        (Did::Write { .. } | Did::Delete, Answer::Written(_)) => Some(did),
+        (Did::Cas { expected, new, .. }, Answer::Written(_)) => Some(Did::Cas {
+            expected,
+            new,
+            swapped: true,
+        }),
+        (Did::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Did::Cas {
+            expected,
+            new,
+            swapped: false,
+        }),
+        _ => None,
+    }
+}
+
+fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
+    match outcome.result.as_ref()? {
+        Answer::Value(value) => value.version,
+        Answer::Entries(all) => all.entries.iter().find(|e| e.key == key(k))?.version,
+        _ => None,
+    }
+}
