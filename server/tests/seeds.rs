@@ -9,6 +9,10 @@ use common::{each, number};
 use server::sim::fault::{Fault, Fired};
 use server::sim::run::{Outcome, run};
 use server::sim::scenario::{Choices, Scenario};
+use server::sim::trace::Trace;
+
+/// The last lines of the trace of a seed that fails.
+const LINES: usize = 300;
 
 fn one(seed: u64, choices: &Choices) -> Outcome {
     run(&Scenario::draw(seed, choices), None)
@@ -28,6 +32,10 @@ fn no_seed_violates_safety_or_gets_stuck() {
     for outcome in &outcomes {
         if let Some(violation) = &outcome.violation {
             let (seed, oracle, what) = (outcome.seed, violation.oracle, &violation.what);
+            let scenario = Scenario::draw(seed, &choices);
+            let again = run(&scenario, Some(Trace::keeping(LINES)));
+            let lines = again.trace.iter().flat_map(Trace::lines);
+            lines.for_each(|line| println!("{line}"));
             panic!("seed {seed}: {oracle}: {what}");
         }
         fired.merge(&outcome.fired);

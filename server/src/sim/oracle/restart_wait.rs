@@ -40,8 +40,8 @@ impl RestartWait {
         let (longest_ns, Some(replica)) = (self.longest_ns[node], sight.replica(node)) else {
             return Ok(());
         };
-        if longest_ns == 0 {
-            return Ok(());
+        if longest_ns == 0 || !replica.has_joined() {
+            return Ok(()); // nothing was promised, or nothing will ever be voted for
         }
         self.checks += 1;
         let waits = replica.outwaits_until().since(sight.time(node));
