@@ -169,3 +169,114 @@ fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
         _ => &[],
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use client::wire::Command;
+    use client::wire::command::Op;
+    use leases::ReplicaSet;
+
+    use super::super::bench::{
+        BALLOT, Has, World, ack, everybody, key, lease_end, promise, puts, says,
+    };
+    use super::*;
+    use crate::replica::action::Sequence;
+
+    fn persists(record: Record) -> Vec<Action> {
+        vec![Action::Persist {
+            sequence: Sequence(1),
+            records: vec![record],
+        }]
+    }
+
+    fn accepted(slot: u64) -> Vec<Action> {
+        persists(Record::Accepted {
+            log: LogId::Commands,
+            slot: Slot(slot),
+            ballot: BALLOT,
+            value: puts(&["a"]),
+        })
+    }
+
+    fn promises(barriers: &mut Barriers, highest: u64) -> Verdict {
+        let (node, to, envelope) = says((0, 1), (1, 1), promise(1, highest));
+        barriers.sent(node, to, &envelope)
+    }
+
+    #[test]
+    fn a_promise_names_everything_accepted_before_it() {
+        let world = World::new(Default::default());
+        let mut barriers = Barriers::new(3);
+        barriers.step_ends(&world.sight(), 0, &accepted(9));
+        assert!(promises(&mut barriers, 8).is_err());
+        assert!(promises(&mut barriers, 9).is_ok());
+        let erased = persists(Record::Erased {
+            log: LogId::Commands,
+            slot: Slot(9),
+        });
+        barriers.step_begins(0, &erased);
+        assert!(
+            promises(&mut barriers, 4).is_err(),
+            "five slots are executed"
+        );
+        assert!(promises(&mut barriers, 5).is_ok());
+        assert_eq!(barriers.checks, 4);
+    }
+
+    #[test]
+    fn what_never_reached_the_disk_is_not_accepted_after_a_crash() {
+        let world = World::new(Default::default());
+        let mut barriers = Barriers::new(3);
+        barriers.step_ends(&world.sight(), 0, &accepted(9));
+        barriers.started(0, Slot(5), world.sight().node(0).disk());
+        assert!(promises(&mut barriers, 5).is_ok());
+    }
+
+    /// Replica 1 reads, under a promise of replica 0 with this barrier.
+    fn read(barrier: u64, again: &Again, longer: Duration, has: Has) -> Verdict {
+        let world = World::new([Has::default(), has, Has::default()]);
+        let mut taken = Promises::new(3);
+        for (node, to, envelope) in [
+            says((0, 1), (1, 1), promise(1, barrier)),
+            says((1, 1), (0, 1), ack(1)),
+        ] {
+            taken.sent(&world.sight(), node, to, &envelope)?;
+        }
+        let until = lease_end(&world, 1) + longer;
+        Barriers::new(3).read(&world.sight(), &taken, 1, until, again)
+    }
+
+    #[test]
+    fn a_reader_has_executed_the_barrier() {
+        let a = Again::Key(key("a"));
+        let (zero, more) = (Duration::ZERO, Duration::from_nanos(1));
+        assert!(read(5, &a, zero, Has::default()).is_ok());
+        assert!(read(6, &a, zero, Has::default()).is_err());
+        assert!(
+            read(5, &a, more, Has::default()).is_err(),
+            "longer than promised"
+        );
+    }
+
+    #[test]
+    fn a_reader_holds_every_key() {
+        let others = ReplicaSet([0, 2].map(|r| 1 << r).iter().sum());
+        let lacks_b = || Has {
+            change: leases::ConfigChange {
+                keys: vec![(others, vec![key("b")])],
+                ..everybody()
+            },
+            ..Has::default()
+        };
+        let zero = Duration::ZERO;
+        let both = Again::Command(Command::from(Op::multi_get(vec![key("a"), key("b")])));
+        let scan = Again::Command(Command::from(Op::scan("", "", 9)));
+        assert!(read(5, &Again::Key(key("a")), zero, lacks_b()).is_ok());
+        for again in [Again::Key(key("b")), both, scan] {
+            assert!(read(5, &again, zero, Has::default()).is_ok(), "{again:?}");
+            assert!(read(5, &again, zero, lacks_b()).is_err(), "{again:?}");
+        }
+    }
+}

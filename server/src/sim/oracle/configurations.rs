@@ -122,6 +122,11 @@ impl Configurations {
         };
         let configs = replica.configs();
         let newest = configs.newest();
+        let first = configs
+            .oldest_kept()
+            .0
+            .max(newest.0.saturating_sub(COMPARED));
+        self.checks += newest.0 + 1 - first;
         if let Some(content) = self.content(newest) {
             let n = content.oldest.len() as u8;
             let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
@@ -137,11 +142,6 @@ impl Configurations {
                 id(node)
             );
         }
-        let first = configs
-            .oldest_kept()
-            .0
-            .max(newest.0.saturating_sub(COMPARED));
-        self.checks += newest.0 + 1 - first;
         for config in (first..=newest.0).map(ConfigId) {
             let Some(content) = self.content(config) else {
                 continue;
@@ -176,6 +176,7 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bench::{Has, World, everybody};
     use super::*;
 
     fn set(bits: u64) -> ReplicaSet {
@@ -221,5 +222,47 @@ mod tests {
             [ConfigId(0), ConfigId(2), ConfigId(0)]
         );
         assert!(oracle.content(ConfigId(4)).is_none());
+    }
+
+    #[test]
+    fn whoever_takes_a_configuration_for_another_is_noticed() {
+        let other = |change: ConfigChange| Has {
+            change,
+            ..Has::default()
+        };
+        let defaults = ConfigChange {
+            defaults: Some(set(0b011)),
+            ..everybody()
+        };
+        let listed = ConfigChange {
+            keys: vec![(set(0b001), vec![Key::from("a")])],
+            ..everybody()
+        };
+        let excluded = ConfigChange {
+            excluded: Some(set(0b001)),
+            ..everybody()
+        };
+        let longer = ConfigChange {
+            params: Some(LeaseParams {
+                t_lease: std::time::Duration::from_secs(9),
+                ..LeaseParams::default()
+            }),
+            ..everybody()
+        };
+        for (change, good) in [
+            (everybody(), true),
+            (defaults, false),
+            (listed, false),
+            (excluded, false),
+            (longer, false),
+        ] {
+            let world = World::new([other(change.clone()), Has::default(), Has::default()]);
+            let mut oracle = Configurations::new(3);
+            oracle.applied.0 += 1;
+            oracle.apply(&everybody(), &[Key::from("a")]);
+            let verdict = oracle.compare(&world.sight(), 0);
+            assert_eq!(verdict.is_ok(), good, "{change:?}");
+            assert!(oracle.checks > 0);
+        }
     }
 }

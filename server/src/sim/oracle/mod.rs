@@ -6,6 +6,8 @@
 
 mod agreement;
 mod barriers;
+#[cfg(test)]
+mod bench;
 mod chosen;
 mod configurations;
 mod containment;

@@ -119,3 +119,78 @@ fn could_serve(sight: &Sight<'_>, node: usize, replica: &Replica, key: &Key, slo
     let others = (0..sight.n()).filter(|other| *other != node);
     others.filter(|other| covers(*other)).count() >= sight.n() / 2
 }
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Outcome;
+    use leases::Time;
+
+    use super::super::bench::{Has, World, key, puts};
+    use super::*;
+    use crate::replica::action::ClientHandle;
+    use crate::replica::input::ReadFrom;
+
+    /// Replica 1 reads, and slot 6, which is chosen, writes `b`.
+    fn read(has: Has, path: Path, again: Again) -> Verdict {
+        let world = World::new([Has::default(), has, Has::default()]);
+        let mut chosen = Chosen::default();
+        chosen.committed(LogId::Commands, Slot(6), &puts(&["b"]));
+        let to = ClientHandle {
+            connection: 1,
+            request: 1,
+        };
+        let read = Fenced {
+            to: ReadFrom::Client(to),
+            path,
+            outcome: Outcome::missing(),
+            until: Time::MAX,
+            again,
+        };
+        Notified::default().read(&world.sight(), &chosen, 1, &read)
+    }
+
+    fn has(executed: u64, pending: bool) -> Has {
+        let accepted = (6, puts(&["b"]));
+        Has {
+            executed,
+            accepted: pending.then_some(accepted).into_iter().collect(),
+            ..Has::default()
+        }
+    }
+
+    #[test]
+    fn a_read_has_every_chosen_write_of_its_key() {
+        let b = || Again::Key(key("b"));
+        assert!(read(has(5, false), Path::Held, b()).is_err());
+        assert!(read(has(5, true), Path::Held, b()).is_ok());
+        assert!(
+            read(has(5, true), Path::Local, b()).is_err(),
+            "it is pending"
+        );
+        assert!(read(has(6, false), Path::Local, b()).is_ok());
+        assert!(read(has(5, false), Path::Local, Again::Key(key("a"))).is_ok());
+    }
+
+    #[test]
+    fn a_read_of_several_keys_has_executed_every_chosen_write_of_any() {
+        let ask = |op: Op| Again::Command(Command::from(op));
+        let touch = || {
+            let both = Op::multi_get(vec![key("a"), key("b")]);
+            [both, Op::scan("", "", 9), Op::scan("b", "c", 9)].map(ask)
+        };
+        for again in touch() {
+            assert!(
+                read(has(5, true), Path::Local, again.clone()).is_err(),
+                "{again:?}"
+            );
+            assert!(read(has(6, true), Path::Local, again).is_ok());
+        }
+        for op in [
+            Op::multi_get(vec![key("a")]),
+            Op::scan("", "b", 9),
+            Op::scan("c", "", 9),
+        ] {
+            assert!(read(has(5, true), Path::Local, ask(op)).is_ok());
+        }
+    }
+}

@@ -73,3 +73,49 @@ impl OldLeader {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
+    use super::*;
+
+    /// Replica 1 has been promised by replica 0, up to slot 5, and slot 6 writes `a`.
+    fn chosen(led: bool, has: Has, later: bool) -> Verdict {
+        let mut world = World::new([Has::default(), has, Has::default()]);
+        let (mut oracle, mut promises) = (OldLeader::new(3), Promises::new(3));
+        for (node, to, envelope) in [
+            says((0, 1), (1, 1), promise(1, 5)),
+            says((1, 1), (0, 1), ack(1)),
+        ] {
+            promises.sent(&world.sight(), node, to, &envelope)?;
+        }
+        if led {
+            oracle.leads(1, BALLOT);
+        }
+        if later {
+            world.later(LEASE);
+        }
+        let (log, slot) = (LogId::Commands, Slot(6));
+        oracle.chosen(&world.sight(), &promises, log, slot, &puts(&["a"]))
+    }
+
+    #[test]
+    fn who_led_and_can_serve_has_every_write() {
+        let knows = Has {
+            accepted: vec![(6, puts(&["a"]))],
+            ..Has::default()
+        };
+        assert!(chosen(true, Has::default(), false).is_err());
+        assert!(chosen(true, knows, false).is_ok());
+        assert!(
+            chosen(true, Has::default(), true).is_ok(),
+            "its lease has ended"
+        );
+        assert!(chosen(false, Has::default(), false).is_ok(), "it never led");
+        let nobody = Has {
+            change: leases::ConfigChange::default(),
+            ..Has::default()
+        };
+        assert!(chosen(true, nobody, false).is_ok(), "it holds nothing");
+    }
+}

@@ -41,6 +41,8 @@ struct Belief {
 struct Pair {
     /// Rising by run, then by sequence.
     made: VecDeque<Made>,
+    /// The run and sequence of the newest.
+    newest: (Incarnation, u64),
     /// The grantor's run that the holder knows.
     run: Incarnation,
     /// The highest sequence of that run which it took.
@@ -175,14 +177,14 @@ impl Pair {
         (run, to_run): (Incarnation, Incarnation),
         promise: &Promise,
     ) -> Verdict {
-        let last = self.made.back().map(|made| (made.run, made.sequence));
+        let (name, newest) = ((run, promise.sequence), self.newest);
         ensure!(
             barriers::NAME,
-            last < Some((run, promise.sequence)),
-            "{:?} promises {holder:?} under {:?} after {last:?}",
-            id(grantor),
-            (run, promise.sequence)
+            newest < name,
+            "{:?} makes promise {name:?} to {holder:?} after {newest:?}",
+            id(grantor)
         );
+        self.newest = name;
         if self.made.len() == MADE_MAX {
             self.made.pop_front();
         }
@@ -253,5 +255,102 @@ impl Pair {
             }),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bench::{LEASE, World, ack, promise, says};
+    use super::*;
+
+    /// What replica 1 hears of replica 0, each in its first run if not said otherwise.
+    struct Two(World, Promises);
+
+    impl Two {
+        fn new() -> Two {
+            Two(World::new(Default::default()), Promises::new(3))
+        }
+
+        fn says(&mut self, from: (usize, u64), to: (usize, u64), message: Message) -> Verdict {
+            let (node, to, envelope) = says(from, to, message);
+            self.1.sent(&self.0.sight(), node, to, &envelope)
+        }
+
+        fn promised(&mut self, sequence: u64, highest: u64) -> Verdict {
+            self.says((0, 1), (1, 1), promise(sequence, highest))?;
+            self.says((1, 1), (0, 1), ack(sequence))
+        }
+
+        /// Whether replica 1 may read, having executed `upto`.
+        fn may_read(&self, upto: u64) -> bool {
+            let now = self.0.sight().time(1);
+            let permit = self.1.permit(1, Slot(upto), |_| true);
+            permit.is_some_and(|until| now < until)
+        }
+    }
+
+    #[test]
+    fn only_what_was_promised_can_be_taken() {
+        let mut two = Two::new();
+        assert!(two.promised(1, 5).is_ok());
+        assert!(two.says((1, 1), (0, 1), ack(1)).is_err(), "taken twice");
+        assert!(two.says((1, 1), (0, 1), ack(2)).is_err(), "never made");
+        let mut two = Two::new();
+        assert!(two.says((0, 1), (1, 1), promise(1, 5)).is_ok());
+        assert!(
+            two.says((1, 2), (0, 1), ack(1)).is_err(),
+            "made to another run"
+        );
+        let mut two = Two::new();
+        assert!(two.promised(2, 5).is_ok());
+        assert!(
+            two.says((0, 1), (1, 1), promise(1, 5)).is_err(),
+            "sequences rise"
+        );
+    }
+
+    #[test]
+    fn a_lease_lasts_from_its_receipt_and_is_renewed() {
+        let mut two = Two::new();
+        assert!(!two.may_read(9));
+        two.promised(1, 5).unwrap();
+        two.0.later(LEASE / 2);
+        two.promised(2, 9).unwrap();
+        two.0.later(LEASE - Duration::from_nanos(1));
+        // The barrier of a chain is the least of its promises'.
+        assert!(two.may_read(5) && !two.may_read(4));
+        two.0.later(Duration::from_nanos(1));
+        assert!(!two.may_read(9));
+        two.promised(3, 9).unwrap();
+        assert!(
+            two.may_read(9) && !two.may_read(8),
+            "a lapse begins a new chain"
+        );
+    }
+
+    #[test]
+    fn a_chain_ends_with_a_run_and_a_relinquish() {
+        let mut two = Two::new();
+        two.promised(1, 5).unwrap();
+        let relinquish = Message::Lease(LeaseMessage::Relinquish { up_to: 1 });
+        two.says((1, 1), (0, 1), relinquish).unwrap();
+        assert!(!two.may_read(5));
+        two.promised(2, 5).unwrap();
+        two.says((1, 1), (0, 2), Message::Ping { stamp: 0 })
+            .unwrap();
+        assert!(!two.may_read(5), "the grantor's run has ended");
+        let mut two = Two::new();
+        two.promised(1, 5).unwrap();
+        two.1.started(1);
+        assert!(!two.may_read(5), "the holder's has");
+    }
+
+    #[test]
+    fn what_an_earlier_run_promised_is_believed_until_it_ends() {
+        let mut two = Two::new();
+        two.promised(1, 5).unwrap();
+        let now = two.0.sight().time(1);
+        assert_eq!(two.1.forgotten(0, 1, Incarnation(2)), now + LEASE);
+        assert_eq!(two.1.forgotten(0, 1, Incarnation(1)), Time::ZERO);
     }
 }

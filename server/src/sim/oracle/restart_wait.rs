@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use leases::promise::Promise;
-use leases::{LeaseMessage, ReplicaSet, Slot};
+use leases::{LeaseMessage, ReplicaSet, Slot, Time};
 
 use super::promises::Promises;
 use super::{Sight, Verdict, ensure, id};
@@ -17,12 +17,20 @@ use crate::replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "restart wait";
 
+/// One replica, over all its runs.
+#[derive(Clone, Debug, Default)]
+struct Grantor {
+    /// The longest that any promise of its could still be believed after it was
+    /// sent, in ns of any clock within the bound.
+    longest_ns: u64,
+    /// Until when that counts for what earlier runs sent, by its clock.
+    until: Time,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct RestartWait {
-    /// By replica: the longest that any promise of its could still be believed
-    /// after it was sent, in ns of any clock within the bound.
-    longest_ns: Vec<u64>,
+    grantors: Vec<Grantor>,
     /// Starts and votes looked at.
     pub checks: u64,
 }
@@ -30,18 +38,24 @@ pub struct RestartWait {
 impl RestartWait {
     pub(super) fn new(n: usize) -> RestartWait {
         RestartWait {
-            longest_ns: vec![0; n],
+            grantors: vec![Grantor::default(); n],
             checks: 0,
         }
     }
 
     /// `node` has started.
     pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
-        let (longest_ns, Some(replica)) = (self.longest_ns[node], sight.replica(node)) else {
+        let Some(replica) = sight.replica(node) else {
             return Ok(());
         };
-        if longest_ns == 0 || !replica.has_joined() {
-            return Ok(()); // nothing was promised, or nothing will ever be voted for
+        let grantor = &mut self.grantors[node];
+        let longest_ns = grantor.longest_ns;
+        if longest_ns == 0 {
+            return Ok(());
+        }
+        grantor.until = sight.time(node) + Duration::from_nanos(longest_ns);
+        if !replica.has_joined() {
+            return Ok(()); // its disk was wiped: it knows of no wait, and will never vote
         }
         self.checks += 1;
         let waits = replica.outwaits_until().since(sight.time(node));
@@ -69,12 +83,12 @@ impl RestartWait {
         match &envelope.message {
             Message::Lease(LeaseMessage::Promise(promise)) => {
                 let rho_ppm = replica.configs().params(promise.config).clock.rho_ppm;
-                let longest = &mut self.longest_ns[node];
-                *longest = (*longest).max(lasts_ns(promise, rho_ppm));
+                let longest_ns = &mut self.grantors[node].longest_ns;
+                *longest_ns = (*longest_ns).max(lasts_ns(promise, rho_ppm));
                 Ok(())
             }
-            // A first run has forgotten nothing.
-            _ if replica.incarnation().0 <= 1 => Ok(()),
+            // What has promised nothing before it started has forgotten nothing.
+            _ if self.grantors[node].until == Time::ZERO => Ok(()),
             Message::Accept(accept) if accept.log == LogId::Commands => {
                 self.vote(sight, promises, node, replica, accept.slot, accept.tag)
             }
@@ -126,7 +140,8 @@ impl RestartWait {
         node: usize,
         replica: &Replica,
     ) -> ReplicaSet {
-        if sight.time(node) < replica.outwaits_until() {
+        let outwaits = replica.outwaits_until().max(self.grantors[node].until);
+        if sight.time(node) < outwaits {
             return ReplicaSet::all(sight.n());
         }
         let run = replica.incarnation();
@@ -153,8 +168,11 @@ fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use leases::ConfigId;
+
+    use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
+    use super::*;
+    use crate::replica::message::Value;
 
     #[test]
     fn a_promise_lasts_for_guard_and_lease_stretched_by_both_clocks() {
@@ -174,5 +192,102 @@ mod tests {
             ..promise
         };
         assert_eq!(lasts_ns(&aged, 1000), 3_014_022_022);
+    }
+
+    /// Replica 0, which promises replica 1 in its first run and then starts again.
+    struct Again {
+        world: World,
+        oracle: RestartWait,
+        promises: Promises,
+        start: Verdict,
+    }
+
+    impl Again {
+        fn new(joined: bool, restart_wait: Duration) -> Again {
+            let mut again = Again {
+                world: World::new(Default::default()),
+                oracle: RestartWait::new(3),
+                promises: Promises::new(3),
+                start: Ok(()),
+            };
+            let first = again.oracle.started(&again.world.sight(), 0);
+            first.expect("nothing was promised");
+            again.promised(1);
+            let second = Has {
+                run: 2,
+                joined,
+                restart_wait: Some(restart_wait),
+                accepted: vec![(6, puts(&["a"])), (7, Value::Noop)],
+                ..Has::default()
+            };
+            again.world.restart(0, second);
+            again.start = again.oracle.started(&again.world.sight(), 0);
+            again
+        }
+
+        /// A promise of the first run is taken.
+        fn promised(&mut self, sequence: u64) {
+            for (node, to, envelope) in [
+                says((0, 1), (1, 1), promise(sequence, 5)),
+                says((1, 1), (0, 1), ack(sequence)),
+            ] {
+                let sight = self.world.sight();
+                let taken = self.promises.sent(&sight, node, to, &envelope);
+                taken.expect("as it should be");
+                let sent = self.oracle.sent(&sight, &self.promises, node, &envelope);
+                sent.expect("as it should be");
+            }
+        }
+
+        fn votes(&mut self, slot: u64, tag: u64) -> Verdict {
+            let message = Message::Accepted {
+                ballot: BALLOT,
+                log: LogId::Commands,
+                votes: vec![(Slot(slot), ReplicaSet(tag))],
+            };
+            let (node, _, envelope) = says((0, 2), (1, 1), message);
+            self.oracle
+                .sent(&self.world.sight(), &self.promises, node, &envelope)
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_shorter_than_what_was_promised_is_noticed() {
+        for (joined, wait, good) in [
+            (true, LEASE, false),
+            (true, LEASE * 3, true),
+            (false, LEASE, true),
+        ] {
+            let again = Again::new(joined, wait);
+            assert_eq!(again.start.is_ok(), good);
+            assert_eq!(again.oracle.checks, u64::from(joined));
+        }
+    }
+
+    #[test]
+    fn within_the_wait_everyone_is_demanded() {
+        // Also if the wait that the replica knows of is too short.
+        for wait in [LEASE * 3, LEASE] {
+            let mut again = Again::new(true, wait);
+            again.oracle.checks = 0;
+            assert!(again.votes(6, 0b111).is_ok());
+            assert!(again.votes(6, 0b011).is_err());
+            assert!(again.votes(5, 0).is_ok(), "executed");
+            assert!(again.votes(7, 0).is_ok(), "writes nothing");
+            again.world.later(LEASE * 3);
+            assert!(again.votes(6, 0).is_ok());
+            assert_eq!(again.oracle.checks, 2);
+        }
+    }
+
+    #[test]
+    fn who_believes_an_earlier_run_is_demanded_whatever_the_wait_was() {
+        let mut again = Again::new(true, LEASE * 3);
+        again.world.later(LEASE * 3);
+        again.promised(2); // taken too late: it lasts beyond the wait
+        assert!(again.votes(6, 0b010).is_ok());
+        assert!(again.votes(6, 0b100).is_err());
+        again.world.later(LEASE);
+        assert!(again.votes(6, 0b100).is_ok());
     }
 }
