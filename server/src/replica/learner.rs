@@ -179,7 +179,9 @@ impl Replica {
     }
 
     /// Sends pending commands again that have waited too long, or all of them to
-    /// a new leader. A read gets a new name for the new attempt.
+    /// a new leader. A read keeps its name: whichever of its attempts is executed
+    /// first began after the client asked, and one that waits in a long queue must
+    /// not be given up for one that waits behind it.
     pub(super) fn reforward_writes(&mut self, now: Time) {
         let patience = self.settings.timing.retransmit * 2;
         let due = |pending: &PendingCommand| {
@@ -222,12 +224,10 @@ impl Replica {
             forward.push((pending.request, pending.command.clone()));
         }
         for request in again {
-            if let Some(mut pending) = self.pending.reads.remove(&request) {
-                pending.request = self.new_request();
+            if let Some(pending) = self.pending.reads.get_mut(&request) {
                 pending.sent = now;
                 pending.attempts += 1;
-                forward.push((pending.request, pending.command.clone()));
-                self.pending.reads.insert(pending.request, pending);
+                forward.push((request, pending.command.clone()));
             }
         }
         self.counters.reforwards += forward.len() as u64;

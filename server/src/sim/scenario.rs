@@ -23,6 +23,8 @@ const SYNC_NS: u64 = 150_000;
 const CLIENT_ONE_WAY_NS: u64 = 200_000;
 /// The longest extra delay of a reordered message, in ns.
 const DELAY_MAX_NS: u64 = 1_500_000_000;
+/// Requests a second that a leader with narrow limits is given.
+const NARROW_RATE: u32 = 20;
 /// The bound on clock rates that leases count with, in parts per million.
 const RHO_PPM: u32 = 1000;
 
@@ -116,7 +118,12 @@ impl Scenario {
         let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
         let n = choices.replicas.unwrap_or(drawn);
         let replica = draw_settings(&mut rng, n, seed, choices);
-        let load = Load::draw(&mut rng, n, choices.rate);
+        // Slots that hold little and are few carry little.
+        let narrow = replica.batch_max * replica.in_flight_max < 64;
+        let rate = choices
+            .rate
+            .min(if narrow { NARROW_RATE } else { u32::MAX });
+        let load = Load::draw(&mut rng, n, rate);
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
         if !choices.faults {
