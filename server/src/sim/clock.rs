@@ -4,7 +4,7 @@
 use leases::Time;
 
 /// Reads `since + (true time - from) * (1 + rate)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
     /// True time from which the rate counts, in ns.
     from_ns: u64,

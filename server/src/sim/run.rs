@@ -20,7 +20,7 @@ use super::world::{Happened, World};
 /// How often it is looked whether everything is answered, in virtual ns.
 const LOOK_NS: u64 = 100_000_000;
 /// Histories up to this many commands are judged for all keys together, too.
-const TOGETHER_MAX: usize = 1200;
+const TOGETHER_MAX: usize = 800;
 /// The run's own alarm.
 const LOOK: u64 = 1 << 61;
 

@@ -41,7 +41,7 @@ pub struct Load {
 }
 
 /// Share of runs that are small, and their requests a second.
-const SMALL: f64 = 0.1;
+const SMALL: f64 = 0.06;
 const SMALL_RATE: u32 = 12;
 
 impl Load {

@@ -162,7 +162,7 @@ impl Oracles {
             progress: Progress::new(n),
             chosen: Chosen::default(),
             promises: Promises::new(n),
-            containment: Containment::default(),
+            containment: Containment::new(n),
             notified: Notified::default(),
             quorums: Quorums::new(n),
             barriers: Barriers::new(n),
