@@ -82,6 +82,35 @@ fn every_body_is_a_target_of_cargo_fuzz() {
     }
 }
 
+/// Lists of as many elements as fit, each as short as can be: what takes the most
+/// memory for its bytes. Every field that could be a list, two levels deep.
+#[test]
+fn messages_full_of_empty_elements() {
+    for name in [
+        "client_to_server",
+        "server_to_client",
+        "peer",
+        "disk_values",
+    ] {
+        let target = fuzz::target(name);
+        for (inner, element) in (1..=11).flat_map(|n| (1..=11).map(move |m| (n, m))) {
+            let list = field(element, &[]).repeat(100_000);
+            let message = field(inner, &list);
+            run(target, 0, &message);
+            for outer in [2, 3, 13, 14, 20, 21, 22, 24, 26] {
+                run(target, 0, &field(outer, &message));
+            }
+        }
+    }
+}
+
+/// A field with a length, as it is encoded.
+fn field(number: u32, contents: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    prost::encoding::bytes::encode(number, &contents.to_vec(), &mut encoded);
+    encoded
+}
+
 #[test]
 fn a_decoder_that_believes_a_length_is_caught() {
     let believing = || memory::within(4, 8, || Vec::<u8>::with_capacity(4 << 20));
