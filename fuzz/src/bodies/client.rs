@@ -124,6 +124,7 @@ pub mod seeds {
                 key_bytes_max: 4096,
                 value_bytes_max: 1 << 20,
                 frame_bytes_max: 4 << 20,
+                log_time_ms: 1 << 40,
             }
             .encode_to_vec(),
         );
