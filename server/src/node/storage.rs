@@ -4,11 +4,16 @@
 //! write and one sync for all that is waiting ([`Writer`]). Every value carries
 //! a checksum over its column family, its key and itself, because a vote that
 //! rests on a flipped bit is a lie that no majority corrects. The directory is
-//! stamped with whose it is, and refuses to be anyone else's.
+//! stamped with whose it is, and refuses to be anyone else's; and it says how much
+//! of it must be there ([`marker`]).
 
+#[cfg(test)]
+mod damage;
+mod marker;
 pub mod records;
 #[cfg(test)]
 mod tests;
+mod wal;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -24,13 +29,14 @@ use rocksdb::{
 
 pub use self::writer::{Report, Writer};
 
+use self::marker::{Found, Marker};
 use self::records::{Column, meta};
 use crate::codec::{self, proto};
 use crate::replica::action::{Checkpoint, Record, Recovered};
 use crate::replica::message::{LogId, Reported, Value};
 
 /// Raised when older binaries could no longer read the directory.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// What the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 const CACHE_BYTES: usize = 16 << 20;
@@ -128,17 +134,15 @@ pub enum StorageError {
     },
     /// What was read is not what was written.
     #[error(
-        "data directory {}: {column}/{key} is damaged ({problem}); the disk is not to be trusted: \
+        "data directory {}: {what} is damaged ({problem}); the disk is not to be trusted: \
          bring the directory back whole from a copy made since this replica last ran, or leave it out \
          and let this replica join as a new member", path.display()
     )]
     Damaged {
         /// The directory.
         path: PathBuf,
-        /// The column family.
-        column: &'static str,
-        /// The key, readable.
-        key: String,
+        /// The file; or the column family and the key.
+        what: String,
         /// What is wrong.
         problem: String,
     },
@@ -182,6 +186,7 @@ pub struct Storage {
     db: DB,
     path: PathBuf,
     durability: Durability,
+    marker: Marker,
 }
 
 impl Storage {
@@ -199,18 +204,34 @@ impl Storage {
             path: path.to_owned(),
             source,
         })?;
+        let Found::Marked(marker) = Marker::open(path, draw_life())? else {
+            return Err(StorageError::Damaged {
+                path: path.to_owned(),
+                what: marker::NAME.to_owned(),
+                problem: "it is missing, or an older version of this program made the directory"
+                    .to_owned(),
+            });
+        };
+        check_logs(path)?;
         let columns = Column::ALL
             .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
-        let db = DB::open_cf_descriptors(&options(durability), path, columns)
-            .map_err(|error| opening(path, error))?;
+        let mut options = options(durability);
+        options.create_if_missing(!marker.is_made());
+        options.create_missing_column_families(!marker.is_made());
+        let db = DB::open_cf_descriptors(&options, path, columns)
+            .map_err(|error| unopened(path, &marker, error))?;
+        marker.check_sequence(db.latest_sequence_number())?;
         let storage = Storage {
             db,
             path: path.to_owned(),
             durability,
+            marker,
         };
-        let life = storage.claim(stamp)?;
+        storage.claim(stamp)?;
         let incarnation = storage.raise_incarnation()?;
-        let recovered = storage.recover(life, incarnation)?;
+        let made = storage.marker.set_made();
+        made.map_err(|error| storage.unmarked(error))?;
+        let recovered = storage.recover(incarnation)?;
         Ok((storage, recovered))
     }
 
@@ -224,7 +245,13 @@ impl Storage {
         }
         let mut batch = WriteBatch::default();
         records::append(&self.db, records, &mut batch);
-        self.write_batch(batch, self.durability)
+        self.write_batch(batch, self.durability)?;
+        let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
+        if self.durability == Durability::Sync && records.iter().any(checkpoint) {
+            let synced = self.marker.sync();
+            synced.map_err(|error| self.unmarked(error))?;
+        }
+        Ok(())
     }
 
     /// What the log holds from `from` to `last`, rising by slot: as many entries
@@ -261,7 +288,7 @@ impl Storage {
     /// `Full`, `Engine`.
     pub fn close(self) -> Result<(), StorageError> {
         let flushed = match self.durability {
-            Durability::Sync => return Ok(()),
+            Durability::Sync => Ok(()),
             Durability::Async => self.db.flush_wal(true),
             Durability::None => {
                 let columns = Column::ALL.map(|column| column.handle(&self.db));
@@ -269,7 +296,9 @@ impl Storage {
                 self.db.flush_cfs_opt(&columns.each_ref(), &flush)
             }
         };
-        flushed.map_err(|error| self.failed("closing", error))
+        flushed.map_err(|error| self.failed("closing", error))?;
+        self.mark()?;
+        self.marker.sync().map_err(|error| self.unmarked(error))
     }
 
     fn write_batch(&self, batch: WriteBatch, durability: Durability) -> Result<(), StorageError> {
@@ -278,26 +307,36 @@ impl Storage {
         options.disable_wal(durability == Durability::None);
         self.db
             .write_opt(batch, &options)
-            .map_err(|error| self.failed("writing", error))
+            .map_err(|error| self.failed("writing", error))?;
+        if durability == Durability::None {
+            return Ok(());
+        }
+        self.mark()
+    }
+
+    /// Notes that all that was written so far is durable.
+    fn mark(&self) -> Result<(), StorageError> {
+        let marked = self.marker.advance(self.db.latest_sequence_number());
+        marked.map_err(|error| self.unmarked(error))
     }
 
     fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
-        let path = self.path.clone();
-        if records::is_full(source.as_ref()) {
+        engine(&self.path, doing, source)
+    }
+
+    fn unmarked(&self, source: std::io::Error) -> StorageError {
+        if source.kind() == std::io::ErrorKind::StorageFull {
+            let path = self.path.clone();
             return StorageError::Full { path };
         }
-        StorageError::Engine {
-            path,
-            doing,
-            source,
-        }
+        let path = self.path.join(marker::NAME);
+        StorageError::Directory { path, source }
     }
 
     fn damaged(&self, column: Column, key: &[u8], problem: String) -> StorageError {
         StorageError::Damaged {
             path: self.path.clone(),
-            column: column.name(),
-            key: column.readable(key),
+            what: format!("{}/{}", column.name(), column.readable(key)),
             problem,
         }
     }
@@ -356,19 +395,19 @@ impl Storage {
         self.number(Column::of(log), key, key).map(Slot)
     }
 
-    /// Checks the stamp, or puts it on a new directory. Returns the directory's life.
-    fn claim(&self, stamp: &Stamp) -> Result<u64, StorageError> {
+    /// Checks the stamp, or puts it on a new directory.
+    fn claim(&self, stamp: &Stamp) -> Result<(), StorageError> {
         let wanted = proto::Identity {
             format: FORMAT,
             cluster: stamp.cluster.clone(),
             name: stamp.name.clone(),
             replica: stamp.replica.0.into(),
             members: stamp.members.clone(),
-            life: draw_life(),
+            life: self.marker.life(),
         };
         let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
-            self.put_meta(meta::IDENTITY, &wanted.encode_to_vec())?;
-            return Ok(wanted.life);
+            self.assert_new(meta::IDENTITY)?;
+            return self.put_meta(meta::IDENTITY, &wanted.encode_to_vec());
         };
         let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
         let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
@@ -402,7 +441,22 @@ impl Storage {
                 });
             }
         }
-        Ok(found.life)
+        if found.life != wanted.life {
+            return Err(StorageError::Damaged {
+                path: self.path.clone(),
+                what: marker::NAME.to_owned(),
+                problem: "it is that of another directory".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Only a directory in the making may lack what every run leaves in it.
+    fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
+        match self.marker.is_made() {
+            true => Err(self.damaged(Column::Meta, key, "it is missing".to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Synced whatever the durability: two runs with one incarnation would honour
@@ -416,17 +470,20 @@ impl Storage {
     fn raise_incarnation(&self) -> Result<Incarnation, StorageError> {
         let last = match self.get(Column::Meta, meta::INCARNATION)? {
             Some(bytes) => self.number(Column::Meta, meta::INCARNATION, &bytes)?,
-            None => 0,
+            None => {
+                self.assert_new(meta::INCARNATION)?;
+                0
+            }
         };
         let raised = last + 1;
         self.put_meta(meta::INCARNATION, &raised.to_be_bytes())?;
         Ok(Incarnation(raised))
     }
 
-    fn recover(&self, life: u64, incarnation: Incarnation) -> Result<Recovered, StorageError> {
+    fn recover(&self, incarnation: Incarnation) -> Result<Recovered, StorageError> {
         let mut recovered = Recovered {
             incarnation,
-            life,
+            life: self.marker.life(),
             joined: self.get(Column::Meta, meta::JOINED)?.is_some(),
             lives: self.recover_lives()?,
             state: self.recover_state()?,
@@ -531,32 +588,103 @@ fn draw_life() -> u64 {
     drawn.max(1)
 }
 
-fn opening(path: &Path, source: rocksdb::Error) -> StorageError {
-    let path = path.to_owned();
+fn check_logs(path: &Path) -> Result<(), StorageError> {
+    let failed = |source| StorageError::Directory {
+        path: path.to_owned(),
+        source,
+    };
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".log") && !name.starts_with("MANIFEST-") {
+            continue;
+        }
+        if let Some(problem) = wal::problem(&entry.path()).map_err(failed)? {
+            return Err(StorageError::Damaged {
+                path: path.to_owned(),
+                what: name,
+                problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// RocksDB blames the manifest for tables that it cannot read.
+fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
+    match engine(path, "opening", source) {
+        StorageError::Damaged {
+            path,
+            what,
+            problem,
+        } if what.starts_with("MANIFEST-") && marker.knows_manifest() => StorageError::Damaged {
+            path,
+            what: "one of the tables (the .sst files)".to_owned(),
+            problem,
+        },
+        error => error,
+    }
+}
+
+fn engine(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
     let message: &str = source.as_ref();
+    if records::is_full(message) {
+        let path = path.to_owned();
+        return StorageError::Full { path };
+    }
     if message.contains("LOCK") || message.contains("lock hold") {
+        let path = path.to_owned();
         return StorageError::Locked { path };
     }
-    if source.kind() == rocksdb::ErrorKind::Corruption {
+    let missing = message.contains("No such file") || message.contains("does not exist");
+    if missing || source.kind() == rocksdb::ErrorKind::Corruption {
         return StorageError::Damaged {
-            path,
-            column: "store",
-            key: "files".to_owned(),
+            path: path.to_owned(),
+            what: culprit(path, message),
             problem: message.to_owned(),
         };
     }
     StorageError::Engine {
-        path,
-        doing: "opening",
+        path: path.to_owned(),
+        doing,
         source,
     }
+}
+
+/// The file that an error of RocksDB is about: it says so there, or, of its
+/// write-ahead logs, in its own log only.
+fn culprit(directory: &Path, message: &str) -> String {
+    let named = |text: &str| {
+        let words = text.split([' ', ':', ',', ';', '\n']);
+        let names = words.filter_map(|word| word.rsplit('/').next());
+        let mut files = names.filter(|name| {
+            name.ends_with(".sst") || name.ends_with(".log") || name.starts_with("MANIFEST-")
+        });
+        files.next().map(str::to_owned)
+    };
+    let numbered = || {
+        let (_, rest) = message.split_once("log number: ")?;
+        let number = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        Some(format!("{number:0>6}.log"))
+    };
+    let told = || {
+        let log = std::fs::read(directory.join("LOG")).ok()?;
+        let log = String::from_utf8_lossy(&log);
+        let dropping = log
+            .lines()
+            .rev()
+            .find(|line| line.contains(": dropping "))?;
+        named(dropping)
+    };
+    named(message)
+        .or_else(numbered)
+        .or_else(told)
+        .unwrap_or_else(|| "one of the store's files".to_owned())
 }
 
 /// Lean: a replica shares a small machine with others of its kind.
 fn options(durability: Durability) -> Options {
     let mut options = Options::default();
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
     options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
     options.set_max_total_wal_size(WAL_BYTES);
     options.set_max_background_jobs(2);
@@ -564,9 +692,12 @@ fn options(durability: Durability) -> Options {
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(4 << 20);
     options.set_log_level(LogLevel::Warn);
-    // A record torn at the end was never acknowledged. One damaged before the
-    // end may have been, and the default would forget all that follows it.
+    // A record torn at the end was never acknowledged, as long as the marker agrees.
+    // One damaged before the end may have been, and the default would forget all
+    // that follows it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    // A log that is no longer written to must be there as long as it was.
+    options.set_track_and_verify_wals_in_manifest(true);
     // Without a log, only this keeps the column families at one moment.
     options.set_atomic_flush(durability == Durability::None);
     options
@@ -576,7 +707,8 @@ fn column_options(column: Column) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES / Column::ALL.len()));
     table.set_block_size(16 << 10);
-    table.set_format_version(5);
+    // The first with a checksum over the footer, and over where a block belongs.
+    table.set_format_version(6);
     let mut options = Options::default();
     options.set_block_based_table_factory(&table);
     options.set_compression_type(DBCompressionType::Lz4);

@@ -13,7 +13,7 @@ use super::*;
 use crate::replica::action::{Sequence, SessionImage, Stored};
 use crate::replica::message::{Batch, Proposed, RequestId};
 
-fn stamp() -> Stamp {
+pub(super) fn stamp() -> Stamp {
     Stamp {
         cluster: "demo".to_owned(),
         name: "CA".to_owned(),
@@ -26,7 +26,7 @@ fn open(path: &Path) -> (Storage, Recovered) {
     Storage::open(path, &stamp(), Durability::Sync).unwrap()
 }
 
-fn ballot(round: u64) -> Ballot {
+pub(super) fn ballot(round: u64) -> Ballot {
     Ballot {
         round,
         replica: ReplicaId(2),
@@ -45,7 +45,7 @@ fn commands(text: &str) -> Value {
     }))
 }
 
-fn accepted(slot: u64, text: &str) -> Record {
+pub(super) fn accepted(slot: u64, text: &str) -> Record {
     Record::Accepted {
         log: LogId::Commands,
         slot: Slot(slot),
@@ -54,7 +54,7 @@ fn accepted(slot: u64, text: &str) -> Record {
     }
 }
 
-fn configured(slot: u64) -> Record {
+pub(super) fn configured(slot: u64) -> Record {
     Record::Accepted {
         log: LogId::Configs,
         slot: Slot(slot),
@@ -66,7 +66,7 @@ fn configured(slot: u64) -> Record {
     }
 }
 
-fn stored(value: &str, slot: u64) -> Stored {
+pub(super) fn stored(value: &str, slot: u64) -> Stored {
     let version = Version { slot, index: 0 };
     Stored {
         value: value.to_owned().into(),
@@ -505,8 +505,7 @@ fn a_full_disk_loses_nothing_and_reorders_nothing() {
 fn any_other_failure_ends_the_thread_without_a_retry() {
     let failed = StorageError::Damaged {
         path: PathBuf::from("disk"),
-        column: "log",
-        key: "1".to_owned(),
+        what: "log/1".to_owned(),
         problem: "in pieces".to_owned(),
     };
     let scene = scene([Err(failed)]);

@@ -1,0 +1,322 @@
+//! The file `LEASEHOLD`: that this is a data directory, of which life, and how
+//! much of it must be there.
+//!
+//! RocksDB finds a flipped bit wherever a checksum covers it. What it cannot know
+//! is where its logs should end: a record whose *length* is damaged, or a log that
+//! was cut off, looks like a write that was torn by a crash, which was never
+//! acknowledged and may be forgotten. And a directory without `CURRENT` looks new
+//! to it. So after each sync, and before anything is acknowledged, this file is
+//! told the number of the last write that is durable; it also has the length and
+//! the checksum of the manifest, as far as that was synced. A start that finds
+//! less refuses the directory.
+//!
+//! # What is found out, and what is not
+//! The file is overwritten in place and reaches the disk by itself, within half a
+//! minute or so, and by a sync of its own at every checkpoint (once a second where
+//! anything happens). A second sync for each group would double the price of a
+//! write; an overwrite costs some microseconds.
+//! - The process was killed, or ended: the file is exact. Whatever is missing or
+//!   changed afterwards, in any file, is found out.
+//! - The machine lost its power: the file may be some moments old. A torn tail is
+//!   rightly forgotten. That the tail after the last checkpoint was damaged *as
+//!   well*, in a way that looks torn, is not found out.
+//! - Durability `async`: a loss of power may take what was acknowledged, and the
+//!   directory is then refused if this file had reached the disk. `none`: the file
+//!   vouches for what was there at the start and at a clean end.
+//! - A whole directory that is replaced by an older copy of itself is not found out.
+//! - A flush in the background after the last write of a run that was killed is not
+//!   in the file yet; damage to the manifest's last bytes is then RocksDB's to find.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::StorageError;
+
+/// Its name.
+pub(super) const NAME: &str = "LEASEHOLD";
+const CURRENT: &str = "CURRENT";
+const MAGIC: [u8; 8] = *b"LHDATA\0\x01";
+const BYTES: usize = 56;
+
+/// How much of RocksDB's manifest must be there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Manifest {
+    number: u64,
+    bytes: u64,
+    checksum: u32,
+}
+
+/// What the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contents {
+    life: u64,
+    /// Whether the directory was ever ready: until then nothing relies on it.
+    made: bool,
+    /// RocksDB's number of the last durable write.
+    sequence: u64,
+    manifest: Manifest,
+}
+
+impl Contents {
+    fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        let fields = [
+            &MAGIC[..],
+            &u64::from(self.made).to_le_bytes(),
+            &self.life.to_le_bytes(),
+            &self.sequence.to_le_bytes(),
+            &self.manifest.number.to_le_bytes(),
+            &self.manifest.bytes.to_le_bytes(),
+            &self.manifest.checksum.to_le_bytes(),
+        ]
+        .concat();
+        let (body, seal) = bytes.split_at_mut(BYTES - 4);
+        body.copy_from_slice(&fields);
+        seal.copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Contents> {
+        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+        let (body, seal) = bytes.split_at(BYTES - 4);
+        let long = |at: usize| body[at..at + 8].try_into().ok().map(u64::from_le_bytes);
+        let short = |from: &[u8]| from.try_into().ok().map(u32::from_le_bytes);
+        if short(seal)? != crc32fast::hash(body) || !body.starts_with(&MAGIC) {
+            return None;
+        }
+        Some(Contents {
+            made: long(8)? != 0,
+            life: long(16)?,
+            sequence: long(24)?,
+            manifest: Manifest {
+                number: long(32)?,
+                bytes: long(40)?,
+                checksum: short(&body[48..])?,
+            },
+        })
+    }
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Marker {
+    directory: PathBuf,
+    file: File,
+    contents: Cell<Contents>,
+}
+
+/// What a directory is, before RocksDB has looked at it.
+pub(super) enum Found {
+    /// Ready, and as much of it is there as can be told without RocksDB; or still
+    /// in the making.
+    Marked(Marker),
+    /// A directory of RocksDB's without the file.
+    Unmarked,
+}
+
+impl Marker {
+    /// Opens the file, or makes it in a directory that holds no data.
+    pub(super) fn open(directory: &Path, life: u64) -> Result<Found, StorageError> {
+        let failed = |source| StorageError::Directory {
+            path: directory.to_owned(),
+            source,
+        };
+        let path = directory.join(NAME);
+        match File::options().read(true).write(true).open(&path) {
+            Ok(file) => Marker::of(directory, file).map(Found::Marked),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            Err(_) if holds_data(directory).map_err(failed)? => Ok(Found::Unmarked),
+            Err(_) => {
+                make(directory, life).map_err(failed)?;
+                Marker::open(directory, life)
+            }
+        }
+    }
+
+    fn of(directory: &Path, file: File) -> Result<Marker, StorageError> {
+        let problem = |problem: &str| damaged(directory, NAME, problem);
+        let mut bytes = [0; BYTES];
+        let whole = file.metadata().is_ok_and(|data| data.len() == BYTES as u64);
+        if !whole || file.read_exact_at(&mut bytes, 0).is_err() {
+            return Err(problem("it has not the length it should have"));
+        }
+        let contents =
+            Contents::decode(&bytes).ok_or_else(|| problem("its checksum does not match"))?;
+        let marker = Marker {
+            directory: directory.to_owned(),
+            file,
+            contents: Cell::new(contents),
+        };
+        if contents.made {
+            marker.check_manifest()?;
+        }
+        Ok(marker)
+    }
+
+    /// The directory's life.
+    pub(super) fn life(&self) -> u64 {
+        self.contents.get().life
+    }
+
+    /// Whether the directory was ever ready.
+    pub(super) fn is_made(&self) -> bool {
+        self.contents.get().made
+    }
+
+    /// Whether all durable writes are there, given the last that RocksDB found.
+    pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
+        let last = self.contents.get().sequence;
+        if found >= last {
+            return Ok(());
+        }
+        let problem = format!(
+            "it ends after write {found}, but the writes up to {last} were acknowledged: the end was \
+             damaged or cut off"
+        );
+        Err(damaged(
+            &self.directory,
+            "the write-ahead log (the .log files)",
+            &problem,
+        ))
+    }
+
+    /// Whether the manifest is as it was last seen, to its end.
+    pub(super) fn knows_manifest(&self) -> bool {
+        let known = self.contents.get().manifest;
+        self.current_manifest() == Some(known.number)
+            && std::fs::metadata(self.manifest_path(known.number))
+                .is_ok_and(|found| found.len() == known.bytes)
+    }
+
+    /// Every write up to `sequence` is durable.
+    pub(super) fn advance(&self, sequence: u64) -> io::Result<()> {
+        let mut contents = self.contents.get();
+        contents.sequence = sequence;
+        contents.manifest = self.manifest(contents.manifest)?;
+        self.put(contents)
+    }
+
+    /// The directory is ready.
+    pub(super) fn set_made(&self) -> io::Result<()> {
+        let mut contents = self.contents.get();
+        contents.made = true;
+        self.put(contents)?;
+        self.sync()
+    }
+
+    /// Does not leave it to the system when the file reaches the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn put(&self, contents: Contents) -> io::Result<()> {
+        self.contents.set(contents);
+        self.file.write_all_at(&contents.encode(), 0)
+    }
+
+    /// The manifest as it is now, if it is not as it was.
+    fn manifest(&self, known: Manifest) -> io::Result<Manifest> {
+        let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
+        if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
+            return Ok(known);
+        }
+        let Some(number) = self.current_manifest() else {
+            return Ok(known);
+        };
+        let file = File::open(self.manifest_path(number))?;
+        // What is read may not have been synced yet by who writes it.
+        file.sync_data()?;
+        let contents = std::fs::read(self.manifest_path(number))?;
+        Ok(Manifest {
+            number,
+            bytes: contents.len() as u64,
+            checksum: crc32fast::hash(&contents),
+        })
+    }
+
+    fn manifest_path(&self, number: u64) -> PathBuf {
+        self.directory.join(manifest_name(number))
+    }
+
+    fn current_manifest(&self) -> Option<u64> {
+        let name = std::fs::read_to_string(self.directory.join(CURRENT)).ok()?;
+        name.strip_prefix("MANIFEST-")?
+            .strip_suffix('\n')?
+            .parse()
+            .ok()
+    }
+
+    /// A manifest of a higher number was begun by a start that was cut short; it
+    /// holds all that the one before held.
+    fn check_manifest(&self) -> Result<(), StorageError> {
+        let known = self.contents.get().manifest;
+        let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
+        let Some(number) = self.current_manifest() else {
+            return problem(CURRENT, "it is missing, or names no manifest");
+        };
+        if number < known.number {
+            return problem(CURRENT, "it names an older manifest than the last");
+        }
+        let name = manifest_name(number);
+        let Ok(found) = std::fs::read(self.manifest_path(number)) else {
+            return problem(&name, "it is missing, or CURRENT names another");
+        };
+        if number > known.number {
+            return Ok(());
+        }
+        match found.get(..known.bytes as usize) {
+            None => problem(&name, "its end is missing"),
+            Some(prefix) if crc32fast::hash(prefix) != known.checksum => {
+                problem(&name, "its checksum does not match")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Makes the file, whole or not at all, unless another process has.
+fn make(directory: &Path, life: u64) -> io::Result<()> {
+    let contents = Contents {
+        life,
+        made: false,
+        sequence: 0,
+        manifest: Manifest::default(),
+    };
+    let unready = directory.join(format!("{NAME}.{}", std::process::id()));
+    std::fs::write(&unready, contents.encode())?;
+    File::open(&unready)?.sync_all()?;
+    let linked = std::fs::hard_link(&unready, directory.join(NAME));
+    std::fs::remove_file(&unready)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => File::open(directory)?.sync_all(),
+    }
+}
+
+fn manifest_name(number: u64) -> String {
+    format!("MANIFEST-{number:06}")
+}
+
+/// Whether RocksDB has left anything here.
+fn holds_data(directory: &Path) -> io::Result<bool> {
+    for entry in std::fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let of_rocksdb = name.ends_with(".sst") || name.ends_with(".log");
+        if of_rocksdb || name.starts_with("MANIFEST-") || name == CURRENT || name == "IDENTITY" {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn damaged(directory: &Path, what: &str, problem: &str) -> StorageError {
+    StorageError::Damaged {
+        path: directory.to_owned(),
+        what: what.to_owned(),
+        problem: problem.to_owned(),
+    }
+}
