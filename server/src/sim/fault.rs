@@ -35,6 +35,8 @@ pub enum Fault {
     Rate,
     /// A machine starts again, and its clock with it.
     Epoch,
+    /// A clock jumps ahead: outside what is assumed, and only in a control.
+    Jump,
     /// A disk takes seconds for a sync.
     Stall,
     /// A disk has no room.
@@ -57,7 +59,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 24] = [
+    pub const ALL: [Fault; 25] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -73,6 +75,7 @@ impl Fault {
         Fault::PauseMidStep,
         Fault::Rate,
         Fault::Epoch,
+        Fault::Jump,
         Fault::Stall,
         Fault::Full,
         Fault::Corrupt,
@@ -102,6 +105,7 @@ impl Fault {
             Fault::PauseMidStep => "pause between two actions",
             Fault::Rate => "clock rate changed",
             Fault::Epoch => "clock begun anew",
+            Fault::Jump => "clock jumped ahead",
             Fault::Stall => "disk stalled",
             Fault::Full => "disk full",
             Fault::Corrupt => "disk corrupted",

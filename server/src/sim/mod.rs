@@ -5,9 +5,11 @@
 //! `node` are what it is made of. `scenario` draws a run from its seed; `workload`
 //! is its clients, `swarm` what goes wrong besides the network's habits (`fault`
 //! names and counts it). `oracle` knows everything and judges every step; `run`
-//! brings them together, and `trace` tells a person what happened.
+//! brings them together, and `trace` tells a person what happened. `tally` adds runs
+//! up and knows what never happened in them; `control` breaks what is assumed.
 
 pub mod clock;
+pub mod control;
 pub mod disk;
 pub mod fault;
 pub mod network;
@@ -16,6 +18,7 @@ pub mod oracle;
 pub mod run;
 pub mod scenario;
 pub mod swarm;
+pub mod tally;
 pub mod trace;
 pub mod workload;
 pub mod world;

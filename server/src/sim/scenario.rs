@@ -10,8 +10,10 @@ use leases::{Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec, Un
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
+use super::control::Control;
+use super::fault::Fault;
 use super::network::Faults;
-use super::swarm::Plan;
+use super::swarm::{self, Plan};
 use super::workload::Load;
 use super::world::WorldSettings;
 use crate::replica::Settings;
@@ -44,6 +46,18 @@ pub struct Choices {
     /// How far from true time clocks really run, in parts per million, where
     /// leases count with [`RHO_PPM`]. More is outside what is assumed.
     pub drift_ppm: u32,
+    /// An assumption that does not hold.
+    pub control: Option<Control>,
+}
+
+impl Choices {
+    /// Whether runs may meet a fault.
+    pub fn enables(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::Jump => self.control == Some(Control::Jump),
+            _ => self.faults || !swarm::PLANNED.contains(&fault),
+        }
+    }
 }
 
 impl Default for Choices {
@@ -55,6 +69,7 @@ impl Default for Choices {
             faults: true,
             replicas: None,
             drift_ppm: RHO_PPM,
+            control: None,
         }
     }
 }
@@ -139,13 +154,17 @@ impl Scenario {
             disks_remember: true,
             watched: true,
         };
-        Scenario {
+        let mut scenario = Scenario {
             seed,
             world,
             load,
             plan,
             run_ns: choices.run_ns,
+        };
+        if let Some(control) = choices.control {
+            control.arrange(&mut scenario, &mut rng);
         }
+        scenario
     }
 }
 

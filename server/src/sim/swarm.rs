@@ -11,7 +11,7 @@ use super::world::World;
 use crate::replica::{Operator, Replica};
 
 /// Faults that a plan makes happen now and then.
-const PLANNED: [Fault; 17] = [
+pub(super) const PLANNED: [Fault; 17] = [
     Fault::Partition,
     Fault::OneWay,
     Fault::Bridge,
@@ -43,6 +43,20 @@ pub struct Plan {
     /// How long a replica stays down, cut off or still, at most, in ns; and no
     /// longer than the mean pause between two such faults, or nothing would go on.
     outage_ns: u64,
+    /// A replica is cut off in two stages, again and again.
+    isolation: Option<Isolation>,
+}
+
+/// A link that fails in two stages: a replica falls mute, then hears nothing
+/// either, then all is well for a while. Each in ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Isolation {
+    /// How long others hear nothing of it, while it hears them.
+    pub mute_ns: u64,
+    /// How long it is cut off.
+    pub apart_ns: u64,
+    /// How long until the next.
+    pub well_ns: u64,
 }
 
 impl Plan {
@@ -59,7 +73,29 @@ impl Plan {
             }
         }
         let outage_ns = [100, 1500, 8000][rng.random_range(0..3)] * MS;
-        Plan { faults, outage_ns }
+        Plan {
+            faults,
+            outage_ns,
+            isolation: None,
+        }
+    }
+
+    /// Nothing but one replica after another cut off in two stages.
+    pub fn isolating(isolation: Isolation) -> Plan {
+        Plan {
+            isolation: Some(isolation),
+            ..Plan::default()
+        }
+    }
+
+    /// Clocks that jump ahead, and partitions.
+    pub fn jumps(rng: &mut Pcg64Mcg) -> Plan {
+        let every_ns = rng.random_range(2000..5000) * MS;
+        Plan {
+            faults: vec![(Fault::Jump, every_ns), (Fault::Partition, every_ns)],
+            outage_ns: 1500 * MS,
+            isolation: None,
+        }
     }
 
     /// What is enabled.
@@ -71,6 +107,10 @@ impl Plan {
 /// Alarms of the swarm have this bit; below it: what to do.
 pub const ALARM: u64 = 1 << 63;
 const MEND: u64 = 1 << 32;
+/// A stage of an isolation: the stage in the second byte, the victim in the first.
+const STAGE: u64 = 1 << 33;
+/// A clock jumps ahead by this much, in ns.
+const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 
 /// Carries a plan out.
 #[derive(Debug)]
@@ -95,6 +135,9 @@ impl Swarm {
         for index in 0..swarm.plan.faults.len() {
             swarm.next(index, world);
         }
+        if let Some(isolation) = swarm.plan.isolation {
+            world.alarm(isolation.well_ns, ALARM | STAGE);
+        }
         swarm
     }
 
@@ -106,6 +149,9 @@ impl Swarm {
     /// An alarm of the swarm went off.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
         let token = token & !ALARM;
+        if token & STAGE != 0 {
+            return self.isolate(token & (STAGE - 1), world);
+        }
         if token & MEND != 0 {
             if token & (MEND - 1) == self.cuts {
                 mend_links(world);
@@ -116,6 +162,39 @@ impl Swarm {
         let (fault, every_ns) = self.plan.faults[index];
         self.next(index, world);
         self.fire(fault, every_ns, world);
+    }
+
+    /// The next stage of an isolation.
+    fn isolate(&mut self, token: u64, world: &mut World) {
+        let Some(isolation) = self.plan.isolation else {
+            return;
+        };
+        let (stage, mut victim) = (token >> 8, token as usize & 0xff);
+        let span_ns = match stage {
+            0 => {
+                victim = self.rng.random_range(0..world.n());
+                world.note_fault(Fault::OneWay);
+                isolation.mute_ns
+            }
+            1 => {
+                world.note_fault(Fault::Partition);
+                isolation.apart_ns
+            }
+            _ => {
+                mend_links(world);
+                isolation.well_ns
+            }
+        };
+        for other in (0..world.n()).filter(|other| *other != victim) {
+            match stage {
+                0 => world.set_cut(victim, other, true),
+                1 => world.set_cut(other, victim, true),
+                _ => {}
+            }
+        }
+        let next = (stage + 1) % 3;
+        let at_ns = world.now_ns() + span_ns;
+        world.alarm(at_ns, ALARM | STAGE | next << 8 | victim as u64);
     }
 
     /// How long a fault that comes every so often lasts, in ns.
@@ -164,6 +243,11 @@ impl Swarm {
             Fault::Rate => {
                 world.note_fault(fault);
                 world.change_rate(node);
+            }
+            Fault::Jump => {
+                world.note_fault(fault);
+                let by_ns = self.rng.random_range(JUMP_NS);
+                world.jump_clock(node, by_ns);
             }
             Fault::Stall => {
                 world.note_fault(fault);
