@@ -114,10 +114,12 @@ impl Barriers {
         };
         let (executed, me) = (replica.executed(), id(node));
         let configs = replica.configs();
+        // A later input of the same step may have made it forget configurations.
+        let forgotten = |config| config < configs.oldest_kept();
         let keys = keys_read(again);
         self.checks += 1;
         if keys.is_empty() {
-            let every = |config| configs.universal(config).contains(me);
+            let every = |config| forgotten(config) || configs.universal(config).contains(me);
             return enough(
                 node,
                 "every key",
@@ -127,7 +129,7 @@ impl Barriers {
         }
         for key in keys {
             let view = configs.view(key);
-            let holds = |config| view.holders(config).contains(me);
+            let holds = |config| forgotten(config) || view.holders(config).contains(me);
             enough(node, key, promises.permit(node, executed, holds), until)?;
         }
         Ok(())
