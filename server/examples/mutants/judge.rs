@@ -1,21 +1,28 @@
 //! One seed, judged: the only place that knows how the simulator says what is wrong.
 
-use server::sim::run::run;
+use std::cell::RefCell;
+use std::panic::{PanicHookInfo, set_hook};
+
+use server::sim::run;
 use server::sim::scenario::{Choices, Scenario};
 
 /// What was noticed.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// By which oracle; `assertion` is the replica's own.
+    /// By which oracle; or by an assertion of the replica's own, and where.
     pub oracle: String,
     /// What it said.
     pub text: String,
 }
 
-/// Replicas that find their own invariants broken say so by a panic, which a run
-/// reports as its violation: it need not be printed as well.
+std::thread_local! {
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps where panics happen instead of printing what they say.
 pub fn silence_panics() {
-    std::panic::set_hook(Box::new(|_| {}));
+    let file = |panic: &PanicHookInfo<'_>| Some(panic.location()?.file().to_owned());
+    set_hook(Box::new(move |panic| PLACE.set(file(panic))));
 }
 
 /// Runs a seed; what it violated, if anything.
@@ -24,9 +31,11 @@ pub fn seed(seed: u64, run_ns: u64) -> Option<Violation> {
         run_ns,
         ..Choices::default()
     };
-    let outcome = run(&Scenario::draw(seed, &choices), None);
-    outcome.violation.map(|violation| Violation {
-        oracle: violation.oracle.to_owned(),
-        text: violation.what,
-    })
+    let violation = run::run(&Scenario::draw(seed, &choices), None).violation?;
+    let oracle = match PLACE.take() {
+        Some(file) => format!("{} in `{file}`", violation.oracle),
+        None => violation.oracle.to_owned(),
+    };
+    let text = violation.what;
+    Some(Violation { oracle, text })
 }

@@ -181,6 +181,17 @@ impl Replica {
         cell.accepted.as_ref().map(|accepted| &accepted.value)
     }
 
+    /// What is accepted in a slot of commands, and at which ballot.
+    pub fn accepted(&self, slot: Slot) -> Option<(leases::Ballot, &super::message::Value)> {
+        let accepted = self.commands().get(slot)?.accepted.as_ref()?;
+        Some((accepted.ballot, &accepted.value))
+    }
+
+    /// Whether reads of `key` wait for `slot`.
+    pub fn is_marked(&self, key: &[u8], slot: Slot) -> bool {
+        self.marks.on(key).contains(&slot)
+    }
+
     /// Until when, by its own clock, every vote demands everyone, for forgotten
     /// grants may be alive; zero if that is over.
     pub fn outwaits_until(&self) -> Time {

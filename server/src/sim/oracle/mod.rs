@@ -16,6 +16,8 @@ mod histories;
 mod liveness;
 mod notified;
 mod old_leader;
+mod order;
+mod pending;
 mod progress;
 mod promises;
 mod quorums;
@@ -36,6 +38,8 @@ pub use histories::Histories;
 pub use liveness::Liveness;
 pub use notified::Notified;
 pub use old_leader::OldLeader;
+pub use order::Order;
+pub use pending::Pending;
 pub use quorums::Quorums;
 pub use restart_wait::RestartWait;
 pub use sessions::Sessions;
@@ -142,6 +146,8 @@ pub struct Oracles {
     barriers: Barriers,
     restart_wait: RestartWait,
     old_leader: OldLeader,
+    pending: Pending,
+    order: Order,
     configurations: Configurations,
     agreement: Agreement,
     sessions: Sessions,
@@ -168,6 +174,8 @@ impl Oracles {
             barriers: Barriers::new(n),
             restart_wait: RestartWait::new(n),
             old_leader: OldLeader::new(n),
+            pending: Pending::default(),
+            order: Order::default(),
             configurations: Configurations::new(n),
             agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
@@ -186,6 +194,7 @@ impl Oracles {
         self.promises.started(node);
         let disk = sight.node(node).disk();
         self.barriers.started(node, replica.executed(), disk);
+        self.pending.started(node, replica)?;
         self.configurations.compare(sight, node)?;
         self.restart_wait.started(sight, node)
     }
@@ -216,6 +225,8 @@ impl Oracles {
         }
         self.learns(sight, node, replica)?;
         for action in actions {
+            self.pending.persists(node, replica, action)?;
+            self.order.answers(sight, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
                 self.sessions.replied(node, *to, outcome)?;
             }
@@ -321,6 +332,8 @@ impl Oracles {
             (freshness::NAME, self.freshness.checks),
             (restart_wait::NAME, self.restart_wait.checks),
             (old_leader::NAME, self.old_leader.checks),
+            (pending::NAME, self.pending.checks),
+            (order::NAME, self.order.checks),
             (configurations::NAME, self.configurations.checks),
             (agreement::NAME, self.agreement.checks),
             (liveness::NAME, self.liveness.checks),
