@@ -76,6 +76,11 @@ impl Node {
         &self.clock
     }
 
+    /// Whether it takes its storage to be writable.
+    pub fn is_writable(&self) -> bool {
+        self.watch.writable()
+    }
+
     /// Its disk.
     pub fn disk(&self) -> &Disk {
         &self.disk

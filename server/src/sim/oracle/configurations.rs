@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use leases::{
-    ConfigChange, ConfigId, Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, Slot, StrategySpec,
+    ConfigChange, ConfigId, Key, KeyRange, LeaseMessage, LeaseParams, ReplicaId, ReplicaSet, Slot,
+    StrategySpec,
 };
 
 use super::{Chosen, Sight, Verdict, ensure, id};
-use crate::replica::message::{LogId, Value};
+use crate::replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "configurations";
 
@@ -40,6 +41,8 @@ pub struct Configurations {
     /// By configuration, the last of them that of `applied`.
     contents: VecDeque<Content>,
     applied: ConfigId,
+    /// By replica, the newest that it knew when its last step ended.
+    known: Vec<ConfigId>,
     /// Configurations compared.
     pub checks: u64,
 }
@@ -59,6 +62,7 @@ impl Configurations {
             listed: BTreeMap::new(),
             contents: VecDeque::new(),
             applied: ConfigId(0),
+            known: vec![ConfigId(0); n],
             checks: 0,
         }
     }
@@ -115,6 +119,25 @@ impl Configurations {
         self.contents.get(index)
     }
 
+    /// `node` promises under no configuration from before it excluded the holder, as
+    /// far as it knows (§3.7, hazard 41): a suspect would be kept alive.
+    pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
+        let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
+            return Ok(());
+        };
+        let known = self.content(self.known[node]);
+        let oldest = known.map_or(ConfigId(0), |content| content.oldest[to.index()]);
+        self.checks += 1;
+        ensure!(
+            NAME,
+            promise.config >= oldest,
+            "{:?} promises {to:?} under {:?}, but has excluded it under {oldest:?}",
+            id(node),
+            promise.config
+        );
+        Ok(())
+    }
+
     /// `node` has executed a configuration, or restored what it had.
     pub(super) fn compare(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
         let Some(replica) = sight.replica(node) else {
@@ -122,6 +145,7 @@ impl Configurations {
         };
         let configs = replica.configs();
         let newest = configs.newest();
+        self.known[node] = newest;
         let first = configs
             .oldest_kept()
             .0

@@ -24,6 +24,7 @@ mod quorums;
 mod reference;
 mod restart_wait;
 mod sessions;
+mod unwritable;
 
 use client::wire::{Command, Outcome, Path};
 use leases::{Key, ReplicaId, Slot, Time};
@@ -43,6 +44,7 @@ pub use pending::Pending;
 pub use quorums::Quorums;
 pub use restart_wait::RestartWait;
 pub use sessions::Sessions;
+pub use unwritable::Unwritable;
 
 use self::chosen::Chosen;
 use self::progress::{Progress, Stage};
@@ -148,6 +150,7 @@ pub struct Oracles {
     old_leader: OldLeader,
     pending: Pending,
     order: Order,
+    unwritable: Unwritable,
     configurations: Configurations,
     agreement: Agreement,
     sessions: Sessions,
@@ -176,6 +179,7 @@ impl Oracles {
             old_leader: OldLeader::new(n),
             pending: Pending::default(),
             order: Order::default(),
+            unwritable: Unwritable::default(),
             configurations: Configurations::new(n),
             agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
@@ -234,6 +238,7 @@ impl Oracles {
         self.sessions.step_ends(node, replica.executed());
         self.barriers.step_ends(sight, node, actions);
         self.agreement.stepped(node, replica)?;
+        self.unwritable.stepped(sight, node, replica)?;
         self.containment.stepped(sight, node)
     }
 
@@ -248,6 +253,7 @@ impl Oracles {
         match action {
             Action::Send { to, envelope } => {
                 self.promises.sent(sight, node, *to, envelope)?;
+                self.configurations.sent(node, *to, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait
                     .sent(sight, &self.promises, node, envelope)?;
@@ -334,6 +340,7 @@ impl Oracles {
             (old_leader::NAME, self.old_leader.checks),
             (pending::NAME, self.pending.checks),
             (order::NAME, self.order.checks),
+            (unwritable::NAME, self.unwritable.checks),
             (configurations::NAME, self.configurations.checks),
             (agreement::NAME, self.agreement.checks),
             (liveness::NAME, self.liveness.checks),
