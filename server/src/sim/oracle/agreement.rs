@@ -4,7 +4,7 @@
 
 use leases::Slot;
 
-use super::{Chosen, Verdict, ensure, id};
+use super::{Chosen, Verdict, ensure, id, same};
 use crate::replica::Replica;
 use crate::replica::message::{LogId, Value};
 
@@ -58,7 +58,7 @@ impl Agreement {
         let known = chosen.value(log, slot);
         ensure!(
             NAME,
-            known == Some(value),
+            known.is_some_and(|known| same(known, value)),
             "{:?} {did} another value in {log:?} {slot:?}: {value:?}, not {known:?}",
             id(node)
         );

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use leases::{Ballot, LeaseMessage, ReplicaId, Slot, Time};
 
 use super::promises::Promises;
-use super::{Sight, Verdict, ensure, id, keys_read};
+use super::{Sight, Verdict, ensure, id, keys_read, records};
 use crate::replica::action::{Action, Record};
 use crate::replica::input::Again;
 use crate::replica::message::{Envelope, LogId, Message};
@@ -163,13 +163,6 @@ fn enough(node: usize, what: impl std::fmt::Debug, permit: Option<Time>, until: 
         id(node)
     );
     Ok(())
-}
-
-fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
-    actions.iter().flat_map(|action| match action {
-        Action::Persist { records, .. } => records.as_slice(),
-        _ => &[],
-    })
 }
 
 #[cfg(test)]

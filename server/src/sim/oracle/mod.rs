@@ -26,6 +26,8 @@ mod restart_wait;
 mod sessions;
 mod unwritable;
 
+use std::sync::Arc;
+
 use client::wire::{Command, Outcome, Path};
 use leases::{Key, ReplicaId, Slot, Time};
 use smallvec::SmallVec;
@@ -53,7 +55,7 @@ use super::clock::Clock;
 use super::node::Node;
 use super::world::WorldSettings;
 use crate::replica::Replica;
-use crate::replica::action::{Action, ClientHandle, Event};
+use crate::replica::action::{Action, ClientHandle, Event, Record};
 use crate::replica::input::{Again, ReadFrom};
 use crate::replica::message::{LogId, Value};
 
@@ -256,7 +258,7 @@ impl Oracles {
                 self.configurations.sent(node, *to, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait
-                    .sent(sight, &self.promises, node, envelope)?;
+                    .sent(sight, &self.promises, node, envelope, rest)?;
                 self.quorums.sent(sight, node, envelope, rest)
             }
             Action::FencedReply { until, again, .. } => {
@@ -357,7 +359,36 @@ fn id(node: usize) -> ReplicaId {
 
 /// Whether a replica has executed `slot`, or has `value` pending in it.
 fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
-    replica.executed() >= slot || replica.entry(LogId::Commands, slot) == Some(value)
+    let pending = replica.entry(LogId::Commands, slot);
+    replica.executed() >= slot || pending.is_some_and(|pending| same(pending, value))
+}
+
+/// Whether two values are equal; those that came from one proposal are at a glance.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Commands(a), Value::Commands(b)) if Arc::ptr_eq(a, b) => true,
+        _ => a == b,
+    }
+}
+
+/// Whether what is accepted in `slot` is replaced or dies in the rest of a step:
+/// what was said of it before was said of another value than the one there now.
+fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
+    records(rest).any(|record| match record {
+        Record::Accepted {
+            log: l, slot: s, ..
+        }
+        | Record::Erased { log: l, slot: s } => (*l, *s) == (log, slot),
+        _ => false,
+    })
+}
+
+/// What goes to disk.
+fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
+    actions.iter().flat_map(|action| match action {
+        Action::Persist { records, .. } => records.as_slice(),
+        _ => &[],
+    })
 }
 
 /// The keys that a read names; none for a scan, which reads all there could be.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use leases::{Ballot, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 
-use super::{Sight, Verdict, ensure, id};
+use super::{Sight, Verdict, ensure, id, rewritten, same};
 use crate::replica::Replica;
 use crate::replica::action::Action;
 use crate::replica::message::{Envelope, LogId, Message, Value};
@@ -58,10 +58,10 @@ impl Quorums {
                 }
                 let polls = self.polls.entry((log, slot)).or_default();
                 let poll = polls.entry(ballot).or_default();
-                let same = poll.value.get_or_insert_with(|| accept.value.clone()) == &accept.value;
+                let value = poll.value.get_or_insert_with(|| accept.value.clone());
                 ensure!(
                     NAME,
-                    same,
+                    same(value, &accept.value),
                     "{ballot:?} proposes two values in {log:?} {slot:?}"
                 );
                 self.vote(sight, node, (log, slot), ballot, accept.tag, rest)
@@ -112,7 +112,7 @@ impl Quorums {
             }
             ensure!(
                 NAME,
-                owed.is_subset(tag),
+                owed.is_subset(tag) || rewritten(rest, log, slot),
                 "{me:?} votes for {log:?} {slot:?} with tag {tag:?}, but has promised {owed:?}"
             );
         }
@@ -150,7 +150,10 @@ impl Quorums {
             }
         }
         let n = self.n;
-        let carries = |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(n, &poll.votes);
+        let carries = |poll: &Poll| {
+            let proposed = poll.value.as_ref();
+            proposed.is_some_and(|proposed| same(proposed, value)) && is_quorum(n, &poll.votes)
+        };
         ensure!(
             NAME,
             polls.values().any(carries),

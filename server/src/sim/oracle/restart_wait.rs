@@ -11,8 +11,9 @@ use leases::promise::Promise;
 use leases::{LeaseMessage, ReplicaSet, Slot, Time};
 
 use super::promises::Promises;
-use super::{Sight, Verdict, ensure, id};
+use super::{Sight, Verdict, ensure, id, rewritten};
 use crate::replica::Replica;
+use crate::replica::action::Action;
 use crate::replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "restart wait";
@@ -69,13 +70,14 @@ impl RestartWait {
         Ok(())
     }
 
-    /// `node` is about to send a message.
+    /// `node` is about to send a message, and then to do the rest.
     pub(super) fn sent(
         &mut self,
         sight: &Sight<'_>,
         promises: &Promises,
         node: usize,
         envelope: &Envelope,
+        rest: &[Action],
     ) -> Verdict {
         let Some(replica) = sight.replica(node) else {
             return Ok(());
@@ -90,11 +92,12 @@ impl RestartWait {
             // What has promised nothing before it started has forgotten nothing.
             _ if self.grantors[node].until == Time::ZERO => Ok(()),
             Message::Accept(accept) if accept.log == LogId::Commands => {
-                self.vote(sight, promises, node, replica, accept.slot, accept.tag)
+                let (slot, tag) = (accept.slot, accept.tag);
+                self.vote(sight, promises, node, slot, tag, rest)
             }
             Message::Accepted { log, votes, .. } if *log == LogId::Commands => {
                 for (slot, tag) in votes {
-                    self.vote(sight, promises, node, replica, *slot, *tag)?;
+                    self.vote(sight, promises, node, *slot, *tag, rest)?;
                 }
                 Ok(())
             }
@@ -107,10 +110,13 @@ impl RestartWait {
         sight: &Sight<'_>,
         promises: &Promises,
         node: usize,
-        replica: &Replica,
         slot: Slot,
         tag: ReplicaSet,
+        rest: &[Action],
     ) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
         let owed = self.owed(sight, promises, node, replica);
         if owed.is_empty() || slot <= replica.executed() {
             return Ok(());
@@ -123,7 +129,7 @@ impl RestartWait {
         self.checks += 1;
         ensure!(
             NAME,
-            owed.is_subset(tag),
+            owed.is_subset(tag) || rewritten(rest, LogId::Commands, slot),
             "{:?} {:?} votes for {slot:?} with tag {tag:?}, but {owed:?} may believe an earlier \
              run of its",
             id(node),
@@ -172,6 +178,7 @@ mod tests {
 
     use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
     use super::*;
+    use crate::replica::action::{Record, Sequence};
     use crate::replica::message::Value;
 
     #[test]
@@ -200,6 +207,8 @@ mod tests {
         oracle: RestartWait,
         promises: Promises,
         start: Verdict,
+        /// What it does after it has voted.
+        rest: Vec<Action>,
     }
 
     impl Again {
@@ -209,6 +218,7 @@ mod tests {
                 oracle: RestartWait::new(3),
                 promises: Promises::new(3),
                 start: Ok(()),
+                rest: Vec::new(),
             };
             let first = again.oracle.started(&again.world.sight(), 0);
             first.expect("nothing was promised");
@@ -234,7 +244,9 @@ mod tests {
                 let sight = self.world.sight();
                 let taken = self.promises.sent(&sight, node, to, &envelope);
                 taken.expect("as it should be");
-                let sent = self.oracle.sent(&sight, &self.promises, node, &envelope);
+                let sent = self
+                    .oracle
+                    .sent(&sight, &self.promises, node, &envelope, &[]);
                 sent.expect("as it should be");
             }
         }
@@ -246,8 +258,9 @@ mod tests {
                 votes: vec![(Slot(slot), ReplicaSet(tag))],
             };
             let (node, _, envelope) = says((0, 2), (1, 1), message);
+            let (sight, promises) = (self.world.sight(), &self.promises);
             self.oracle
-                .sent(&self.world.sight(), &self.promises, node, &envelope)
+                .sent(&sight, promises, node, &envelope, &self.rest)
         }
     }
 
@@ -274,9 +287,17 @@ mod tests {
             assert!(again.votes(6, 0b011).is_err());
             assert!(again.votes(5, 0).is_ok(), "executed");
             assert!(again.votes(7, 0).is_ok(), "writes nothing");
+            again.rest = vec![Action::Persist {
+                sequence: Sequence(1),
+                records: vec![Record::Erased {
+                    log: LogId::Commands,
+                    slot: Slot(6),
+                }],
+            }];
+            assert!(again.votes(6, 0).is_ok(), "of a value that is dead by now");
             again.world.later(LEASE * 3);
             assert!(again.votes(6, 0).is_ok());
-            assert_eq!(again.oracle.checks, 2);
+            assert_eq!(again.oracle.checks, 3);
         }
     }
 
