@@ -19,7 +19,7 @@ pub(super) const NAME: &str = "sessions";
 
 /// Results of a client that are remembered after it acknowledged them: for
 /// replicas that lag.
-const RESULTS_MAX: usize = 64;
+const RESULTS_MAX: usize = 256;
 
 /// What a client waits for.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ struct Known {
     result: Option<Outcome>,
     /// Some occurrence of it was refused.
     refused: bool,
+    /// It had a result, so long ago that it has been forgotten here.
+    forgotten: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -243,8 +245,10 @@ impl Client {
             if self.known.len() == RESULTS_MAX {
                 self.known.pop_front();
             }
+            let forgotten = self.has_taken_effect(sequence);
             self.known.push_back(Known {
                 sequence,
+                forgotten,
                 ..Known::default()
             });
             self.known.len() - 1
@@ -280,6 +284,7 @@ impl Known {
         let expired = code(outcome) == Some(ErrorCode::SessionExpired as i32);
         let refusal = self.refused && expired;
         refusal
+            || self.forgotten
             || self
                 .result
                 .as_ref()
@@ -407,6 +412,25 @@ mod tests {
         sessions.asked(0, handle(2), &put(1, 1));
         assert!(sessions.replied(0, handle(1), &refused).is_ok());
         assert!(sessions.replied(0, handle(2), &refused).is_err());
+    }
+
+    #[test]
+    fn a_result_that_was_forgotten_is_not_held_against_a_laggard() {
+        let (mut sessions, mut log) = world(LONG * 1000);
+        for request in 1..4 {
+            sessions.asked(0, handle(request), &put(1, 1));
+        }
+        let last = RESULTS_MAX as u64;
+        for sequence in 1..=last {
+            let verdict = log.choose(&mut sessions, put(sequence, sequence));
+            assert!(verdict.is_ok());
+        }
+        assert!(sessions.replied(0, handle(1), &at(2)).is_err());
+        let next = put(last + 1, last + 1);
+        assert!(log.choose(&mut sessions, next).is_ok());
+        assert!(sessions.replied(0, handle(2), &at(1)).is_ok());
+        assert!(log.choose(&mut sessions, put(1, 1)).is_ok(), "refused");
+        assert!(sessions.replied(0, handle(3), &at(1)).is_ok());
     }
 
     #[test]
