@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint mutants fuzz setup
+.PHONY: help demo test build lint mutants campaign fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -30,6 +30,11 @@ mutants: setup ## Switches off one safety rule after another: who notices, after
 	cargo test --release --locked -p leases -p server --features leases/mutants,server/mutants --lib --test hazards mutants
 	@mkdir -p results/safety
 	cargo run --release --locked -p server --features mutants --example mutants -- --out results/safety/mutants.md
+
+# Ends cleanly at Ctrl-C; the same command goes on from there.
+HOURS ?= 5000
+campaign: setup ## Simulates HOURS=5000 cluster-hours in which everything goes wrong that may
+	@exec cargo run --release --locked -- sim --hours $(HOURS) --out results/safety/campaign
 
 fuzz: setup ## Searches for input that breaks a decoder, FUZZ_SECONDS=60 for each (needs cargo-fuzz)
 	@bash fuzz/run

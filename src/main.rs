@@ -4,6 +4,7 @@ mod cluster;
 mod exp;
 mod kv;
 mod serve;
+mod sim;
 mod terminal;
 
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ Examples:
   leasehold kv get greeting --site JP -v
   leasehold ycsb load -P workloada -p recordcount=1000 --address 127.0.0.1:7002
   leasehold cluster down
+  leasehold sim --hours 1                     an hour of faults, judged step by step
 
 Logs go to standard error; RUST_LOG=debug shows more of them, RUST_LOG=off none.";
 
@@ -43,6 +45,8 @@ enum Command {
     /// Lists and runs experiments
     #[command(subcommand)]
     Exp(exp::ExpCommand),
+    /// Simulates clusters in which everything goes wrong that may, and judges every step
+    Sim(sim::SimArgs),
     /// Keeps a geo cluster up on this machine, for `kv` and `ycsb`
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Kv(args) => kv::run(&args),
         Command::Exp(command) => exp::run(&command),
+        Command::Sim(args) => sim::run(&args),
         Command::Cluster(command) => cluster::run(&command),
         Command::Ycsb { arguments } => terminal::ycsb(arguments),
         Command::Completions { shell } => {

@@ -7,4 +7,5 @@ mod bad_input;
 mod cluster;
 mod demo;
 mod hostile;
+mod sim;
 mod support;

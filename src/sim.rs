@@ -1,0 +1,205 @@
+//! `leasehold sim`: simulated seeds by the thousand, and one at a time.
+//!
+//! The simulator is pure; what it lacks is here: threads (`campaign`), files
+//! (`state`, `summary`), the terminal and Ctrl-C.
+
+mod campaign;
+mod choices;
+mod control;
+mod examine;
+mod meter;
+mod single;
+mod state;
+mod summary;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use server::sim::control::Control;
+
+use self::campaign::{Course, Ended, Goal};
+use self::choices::ChoiceArgs;
+use self::examine::Failure;
+use self::meter::{Meter, Show};
+use self::state::Store;
+use self::summary::Summary;
+use crate::terminal::say;
+
+/// Seeds of a campaign that names no end.
+const SEEDS: u64 = 2000;
+/// Less than this need not have met everything, in cluster-hours.
+const TINY: f64 = 1.0;
+/// How often the state is saved.
+const SAVE_EVERY: Duration = Duration::from_secs(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold sim                                        2000 seeds of 60 virtual seconds
+  leasehold sim --hours 500 --out campaign             go on with it: the same command again
+  leasehold sim --seeds 500 --strategy quorum --replicas 5
+  leasehold sim --seed 17 --trace --lines 300          the end of one run, line by line
+  leasehold sim --seeds 1000 --twice                   is a seed a run, to the last event?
+  leasehold sim --control drift                        clocks too fast must be noticed
+
+A violation ends a campaign with exit status 1 and the line that repeats it. So does a
+fault that never fired, an oracle that checked nothing, or no read within 10 ms of a lease's
+end, in a campaign of at least one cluster-hour (an hour of virtual time of a whole cluster).";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SimArgs {
+    /// Seeds to run [default: 2000; 300 for a control]
+    #[arg(long, value_name = "N", conflicts_with = "hours", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Cluster-hours of virtual time to run, instead of a number of seeds
+    #[arg(long, value_name = "H", value_parser = choices::hours)]
+    hours: Option<f64>,
+    /// The first seed
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=u64::MAX / 2))]
+    from: u64,
+    #[command(flatten)]
+    choices: ChoiceArgs,
+    /// Runs every seed twice and compares: a difference is a failure
+    #[arg(long)]
+    twice: bool,
+    /// Keeps the campaign's state and its summary in DIR; goes on from there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Seeds at the same time [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Fails for what never happened in a campaign of less than one cluster-hour, too
+    #[arg(long)]
+    strict: bool,
+    /// Breaks an assumption about clocks, and looks for the violation that must follow
+    #[arg(long, value_enum, conflicts_with_all = ["hours", "out", "twice", "strict"])]
+    control: Option<ControlArg>,
+    /// Runs one seed and says what came of it
+    #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "hours", "from", "out", "twice", "threads", "strict"])]
+    seed: Option<u64>,
+    /// Prints the run, a line for each thing that happened
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Prints only the last N lines of it
+    #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u32).range(1..))]
+    lines: Option<u32>,
+}
+
+/// An assumption to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ControlArg {
+    /// Clocks drift ten times as far as leases count with: clients must be served a stale read
+    Drift,
+    /// Clocks jump ahead by seconds: the oracle of containment must notice
+    Jump,
+}
+
+impl From<ControlArg> for Control {
+    fn from(control: ControlArg) -> Control {
+        match control {
+            ControlArg::Drift => Control::Drift,
+            ControlArg::Jump => Control::Jump,
+        }
+    }
+}
+
+pub fn run(args: &SimArgs) -> anyhow::Result<()> {
+    examine::keep_assertions_quiet();
+    let asked = args.choices.settled(args.control.map(Control::from));
+    if let Some(seed) = args.seed {
+        let lines = args.lines.map_or(0, |lines| lines as usize);
+        return single::run(seed, &asked, args.trace.then_some(lines));
+    }
+    if args.control.is_some() {
+        return control::run(&asked, args.from, args.seeds, threads(args));
+    }
+    campaign(args, &asked)
+}
+
+fn threads(args: &SimArgs) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    args.threads.map_or_else(cores, usize::from)
+}
+
+fn campaign(args: &SimArgs, asked: &choices::Asked) -> anyhow::Result<()> {
+    let mut store = Store::open(args.out.as_deref(), asked, args.from, args.twice)?;
+    let meter = Meter::begin(store.state.cpu_s, store.state.wall_s);
+    let goal = match args.hours {
+        Some(hours) => Goal::Hours(hours),
+        None => Goal::Seeds(args.from + args.seeds.unwrap_or(SEEDS)),
+    };
+    let mut course = Course::new(goal, store.state.next, store.state.tally.clone());
+    let mut show = Show::begin(&course);
+    let mut saved = Instant::now();
+    let worker = {
+        let (choices, twice) = (asked.choices(), args.twice);
+        move |seed| examine::seed(seed, &choices, twice)
+    };
+    let ended = campaign::drive(&mut course, threads(args), worker, |course| {
+        show.update(course, &meter);
+        if saved.elapsed() >= SAVE_EVERY {
+            saved = Instant::now();
+            store.save(course, &meter)?;
+        }
+        Ok(())
+    })?;
+    show.end();
+    store.save(&course, &meter)?;
+    let failures = course.failures();
+    let summary = Summary::new(asked, &course, &meter, (args.from, args.twice));
+    say!("{}", summary.text());
+    store.write_summary(&summary)?;
+    report_failures(&failures, asked, &store)?;
+    verdict(args, &course, ended, &summary.missing)
+}
+
+/// Says how each failed seed is repeated, and keeps the end of its trace.
+fn report_failures(
+    failures: &[&Failure],
+    asked: &choices::Asked,
+    store: &Store,
+) -> anyhow::Result<()> {
+    for failure in failures {
+        say!(
+            "seed {}: {}: {}",
+            failure.seed,
+            failure.oracle,
+            failure.what
+        );
+        say!("  to repeat it: {}", single::command(failure.seed, asked));
+        if let Some(path) = store.write_violation(failure, asked)? {
+            say!("  the end of its trace: {}", path.display());
+        }
+    }
+    match failures.first() {
+        Some(Failure { seed, oracle, .. }) => bail!("seed {seed} violates {oracle}"),
+        None => Ok(()),
+    }
+}
+
+/// Without a violation, what may still be wrong with a campaign.
+fn verdict(
+    args: &SimArgs,
+    course: &Course,
+    ended: Ended,
+    missing: &[String],
+) -> anyhow::Result<()> {
+    if ended == Ended::Interrupted {
+        let again = match args.out {
+            Some(_) => "the same command goes on from there",
+            None => "with --out DIR it could be gone on with",
+        };
+        bail!("interrupted before seed {}; {again}", course.next());
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.join("; ");
+    if course.tally().cluster_hours() < TINY && !args.strict {
+        say!("Too short to meet everything, and no failure for that: {missing}.");
+        return Ok(());
+    }
+    bail!("the campaign proves less than it should: {missing}")
+}

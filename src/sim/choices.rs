@@ -1,0 +1,175 @@
+//! What a campaign may choose: from the command line, into the state on disk, and
+//! back into the words that repeat it.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use server::sim::control::Control;
+use server::sim::scenario::{Choices, strategies};
+
+/// What the simulator's replicas count with, in ppm; a control breaks it tenfold.
+const RHO_PPM: u32 = 1000;
+
+#[derive(Args)]
+pub struct ChoiceArgs {
+    /// Virtual time in which a seed begins requests, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Requests a virtual second, over all replicas
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+    /// Runs begin with this strategy; may be repeated [default: all of them]
+    #[arg(long = "strategy", value_name = "NAME", value_parser = ["none", "leader", "all", "quorum", "fixed"])]
+    strategies: Vec<String>,
+    /// Replicas of each cluster [default: three to five, by seed]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(3..=7))]
+    replicas: Option<u8>,
+    /// How far clocks run from true time; leases count with 1000 [default: 1000; 10000 for
+    /// `--control drift`]
+    #[arg(long, value_name = "PPM", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    drift_ppm: Option<u32>,
+    /// Lets only the network and clients misbehave, not processes, disks, clocks or operators
+    #[arg(long)]
+    no_faults: bool,
+}
+
+/// A number of cluster-hours.
+pub fn hours(text: &str) -> Result<f64, String> {
+    let hours: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let good = hours > 0.0 && hours <= 1e6;
+    good.then_some(hours)
+        .ok_or_else(|| "more than 0, and a million at most".to_owned())
+}
+
+impl ChoiceArgs {
+    /// With every default filled in.
+    pub fn settled(&self, control: Option<Control>) -> Asked {
+        let beyond = control == Some(Control::Drift);
+        let drift_ppm = self.drift_ppm;
+        let mut names: Vec<&str> = strategies().iter().map(|spec| spec.name()).collect();
+        names.dedup();
+        names.retain(|name| self.strategies.iter().any(|wanted| wanted == name));
+        Asked {
+            seconds: self.seconds,
+            rate: self.rate,
+            strategies: names.into_iter().map(str::to_owned).collect(),
+            replicas: self.replicas,
+            drift_ppm: drift_ppm.unwrap_or(if beyond { 10 * RHO_PPM } else { RHO_PPM }),
+            faults: !self.no_faults,
+            control,
+        }
+    }
+}
+
+/// Choices as they are saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    seconds: u64,
+    rate: u32,
+    /// None: all.
+    strategies: Vec<String>,
+    replicas: Option<u8>,
+    drift_ppm: u32,
+    faults: bool,
+    #[serde(skip)]
+    pub control: Option<Control>,
+}
+
+impl Asked {
+    /// For the simulator.
+    pub fn choices(&self) -> Choices {
+        let all = strategies();
+        let names = all.iter().map(|spec| spec.name());
+        let mut strategies: Vec<&'static str> = names
+            .filter(|name| self.strategies.iter().any(|wanted| wanted == name))
+            .collect();
+        strategies.dedup();
+        Choices {
+            run_ns: self.seconds * 1_000_000_000,
+            rate: self.rate,
+            strategies,
+            faults: self.faults,
+            replicas: self.replicas.map(usize::from),
+            drift_ppm: self.drift_ppm,
+            control: self.control,
+        }
+    }
+
+    /// Every choice, by the name of its flag.
+    pub fn named(&self) -> Vec<(&'static str, String)> {
+        let strategies = match self.strategies.is_empty() {
+            true => "all of them".to_owned(),
+            false => self.strategies.join(", "),
+        };
+        let replicas = self.replicas;
+        vec![
+            ("--seconds", self.seconds.to_string()),
+            ("--rate", self.rate.to_string()),
+            ("--strategy", strategies),
+            (
+                "--replicas",
+                replicas.map_or("three to five".to_owned(), |n| n.to_string()),
+            ),
+            ("--drift-ppm", self.drift_ppm.to_string()),
+            ("--no-faults", (!self.faults).to_string()),
+        ]
+    }
+
+    /// The words that choose the same, as far as they differ from the defaults.
+    pub fn words(&self) -> String {
+        let mut words = String::new();
+        let mut add = |flag: &str, value: &dyn std::fmt::Display| {
+            words.push_str(&format!(" --{flag} {value}"));
+        };
+        if let Some(control) = self.control {
+            add("control", &control.name());
+        }
+        if self.seconds != 60 {
+            add("seconds", &self.seconds);
+        }
+        if self.rate != 200 {
+            add("rate", &self.rate);
+        }
+        for name in &self.strategies {
+            add("strategy", name);
+        }
+        if let Some(n) = self.replicas {
+            add("replicas", &n);
+        }
+        if self.drift_ppm != RHO_PPM || self.control.is_some() {
+            add("drift-ppm", &self.drift_ppm);
+        }
+        if !self.faults {
+            words.push_str(" --no-faults");
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_are_a_number_above_nothing() {
+        assert_eq!(hours("0.5"), Ok(0.5));
+        for bad in ["", "x", "0", "-1", "inf", "NaN", "1e7"] {
+            assert!(hours(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_strategies_on_offer_are_those_of_the_simulator() {
+        let args = ChoiceArgs {
+            seconds: 1,
+            rate: 1,
+            strategies: ["none", "leader", "all", "quorum", "fixed"]
+                .map(str::to_owned)
+                .to_vec(),
+            replicas: None,
+            drift_ppm: None,
+            no_faults: false,
+        };
+        assert_eq!(args.settled(None).choices().strategies.len(), 5);
+    }
+}

@@ -1,0 +1,62 @@
+//! `leasehold sim --control`: an assumption is broken, and the violation that must
+//! follow is looked for. That it is found is success.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, bail};
+use server::sim::tally::Tally;
+
+use super::campaign::{self, Course, Ended, Goal};
+use super::choices::Asked;
+use super::examine;
+use super::meter::{Meter, Show};
+use super::single;
+use crate::terminal::say;
+
+/// Seeds that are tried, unless somebody says.
+const SEEDS: u64 = 300;
+
+pub fn run(asked: &Asked, from: u64, seeds: Option<u64>, threads: usize) -> anyhow::Result<()> {
+    let control = asked.control.context("a control is asked for")?;
+    let (name, judges) = (control.name(), control.judges());
+    let goal = Goal::Seeds(from + seeds.unwrap_or(SEEDS));
+    let mut course = Course::new(goal, from, Tally::default());
+    let others: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let worker = {
+        let (choices, others) = (asked.choices(), others.clone());
+        move |seed| match examine::seed(seed, &choices, false) {
+            Err(failure) if !judges.contains(&failure.oracle.as_str()) => {
+                let mut others = others.lock().expect("no holder panics");
+                *others.entry(failure.oracle).or_insert(0) += 1;
+                Ok(Tally::default())
+            }
+            came => came,
+        }
+    };
+    let meter = Meter::begin(0.0, 0.0);
+    let mut show = Show::begin(&course);
+    let ended = campaign::drive(&mut course, threads, worker, |course| {
+        show.update(course, &meter);
+        Ok(())
+    })?;
+    show.end();
+    let tried = course.next() - from;
+    for (oracle, count) in others.lock().expect("no holder panicked").iter() {
+        say!("{count} seeds were ended by {oracle}, which is not what is looked for");
+    }
+    if let Some(found) = course.failures().first() {
+        say!("seed {}: {}: {}", found.seed, found.oracle, found.what);
+        say!("  to repeat it: {}", single::command(found.seed, asked));
+        let after = tried + 1;
+        say!("The control works: {name} was noticed after {after} seeds, as it must be.");
+        return Ok(());
+    }
+    if ended == Ended::Interrupted {
+        bail!("interrupted after {tried} seeds");
+    }
+    bail!(
+        "the control fails: {} noticed nothing in {tried} seeds",
+        judges.join(" and ")
+    )
+}

@@ -1,0 +1,113 @@
+//! One seed, run quietly.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::Serialize;
+use server::sim::oracle::Violation;
+use server::sim::run::{self, Outcome};
+use server::sim::scenario::{Choices, Scenario};
+use server::sim::tally::Tally;
+use server::sim::trace::Trace;
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// A seed that failed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Failure {
+    pub seed: u64,
+    /// Who noticed: an oracle, `assertion` (the replica itself), or `determinism`.
+    pub oracle: String,
+    pub what: String,
+}
+
+/// A replica that finds its own invariants broken says so by a panic. In a run
+/// that is a violation like any other, and is not printed as well.
+pub fn keep_assertions_quiet() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !QUIET.get() {
+            return loud(info);
+        }
+        let place = info.location().map(ToString::to_string);
+        PLACE.set(place.unwrap_or_default());
+    }));
+}
+
+/// Runs a scenario. A panic is a violation, and says where it came from.
+pub fn run(scenario: &Scenario, trace: Option<Trace>) -> Outcome {
+    QUIET.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(|| run::run(scenario, trace)));
+    QUIET.set(false);
+    let mut outcome = outcome.unwrap_or_else(|_| Outcome {
+        seed: scenario.seed,
+        violation: Some(Violation {
+            oracle: "assertion",
+            what: "the simulator itself panicked".to_owned(),
+        }),
+        ..Outcome::default()
+    });
+    let place = PLACE.take();
+    if let Some(violation) = outcome.violation.as_mut().filter(|_| !place.is_empty()) {
+        violation.what.push_str(&format!(" (at {place})"));
+    }
+    outcome
+}
+
+/// Runs a seed; twice, if the runs are to be compared.
+pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<Tally, Failure> {
+    let first = once(seed, choices)?;
+    if !twice {
+        return Ok(first);
+    }
+    let second = once(seed, choices)?;
+    if first == second {
+        return Ok(first);
+    }
+    let (a, b) = (first.digest, second.digest);
+    Err(Failure {
+        seed,
+        oracle: "determinism".to_owned(),
+        what: format!(
+            "two runs of this seed differ: digests {a:016x} and {b:016x}, {} and {} operations, {} \
+             and {} ns",
+            first.operations, second.operations, first.virtual_ns, second.virtual_ns
+        ),
+    })
+}
+
+fn once(seed: u64, choices: &Choices) -> Result<Tally, Failure> {
+    let scenario = Scenario::draw(seed, choices);
+    let outcome = run(&scenario, None);
+    match &outcome.violation {
+        None => Ok(Tally::of(&scenario, &outcome)),
+        Some(violation) => Err(Failure {
+            seed,
+            oracle: violation.oracle.to_owned(),
+            what: violation.what.clone(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_violation_that_says_where() {
+        keep_assertions_quiet();
+        let mut scenario = Scenario::draw(1, &Choices::default());
+        scenario.world.one_way_ns[0].clear();
+        let violation = run(&scenario, None)
+            .violation
+            .expect("no run without links");
+        assert_eq!(violation.oracle, "assertion");
+        assert!(
+            violation.what.contains("(at server/src/sim/"),
+            "{violation:?}"
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! What a campaign takes, and how it is shown while it runs.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::campaign::{Course, Goal};
+
+/// Without a terminal, a line so often.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// Time of the processors, and of the clock on the wall.
+pub struct Meter {
+    /// Taken by earlier runs of the same campaign, in seconds.
+    earlier_cpu_s: f64,
+    earlier_wall_s: f64,
+    began: Instant,
+}
+
+impl Meter {
+    /// Counts on from what earlier runs took, in seconds.
+    pub fn begin(earlier_cpu_s: f64, earlier_wall_s: f64) -> Meter {
+        Meter {
+            earlier_cpu_s,
+            earlier_wall_s,
+            began: Instant::now(),
+        }
+    }
+
+    /// Time that processors have spent, in seconds.
+    pub fn cpu_s(&self) -> f64 {
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        self.earlier_cpu_s + spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+    }
+
+    /// Time that has passed, in seconds.
+    pub fn wall_s(&self) -> f64 {
+        self.earlier_wall_s + self.began.elapsed().as_secs_f64()
+    }
+}
+
+/// A bar on a terminal; elsewhere a line now and then.
+pub struct Show {
+    bar: Option<ProgressBar>,
+    began: Instant,
+    /// How far it was then, as a share.
+    began_at: f64,
+    line: Instant,
+}
+
+impl Show {
+    pub fn begin(course: &Course) -> Show {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{wide_bar} {percent:>3}%\n{msg}");
+            let bar = ProgressBar::new(1000);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Show {
+            bar,
+            began: Instant::now(),
+            began_at: share(course),
+            line: Instant::now(),
+        }
+    }
+
+    pub fn update(&mut self, course: &Course, meter: &Meter) {
+        if let Some(bar) = &self.bar {
+            bar.set_position((share(course) * 1000.0) as u64);
+            return bar.set_message(self.words(course, meter));
+        }
+        if self.line.elapsed() >= LINE_EVERY {
+            self.line = Instant::now();
+            eprintln!("{}", self.words(course, meter));
+        }
+    }
+
+    pub fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn words(&self, course: &Course, meter: &Meter) -> String {
+        let (seeds, virtual_ns) = course.done();
+        let hours = virtual_ns as f64 / 3.6e12;
+        let pace = hours / (meter.cpu_s() / 60.0).max(1e-9);
+        format!(
+            "{seeds} seeds, {hours:.1} cluster-hours, {pace:.1} per CPU-minute, {} violations, {}",
+            course.failed(),
+            self.left(share(course))
+        )
+    }
+
+    /// Time left, by the pace of this run.
+    fn left(&self, share: f64) -> String {
+        let gained = share - self.began_at;
+        if gained <= 0.0 {
+            return "time left unknown".to_owned();
+        }
+        let minutes = self.began.elapsed().as_secs_f64() * (1.0 - share) / gained / 60.0;
+        let minutes = minutes.max(0.0).ceil() as u64;
+        format!("{} h {:02} min left", minutes / 60, minutes % 60)
+    }
+}
+
+/// The share of a campaign that is done.
+fn share(course: &Course) -> f64 {
+    let (seeds, virtual_ns) = course.done();
+    let share = match course.goal {
+        Goal::Hours(hours) => virtual_ns as f64 / 3.6e12 / hours,
+        Goal::Seeds(end) => {
+            let first = course.next() - course.tally().seeds.min(course.next());
+            seeds as f64 / end.saturating_sub(first).max(1) as f64
+        }
+    };
+    share.min(1.0)
+}

@@ -1,0 +1,81 @@
+//! `leasehold sim --seed`: one run, told in full.
+
+use anyhow::bail;
+use server::sim::run::Outcome;
+use server::sim::scenario::Scenario;
+use server::sim::trace::Trace;
+
+use super::choices::Asked;
+use super::examine;
+use crate::terminal::say;
+
+/// Lines of a trace that are usually enough to see what went wrong.
+pub const LINES: usize = 400;
+
+/// The line that repeats a seed and shows the end of its trace.
+pub fn command(seed: u64, asked: &Asked) -> String {
+    let words = asked.words();
+    format!("leasehold sim --seed {seed} --trace --lines {LINES}{words}")
+}
+
+/// Runs a seed; prints so many of its last lines (0: all), if any, and what came of it.
+pub fn run(seed: u64, asked: &Asked, lines: Option<usize>) -> anyhow::Result<()> {
+    let scenario = Scenario::draw(seed, &asked.choices());
+    let outcome = examine::run(&scenario, lines.map(Trace::keeping));
+    for line in outcome.trace.iter().flat_map(Trace::lines) {
+        say!("{line}");
+    }
+    say!("{}", describe(&scenario));
+    say!("{}", told(&outcome));
+    match &outcome.violation {
+        Some(violation) => {
+            say!("{}: {}", violation.oracle, violation.what);
+            bail!("seed {seed} violates {}", violation.oracle)
+        }
+        None => Ok(()),
+    }
+}
+
+/// What a run is made of.
+pub fn describe(scenario: &Scenario) -> String {
+    let (replica, load) = (&scenario.world.replica, &scenario.load);
+    let params = &replica.params;
+    let faults: Vec<&str> = scenario.plan.faults().map(|fault| fault.name()).collect();
+    format!(
+        "seed {}: {} replicas under {}, lease {} ms, guard {} ms, grace {} ms; {} clients at \
+         each, {} requests a second, {} keys; faults: {}; network: {:?}",
+        scenario.seed,
+        replica.n,
+        replica.strategy.name(),
+        params.t_lease.as_millis(),
+        params.t_guard.as_millis(),
+        params.t_grace.as_millis(),
+        load.clients,
+        load.rate,
+        load.keys,
+        match faults.is_empty() {
+            true => "none".to_owned(),
+            false => faults.join(", "),
+        },
+        scenario.world.faults,
+    )
+}
+
+fn told(outcome: &Outcome) -> String {
+    let paths = outcome.paths.iter();
+    let paths: Vec<String> = paths.map(|(path, n)| format!("{n} {path}")).collect();
+    format!(
+        "ended after {:.3} virtual s: {} operations ({}), {} of unknown fate, {} reads within 10 ms \
+         of a lease's end; digest {:016x}; {}",
+        outcome.ended_ns as f64 / 1e9,
+        outcome.answered,
+        paths.join(", "),
+        outcome.unknown,
+        outcome.near_end,
+        outcome.hash,
+        match outcome.violation {
+            Some(_) => "a violation",
+            None => "no violation",
+        }
+    )
+}

@@ -1,0 +1,176 @@
+//! A campaign on disk: its state, from which the same command goes on, its summary,
+//! and the end of a failed seed's trace. Files are replaced whole, or not at all.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use server::sim::scenario::Scenario;
+use server::sim::tally::Tally;
+use server::sim::trace::Trace;
+
+use super::campaign::Course;
+use super::choices::Asked;
+use super::examine::{self, Failure};
+use super::meter::Meter;
+use super::single::{LINES, command, describe};
+use super::summary::Summary;
+
+const VERSION: u32 = 1;
+
+/// What is saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    version: u32,
+    choices: Asked,
+    from: u64,
+    twice: bool,
+    /// Every seed from `from` up to here is in the tally.
+    pub next: u64,
+    pub tally: Tally,
+    /// Taken so far, in seconds.
+    pub cpu_s: f64,
+    pub wall_s: f64,
+}
+
+impl State {
+    fn new(asked: &Asked, from: u64, twice: bool) -> State {
+        State {
+            version: VERSION,
+            choices: asked.clone(),
+            from,
+            twice,
+            next: from,
+            tally: Tally::default(),
+            cpu_s: 0.0,
+            wall_s: 0.0,
+        }
+    }
+
+    /// All that must be the same for a campaign to go on.
+    fn named(&self) -> Vec<(&'static str, String)> {
+        let mut all = self.choices.named();
+        all.push(("--from", self.from.to_string()));
+        all.push(("--twice", self.twice.to_string()));
+        all
+    }
+}
+
+/// A campaign's directory; nowhere, if none was asked for.
+pub struct Store {
+    dir: Option<PathBuf>,
+    pub state: State,
+}
+
+impl Store {
+    /// Finds the state that an earlier run left, or begins.
+    ///
+    /// # Errors
+    /// The directory has another campaign, or no readable one.
+    pub fn open(
+        dir: Option<&Path>,
+        asked: &Asked,
+        from: u64,
+        twice: bool,
+    ) -> anyhow::Result<Store> {
+        let fresh = State::new(asked, from, twice);
+        let Some(dir) = dir else {
+            let dir = None;
+            return Ok(Store { dir, state: fresh });
+        };
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let path = dir.join("state.json");
+        let state = match std::fs::read(&path) {
+            Ok(bytes) => goes_on(&path, &bytes, &fresh)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => fresh,
+            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+        };
+        let dir = Some(dir.to_owned());
+        Ok(Store { dir, state })
+    }
+
+    pub fn save(&mut self, course: &Course, meter: &Meter) -> anyhow::Result<()> {
+        let Some(dir) = &self.dir else {
+            return Ok(());
+        };
+        let state = State {
+            next: course.next(),
+            tally: course.tally().clone(),
+            cpu_s: meter.cpu_s(),
+            wall_s: meter.wall_s(),
+            ..self.state.clone()
+        };
+        replace(&dir.join("state.json"), &json(&state)?)
+    }
+
+    pub fn write_summary(&self, summary: &Summary) -> anyhow::Result<()> {
+        let Some(dir) = &self.dir else {
+            return Ok(());
+        };
+        replace(&dir.join("summary.json"), &json(summary)?)?;
+        replace(&dir.join("summary.md"), &summary.page())
+    }
+
+    /// Runs a failed seed again and keeps the end of its trace; says where.
+    pub fn write_violation(
+        &self,
+        failure: &Failure,
+        asked: &Asked,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let Some(dir) = &self.dir else {
+            return Ok(None);
+        };
+        let scenario = Scenario::draw(failure.seed, &asked.choices());
+        let outcome = examine::run(&scenario, Some(Trace::keeping(LINES)));
+        let mut text = format!("{}\n\n", command(failure.seed, asked));
+        for line in outcome.trace.iter().flat_map(Trace::lines) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        let (oracle, what) = (&failure.oracle, &failure.what);
+        text.push_str(&format!("\n{}\n{oracle}: {what}\n", describe(&scenario)));
+        let path = dir.join(format!("violation-{}.txt", failure.seed));
+        replace(&path, &text)?;
+        Ok(Some(path))
+    }
+}
+
+fn goes_on(path: &Path, bytes: &[u8], fresh: &State) -> anyhow::Result<State> {
+    let file = path.display();
+    let state: State = serde_json::from_slice(bytes)
+        .with_context(|| format!("{file} is not the state of a campaign; choose another --out"))?;
+    if state.version != VERSION {
+        let (theirs, ours) = (state.version, VERSION);
+        bail!("{file} has version {theirs}, and this program writes {ours}; choose another --out");
+    }
+    let asked = fresh.named();
+    let differs = state.named().into_iter().zip(asked).find(|(a, b)| a != b);
+    if let Some(((flag, had), (_, wants))) = differs {
+        bail!(
+            "{file} is a campaign with {flag} {had}, not {wants}; choose another --out, or ask for \
+             the same"
+        );
+    }
+    if state.next < state.from || state.next - state.from != state.tally.seeds {
+        bail!("{file} contradicts itself; choose another --out");
+    }
+    Ok(state)
+}
+
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// Writes a file beside the old one, then puts it in its place.
+fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let beside = path.with_extension("tmp");
+    let write = || {
+        let mut file = std::fs::File::create(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    };
+    write().with_context(|| format!("writing {}", path.display()))
+}

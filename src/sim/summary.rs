@@ -1,0 +1,195 @@
+//! A campaign's summary: the same figures on the terminal, as JSON and as a page.
+
+use serde::Serialize;
+use server::sim::fault::Fault;
+use server::sim::tally::Tally;
+
+use super::campaign::Course;
+use super::choices::Asked;
+use super::examine::Failure;
+use super::meter::Meter;
+
+/// See the module.
+#[derive(Serialize)]
+pub struct Summary {
+    /// The choices, by flag.
+    choices: Vec<(&'static str, String)>,
+    /// The seeds that count: from here, up to and without there.
+    from: u64,
+    next: u64,
+    cluster_hours: f64,
+    cpu_minutes: f64,
+    wall_minutes: f64,
+    cluster_hours_per_cpu_minute: f64,
+    operations_per_virtual_second: f64,
+    /// Of every event of every run.
+    digest: String,
+    violations: Vec<Failure>,
+    /// What should have happened and never did.
+    pub missing: Vec<String>,
+    totals: Tally,
+    /// Faults that could happen at all, in the order of the summary.
+    #[serde(skip)]
+    faults: Vec<Fault>,
+}
+
+/// A title, and names with figures.
+type Section = (&'static str, Vec<(String, String)>);
+
+impl Summary {
+    /// `begun`: the first seed, and whether each ran twice.
+    pub fn new(asked: &Asked, course: &Course, meter: &Meter, begun: (u64, bool)) -> Summary {
+        let totals = course.tally().clone();
+        let hours = totals.cluster_hours();
+        let cpu_minutes = meter.cpu_s() / 60.0;
+        let choices = asked.choices();
+        let mut named = asked.named();
+        named.push(("--twice", begun.1.to_string()));
+        Summary {
+            choices: named,
+            from: begun.0,
+            next: course.next(),
+            cluster_hours: hours,
+            cpu_minutes,
+            wall_minutes: meter.wall_s() / 60.0,
+            cluster_hours_per_cpu_minute: hours / cpu_minutes.max(1e-9),
+            operations_per_virtual_second: totals.operations as f64 / (hours * 3600.0).max(1e-9),
+            digest: format!("{:016x}", totals.digest),
+            violations: course.failures().into_iter().cloned().collect(),
+            missing: totals.missing(&choices),
+            totals,
+            faults: Fault::ALL
+                .into_iter()
+                .filter(|fault| choices.enables(*fault))
+                .collect(),
+        }
+    }
+
+    /// In one line: how much, and with what result.
+    fn brief(&self) -> String {
+        let result = match self.violations.len() {
+            0 => "no violation".to_owned(),
+            1 => "1 violation".to_owned(),
+            many => format!("{many} violations"),
+        };
+        let (hours, seeds) = (self.cluster_hours, grouped(self.totals.seeds));
+        format!("{hours:.1} cluster-hours in {seeds} seeds: {result}")
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let totals = &self.totals;
+        let row = |name: &str, figure: String| (name.to_owned(), figure);
+        let counts = |all: &std::collections::BTreeMap<String, u64>| {
+            all.iter().map(|(name, n)| row(name, grouped(*n))).collect()
+        };
+        let fired = self.faults.iter();
+        let fired = fired.map(|fault| row(fault.name(), grouped(totals.fired(*fault))));
+        let seeds = match totals.seeds {
+            0 => "none".to_owned(),
+            _ => format!("{} to {}", self.from, self.next - 1),
+        };
+        let all = vec![
+            row("seeds", seeds),
+            row("operations", grouped(totals.operations)),
+            row(
+                "operations per virtual second",
+                format!("{:.1}", self.operations_per_virtual_second),
+            ),
+            row("operations of unknown fate", grouped(totals.unknown)),
+            row("histories left undecided", grouped(totals.undecided)),
+            row(
+                "reads within 10 ms of a lease's end",
+                grouped(totals.near_end),
+            ),
+            row(
+                "longest until all was answered, after all was healed",
+                format!("{:.1} virtual s", totals.healing_max_ns as f64 / 1e9),
+            ),
+            row("CPU-minutes", format!("{:.1}", self.cpu_minutes)),
+            row(
+                "cluster-hours per CPU-minute",
+                format!("{:.1}", self.cluster_hours_per_cpu_minute),
+            ),
+            row("digest", self.digest.clone()),
+        ];
+        vec![
+            ("In all", all),
+            ("Operations by path", counts(&totals.paths)),
+            ("Checks by oracle", counts(&totals.oracles)),
+            ("Faults that fired", fired.collect()),
+            ("Seeds by strategy", counts(&totals.strategies)),
+        ]
+    }
+
+    /// For the terminal.
+    pub fn text(&self) -> String {
+        let sections = self.sections();
+        let rows = sections.iter().flat_map(|(_, rows)| rows);
+        let width = rows.map(|(name, _)| name.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (title, rows) in &sections {
+            text.push_str(&format!("{title}\n"));
+            for (name, figure) in rows {
+                text.push_str(&format!("  {name:width$}  {figure:>16}\n"));
+            }
+        }
+        text + &self.brief()
+    }
+
+    /// In Markdown.
+    pub fn page(&self) -> String {
+        let choices = self.choices.iter();
+        let choices: Vec<String> = choices
+            .map(|(flag, value)| format!("`{flag}` {value}"))
+            .collect();
+        let mut page = format!(
+            "# A campaign of simulated seeds\n\n**{}.** Written by `leasehold sim` with {}.\n",
+            self.brief(),
+            choices.join(", ")
+        );
+        for Failure { seed, oracle, what } in &self.violations {
+            page.push_str(&format!("\nSeed {seed} violates {oracle}: {what}\n"));
+        }
+        if !self.missing.is_empty() {
+            let missing = self.missing.join("; ");
+            page.push_str(&format!("\nNever met: {missing}.\n"));
+        }
+        for (title, rows) in self.sections() {
+            page.push_str(&format!("\n## {title}\n\n| | |\n|---|---:|\n"));
+            for (name, figure) in rows {
+                page.push_str(&format!("| {name} | {figure} |\n"));
+            }
+        }
+        page
+    }
+}
+
+/// A number with its digits in threes.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_come_in_threes() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1234567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}
