@@ -78,6 +78,8 @@ impl Load {
     }
 }
 
+/// How many replicas a client tries before it waits again.
+const DRAWS: usize = 16;
 /// Alarms of clients: an arrival, or an attempt that has waited for long.
 const PATIENCE: u64 = 1 << 62;
 
@@ -195,7 +197,10 @@ impl Workload {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.attempts += 1;
             world.note_fault(Fault::Retry);
-            let at = self.rng.random_range(0..world.n());
+            // A connection that is refused is refused at once.
+            let draw = || self.rng.random_range(0..world.n());
+            let mut others = std::iter::repeat_with(draw).take(DRAWS);
+            let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
             self.send(id, at, world);
             self.wait(id, world);
         }

@@ -220,6 +220,13 @@ impl World {
         node.replica.is_some() && node.pause.is_none()
     }
 
+    /// Whether no client gets a connection: the process is down, or has found that
+    /// its disk was wiped.
+    pub fn refuses(&self, node: usize) -> bool {
+        let replica = self.nodes[node].replica.as_ref();
+        replica.is_none_or(Replica::is_wiped)
+    }
+
     /// Whether a replica will never take part again.
     pub fn is_lost(&self, node: usize) -> bool {
         self.nodes[node].lost
