@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint mutants campaign fuzz setup
+.PHONY: help demo test build lint model mutants campaign fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -25,9 +25,12 @@ lint: setup ## Checks formatting and lints
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
+model: setup ## Visits every state of small clusters, one strategy after the other; MODEL_STRATEGY=all for one
+	cargo test --release --locked -p server --test model -- --ignored --nocapture
+
 # Both parts are built with a feature that no program which serves can have.
 mutants: setup ## Switches off one safety rule after another: who notices, after how many seeds
-	cargo test --release --locked -p leases -p server --features leases/mutants,server/mutants --lib --test hazards mutants
+	cargo test --release --locked -p leases -p server --features leases/mutants,server/mutants --lib --test hazards --test model mutants
 	@mkdir -p results/safety
 	cargo run --release --locked -p server --features mutants --example mutants -- --out results/safety/mutants.md
 
