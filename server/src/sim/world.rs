@@ -584,8 +584,10 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         let trace = &mut self.trace;
         let now_ns = self.now_ns;
+        let mut leases = false;
         let take = |inputs: &mut Vec<Input>| {
             take(inputs);
+            leases = inputs.iter().any(is_about_leases);
             if let Some(trace) = trace {
                 trace.inputs(now_ns, node, inputs);
             }
@@ -600,7 +602,7 @@ impl World {
         );
         if self.settings.watched {
             let sight = Sight::new(self.now_ns, &self.nodes);
-            let verdict = self.oracles.stepped(&sight, node, &actions);
+            let verdict = self.oracles.stepped(&sight, node, &actions, leases);
             self.judge(verdict);
         }
         self.perform(node, &mut actions);
@@ -777,5 +779,14 @@ impl World {
             let envelope = Box::new(envelope.clone());
             self.schedule(at, Event::Deliver { to, envelope, sent });
         }
+    }
+}
+
+/// Whether an input may change what is promised.
+fn is_about_leases(input: &Input) -> bool {
+    match input {
+        Input::Peer(envelope) => matches!(envelope.message, Message::Lease(_)),
+        Input::StorageWritable(_) => true,
+        _ => false,
     }
 }

@@ -57,7 +57,7 @@ use super::world::WorldSettings;
 use crate::replica::Replica;
 use crate::replica::action::{Action, ClientHandle, Event, Record};
 use crate::replica::input::{Again, ReadFrom};
-use crate::replica::message::{LogId, Value};
+use crate::replica::message::{LogId, Message, Value};
 
 /// A rule that was seen broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,6 +202,7 @@ impl Oracles {
         self.barriers.started(node, replica.executed(), disk);
         self.pending.started(node, replica)?;
         self.configurations.compare(sight, node)?;
+        self.containment.stepped(sight, node)?;
         self.restart_wait.started(sight, node)
     }
 
@@ -215,12 +216,14 @@ impl Oracles {
         self.sessions.asked(node, from, command);
     }
 
-    /// `node` has taken a step, and is about to do this.
+    /// `node` has taken a step, and is about to do this; `leases`: it has heard
+    /// something about leases.
     pub(super) fn stepped(
         &mut self,
         sight: &Sight<'_>,
         node: usize,
         actions: &[Action],
+        leases: bool,
     ) -> Verdict {
         let Some(replica) = sight.replica(node) else {
             return Ok(());
@@ -241,7 +244,11 @@ impl Oracles {
         self.barriers.step_ends(sight, node, actions);
         self.agreement.stepped(node, replica)?;
         self.unwritable.stepped(sight, node, replica)?;
-        self.containment.stepped(sight, node)
+        // Promises, and grants, change by what is heard or said.
+        if leases || actions.iter().any(is_about_leases) {
+            self.containment.stepped(sight, node)?;
+        }
+        Ok(())
     }
 
     /// `node` does this, and then the rest.
@@ -350,6 +357,10 @@ impl Oracles {
             (histories::NAME, self.histories.checks),
         ]
     }
+}
+
+fn is_about_leases(action: &Action) -> bool {
+    matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
 }
 
 /// Whom `node` is, as others name it.
