@@ -43,6 +43,7 @@ rules! {
     H02Repeats: 2, "a guard or promise is taken again, and after a later one";
     H03Drift: 3, "a grantor counts spans by its own clock, as if no other ran slower";
     H04LatePromise: 4, "a promise is taken however long it lay in a buffer";
+    H04Fence: 4, "an answer leaves although its permit has ended since it was read";
     H05Barrier: 5, "a holder reads without executing what its grantors had accepted";
     H06OneBarrier: 6, "the barrier of one grantor serves for all that are counted";
     H07Pending: 7, "entries on their way to disk count in no barrier, and their votes carry the tag of before";
@@ -61,6 +62,7 @@ rules! {
     H19Holes: 19, "a promise names the committed prefix of the log, not the highest accepted slot";
     H20Value: 20, "votes at one ballot commit the value that was accepted at another";
     H21Once: 21, "a retry is executed again";
+    H21Reopened: 21, "a retry of a session's first command opens it again after it has expired";
     H22EvenHalf: 22, "half of an even number of replicas is a majority";
     H23DurableWait: 23, "the restart wait is not made durable";
     H24Falls: 24, "a barrier never falls within a chain";

@@ -18,8 +18,11 @@ pub const DIRECTED: &[(u8, &str, &str)] = &[(
     "costs local reads while nobody writes; neither safety nor an answer",
 )];
 
-fn left_to_a_directed_test(rule: Rule) -> bool {
-    DIRECTED.iter().any(|(hazard, ..)| *hazard == rule.hazard())
+/// The test that notices what no seed can.
+pub fn directed_test(rule: Rule) -> Option<&'static str> {
+    let mut tests = DIRECTED.iter();
+    let of = tests.find(|(hazard, ..)| *hazard == rule.hazard());
+    of.map(|(_, test, _)| *test)
 }
 
 /// The beginning of a text.
@@ -37,7 +40,10 @@ pub fn line(rule: Rule, caught: Option<&Caught>) -> String {
             let after = caught.after;
             format!("{name:18} after {after:4} seeds by {oracle}: {text}")
         }
-        None => format!("{name:18} not caught"),
+        None => match directed_test(rule) {
+            Some(test) => format!("{name:18} is left to the test {test}"),
+            None => format!("{name:18} not caught"),
+        },
     }
 }
 
@@ -45,7 +51,7 @@ pub fn line(rule: Rule, caught: Option<&Caught>) -> String {
 pub fn missed(rows: &[Row]) -> Vec<Rule> {
     let missed = rows
         .iter()
-        .filter(|(rule, caught)| caught.is_none() && !left_to_a_directed_test(*rule));
+        .filter(|(rule, caught)| caught.is_none() && directed_test(*rule).is_none());
     missed.map(|(rule, _)| *rule).collect()
 }
 
@@ -103,10 +109,6 @@ pub fn page(hunt: &Hunt, rows: &[Row], summary: &str) -> String {
 }
 
 fn directed(rule: Rule) -> String {
-    let test = DIRECTED
-        .iter()
-        .find(|(hazard, ..)| *hazard == rule.hazard());
-    test.map_or("**nobody**".to_owned(), |(_, test, _)| {
-        format!("test `{test}`")
-    })
+    let test = directed_test(rule);
+    test.map_or("**nobody**".to_owned(), |test| format!("test `{test}`"))
 }

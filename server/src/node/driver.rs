@@ -206,7 +206,7 @@ impl Driver {
         let sampled = clock::now();
         for fenced in scratch.fenced.drain(..) {
             let Fenced { to, path, .. } = fenced;
-            if sampled >= fenced.until {
+            if !shell::in_time(sampled, fenced.until) {
                 let again = fenced.again;
                 self.inbox.push(Input::FenceMissed { from: to, again });
                 continue;

@@ -84,7 +84,8 @@ impl Sessions {
     /// or later, so before that plus its time to live none can have expired; after
     /// it a command that was executed long ago would be executed again.
     pub fn may_open(&self, command: &Command, now_ms: u64) -> bool {
-        command.acked_below <= 1 && self.would_outlive(command.opened_ms, now_ms)
+        let cannot_have_expired = self.would_outlive(command.opened_ms, now_ms);
+        command.acked_below <= 1 && (cannot_have_expired || off(Rule::H21Reopened))
     }
 
     /// Whether a session last active at log time `active_ms` outlives `until_ms`.

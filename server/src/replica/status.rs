@@ -181,9 +181,13 @@ impl Replica {
         cell.accepted.as_ref().map(|accepted| &accepted.value)
     }
 
-    /// What is accepted in a slot of commands, and at which ballot.
-    pub fn accepted(&self, slot: Slot) -> Option<(leases::Ballot, &super::message::Value)> {
-        let accepted = self.commands().get(slot)?.accepted.as_ref()?;
+    /// What is accepted in a slot, and at which ballot.
+    pub fn accepted(
+        &self,
+        log: super::message::LogId,
+        slot: Slot,
+    ) -> Option<(leases::Ballot, &super::message::Value)> {
+        let accepted = self.logs[log.index()].get(slot)?.accepted.as_ref()?;
         Some((accepted.ballot, &accepted.value))
     }
 

@@ -7,6 +7,13 @@ use super::DiskWatch;
 use crate::replica::action::Action;
 use crate::replica::{Input, Replica};
 
+/// Whether what was read under a permit that lasts `until` may be answered, by a
+/// clock sampled *after* it was read (protocol §3.5): a process that was stopped
+/// between the two has a value that others may have replaced (hazard 4).
+pub fn in_time(sampled: Time, until: Time) -> bool {
+    sampled < until || off(Rule::H04Fence)
+}
+
 /// Steps `replica` through everything that `take` brings, and what is due.
 ///
 /// Protocol §0: the clock is read *after* the inputs had arrived. A process that

@@ -738,7 +738,7 @@ impl World {
     /// that is read now.
     fn fenced(&mut self, node: usize, read: Fenced) {
         let sampled = self.clock(node);
-        if sampled >= read.until {
+        if !shell::in_time(sampled, read.until) {
             let (from, again) = (read.to, read.again);
             return self.step_soon(node, Input::FenceMissed { from, again });
         }

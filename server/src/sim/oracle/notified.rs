@@ -1,7 +1,8 @@
 //! Every reader is notified (oracle 2; §3.2, §3.6): when a write of a key is
 //! chosen, every replica that could serve the key from its leases has the write
 //! pending or executed, or must first execute a barrier at or above it. And when
-//! a replica does serve a key, it has every chosen write of it.
+//! a replica does serve a key, its permit lasts still, and it has every chosen
+//! write of it.
 
 use client::wire::command::Op;
 use client::wire::{Command, Path};
@@ -68,6 +69,15 @@ impl Notified {
             return Ok(());
         };
         self.checks += 1;
+        let now = sight.time(node);
+        ensure!(
+            NAME,
+            now < read.until,
+            "{:?} serves {:?} at {now:?}, under a permit until {:?}",
+            id(node),
+            read.again,
+            read.until
+        );
         let executed = replica.executed();
         let missing = match &read.again {
             Again::Key(key) => chosen.newest(key).filter(|newest| {

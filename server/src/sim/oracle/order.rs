@@ -40,7 +40,10 @@ impl Order {
         let slot = Slot(version.slot);
         let executed = replica.executed();
         // Above what it has executed; else the answer is another replica's.
-        let Some((ballot, _)) = replica.accepted(slot).filter(|_| slot > executed) else {
+        let Some((ballot, _)) = replica
+            .accepted(LogId::Commands, slot)
+            .filter(|_| slot > executed)
+        else {
             return Ok(());
         };
         self.checks += 1;
@@ -70,7 +73,7 @@ fn version(outcome: &Outcome) -> Option<Version> {
 /// What only lower ballots have there can no longer be chosen, or is proposed again.
 fn holds_multi(sight: &Sight<'_>, slot: Slot, ballot: Ballot) -> bool {
     let replicas = (0..sight.n()).filter_map(|node| sight.replica(node));
-    let mut accepted = replicas.filter_map(|replica| replica.accepted(slot));
+    let mut accepted = replicas.filter_map(|replica| replica.accepted(LogId::Commands, slot));
     accepted.any(|(at, value)| at == ballot && is_multi(value))
 }
 

@@ -142,7 +142,8 @@ impl Quorums {
         }
         done[index] = true;
         let mut polls = self.polls.remove(&(log, slot)).unwrap_or_default();
-        if let Some(replica) = sight.replica(node) {
+        let replica = sight.replica(node);
+        if let Some(replica) = replica {
             for (ballot, tag) in replica.own_votes(log, slot) {
                 if sight.node(node).disk().holds(log, slot, ballot) {
                     polls.entry(ballot).or_default().votes.push((id(node), tag));
@@ -150,14 +151,20 @@ impl Quorums {
             }
         }
         let n = self.n;
+        // Votes commit only what was received at their ballot (hazard 20).
+        let newest = replica.and_then(|replica| replica.accepted(log, slot));
+        let received = |ballot: Ballot| newest.is_none_or(|(received, _)| ballot <= received);
         let carries = |poll: &Poll| {
             let proposed = poll.value.as_ref();
             proposed.is_some_and(|proposed| same(proposed, value)) && is_quorum(n, &poll.votes)
         };
         ensure!(
             NAME,
-            polls.values().any(carries),
-            "{log:?} {slot:?} counts as chosen without a majority whose tags are covered: {:?}",
+            polls
+                .iter()
+                .any(|(ballot, poll)| received(*ballot) && carries(poll)),
+            "{log:?} {slot:?} counts as chosen without a majority whose tags are covered, at a \
+             ballot at which it was received: {:?}",
             polls
                 .iter()
                 .map(|(b, poll)| (b, &poll.votes))
