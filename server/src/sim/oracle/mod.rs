@@ -10,6 +10,7 @@ mod barriers;
 mod bench;
 mod chosen;
 mod configurations;
+mod confirmed;
 mod containment;
 mod freshness;
 mod histories;
@@ -35,6 +36,7 @@ use smallvec::SmallVec;
 pub use agreement::Agreement;
 pub use barriers::Barriers;
 pub use configurations::Configurations;
+pub use confirmed::Confirmed;
 pub use containment::Containment;
 pub use freshness::Freshness;
 pub use histories::Histories;
@@ -153,6 +155,7 @@ pub struct Oracles {
     pending: Pending,
     order: Order,
     unwritable: Unwritable,
+    confirmed: Confirmed,
     configurations: Configurations,
     agreement: Agreement,
     sessions: Sessions,
@@ -182,6 +185,7 @@ impl Oracles {
             pending: Pending::default(),
             order: Order::default(),
             unwritable: Unwritable::default(),
+            confirmed: Confirmed::new(n),
             configurations: Configurations::new(n),
             agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
@@ -263,6 +267,7 @@ impl Oracles {
             Action::Send { to, envelope } => {
                 self.promises.sent(sight, node, *to, envelope)?;
                 self.configurations.sent(node, *to, envelope)?;
+                self.confirmed.sent(sight.now_ns, node, *to, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait
                     .sent(sight, &self.promises, node, envelope, rest)?;
@@ -350,6 +355,7 @@ impl Oracles {
             (pending::NAME, self.pending.checks),
             (order::NAME, self.order.checks),
             (unwritable::NAME, self.unwritable.checks),
+            (confirmed::NAME, self.confirmed.checks),
             (configurations::NAME, self.configurations.checks),
             (agreement::NAME, self.agreement.checks),
             (liveness::NAME, self.liveness.checks),
