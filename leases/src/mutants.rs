@@ -58,7 +58,7 @@ rules! {
     H16OldPromise: 16, "a restarted holder takes promises made to its earlier run";
     H17PerConfig: 17, "one grant a holder: a promise under a newer configuration replaces the older grant";
     H17Shortening: 17, "an ack shortens the grants under every configuration";
-    H18Marks: 18, "marks stay as they were when a higher ballot replaces a slot's value";
+    H18Marks: 18, "marks stay as they were when a higher ballot replaces or drops a slot's value";
     H19Holes: 19, "a promise names the committed prefix of the log, not the highest accepted slot";
     H20Value: 20, "votes at one ballot commit the value that was accepted at another";
     H21Once: 21, "a retry is executed again";

@@ -205,7 +205,7 @@ impl Replica {
         let mut keys = Vec::new();
         for (slot, value) in paxos.drop_dead(ballot, start) {
             self.persister.record(Record::Erased { log, slot });
-            if log == LogId::Commands {
+            if log == LogId::Commands && !off(Rule::H18Marks) {
                 self.marks
                     .unmark(slot, &value, |key| keys.push(key.clone()));
             }

@@ -56,6 +56,12 @@ impl Marks {
         self.0.get(key).map_or(&[], |slots| slots.as_slice())
     }
 
+    /// Every mark.
+    pub fn all(&self) -> impl Iterator<Item = (&Key, Slot)> {
+        let marks = self.0.iter();
+        marks.flat_map(|(key, slots)| slots.iter().map(move |slot| (key, *slot)))
+    }
+
     /// Whether any key in `from..to` is marked (`to` empty: no end).
     pub fn any_within(&self, from: &[u8], to: &[u8]) -> bool {
         let within = |key: &Key| key.as_ref() >= from && (to.is_empty() || key.as_ref() < to);

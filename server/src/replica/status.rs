@@ -191,6 +191,11 @@ impl Replica {
         Some((accepted.ballot, &accepted.value))
     }
 
+    /// For which slots reads of which keys wait, in no order.
+    pub fn marks(&self) -> impl Iterator<Item = (&leases::Key, Slot)> {
+        self.marks.all()
+    }
+
     /// Whether reads of `key` wait for `slot`.
     pub fn is_marked(&self, key: &[u8], slot: Slot) -> bool {
         self.marks.on(key).contains(&slot)
