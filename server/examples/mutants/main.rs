@@ -15,8 +15,9 @@ use leases::mutants::Rule;
 use hunt::Hunt;
 
 const USAGE: &str = "\
-usage: mutants [--seeds N] [--from SEED] [--seconds S] [--only RULE]... [--out FILE]
-  --seeds    seeds tried for a rule before it counts as missed (500)
+usage: mutants [--seeds N] [--rounds R] [--from SEED] [--seconds S] [--only RULE]... [--out FILE]
+  --seeds    seeds tried for a rule in a round before it counts as missed (500)
+  --rounds   rounds, each with other seeds; a rule must be caught in most (5)
   --from     the first of them (0)
   --seconds  virtual time in which each begins requests (30)
   --only     a rule, by the beginning of its name, such as H17 or H17PerConfig; may be repeated
@@ -33,6 +34,7 @@ fn options() -> Result<Options, String> {
         hunt: Hunt {
             from: 0,
             seeds: 500,
+            rounds: 5,
             run_ns: 30_000_000_000,
             sick: Default::default(),
         },
@@ -49,6 +51,7 @@ fn options() -> Result<Options, String> {
         };
         match word.as_str() {
             "--seeds" => options.hunt.seeds = number(value()?)?,
+            "--rounds" => options.hunt.rounds = number(value()?)?.max(1),
             "--from" => options.hunt.from = number(value()?)?,
             "--seconds" => options.hunt.run_ns = number(value()?)? * 1_000_000_000,
             "--only" => options.only.push(value()?),
@@ -74,9 +77,9 @@ fn main() -> Result<(), String> {
     for rule in rules(&options.only) {
         let named = !options.only.is_empty();
         let hunted = named || table::directed_test(rule).is_none();
-        let caught = hunted.then(|| options.hunt.run(rule)).flatten();
-        println!("{}", table::line(rule, caught.as_ref()));
-        rows.push((rule, caught));
+        let hunted = hunted.then(|| options.hunt.run(rule));
+        println!("{}", table::line(rule, hunted.as_ref()));
+        rows.push((rule, hunted));
     }
     let summary = table::summary(&rows);
     println!("\n{summary}");
