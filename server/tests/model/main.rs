@@ -29,7 +29,8 @@
 //!   others; without, each drifts by itself. Only the replica that may crash has a
 //!   disk that takes time. Anyone may crash, but with a ballot change only r0, which
 //!   leads at first; under leases the ballot changes after that crash, without any
-//!   also before and during it. One certain replica campaigns, once.
+//!   also before and during it. One certain replica campaigns, once. With both,
+//!   nobody is promised anything anew.
 //! - A client whose replica crashed does not ask again elsewhere. Answers reach
 //!   clients, and commands replicas, at once. Reads leave no trace in the logs, so
 //!   nothing is explored behind the last read's answer.

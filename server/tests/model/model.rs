@@ -165,7 +165,8 @@ impl Leasehold {
             Message::HeartbeatAck { .. } => reading,
             // What is promised to who holds nothing, or is never asked, protects nothing.
             Message::Lease(_) => node::parties(envelope, to).is_some_and(|(_, holder)| {
-                self.holders.contains(holder) && self.scenario.reads_at(holder.index())
+                let used = self.holders.contains(holder) && self.scenario.reads_at(holder.index());
+                used && self.scenario.promises
             }),
             _ => true,
         }

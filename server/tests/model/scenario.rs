@@ -69,6 +69,8 @@ pub struct Scenario {
     pub may_campaign: Vec<usize>,
     /// Nobody campaigns before the crash.
     pub campaign_after_crash: bool,
+    /// Whether promises are made after the preparation too: to and by who restarted.
+    pub promises: bool,
     /// The lease of whoever is read at rests on this grantor alone at first: one
     /// is enough among three.
     pub sole_grantor: Option<usize>,

@@ -130,6 +130,7 @@ impl Strategy {
             campaigns: 0,
             may_campaign: Vec::new(),
             campaign_after_crash: false,
+            promises: true,
             sole_grantor: None,
             order: Order::Fifo,
         }
@@ -188,6 +189,8 @@ impl Strategy {
         scenario.campaigns = 1;
         scenario.may_campaign = vec![self.candidate];
         scenario.campaign_after_crash = self.timed;
+        scenario.promises = false;
+        scenario.sole_grantor = (self.reader != 0).then_some(0);
         scenario
     }
 
