@@ -161,8 +161,9 @@ fn run_local(
     // Dropping the run ends its replicas, so Ctrl-C leaves none behind.
     runtime()?.block_on(async {
         tokio::select! {
-            ran = local::run(experiment, &settings, show) => ran,
+            biased; // a Ctrl-C is waited for before there is anything to leave behind
             () = interrupted() => anyhow::bail!("interrupted; no replica is left running"),
+            ran = local::run(experiment, &settings, show) => ran,
         }
     })
 }
