@@ -6,17 +6,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use leases::ConfigId;
+use leases::{ConfigId, Slot};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use tempfile::TempDir;
 
+use super::marker::Found;
 use super::tests::{accepted, ballot, configured, stamp, stored};
 use super::wal::{BLOCK_BYTES, HEADER_BYTES};
 use super::*;
-use crate::replica::action::SessionImage;
+use crate::replica::action::{Checkpoint, Recovered, SessionImage};
+use crate::replica::message::LogId;
 
 /// Files up to this size are flipped bit by bit.
 const SMALL_BYTES: usize = 200;

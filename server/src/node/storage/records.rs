@@ -269,10 +269,3 @@ impl Appender<'_> {
         });
     }
 }
-
-/// Whether an error of the store means that there is no room. One met while
-/// syncing is not meant: it leaves in doubt what was written before.
-pub(super) fn is_full(message: &str) -> bool {
-    let full = message.contains("No space left") || message.contains("quota exceeded");
-    full && !message.contains("sync")
-}

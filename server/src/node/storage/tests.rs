@@ -1,17 +1,23 @@
 //! What was acknowledged is found again; what is damaged is not believed.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use client::wire::command::Op;
 use client::wire::{Command, Outcome, Version};
-use leases::{Ballot, ConfigChange, ConfigId, ReplicaSet};
+use leases::{Ballot, ConfigChange, ConfigId, Incarnation, ReplicaSet, Slot};
+use prost::Message as _;
 
-use super::writer::Report;
+use super::error::is_full;
+use super::open::FORMAT;
+use super::records::meta;
 use super::*;
-use crate::replica::action::{Sequence, SessionImage, Stored};
-use crate::replica::message::{Batch, Proposed, RequestId};
+use crate::codec::proto;
+use crate::replica::action::{Checkpoint, Recovered, Sequence, SessionImage, Stored};
+use crate::replica::message::{Batch, LogId, Proposed, RequestId, Value};
 
 pub(super) fn stamp() -> Stamp {
     Stamp {
@@ -377,16 +383,16 @@ fn every_durability_survives_a_clean_end() {
 
 #[test]
 fn only_a_lack_of_room_before_a_sync_is_survived() {
-    assert!(records::is_full(
+    assert!(is_full(
         "IO error: No space left on device: While appending to file: x"
     ));
-    assert!(records::is_full(
+    assert!(is_full(
         "IO error: Disk quota exceeded: While appending to file: x"
     ));
-    assert!(!records::is_full(
+    assert!(!is_full(
         "IO error: No space left on device: While fdatasync: x"
     ));
-    assert!(!records::is_full(
+    assert!(!is_full(
         "IO error: Input/output error: While appending to file: x"
     ));
 }

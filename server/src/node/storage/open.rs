@@ -1,0 +1,215 @@
+//! How a directory is opened: made if need be, stamped with whose it is, and given
+//! an incarnation that no run before it had.
+
+use std::path::Path;
+
+use leases::Incarnation;
+use prost::Message as _;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode,
+    LogLevel, Options,
+};
+
+use super::error::unopened;
+use super::marker::{self, Found, Marker};
+use super::records::{Column, meta};
+use super::{Durability, Stamp, Storage, StorageError, WRITE_BUFFER_BYTES, wal};
+use crate::codec::{self, proto};
+use crate::replica::action::Recovered;
+
+/// Raised when older binaries could no longer read the directory.
+pub(super) const FORMAT: u32 = 3;
+const CACHE_BYTES: usize = 16 << 20;
+/// Past this the oldest data in the write-ahead log is flushed to tables.
+const WAL_BYTES: u64 = 256 << 20;
+
+impl Storage {
+    /// Opens or makes the directory, raises its incarnation durably, and reads
+    /// what a replica needs to go on.
+    ///
+    /// # Errors
+    /// Any but `Full`.
+    pub fn open(
+        path: &Path,
+        stamp: &Stamp,
+        durability: Durability,
+    ) -> Result<(Storage, Recovered), StorageError> {
+        std::fs::create_dir_all(path).map_err(|source| StorageError::Directory {
+            path: path.to_owned(),
+            source,
+        })?;
+        let Found::Marked(marker) = Marker::open(path, draw_life())? else {
+            return Err(StorageError::Damaged {
+                path: path.to_owned(),
+                what: marker::NAME.to_owned(),
+                problem: "it is missing, or an older version of this program made the directory"
+                    .to_owned(),
+            });
+        };
+        check_logs(path)?;
+        let columns = Column::ALL
+            .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
+        let mut options = options(durability);
+        options.create_if_missing(!marker.is_made());
+        options.create_missing_column_families(!marker.is_made());
+        let db = DB::open_cf_descriptors(&options, path, columns)
+            .map_err(|error| unopened(path, &marker, error))?;
+        marker.check_sequence(db.latest_sequence_number())?;
+        let storage = Storage {
+            db,
+            path: path.to_owned(),
+            durability,
+            marker,
+        };
+        storage.claim(stamp)?;
+        let incarnation = storage.raise_incarnation()?;
+        let made = storage.marker.set_made();
+        made.map_err(|error| storage.unmarked(error))?;
+        let recovered = storage.recover(incarnation)?;
+        Ok((storage, recovered))
+    }
+
+    /// Checks the stamp, or puts it on a new directory.
+    fn claim(&self, stamp: &Stamp) -> Result<(), StorageError> {
+        let wanted = proto::Identity {
+            format: FORMAT,
+            cluster: stamp.cluster.clone(),
+            name: stamp.name.clone(),
+            replica: stamp.replica.0.into(),
+            members: stamp.members.clone(),
+            life: self.marker.life(),
+        };
+        let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
+            self.assert_new(meta::IDENTITY)?;
+            return self.put_meta(meta::IDENTITY, &wanted.encode_to_vec());
+        };
+        let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
+        let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
+        if found.format != FORMAT {
+            return Err(StorageError::Format {
+                path: self.path.clone(),
+                found: found.format,
+                expected: FORMAT,
+            });
+        }
+        let parts = [
+            ("cluster", (found.cluster, wanted.cluster)),
+            ("replica name", (found.name, wanted.name)),
+            (
+                "replica id",
+                (found.replica.to_string(), wanted.replica.to_string()),
+            ),
+            (
+                "list of members",
+                (found.members.join(", "), wanted.members.join(", ")),
+            ),
+        ];
+        for (what, (found, expected)) in parts {
+            if found != expected {
+                let path = self.path.clone();
+                return Err(StorageError::Mismatch {
+                    path,
+                    what,
+                    found,
+                    expected,
+                });
+            }
+        }
+        if found.life != wanted.life {
+            return Err(StorageError::Damaged {
+                path: self.path.clone(),
+                what: marker::NAME.to_owned(),
+                problem: "it is that of another directory".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Only a directory in the making may lack what every run leaves in it.
+    fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
+        match self.marker.is_made() {
+            true => Err(self.damaged(Column::Meta, key, "it is missing".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn raise_incarnation(&self) -> Result<Incarnation, StorageError> {
+        let last = match self.get(Column::Meta, meta::INCARNATION)? {
+            Some(bytes) => self.number(Column::Meta, meta::INCARNATION, &bytes)?,
+            None => {
+                self.assert_new(meta::INCARNATION)?;
+                0
+            }
+        };
+        let raised = last + 1;
+        self.put_meta(meta::INCARNATION, &raised.to_be_bytes())?;
+        Ok(Incarnation(raised))
+    }
+}
+
+/// Never 0, and never drawn again.
+fn draw_life() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let drawn = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+    drawn.max(1)
+}
+
+fn check_logs(path: &Path) -> Result<(), StorageError> {
+    let failed = |source| StorageError::Directory {
+        path: path.to_owned(),
+        source,
+    };
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".log") && !name.starts_with("MANIFEST-") {
+            continue;
+        }
+        if let Some(problem) = wal::problem(&entry.path()).map_err(failed)? {
+            return Err(StorageError::Damaged {
+                path: path.to_owned(),
+                what: name,
+                problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Lean: a replica shares a small machine with others of its kind.
+fn options(durability: Durability) -> Options {
+    let mut options = Options::default();
+    options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
+    options.set_max_total_wal_size(WAL_BYTES);
+    options.set_max_background_jobs(2);
+    options.set_max_open_files(256);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(4 << 20);
+    options.set_log_level(LogLevel::Warn);
+    // A record torn at the end was never acknowledged, as long as the marker agrees.
+    // One damaged before the end may have been, and the default would forget all
+    // that follows it.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    // A log that is no longer written to must be there as long as it was.
+    options.set_track_and_verify_wals_in_manifest(true);
+    // Without a log, only this keeps the column families at one moment.
+    options.set_atomic_flush(durability == Durability::None);
+    options
+}
+
+fn column_options(column: Column) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES / Column::ALL.len()));
+    table.set_block_size(16 << 10);
+    // The first with a checksum over the footer, and over where a block belongs.
+    table.set_format_version(6);
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table);
+    options.set_compression_type(DBCompressionType::Lz4);
+    let share = match column {
+        Column::Log | Column::State => WRITE_BUFFER_BYTES / 4,
+        Column::Configs | Column::Sessions | Column::Meta => WRITE_BUFFER_BYTES / 16,
+    };
+    options.set_write_buffer_size(share);
+    options
+}

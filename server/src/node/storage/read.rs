@@ -1,0 +1,203 @@
+//! What is read back: at the start what a replica needs to go on, and, while it
+//! runs, entries of its logs for others. Nothing is believed without its checksum.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use leases::{Incarnation, ReplicaId, Slot};
+use rocksdb::{Direction, IteratorMode, ReadOptions};
+
+use super::records::{self, Column, meta};
+use super::{Storage, StorageError};
+use crate::codec;
+use crate::replica::action::{Checkpoint, Recovered};
+use crate::replica::message::{LogId, Reported, Value};
+
+impl Storage {
+    /// What the log holds from `from` to `last`, rising by slot: as many entries
+    /// as make up `bytes_max`, at least one.
+    ///
+    /// # Errors
+    /// `Damaged`, `Engine`.
+    pub fn read_log(
+        &self,
+        log: LogId,
+        from: Slot,
+        last: Slot,
+        bytes_max: usize,
+    ) -> Result<Vec<(Slot, Value)>, StorageError> {
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        self.each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
+            let slot = self.slot(log, key)?;
+            bytes += value.len();
+            if slot > last || (bytes > bytes_max && !entries.is_empty()) {
+                return Ok(false);
+            }
+            let decoded = codec::decode_entry(value);
+            let (_, held) = self.intact(Column::of(log), key, decoded)?;
+            entries.push((slot, held));
+            Ok(bytes < bytes_max)
+        })?;
+        Ok(entries)
+    }
+
+    pub(super) fn recover(&self, incarnation: Incarnation) -> Result<Recovered, StorageError> {
+        let mut recovered = Recovered {
+            incarnation,
+            life: self.marker.life(),
+            joined: self.get(Column::Meta, meta::JOINED)?.is_some(),
+            lives: self.recover_lives()?,
+            state: self.recover_state()?,
+            ..Default::default()
+        };
+        if let Some(bytes) = self.get(Column::Meta, meta::PROMISED)? {
+            let decoded = codec::decode_ballot(bytes);
+            recovered.promised = self.intact(Column::Meta, meta::PROMISED, decoded)?;
+        }
+        if let Some(bytes) = self.get(Column::Meta, meta::RESTART_WAIT)? {
+            let ns = self.number(Column::Meta, meta::RESTART_WAIT, &bytes)?;
+            recovered.restart_wait = Some(Duration::from_nanos(ns));
+        }
+        self.recover_log_starts(&mut recovered)?;
+        let unexecuted = recovered.state.executed.next();
+        self.recover_log(LogId::Commands, unexecuted, &mut recovered.accepted)?;
+        self.recover_log(LogId::Configs, Slot::ZERO, &mut recovered.accepted)?;
+        Ok(recovered)
+    }
+
+    fn recover_state(&self) -> Result<Checkpoint, StorageError> {
+        let mut state = Checkpoint::default();
+        if let Some(bytes) = self.get(Column::Meta, meta::POSITION)? {
+            let decoded = codec::decode_position(bytes);
+            let position = self.intact(Column::Meta, meta::POSITION, decoded)?;
+            state.executed = position.executed;
+            state.config = position.config;
+            state.log_time_ms = position.log_time_ms;
+        }
+        self.each(Column::State, &[], |key, value| {
+            let decoded = codec::decode_stored(value);
+            let stored = self.intact(Column::State, key, decoded)?;
+            state
+                .entries
+                .push((Bytes::copy_from_slice(key), Some(stored)));
+            Ok(true)
+        })?;
+        self.each(Column::Sessions, &[], |key, value| {
+            let client = self.number(Column::Sessions, key, key)?;
+            let decoded = codec::decode_session(value);
+            let session = self.intact(Column::Sessions, key, decoded)?;
+            state.sessions.push((client, Some(session)));
+            Ok(true)
+        })?;
+        Ok(state)
+    }
+
+    fn recover_lives(&self) -> Result<Vec<(ReplicaId, u64)>, StorageError> {
+        let mut lives = Vec::new();
+        self.each(Column::Meta, meta::LIFE, |key, value| {
+            if !key.starts_with(meta::LIFE) {
+                return Ok(false);
+            }
+            let replica = meta::parse_life(key).ok_or_else(|| {
+                self.damaged(Column::Meta, key, "not the key of a life".to_owned())
+            })?;
+            lives.push((replica, self.number(Column::Meta, key, &value)?));
+            Ok(true)
+        })?;
+        Ok(lives)
+    }
+
+    fn recover_log_starts(&self, recovered: &mut Recovered) -> Result<(), StorageError> {
+        self.each(Column::Meta, meta::LOG_START, |key, value| {
+            if !key.starts_with(meta::LOG_START) {
+                return Ok(false);
+            }
+            let (log, ballot) = meta::parse_log_start(key).ok_or_else(|| {
+                self.damaged(Column::Meta, key, "not the key of a log start".to_owned())
+            })?;
+            let slot = Slot(self.number(Column::Meta, key, &value)?);
+            recovered.log_starts.push((log, ballot, slot));
+            Ok(true)
+        })
+    }
+
+    fn recover_log(
+        &self,
+        log: LogId,
+        from: Slot,
+        accepted: &mut Vec<Reported>,
+    ) -> Result<(), StorageError> {
+        self.each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
+            let slot = self.slot(log, key)?;
+            let decoded = codec::decode_entry(value);
+            let (ballot, value) = self.intact(Column::of(log), key, decoded)?;
+            accepted.push(Reported {
+                log,
+                slot,
+                ballot,
+                value,
+            });
+            Ok(true)
+        })
+    }
+
+    pub(super) fn intact<T>(
+        &self,
+        column: Column,
+        key: &[u8],
+        decoded: Result<T, codec::CodecError>,
+    ) -> Result<T, StorageError> {
+        decoded.map_err(|error| self.damaged(column, key, error.to_string()))
+    }
+
+    pub(super) fn get(&self, column: Column, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        let found = self
+            .db
+            .get_cf(column.handle(&self.db), key)
+            .map_err(|error| self.failed("reading", error))?;
+        found
+            .map(|value| {
+                records::unseal(column, key, value.into())
+                    .map_err(|problem| self.damaged(column, key, problem.to_owned()))
+            })
+            .transpose()
+    }
+
+    /// Visits a column family from `from` on, until the visitor returns false.
+    fn each(
+        &self,
+        column: Column,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], Bytes) -> Result<bool, StorageError>,
+    ) -> Result<(), StorageError> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        let start = IteratorMode::From(from, Direction::Forward);
+        let handle = column.handle(&self.db);
+        for item in self.db.iterator_cf_opt(handle, options, start) {
+            let (key, value) = item.map_err(|error| self.failed("reading", error))?;
+            let value = records::unseal(column, &key, Bytes::from(value))
+                .map_err(|problem| self.damaged(column, &key, problem.to_owned()))?;
+            if !visit(&key, value)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn number(
+        &self,
+        column: Column,
+        key: &[u8],
+        bytes: &[u8],
+    ) -> Result<u64, StorageError> {
+        let bytes = <[u8; 8]>::try_from(bytes)
+            .map_err(|_| self.damaged(column, key, "not a number of 8 bytes".to_owned()))?;
+        Ok(u64::from_be_bytes(bytes))
+    }
+
+    fn slot(&self, log: LogId, key: &[u8]) -> Result<Slot, StorageError> {
+        self.number(Column::of(log), key, key).map(Slot)
+    }
+}
