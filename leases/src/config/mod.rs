@@ -7,105 +7,24 @@
 //! gave it, and a configuration is a point of view on them. Nothing is copied
 //! when a configuration changes a few keys of a hundred thousand.
 
+mod params;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+pub use self::params::{LeaseParams, ParamsError};
+
 use crate::mutants::{Rule, off};
-use crate::time::ClockBound;
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
 /// A key of the store.
 pub type Key = Bytes;
-
-/// Durations and the drift bound of a configuration. Replicated, so that all
-/// replicas count with the same ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseParams {
-    /// How long a promise lasts at its holder, from its receipt.
-    pub t_lease: Duration,
-    /// How long after an ack was sent the promise that builds on it may arrive.
-    pub t_guard: Duration,
-    /// How often a grantor renews.
-    pub renew: Duration,
-    /// How long a replica may stay silent before it is suspected.
-    pub t_grace: Duration,
-    /// Past this age of the newest ack a grantor establishes anew.
-    pub t0_cap: Duration,
-    /// How far clock rates may differ.
-    pub clock: ClockBound,
-}
-
-/// Why durations are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParamsError {
-    /// Renewing without pause would leave time for nothing else.
-    #[error("the renewal interval and the lease must be longer than nothing")]
-    Zero,
-    /// The lease would lapse between any two renewals.
-    #[error("the lease must be longer than the interval between its renewals")]
-    LapsesBetweenRenewals,
-    /// A renewal would find its base too old, and every promise needs a new guard.
-    #[error("the cap on an ack's age must be longer than the interval between renewals")]
-    CapBelowRenewal,
-    /// A replica that answers every renewal would be suspected between two.
-    #[error("the grace must be longer than the interval between renewals")]
-    GraceBelowRenewal,
-    /// No finite stretch makes up for such clocks.
-    #[error("clock rates may differ by at most {} ppm", ClockBound::RHO_PPM_MAX)]
-    Drift,
-}
-
-impl LeaseParams {
-    /// Checks the durations against each other, before they are proposed.
-    ///
-    /// # Errors
-    /// The first rule that does not hold.
-    pub fn check(&self) -> Result<(), ParamsError> {
-        if self.renew.is_zero() || self.t_lease.is_zero() {
-            return Err(ParamsError::Zero);
-        }
-        if self.t_lease <= self.renew {
-            return Err(ParamsError::LapsesBetweenRenewals);
-        }
-        if self.t0_cap <= self.renew {
-            return Err(ParamsError::CapBelowRenewal);
-        }
-        if self.t_grace <= self.renew {
-            return Err(ParamsError::GraceBelowRenewal);
-        }
-        if self.clock.rho_ppm > ClockBound::RHO_PPM_MAX {
-            return Err(ParamsError::Drift);
-        }
-        Ok(())
-    }
-
-    /// How long a restarted replica must assume that grants it has forgotten
-    /// are still alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
-    pub fn restart_wait(&self) -> Duration {
-        self.clock
-            .keep_from_send(self.t_lease, self.t_guard, self.t0_cap)
-    }
-}
-
-impl Default for LeaseParams {
-    /// The paper's setting (§5.2): lease and guard 2 s, renewal every 500 ms,
-    /// grace 5 s; `rho` 0.001.
-    fn default() -> Self {
-        LeaseParams {
-            t_lease: Duration::from_secs(2),
-            t_guard: Duration::from_secs(2),
-            renew: Duration::from_millis(500),
-            t_grace: Duration::from_secs(5),
-            t0_cap: Duration::from_secs(4),
-            clock: ClockBound { rho_ppm: 1000 },
-        }
-    }
-}
 
 /// Holders of the keys from `from` on, up to the next range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -438,180 +357,5 @@ impl Configs {
     fn frame(&self, id: ConfigId) -> Option<&Frame> {
         let index = id.0.checked_sub(self.frames[0].id.0)?;
         self.frames.get(usize::try_from(index).ok()?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(bits: u64) -> ReplicaSet {
-        ReplicaSet(bits)
-    }
-
-    fn listing(bits: u64, key: &'static str) -> ConfigChange {
-        ConfigChange {
-            keys: vec![(set(bits), vec![Key::from(key)])],
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn a_configuration_sees_what_came_before_it_and_not_after() {
-        let mut configs = Configs::new(3);
-        configs.apply(
-            ConfigId(1),
-            &ConfigChange {
-                defaults: Some(set(0b001)),
-                ..Default::default()
-            },
-        );
-        configs.apply(ConfigId(2), &listing(0b011, "a"));
-        configs.apply(ConfigId(3), &listing(0b110, "a"));
-        let view = configs.view(b"a");
-        assert_eq!(view.holders(ConfigId(0)), set(0));
-        assert_eq!(view.holders(ConfigId(1)), set(0b001));
-        assert_eq!(view.holders(ConfigId(2)), set(0b011));
-        assert_eq!(view.holders(ConfigId(3)), set(0b110));
-        assert_eq!(configs.holders(b"b"), set(0b001));
-    }
-
-    #[test]
-    fn forgetting_keeps_what_the_oldest_kept_can_see() {
-        let mut configs = Configs::new(3);
-        configs.apply(ConfigId(1), &listing(0b001, "a"));
-        configs.apply(ConfigId(2), &listing(0b010, "a"));
-        configs.apply(ConfigId(3), &listing(0b100, "a"));
-        configs.forget_before(ConfigId(2));
-        let view = configs.view(b"a");
-        assert_eq!(view.holders(ConfigId(1)), set(0), "forgotten: nobody");
-        assert_eq!(view.holders(ConfigId(2)), set(0b010));
-        assert_eq!(view.holders(ConfigId(3)), set(0b100));
-        configs.forget_before(ConfigId(9));
-        assert_eq!(configs.holders(b"a"), set(0b100));
-        assert_eq!(configs.keys[b"a".as_slice()].len(), 1);
-    }
-
-    #[test]
-    fn clearing_returns_every_key_to_the_defaults() {
-        let mut configs = Configs::new(3);
-        configs.apply(ConfigId(1), &listing(0b010, "a"));
-        let clear = ConfigChange {
-            clear: true,
-            defaults: Some(set(0b111)),
-            ..Default::default()
-        };
-        configs.apply(ConfigId(2), &clear);
-        assert_eq!(configs.view(b"a").holders(ConfigId(1)), set(0b010));
-        assert_eq!(configs.holders(b"a"), set(0b111));
-        assert_eq!(configs.universal(ConfigId(2)), set(0b111));
-        assert_eq!(configs.listed(b"a"), None);
-        assert!(!configs.any_listed());
-        configs.forget_before(ConfigId(1));
-        assert_eq!(configs.view(b"a").holders(ConfigId(1)), set(0b010));
-        configs.forget_before(ConfigId(2));
-        assert_eq!(configs.listed_len(), 0, "nobody can see it any more");
-    }
-
-    #[test]
-    fn ranges_reach_up_to_the_next() {
-        let mut configs = Configs::new(3);
-        let ranges = [("f", 0b011), ("p", 0b101)].map(|(from, bits)| KeyRange {
-            from: Key::from(from),
-            holders: set(bits),
-        });
-        configs.apply(
-            ConfigId(1),
-            &ConfigChange {
-                defaults: Some(set(0b001)),
-                ranges: Some(ranges.to_vec()),
-                ..Default::default()
-            },
-        );
-        let holders = |key: &str| configs.holders(key.as_bytes());
-        assert_eq!(holders("a"), set(0b001));
-        assert_eq!(holders("f"), set(0b011));
-        assert_eq!(holders("oz"), set(0b011));
-        assert_eq!(holders("z"), set(0b101));
-        assert_eq!(configs.universal(ConfigId(1)), set(0b001));
-    }
-
-    #[test]
-    fn an_excluded_replica_holds_nothing_and_is_promised_nothing_older() {
-        let mut configs = Configs::new(3);
-        configs.apply(
-            ConfigId(1),
-            &ConfigChange {
-                defaults: Some(set(0b111)),
-                ..Default::default()
-            },
-        );
-        let exclude = ConfigChange {
-            excluded: Some(set(0b100)),
-            ..Default::default()
-        };
-        configs.apply(ConfigId(2), &exclude);
-        assert_eq!(configs.holders(b"a"), set(0b011));
-        assert_eq!(configs.oldest_promisable(ReplicaId(2)), ConfigId(2));
-        assert_eq!(configs.oldest_promisable(ReplicaId(1)), ConfigId(0));
-    }
-
-    #[test]
-    fn universal_never_claims_a_key_somebody_lacks() {
-        let mut configs = Configs::new(3);
-        configs.apply(
-            ConfigId(1),
-            &ConfigChange {
-                defaults: Some(set(0b111)),
-                ..Default::default()
-            },
-        );
-        configs.apply(ConfigId(2), &listing(0b011, "a"));
-        configs.apply(ConfigId(3), &ConfigChange::default());
-        assert_eq!(configs.universal(ConfigId(1)), set(0b111));
-        assert_eq!(configs.universal(ConfigId(3)), set(0b011));
-    }
-    #[test]
-    fn universal_follows_the_defaults_when_no_key_is_listed() {
-        let defaults = |bits| ConfigChange {
-            defaults: Some(set(bits)),
-            ..Default::default()
-        };
-        let mut configs = Configs::new(3);
-        // A leader changes, then the strategy does: neither may leave scans
-        // without a holder for good.
-        for (id, bits) in [(1, 0b001), (2, 0b010), (3, 0b111)] {
-            configs.apply(ConfigId(id), &defaults(bits));
-            assert_eq!(configs.universal(ConfigId(id)), set(bits));
-        }
-    }
-
-    #[test]
-    fn durations_that_cannot_work_are_refused() {
-        let good = LeaseParams::default();
-        assert_eq!(good.check(), Ok(()));
-        let bad = |change: fn(&mut LeaseParams)| {
-            let mut params = good;
-            change(&mut params);
-            params.check()
-        };
-        assert_eq!(bad(|p| p.renew = Duration::ZERO), Err(ParamsError::Zero));
-        assert_eq!(bad(|p| p.t_lease = Duration::ZERO), Err(ParamsError::Zero));
-        assert_eq!(
-            bad(|p| p.renew = p.t_lease),
-            Err(ParamsError::LapsesBetweenRenewals)
-        );
-        assert_eq!(
-            bad(|p| p.t0_cap = p.renew),
-            Err(ParamsError::CapBelowRenewal)
-        );
-        assert_eq!(
-            bad(|p| p.t_grace = p.renew),
-            Err(ParamsError::GraceBelowRenewal)
-        );
-        assert_eq!(
-            bad(|p| p.clock.rho_ppm = ClockBound::RHO_PPM_MAX + 1),
-            Err(ParamsError::Drift)
-        );
     }
 }
