@@ -4,6 +4,7 @@
 
 use leases::Slot;
 
+use super::progress::Stage;
 use super::{Chosen, Verdict, ensure, id, same};
 use crate::replica::Replica;
 use crate::replica::message::{LogId, Value};
@@ -23,44 +24,24 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    pub(super) fn committed(
+    /// `node` has committed or executed `value`.
+    pub(super) fn learns(
         &mut self,
         chosen: &Chosen,
         node: usize,
+        stage: Stage,
         log: LogId,
         slot: Slot,
         value: &Value,
-    ) -> Verdict {
-        self.compare(chosen, node, log, slot, value, "committed")
-    }
-
-    pub(super) fn executed(
-        &mut self,
-        chosen: &Chosen,
-        node: usize,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
-    ) -> Verdict {
-        self.compare(chosen, node, log, slot, value, "executed")
-    }
-
-    fn compare(
-        &mut self,
-        chosen: &Chosen,
-        node: usize,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
-        did: &str,
     ) -> Verdict {
         self.checks += 1;
         let known = chosen.value(log, slot);
         ensure!(
             NAME,
             known.is_some_and(|known| same(known, value)),
-            "{:?} {did} another value in {log:?} {slot:?}: {value:?}, not {known:?}",
-            id(node)
+            "{:?} {} another value in {log:?} {slot:?}: {value:?}, not {known:?}",
+            id(node),
+            stage.name()
         );
         Ok(())
     }

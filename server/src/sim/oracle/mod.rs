@@ -292,22 +292,14 @@ impl Oracles {
             let Some(value) = replica.entry(log, slot) else {
                 continue;
             };
-            match stage {
-                Stage::Committed => {
-                    let new = self.chosen.committed(log, slot, value);
-                    self.agreement
-                        .committed(&self.chosen, node, log, slot, value)?;
-                    if new {
-                        first = true;
-                        self.chosen_first(sight, node, log, slot, value)?;
-                    }
-                }
-                Stage::Executed => {
-                    configured |= log == LogId::Configs;
-                    self.agreement
-                        .executed(&self.chosen, node, log, slot, value)?;
-                }
+            let new = stage == Stage::Committed && self.chosen.committed(log, slot, value);
+            self.agreement
+                .learns(&self.chosen, node, stage, log, slot, value)?;
+            if new {
+                first = true;
+                self.chosen_first(sight, node, log, slot, value)?;
             }
+            configured |= stage == Stage::Executed && log == LogId::Configs;
         }
         if first {
             self.sessions.advance(&self.chosen)?;

@@ -14,6 +14,15 @@ pub(super) enum Stage {
     Executed,
 }
 
+impl Stage {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Stage::Committed => "committed",
+            Stage::Executed => "executed",
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Seen {
     commit_point: Slot,
