@@ -213,11 +213,13 @@ impl Oracles {
     /// A replica is about to end.
     pub(super) fn crashed(&mut self, node: usize) {
         self.sessions.crashed(node);
+        self.confirmed.crashed(node);
     }
 
     /// A client's command has reached `node`.
     pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
         self.sessions.asked(node, from, command);
+        self.confirmed.asked(node, from, command);
     }
 
     /// `node` has taken a step, and is about to do this; `leases`: it has heard
@@ -267,7 +269,7 @@ impl Oracles {
             Action::Send { to, envelope } => {
                 self.promises.sent(sight, node, *to, envelope)?;
                 self.configurations.sent(node, *to, envelope)?;
-                self.confirmed.sent(sight.now_ns, node, *to, envelope)?;
+                self.confirmed.sent(node, *to, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait
                     .sent(sight, &self.promises, node, envelope, rest)?;
@@ -277,6 +279,7 @@ impl Oracles {
                 self.barriers
                     .read(sight, &self.promises, node, *until, again)
             }
+            Action::Reply { to, path, .. } => self.confirmed.replied(node, *to, *path),
             Action::Event(Event::Leading(ballot)) => {
                 self.old_leader.leads(node, *ballot);
                 Ok(())
@@ -331,6 +334,7 @@ impl Oracles {
         if let (ReadFrom::Client(to), Again::Command(_)) = (read.to, &read.again) {
             self.sessions.answered_elsewise(node, to);
         }
+        self.confirmed.answered_elsewise(node, read.to);
         self.notified.read(sight, &self.chosen, node, read)
     }
 
