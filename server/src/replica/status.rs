@@ -237,3 +237,11 @@ impl Replica {
             .map(|(_, until)| until)
     }
 }
+
+#[cfg(test)]
+impl Replica {
+    /// The marks, for tests of who judges them.
+    pub(crate) fn marks_mut(&mut self) -> &mut super::marks::Marks {
+        &mut self.marks
+    }
+}

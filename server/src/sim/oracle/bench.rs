@@ -24,7 +24,7 @@ use crate::sim::node::Node;
 
 /// How long promises last.
 pub const LEASE: Duration = Duration::from_secs(2);
-/// The ballot that everything is accepted at.
+/// The ballot that everything is accepted at, if nothing else is said.
 pub const BALLOT: Ballot = Ballot {
     round: 1,
     replica: ReplicaId(0),
@@ -37,8 +37,9 @@ pub struct Has {
     /// Whether its disk was never wiped.
     pub joined: bool,
     pub executed: u64,
-    /// Accepted beyond that.
+    /// Accepted beyond that, at the ballot.
     pub accepted: Vec<(u64, Value)>,
+    pub ballot: Ballot,
     pub restart_wait: Option<Duration>,
     /// The one configuration that it has executed.
     pub change: ConfigChange,
@@ -53,6 +54,7 @@ impl Default for Has {
             joined: true,
             executed: 5,
             accepted: Vec::new(),
+            ballot: BALLOT,
             restart_wait: None,
             change: everybody(),
         }
@@ -69,13 +71,18 @@ pub fn everybody() -> ConfigChange {
 
 /// A put of each key, in one slot.
 pub fn puts(keys: &[&'static str]) -> Value {
-    let put = |key: &&'static str| Proposed {
+    batch(keys.iter().map(|key| Op::put(*key, "v")))
+}
+
+/// Commands in one slot.
+pub fn batch(ops: impl IntoIterator<Item = Op>) -> Value {
+    let propose = |op| Proposed {
         origin: ReplicaId(0),
         request: RequestId(1),
-        command: Command::session(1, 1, 1, Op::put(*key, "v")),
+        command: Command::session(1, 1, 1, op),
     };
     Value::Commands(Arc::new(Batch {
-        commands: keys.iter().map(put).collect(),
+        commands: ops.into_iter().map(propose).collect(),
         ..Batch::default()
     }))
 }
@@ -115,7 +122,7 @@ fn start(node: usize, has: Has) -> Node {
     let entry = |log, slot, value| Reported {
         log,
         slot: Slot(slot),
-        ballot: BALLOT,
+        ballot: has.ballot,
         value,
     };
     let mut accepted = vec![entry(
@@ -158,11 +165,11 @@ pub fn says(
     (from.0, id(to.0), envelope)
 }
 
-/// A promise under configuration 1.
+/// A promise under configuration 1, which builds on the sequence before its own.
 pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
     Message::Lease(LeaseMessage::Promise(Promise {
         sequence,
-        base: 0,
+        base: sequence - 1,
         t0: Duration::ZERO,
         t_guard: LEASE,
         t_lease: LEASE,

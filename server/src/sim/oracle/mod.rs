@@ -298,6 +298,7 @@ impl Oracles {
             let new = stage == Stage::Committed && self.chosen.committed(log, slot, value);
             self.agreement
                 .learns(&self.chosen, node, stage, log, slot, value)?;
+            self.pending.learns(node, replica, log, slot, value)?;
             if new {
                 first = true;
                 self.chosen_first(sight, node, log, slot, value)?;

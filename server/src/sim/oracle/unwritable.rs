@@ -34,3 +34,59 @@ impl Unwritable {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leases::LeaseMessage;
+
+    use super::super::bench::{Has, LEASE, World, promise, says};
+    use super::*;
+    use crate::replica::Input;
+    use crate::replica::message::Message;
+
+    /// Replica 1 believes a promise of replica 0, and what its disk says is heard.
+    fn believing(full: bool) -> World {
+        let mut world = World::new([Has::default(), Has::default(), Has::default()]);
+        let now = world.sight().time(1);
+        let node = &mut world.nodes[1];
+        let replica = node.replica.as_mut().expect("it runs");
+        let guard = Message::Lease(LeaseMessage::Guard { sequence: 1 });
+        for message in [guard, promise(2, 5)] {
+            let (_, _, envelope) = says((0, 1), (1, 1), message);
+            replica.step(now, Input::Peer(envelope), &mut Vec::new());
+        }
+        node.watch.set_full(full);
+        assert_eq!(node.watch.news(now), full.then_some(false));
+        world
+    }
+
+    fn judge(world: &World) -> (bool, u64) {
+        let mut oracle = Unwritable::default();
+        let sight = world.sight();
+        let replica = sight.replica(1).expect("it runs");
+        let verdict = oracle.stepped(&sight, 1, replica);
+        (verdict.is_ok(), oracle.checks)
+    }
+
+    #[test]
+    fn who_cannot_persist_believes_nobody() {
+        let mut world = believing(true);
+        assert_eq!(judge(&world), (false, 1));
+        let now = world.sight().time(1);
+        let replica = world.nodes[1].replica.as_mut().expect("it runs");
+        replica.step(now, Input::StorageWritable(false), &mut Vec::new());
+        assert_eq!(judge(&world), (true, 1));
+    }
+
+    #[test]
+    fn a_promise_that_has_ended_is_not_believed() {
+        let mut world = believing(true);
+        world.later(LEASE);
+        assert_eq!(judge(&world), (true, 1));
+    }
+
+    #[test]
+    fn who_can_persist_may_believe() {
+        assert_eq!(judge(&believing(false)), (true, 0));
+    }
+}
