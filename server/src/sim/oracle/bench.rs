@@ -13,11 +13,11 @@ use leases::{
 };
 
 use super::{Sight, id};
-use crate::replica::action::{Checkpoint, Recovered};
+use crate::replica::action::{Action, Checkpoint, Recovered};
 use crate::replica::message::{
     Batch, Envelope, LogId, Message, Proposed, Reported, RequestId, Value,
 };
-use crate::replica::{Replica, Settings};
+use crate::replica::{Input, Replica, Settings};
 use crate::sim::clock::Clock;
 use crate::sim::disk::Disk;
 use crate::sim::node::Node;
@@ -108,6 +108,26 @@ impl World {
 
     pub fn restart(&mut self, node: usize, has: Has) {
         self.nodes[node] = start(node, has);
+    }
+
+    /// Everybody says what there is to say now, and the others hear it.
+    pub fn talk(&mut self) {
+        let mut heard: Vec<(usize, Input)> =
+            (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
+        while !heard.is_empty() {
+            for (node, input) in std::mem::take(&mut heard) {
+                let now = self.nodes[node].clock.read(self.now_ns);
+                let replica = self.nodes[node].replica.as_mut().expect("it runs");
+                let mut actions = Vec::new();
+                replica.step(now, input, &mut actions);
+                replica.flush(now, &mut actions);
+                heard.extend(actions.into_iter().filter_map(|action| match action {
+                    Action::Send { to, envelope } => Some((to.index(), Input::Peer(envelope))),
+                    Action::Persist { sequence, .. } => Some((node, Input::Persisted(sequence))),
+                    _ => None,
+                }));
+            }
+        }
     }
 
     pub fn later(&mut self, by: Duration) {

@@ -104,3 +104,89 @@ impl Containment {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::bench::{Has, LEASE, World};
+    use super::*;
+
+    /// Everybody has promised everybody.
+    fn promised() -> World {
+        let mut world = World::new(Default::default());
+        world.talk();
+        world
+    }
+
+    /// What is said of replica 1, and how many promises were compared.
+    fn judge(world: &World) -> (bool, u64) {
+        let mut containment = Containment::new(3);
+        let verdict = containment.stepped(&world.sight(), 1);
+        (verdict.is_ok(), containment.checks)
+    }
+
+    #[test]
+    fn a_promise_ends_before_its_grant_while_clocks_keep_their_bound() {
+        for (grantor, holder, good) in [
+            (0, 0, true),
+            (1000, -1000, true),
+            (10_000, 0, false),
+            (0, -10_000, false),
+        ] {
+            let mut world = promised();
+            world.nodes[0].clock.set_rate(0, grantor);
+            world.nodes[1].clock.set_rate(0, holder);
+            assert_eq!(judge(&world).0, good, "{grantor} {holder}");
+        }
+        assert_eq!(judge(&promised()), (true, 4));
+    }
+
+    #[test]
+    fn a_promise_has_a_grant_behind_it_while_it_lasts() {
+        let mut world = promised();
+        world.restart(0, Has::default());
+        assert!(!judge(&world).0);
+        world.later(LEASE);
+        assert!(judge(&world).0);
+    }
+
+    #[test]
+    fn who_casts_no_vote_need_not_grant() {
+        let mut world = promised();
+        let joined = false;
+        world.restart(
+            0,
+            Has {
+                joined,
+                ..Has::default()
+            },
+        );
+        assert!(judge(&world).0);
+    }
+
+    #[test]
+    fn what_an_earlier_run_promised_ends_before_the_restart_wait() {
+        for (wait, good) in [(LEASE, true), (LEASE - Duration::from_millis(1), false)] {
+            let mut world = promised();
+            let second = Has {
+                run: 2,
+                restart_wait: Some(wait),
+                ..Has::default()
+            };
+            world.restart(0, second);
+            assert_eq!(judge(&world).0, good, "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_judged_is_judged_again_when_a_clock_changes_its_rate() {
+        let mut world = promised();
+        let mut containment = Containment::new(3);
+        for (rate, checks) in [(0, 4), (0, 4), (1000, 6)] {
+            world.nodes[0].clock.set_rate(0, rate);
+            assert!(containment.stepped(&world.sight(), 1).is_ok());
+            assert_eq!(containment.checks, checks);
+        }
+    }
+}

@@ -83,3 +83,65 @@ impl Freshness {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Version as Written;
+
+    use super::super::bench::key;
+    use super::*;
+
+    fn at(slot: u64, index: u32) -> Written {
+        Written { slot, index }
+    }
+
+    fn value(slot: u64, index: u32) -> Outcome {
+        Outcome::value("v", at(slot, index))
+    }
+
+    /// A write of `a` in slot 7 was acknowledged.
+    fn written() -> Freshness {
+        let mut freshness = Freshness::default();
+        freshness.wrote(&key("a"), &Outcome::written(at(7, 1)));
+        freshness
+    }
+
+    fn reads(freshness: &mut Freshness, name: &'static str, outcome: &Outcome) -> bool {
+        freshness.began(1, &key(name));
+        freshness.read(1, outcome, "").is_ok()
+    }
+
+    #[test]
+    fn a_read_is_as_new_as_what_was_acknowledged_before_it_began() {
+        let mut freshness = written();
+        for (outcome, good) in [
+            (value(6, 9), false),
+            (value(7, 0), false),
+            (Outcome::missing(), false),
+            (value(7, 1), true),
+            (value(8, 0), true),
+        ] {
+            assert_eq!(reads(&mut freshness, "a", &outcome), good, "{outcome:?}");
+        }
+        assert!(reads(&mut freshness, "b", &Outcome::missing()));
+        assert_eq!(freshness.checks, 6);
+    }
+
+    #[test]
+    fn a_read_is_as_new_as_what_was_read_before_it_began() {
+        let mut freshness = written();
+        freshness.began(2, &key("a"));
+        assert!(reads(&mut freshness, "a", &value(9, 0)));
+        assert!(!reads(&mut freshness, "a", &value(8, 0)));
+        let beside = freshness.read(2, &value(8, 0), "");
+        assert!(beside.is_ok(), "it began before that was known");
+    }
+
+    #[test]
+    fn keys_that_were_deleted_are_left_to_others() {
+        let mut freshness = written();
+        freshness.deletes(&key("a"));
+        assert!(reads(&mut freshness, "a", &Outcome::missing()));
+        assert_eq!(freshness.checks, 0);
+    }
+}

@@ -222,3 +222,168 @@ fn is_quorum(n: usize, votes: &[(ReplicaId, ReplicaSet)]) -> bool {
     let mut majorities = majorities.filter(|m| 2 * m.len() > n && m.is_subset(accepted));
     majorities.any(|majority| majority.iter().all(satisfied))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::bench::{BALLOT, Has, World, promise, puts, says};
+    use super::*;
+    use crate::replica::action::{Record, Sequence};
+    use crate::replica::message::{Accept, LogNews};
+
+    /// Replica 0 leads, and slot 6 is on every disk.
+    struct Sixth {
+        world: World,
+        quorums: Quorums,
+        ballot: Ballot,
+        rest: Vec<Action>,
+    }
+
+    impl Sixth {
+        fn new() -> Sixth {
+            let has = || Has {
+                accepted: vec![(6, puts(&["a"]))],
+                ..Has::default()
+            };
+            let mut world = World::new([has(), has(), has()]);
+            for node in &mut world.nodes {
+                node.disk.persist(Sequence(1), vec![accepted()]);
+                node.disk.synced();
+            }
+            Sixth {
+                world,
+                quorums: Quorums::new(3),
+                ballot: BALLOT,
+                rest: Vec::new(),
+            }
+        }
+
+        fn says(&mut self, node: usize, message: Message) -> Verdict {
+            let (node, _, envelope) = says((node, 1), (0, 1), message);
+            self.quorums
+                .sent(&self.world.sight(), node, &envelope, &self.rest)
+        }
+
+        fn proposes(&mut self, key: &'static str, tag: u64) -> Verdict {
+            let accept = Accept {
+                ballot: self.ballot,
+                log: LogId::Commands,
+                slot: Slot(6),
+                value: puts(&[key]),
+                tag: ReplicaSet(tag),
+                news: LogNews::default(),
+                last_multi: Slot::ZERO,
+                sure: Arc::from([]),
+            };
+            self.says(0, Message::Accept(accept))
+        }
+
+        fn votes(&mut self, node: usize, tag: u64) -> Verdict {
+            let (ballot, log) = (self.ballot, LogId::Commands);
+            let votes = vec![(Slot(6), ReplicaSet(tag))];
+            self.says(node, Message::Accepted { ballot, log, votes })
+        }
+
+        fn chosen(&mut self) -> bool {
+            let sight = self.world.sight();
+            let verdict = self
+                .quorums
+                .chosen(&sight, 0, LogId::Commands, Slot(6), &puts(&["a"]));
+            verdict.is_ok()
+        }
+    }
+
+    fn accepted() -> Record {
+        Record::Accepted {
+            log: LogId::Commands,
+            slot: Slot(6),
+            ballot: BALLOT,
+            value: puts(&["a"]),
+        }
+    }
+
+    /// Whether this key is chosen by votes with these tags, in this order.
+    fn chosen(key: &'static str, votes: &[(usize, u64)]) -> bool {
+        let mut sixth = Sixth::new();
+        for (node, tag) in votes {
+            let sent = match node {
+                0 => sixth.proposes(key, *tag),
+                _ => sixth.votes(*node, *tag),
+            };
+            assert!(sent.is_ok());
+        }
+        sixth.chosen()
+    }
+
+    #[test]
+    fn what_is_chosen_has_a_majority_whose_tags_have_accepted() {
+        for (votes, good) in [
+            (&[(0, 0)][..], false),
+            (&[(0, 0), (1, 0)], true),
+            (&[(0, 0b010), (1, 0b001)], true),
+            (&[(0, 0b100), (1, 0)], false),
+            (&[(0, 0), (1, 0b100)], false),
+            (&[(0, 0), (1, 0b100), (1, 0)], true),
+            (&[(0, 0b100), (1, 0b111), (2, 0)], true),
+        ] {
+            assert_eq!(chosen("a", votes), good, "{votes:?}");
+        }
+        assert!(!chosen("b", &[(0, 0), (1, 0)]), "for another value");
+        assert!(!chosen("a", &[(1, 0), (2, 0)]), "nobody proposed it");
+    }
+
+    #[test]
+    fn what_is_chosen_was_received_at_the_ballot_of_the_votes() {
+        let mut sixth = Sixth::new();
+        sixth.ballot.round += 1;
+        for node in &mut sixth.world.nodes {
+            let mut record = accepted();
+            if let Record::Accepted { ballot, .. } = &mut record {
+                *ballot = sixth.ballot;
+            }
+            node.disk.persist(Sequence(2), vec![record]);
+            node.disk.synced();
+        }
+        assert!(sixth.proposes("a", 0).is_ok());
+        assert!(sixth.votes(1, 0).is_ok());
+        assert!(!sixth.chosen());
+    }
+
+    #[test]
+    fn a_ballot_proposes_one_value() {
+        let mut sixth = Sixth::new();
+        assert!(sixth.proposes("a", 0).is_ok());
+        assert!(sixth.proposes("a", 0).is_ok());
+        assert!(sixth.proposes("b", 0).is_err());
+    }
+
+    #[test]
+    fn who_votes_has_it_on_its_disk() {
+        let mut sixth = Sixth::new();
+        assert!(sixth.votes(1, 0).is_ok());
+        sixth.ballot.round += 1;
+        assert!(sixth.votes(1, 0).is_err());
+    }
+
+    #[test]
+    fn who_votes_demands_everyone_whom_it_has_promised() {
+        let mut sixth = Sixth::new();
+        sixth.world.talk();
+        assert!(sixth.votes(1, 0b101).is_ok());
+        assert!(sixth.votes(1, 0b001).is_err());
+        for (barrier, good) in [(6, true), (5, false)] {
+            let (_, to, envelope) = says((1, 1), (2, 1), promise(9, barrier));
+            sixth.rest = vec![Action::Send { to, envelope }];
+            assert_eq!(sixth.votes(1, 0b001).is_ok(), good, "{barrier}");
+        }
+        sixth.rest = vec![Action::Persist {
+            sequence: Sequence(3),
+            records: vec![Record::Erased {
+                log: LogId::Commands,
+                slot: Slot(6),
+            }],
+        }];
+        assert!(sixth.votes(1, 0).is_ok(), "of a value that is dead by now");
+    }
+}
