@@ -1,10 +1,14 @@
 //! A campaign on disk: its state, from which the same command goes on, its summary,
-//! and the end of a failed seed's trace. Files are replaced whole, or not at all.
+//! and the end of a failed seed's trace. Files are replaced whole, or not at all, and
+//! one process at a time has the directory.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use server::sim::scenario::Scenario;
 use server::sim::tally::Tally;
@@ -60,7 +64,7 @@ impl State {
 
 /// A campaign's directory; nowhere, if none was asked for.
 pub struct Store {
-    dir: Option<PathBuf>,
+    dir: Option<Claimed>,
     pub state: State,
 }
 
@@ -68,7 +72,7 @@ impl Store {
     /// Finds the state that an earlier run left, or begins.
     ///
     /// # Errors
-    /// The directory has another campaign, or no readable one.
+    /// The directory is in use, or has another campaign, or no readable one.
     pub fn open(
         dir: Option<&Path>,
         asked: &Asked,
@@ -80,14 +84,14 @@ impl Store {
             let dir = None;
             return Ok(Store { dir, state: fresh });
         };
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let dir = Claimed::take(dir)?;
         let path = dir.join("state.json");
         let state = match std::fs::read(&path) {
             Ok(bytes) => goes_on(&path, &bytes, &fresh)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => fresh,
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
         };
-        let dir = Some(dir.to_owned());
+        let dir = Some(dir);
         Ok(Store { dir, state })
     }
 
@@ -131,9 +135,40 @@ impl Store {
         }
         let (oracle, what) = (&failure.oracle, &failure.what);
         text.push_str(&format!("\n{}\n{oracle}: {what}\n", describe(&scenario)));
-        let path = dir.join(format!("violation-{}.txt", failure.seed));
+        let path = dir.join(&format!("violation-{}.txt", failure.seed));
         replace(&path, &text)?;
         Ok(Some(path))
+    }
+}
+
+/// A directory that is ours until this is dropped, or the process ends, however it does.
+struct Claimed {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Claimed {
+    /// Makes the directory if need be.
+    fn take(dir: &Path) -> anyhow::Result<Claimed> {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let path = dir.join("lock");
+        let lock = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Claimed {
+                dir: dir.to_owned(),
+                _lock: lock,
+            }),
+            Err(Errno::WOULDBLOCK) => bail!(
+                "another process runs a campaign in {}; let it end, interrupt it, or choose \
+                 another --out",
+                dir.display()
+            ),
+            Err(error) => Err(error).with_context(|| format!("locking {}", path.display())),
+        }
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 }
 
@@ -167,7 +202,7 @@ fn json(value: &impl Serialize) -> anyhow::Result<String> {
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let beside = path.with_extension("tmp");
     let write = || {
-        let mut file = std::fs::File::create(&beside)?;
+        let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&beside, path)

@@ -78,6 +78,9 @@ fn an_interrupted_campaign_goes_on() {
             state["next"].as_u64() > Some(0)
         })
     });
+    // Nobody else goes on with it meanwhile.
+    let beside = place.words("sim --seconds 5 --out c --seeds 1");
+    beside.refused(&["another process runs a campaign in c", "another --out"]);
     signal("INT", campaign.child.id());
     let ended = campaign.ended();
     assert!(ended.out.contains("no violation"), "{ended:#?}");
