@@ -125,7 +125,8 @@ fn threads(args: &SimArgs) -> usize {
 
 fn campaign(args: &SimArgs, asked: &choices::Asked) -> anyhow::Result<()> {
     let mut store = Store::open(args.out.as_deref(), asked, args.from, args.twice)?;
-    let meter = Meter::begin(store.state.cpu_s, store.state.wall_s);
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    let meter = Meter::begin(seconds(store.state.cpu_ms), seconds(store.state.wall_ms));
     let goal = match args.hours {
         Some(hours) => Goal::Hours(hours),
         None => Goal::Seeds(args.from + args.seeds.unwrap_or(SEEDS)),

@@ -1,8 +1,7 @@
-//! What a campaign may choose: from the command line, into the state on disk, and
-//! back into the words that repeat it.
+//! What a campaign may choose: from the command line, to the simulator, and back into
+//! the words that repeat it.
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use server::sim::control::Control;
 use server::sim::scenario::{Choices, strategies};
 
@@ -60,9 +59,8 @@ impl ChoiceArgs {
     }
 }
 
-/// Choices as they are saved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Choices with every default filled in.
+#[derive(Clone, Debug)]
 pub struct Asked {
     seconds: u64,
     rate: u32,
@@ -71,7 +69,6 @@ pub struct Asked {
     replicas: Option<u8>,
     drift_ppm: u32,
     faults: bool,
-    #[serde(skip)]
     pub control: Option<Control>,
 }
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use server::sim::saved::Saved;
 use server::sim::scenario::Scenario;
-use server::sim::tally::Tally;
 use server::sim::trace::Trace;
 
 use super::campaign::Course;
@@ -21,51 +21,13 @@ use super::meter::Meter;
 use super::single::{LINES, command, describe};
 use super::summary::Summary;
 
-const VERSION: u32 = 1;
-
-/// What is saved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct State {
-    version: u32,
-    choices: Asked,
-    from: u64,
-    twice: bool,
-    /// Every seed from `from` up to here is in the tally.
-    pub next: u64,
-    pub tally: Tally,
-    /// Taken so far, in seconds.
-    pub cpu_s: f64,
-    pub wall_s: f64,
-}
-
-impl State {
-    fn new(asked: &Asked, from: u64, twice: bool) -> State {
-        State {
-            version: VERSION,
-            choices: asked.clone(),
-            from,
-            twice,
-            next: from,
-            tally: Tally::default(),
-            cpu_s: 0.0,
-            wall_s: 0.0,
-        }
-    }
-
-    /// All that must be the same for a campaign to go on.
-    fn named(&self) -> Vec<(&'static str, String)> {
-        let mut all = self.choices.named();
-        all.push(("--from", self.from.to_string()));
-        all.push(("--twice", self.twice.to_string()));
-        all
-    }
-}
+/// Names the code that this program simulates (`build.rs`).
+const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 
 /// A campaign's directory; nowhere, if none was asked for.
 pub struct Store {
     dir: Option<Claimed>,
-    pub state: State,
+    pub state: Saved,
 }
 
 impl Store {
@@ -79,7 +41,11 @@ impl Store {
         from: u64,
         twice: bool,
     ) -> anyhow::Result<Store> {
-        let fresh = State::new(asked, from, twice);
+        let mut choices = asked.named();
+        choices.push(("--twice", twice.to_string()));
+        let choices = choices.into_iter();
+        let choices = choices.map(|(flag, value)| (flag.to_owned(), value));
+        let fresh = Saved::begin(SIMULATED, choices.collect(), from);
         let Some(dir) = dir else {
             let dir = None;
             return Ok(Store { dir, state: fresh });
@@ -99,14 +65,12 @@ impl Store {
         let Some(dir) = &self.dir else {
             return Ok(());
         };
-        let state = State {
-            next: course.next(),
-            tally: course.tally().clone(),
-            cpu_s: meter.cpu_s(),
-            wall_s: meter.wall_s(),
-            ..self.state.clone()
-        };
-        replace(&dir.join("state.json"), &json(&state)?)
+        let mut state = self.state.clone();
+        state.next = course.next();
+        state.tally = course.tally().clone();
+        state.cpu_ms = (meter.cpu_s() * 1000.0) as u64;
+        state.wall_ms = (meter.wall_s() * 1000.0) as u64;
+        replace(&dir.join("state.json"), &state.to_json())
     }
 
     pub fn write_summary(&self, summary: &Summary) -> anyhow::Result<()> {
@@ -172,26 +136,10 @@ impl Claimed {
     }
 }
 
-fn goes_on(path: &Path, bytes: &[u8], fresh: &State) -> anyhow::Result<State> {
-    let file = path.display();
-    let state: State = serde_json::from_slice(bytes)
-        .with_context(|| format!("{file} is not the state of a campaign; choose another --out"))?;
-    if state.version != VERSION {
-        let (theirs, ours) = (state.version, VERSION);
-        bail!("{file} has version {theirs}, and this program writes {ours}; choose another --out");
-    }
-    let asked = fresh.named();
-    let differs = state.named().into_iter().zip(asked).find(|(a, b)| a != b);
-    if let Some(((flag, had), (_, wants))) = differs {
-        bail!(
-            "{file} is a campaign with {flag} {had}, not {wants}; choose another --out, or ask for \
-             the same"
-        );
-    }
-    if state.next < state.from || state.next - state.from != state.tally.seeds {
-        bail!("{file} contradicts itself; choose another --out");
-    }
-    Ok(state)
+fn goes_on(path: &Path, bytes: &[u8], fresh: &Saved) -> anyhow::Result<Saved> {
+    let read = Saved::read(bytes);
+    let state = read.and_then(|state| state.goes_on_as(fresh).map(|()| state));
+    state.with_context(|| path.display().to_string())
 }
 
 fn json(value: &impl Serialize) -> anyhow::Result<String> {

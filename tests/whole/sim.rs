@@ -60,9 +60,30 @@ fn a_campaign_goes_on_with_the_same_choices_only() {
         let ended = place.words(&format!("{SMALL} --seeds 1 {words}"));
         ended.refused(&["c/state.json", error]);
     }
-    place.write("c/state.json", "{ \"version\": 1 }");
+    place.write("c/state.json", "{ \"version\": 2 }");
     let ended = place.words(&format!("{SMALL} --seeds 1"));
     ended.refused(&["c/state.json", "not the state of a campaign"]);
+}
+
+#[test]
+fn a_campaign_goes_on_with_the_same_code_only() {
+    let place = Place::new();
+    place.words(&format!("{SMALL} --seeds 1")).good();
+    let mut state = json(&place, "c/state.json");
+    let ours = state["code"].as_str().unwrap().to_owned();
+    assert_eq!(ours.len(), 16, "{ours}");
+    state["code"] = "0ther".into();
+    place.write("c/state.json", &state.to_string());
+    let sources = format!("sources 0ther, not {ours}");
+    let parts = ["c/state.json", &sources, "another --out", "delete the file"];
+    place.words(&format!("{SMALL} --seeds 2")).refused(&parts);
+    // What it says helps.
+    std::fs::remove_file(place.path("c/state.json")).unwrap();
+    place.words(&format!("{SMALL} --seeds 2")).good();
+    state["version"] = 1.into();
+    place.write("c/state.json", &state.to_string());
+    let ended = place.words(&format!("{SMALL} --seeds 3"));
+    ended.refused(&["c/state.json", "format version is 1"]);
 }
 
 #[test]

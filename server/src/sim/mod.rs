@@ -6,7 +6,8 @@
 //! is its clients, `swarm` what goes wrong besides the network's habits (`fault`
 //! names and counts it). `oracle` knows everything and judges every step; `run`
 //! brings them together, and `trace` tells a person what happened. `tally` adds runs
-//! up and knows what never happened in them; `control` breaks what is assumed.
+//! up and knows what never happened in them, `saved` is what a campaign of them keeps
+//! on disk; `control` breaks what is assumed.
 
 pub mod clock;
 pub mod control;
@@ -16,6 +17,7 @@ pub mod network;
 pub mod node;
 pub mod oracle;
 pub mod run;
+pub mod saved;
 pub mod scenario;
 pub mod swarm;
 pub mod tally;
