@@ -53,6 +53,7 @@ targets! {
     topology: config,
     experiment: config,
     cluster_state: config,
+    campaign_state: config,
     properties: ycsb,
     length_histogram: ycsb,
     interval_log: ycsb,

@@ -65,6 +65,7 @@ bodies! {
     topology,
     experiment,
     cluster_state,
+    campaign_state,
     properties,
     length_histogram,
     interval_log,

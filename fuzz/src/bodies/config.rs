@@ -1,5 +1,6 @@
 //! Files that an operator writes: a cluster's configuration, a topology, an
-//! experiment with its overrides; and what a standing cluster notes about itself.
+//! experiment with its overrides; and what a standing cluster and a campaign of
+//! simulated seeds note about themselves.
 
 use std::path::Path;
 
@@ -8,6 +9,9 @@ use geo_deploy::standing::State;
 use geo_deploy::topology::Topology;
 use leases::ReplicaId;
 use server::node::ClusterConfig;
+use server::sim::saved::Saved;
+use server::sim::scenario::Choices;
+use server::sim::tally::Tally;
 
 use crate::memory;
 
@@ -106,9 +110,30 @@ pub fn cluster_state(input: &[u8]) {
     assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
 }
 
+/// What a campaign keeps, which more seeds are added to.
+pub fn campaign_state(input: &[u8]) {
+    let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || Saved::read(input)) else {
+        return;
+    };
+    let again = Saved::read(saved.to_json().as_bytes());
+    assert_eq!(again.expect("what was written is read"), saved);
+    assert!(saved.goes_on_as(&saved).is_ok());
+    let more = Tally {
+        seeds: 1,
+        virtual_ns: u64::MAX / 4,
+        ..saved.tally.clone()
+    };
+    let mut tally = saved.tally;
+    tally.merge(&more);
+    assert_eq!(saved.next + 1 - saved.from, tally.seeds);
+    let _ = (tally.missing(&Choices::default()), tally.cluster_hours());
+}
+
 pub mod seeds {
     use geo_deploy::experiment::{self, Experiment};
     use geo_deploy::topology::Topology;
+    use server::sim::saved::Saved;
+    use server::sim::tally::Tally;
 
     const CLUSTER: &str = r#"
 cluster = "demo"
@@ -187,5 +212,31 @@ unused = ""#;
             "clients": {"CA": "127.0.0.1:7001", "JP": "[::1]:7002"},
             "control": "127.0.0.1:9000", "token": "0123456789abcdef"}"#;
         vec![state.into()]
+    }
+
+    pub fn campaign_state() -> Vec<Vec<u8>> {
+        let choices = [("--rate", "200"), ("--strategy", "all of them")];
+        let choices = choices.map(|(flag, value)| (flag.to_owned(), value.to_owned()));
+        let begun = Saved::begin("0123456789abcdef", choices.into(), 7);
+        let count = |name: &str| [(name.to_owned(), 12)].into();
+        let tally = Tally {
+            seeds: 2,
+            virtual_ns: 120_000_000_000,
+            operations: 20_000,
+            paths: count("LOCAL"),
+            faults: count("crash of all"),
+            oracles: count("agreement"),
+            strategies: count("quorum"),
+            digest: u64::MAX,
+            ..Tally::default()
+        };
+        let mut grown = begun.clone();
+        (grown.next, grown.tally, grown.cpu_ms) = (9, tally, 1 << 40);
+        let older = b"{\"version\": 1, \"next\": 7}".to_vec();
+        vec![
+            begun.to_json().into_bytes(),
+            grown.to_json().into_bytes(),
+            older,
+        ]
     }
 }
