@@ -38,10 +38,10 @@ impl Replica {
     }
 
     /// Reads came that a majority must confirm: probe it now.
-    pub(super) fn flush_read_index(&mut self, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn flush_read_index(&mut self, out: &mut Vec<Action>) {
         if self.leads().is_some_and(|leadership| leadership.probe_due) {
             self.heartbeat(out);
-            self.serve_indexed(now, out);
+            self.confirm_reads(out);
         }
     }
 
@@ -112,6 +112,6 @@ impl Replica {
         let acked = &mut leadership.probe_acks[from.index()];
         *acked = (*acked).max(probe);
         self.suspicions.report(now, from, suspects);
-        self.serve_indexed(now, out);
+        self.confirm_reads(out);
     }
 }

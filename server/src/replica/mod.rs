@@ -195,7 +195,7 @@ impl Replica {
         self.flush_votes(now, out);
         self.propose_batches(now);
         self.flush_forwards(now, out);
-        self.flush_read_index(now, out);
+        self.flush_read_index(out);
         self.flush_commit_news(out);
         self.flush_reads(out);
         self.persister.flush(out);
@@ -264,7 +264,7 @@ impl Replica {
             Message::ForwardRead { read_index, reads } => {
                 self.on_forward_read(now, from, read_index, reads, out)
             }
-            Message::ReadAnswers(answers) => self.on_read_answers(now, answers, out),
+            Message::ReadAnswers(answers) => self.on_read_answers(now, from, answers, out),
             Message::Lease(message) => self.on_lease(now, from, &message, out),
             Message::Demand(deltas) => {
                 for delta in deltas {

@@ -1,7 +1,7 @@
 //! Reads (protocol §3): under a lease, held for writes in flight, forwarded to
 //! the nearest holder, confirmed by the leader.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use client::wire::command::Op;
@@ -47,8 +47,32 @@ struct Indexed {
     key: Key,
     /// Execute up to here first.
     index: Slot,
-    /// A majority must have answered this probe, sent after the read arrived.
-    probe: u64,
+}
+
+/// Reads that the leader confirms: a majority has to answer, then a slot to execute.
+#[derive(Clone, Debug, Default, Hash)]
+struct Indexing {
+    /// With the probe, sent after the read arrived, that a majority must have
+    /// answered; rising.
+    unconfirmed: VecDeque<(u64, Indexed)>,
+    /// By [`Indexed::index`].
+    confirmed: BTreeMap<Slot, Vec<Indexed>>,
+}
+
+impl Indexing {
+    fn len(&self) -> usize {
+        self.unconfirmed.len() + self.confirmed.values().map(Vec::len).sum::<usize>()
+    }
+
+    fn take_executed(&mut self, executed: Slot) -> Vec<Indexed> {
+        let first = self.confirmed.first_key_value();
+        if first.is_none_or(|(index, _)| *index > executed) {
+            return Vec::new();
+        }
+        let waiting = self.confirmed.split_off(&executed.next());
+        let ready = std::mem::replace(&mut self.confirmed, waiting);
+        ready.into_values().flatten().collect()
+    }
 }
 
 /// Reads that wait.
@@ -58,7 +82,7 @@ pub(super) struct Reader {
     /// Keys with held reads that a slot just executed.
     touched: Vec<Key>,
     asked: BTreeMap<RequestId, Asked>,
-    indexed: Vec<Indexed>,
+    indexing: Indexing,
     /// To be sent at the end of the group: (to, read-index, attempt, key).
     to_forward: BTreeMap<(ReplicaId, bool), Vec<(RequestId, Key)>>,
     answers: BTreeMap<ReplicaId, Vec<ReadAnswer>>,
@@ -67,7 +91,7 @@ pub(super) struct Reader {
 impl Hash for Reader {
     fn hash<H: Hasher>(&self, state: &mut H) {
         leases::fingerprint::unordered(&self.held, state);
-        (&self.touched, &self.asked, &self.indexed).hash(state);
+        (&self.touched, &self.asked, &self.indexing).hash(state);
         (&self.to_forward, &self.answers).hash(state);
     }
 }
@@ -90,7 +114,7 @@ impl Reader {
     /// How many reads wait here.
     pub(super) fn len(&self) -> usize {
         let held: usize = self.held.values().map(Vec::len).sum();
-        held + self.asked.len() + self.indexed.len()
+        held + self.asked.len() + self.indexing.len()
     }
 }
 
@@ -197,7 +221,10 @@ impl Replica {
             let ready = self.take_held(&key, |held| held.wait <= executed);
             self.answer_held(now, &key, ready, None, out);
         }
-        self.serve_indexed(now, out);
+        for read in self.reader.indexing.take_executed(self.executed()) {
+            let outcome = self.kv.read(&read.key);
+            self.answer_indexed(read.from, outcome, out);
+        }
     }
 
     /// A committed slot may answer reads of its keys before it is executed.
@@ -208,11 +235,8 @@ impl Replica {
         value: &Value,
         out: &mut Vec<Action>,
     ) {
-        if self.reader.held.is_empty() && self.reader.indexed.is_empty() {
-            return;
-        }
-        for proposed in value.commands() {
-            for key in proposed.command.keys() {
+        if !self.reader.held.is_empty() {
+            for key in value.commands().iter().flat_map(|p| p.command.keys()) {
                 if !self.reader.held.contains_key(key) {
                     continue;
                 }
@@ -223,7 +247,16 @@ impl Replica {
                 self.answer_held(now, key, ready, Some(outcome), out);
             }
         }
-        self.serve_indexed(now, out);
+        for read in self
+            .reader
+            .indexing
+            .confirmed
+            .remove(&slot)
+            .into_iter()
+            .flatten()
+        {
+            self.answer_confirmed(read, out);
+        }
     }
 
     fn take_held(&mut self, key: &Key, ready: impl Fn(&Held) -> bool) -> Vec<Held> {
@@ -279,7 +312,7 @@ impl Replica {
     fn read_elsewhere(&mut self, now: Time, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
         match from {
             ReadFrom::Client(client) => self.ask(now, client, key, 0, out),
-            ReadFrom::Peer(..) if self.leads().is_some() => self.index_read(now, from, key, out),
+            ReadFrom::Peer(..) if self.leads().is_some() => self.index_read(from, key, out),
             ReadFrom::Peer(to, request) => self.answer_peer(to, request, None),
         }
     }
@@ -305,7 +338,7 @@ impl Replica {
             _ => self.leader(),
         };
         if target == Some(self.me()) {
-            return self.index_read(now, ReadFrom::Client(from), key, out);
+            return self.index_read(ReadFrom::Client(from), key, out);
         }
         let request = self.new_request();
         let asked = Asked {
@@ -349,7 +382,7 @@ impl Replica {
             if !read_index {
                 self.read(now, reader, key, out);
             } else if self.leads().is_some() {
-                self.index_read(now, reader, key, out);
+                self.index_read(reader, key, out);
             } else {
                 self.answer_peer(from, request, None);
             }
@@ -359,6 +392,7 @@ impl Replica {
     pub(super) fn on_read_answers(
         &mut self,
         now: Time,
+        from: ReplicaId,
         answers: Vec<ReadAnswer>,
         out: &mut Vec<Action>,
     ) {
@@ -374,6 +408,11 @@ impl Replica {
                         path,
                         outcome,
                     });
+                }
+                // It leads no longer, and nobody else is known to: asked at once, it
+                // would refuse as fast as the network carries questions.
+                None if asked.attempts > 1 && self.leader() == Some(from) => {
+                    self.reader.asked.insert(answer.request, asked);
                 }
                 None => self.ask(now, asked.from, asked.key, asked.attempts, out),
             }
@@ -420,7 +459,7 @@ impl Replica {
     /// *proposed* that writes the key, for an origin may have answered that write
     /// already; and a majority must answer a probe sent from now on, for an older
     /// answer says nothing about the leadership of today.
-    fn index_read(&mut self, now: Time, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
+    fn index_read(&mut self, from: ReadFrom, key: Key, out: &mut Vec<Action>) {
         let start = self.logs[LogId::Commands.index()].adopted.1;
         let commit_point = self.commands().commit_point;
         let marked = match self.marks.on(&key).last() {
@@ -435,46 +474,56 @@ impl Replica {
             true => leadership.probe,
             false => leadership.probe + 1,
         };
-        self.reader.indexed.push(Indexed {
-            from,
-            key,
-            index: marked.max(start),
-            probe,
-        });
+        let index = marked.max(start);
+        let read = Indexed { from, key, index };
+        self.reader.indexing.unconfirmed.push_back((probe, read));
         if self.settings.n == 1 {
-            self.serve_indexed(now, out);
+            self.confirm_reads(out);
         }
     }
 
-    /// Answers the confirmed reads that have executed far enough.
-    pub(super) fn serve_indexed(&mut self, now: Time, out: &mut Vec<Action>) {
-        if self.reader.indexed.is_empty() {
+    /// A majority may have confirmed reads: they are answered, or wait for their slot.
+    pub(super) fn confirm_reads(&mut self, out: &mut Vec<Action>) {
+        if self.reader.indexing.unconfirmed.is_empty() {
             return;
         }
         let Some(confirmed) = self.confirmed_probe() else {
-            return self.index_elsewhere(now, out);
+            return;
         };
-        let waiting = std::mem::take(&mut self.reader.indexed);
-        for read in waiting {
-            let answer = if read.probe > confirmed {
-                None
-            } else if read.index <= self.executed() {
-                Some(self.kv.read(&read.key))
-            } else {
-                self.value_at_commit(read.index, &read.key)
-            };
-            match (answer, read.from) {
-                (None, _) => self.reader.indexed.push(read),
-                (Some(outcome), ReadFrom::Client(to)) => {
-                    out.push(Action::Reply {
-                        to,
-                        path: Path::ReadIndex,
-                        outcome,
-                    });
-                }
-                (Some(outcome), ReadFrom::Peer(to, request)) => {
-                    self.answer_peer(to, request, Some((outcome, Path::ReadIndex)));
-                }
+        while let Some((probe, _)) = self.reader.indexing.unconfirmed.front()
+            && *probe <= confirmed
+            && let Some((_, read)) = self.reader.indexing.unconfirmed.pop_front()
+        {
+            self.answer_confirmed(read, out);
+        }
+    }
+
+    /// Answers a confirmed read from its slot, if that is executed, or committed and
+    /// says what the key holds then. Else it waits for it.
+    fn answer_confirmed(&mut self, read: Indexed, out: &mut Vec<Action>) {
+        let outcome = if read.index <= self.executed() {
+            Some(self.kv.read(&read.key))
+        } else {
+            self.value_at_commit(read.index, &read.key)
+        };
+        match outcome {
+            Some(outcome) => self.answer_indexed(read.from, outcome, out),
+            None => {
+                let waiting = &mut self.reader.indexing.confirmed;
+                waiting.entry(read.index).or_default().push(read);
+            }
+        }
+    }
+
+    fn answer_indexed(&mut self, from: ReadFrom, outcome: Outcome, out: &mut Vec<Action>) {
+        match from {
+            ReadFrom::Client(to) => out.push(Action::Reply {
+                to,
+                path: Path::ReadIndex,
+                outcome,
+            }),
+            ReadFrom::Peer(to, request) => {
+                self.answer_peer(to, request, Some((outcome, Path::ReadIndex)));
             }
         }
     }
@@ -490,7 +539,12 @@ impl Replica {
 
     /// This replica no longer leads: what it was confirming is asked elsewhere.
     pub(super) fn index_elsewhere(&mut self, now: Time, out: &mut Vec<Action>) {
-        for read in std::mem::take(&mut self.reader.indexed) {
+        let Indexing {
+            unconfirmed,
+            confirmed,
+        } = std::mem::take(&mut self.reader.indexing);
+        let unconfirmed = unconfirmed.into_iter().map(|(_, read)| read);
+        for read in unconfirmed.chain(confirmed.into_values().flatten()) {
             match read.from {
                 ReadFrom::Client(client) => self.ask(now, client, read.key, 1, out),
                 ReadFrom::Peer(to, request) => self.answer_peer(to, request, None),

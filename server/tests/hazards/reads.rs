@@ -134,6 +134,24 @@ pub(super) fn h43_several_keys_are_read_under_leases_or_in_the_log() {
 }
 
 #[test]
+fn a_read_refused_by_a_leader_of_the_past_is_not_asked_there_again_at_once() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    // 2 does not hear of the new leader; the old one refuses.
+    cluster.lose(|packet| between(packet, 1, 2));
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    let asks = |packet: &&Packet| matches!(packet.0.message, Message::ForwardRead { .. });
+    let before = cluster.sent.iter().filter(asks).count();
+    let read = cluster.read(2, "k");
+    let asked = cluster.sent.iter().filter(asks).count() - before;
+    assert_eq!(asked, 2, "once as a holder, once as the leader");
+    assert!(!cluster.answered(read));
+    cluster.heal();
+    cluster.pass(2000);
+    assert_eq!(cluster.path(read), Some(Path::ReadIndex));
+}
+
+#[test]
 fn a_committed_slot_is_read_before_those_before_it() {
     // §3.3: a slot blocked on one key does not delay readers of another.
     let mut cluster = Cluster::new(3, StrategySpec::All);

@@ -37,7 +37,7 @@
 //! - Lease messages are delivered only to and from holders that are read at: nobody
 //!   else's lease is used. An ack of a probe that no read can wait for is dropped.
 //! - An answer of Paxos that has come too late to change anything arrives at once. A
-//!   refused read does not ask the same leader again before it hears of another.
+//!   read's refusal reaches its origin only when it has heard of another leader.
 //! - States are told apart by 64-bit fingerprints (`Replica::fingerprint`).
 
 mod clients;

@@ -235,8 +235,8 @@ impl World {
     }
 
     /// Whether a packet is held back. A read that is told "not here" by the replica
-    /// which its origin takes for the leader asks there again, for ever: the news
-    /// waits until the origin knows another leader.
+    /// which its origin takes for the leader would be asked again by a timer, and none
+    /// falls due here: the news waits until the origin knows another leader.
     fn waits(&self, packet: &Packet, to: usize) -> bool {
         let refuses = |envelope: &Envelope| match &envelope.message {
             Message::ReadAnswers(answers) => answers.iter().any(|a| a.outcome.is_none()),
