@@ -289,12 +289,18 @@ impl Replica {
             }
         }
         self.send_votes(&votes, out);
+        let me = self.me();
+        let mut chosen = [Vec::new(), Vec::new()];
         for vote in &votes {
-            let me = self.me();
             if let Some(cell) = self.log(vote.log).get_mut(vote.slot) {
                 cell.votes.add(me, vote.ballot, vote.tag);
-                self.try_commit(now, vote.log, vote.slot, out);
+                if self.is_chosen(vote.log, vote.slot) {
+                    chosen[vote.log.index()].push(vote.slot);
+                }
             }
+        }
+        for log in LogId::ALL {
+            self.commit_slots(now, log, &chosen[log.index()], out);
         }
         votes.clear();
         self.votes_due = votes;
@@ -360,13 +366,17 @@ impl Replica {
         votes: &[(Slot, ReplicaSet)],
         out: &mut Vec<Action>,
     ) {
+        let mut chosen = Vec::new();
         for (slot, tag) in votes {
             let known: Option<&mut Cell> = self.log(log).cell(*slot);
             if let Some(cell) = known.filter(|cell| !cell.committed) {
                 cell.votes.add(from, ballot, *tag);
-                self.try_commit(now, log, *slot, out);
+                if self.is_chosen(log, *slot) {
+                    chosen.push(*slot);
+                }
             }
         }
+        self.commit_slots(now, log, &chosen, out);
     }
 
     pub(super) fn on_rejected(&mut self, now: Time, promised: Ballot, out: &mut Vec<Action>) {

@@ -115,7 +115,7 @@ impl Replica {
             let empty = std::sync::Arc::from([]);
             self.store(now, log, slot, ballot, value, Slot::ZERO, empty, out);
             self.counters.fetched += 1;
-            self.commit_slot(now, log, slot, out);
+            self.commit_slots(now, log, &[slot], out);
         }
         match self.role {
             Role::Candidate(_) => self.try_lead(now, out),

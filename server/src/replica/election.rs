@@ -384,8 +384,8 @@ impl Replica {
                 self.propose_recovered(now, log, value, out);
             }
             if off(Rule::H13Phase1) {
-                let recovered = commit_point.0 + 1..start.0;
-                recovered.for_each(|slot| self.commit_slot(now, log, Slot(slot), out));
+                let recovered: Vec<Slot> = (commit_point.0 + 1..start.0).map(Slot).collect();
+                self.commit_slots(now, log, &recovered, out);
             }
             // The opening no-op: its slot is where this ballot's own log starts.
             self.propose_recovered(now, log, Value::Noop, out);

@@ -259,25 +259,52 @@ impl Replica {
         }
     }
 
-    /// Applies the commit rule to a slot.
+    /// Applies the commit rule to a slot that was accepted or voted for.
     pub(super) fn try_commit(&mut self, now: Time, log: LogId, slot: Slot, out: &mut Vec<Action>) {
-        let n = self.settings.n;
-        let Some(cell) = self.log(log).get(slot) else {
-            return;
-        };
-        // A learner that has not received the value at the votes' ballot commits
-        // nothing (hazard 20).
-        let Some(accepted) = &cell.accepted else {
-            return;
-        };
-        let at_its_ballot = accepted.ballot == cell.votes.ballot() || off(Rule::H20Value);
-        if !cell.committed && at_its_ballot && cell.votes.commit(n) {
-            self.commit_slot(now, log, slot, out);
+        if self.is_chosen(log, slot) {
+            self.commit_slots(now, log, &[slot], out);
         }
     }
 
-    /// The value accepted in `slot` is the chosen one.
-    pub(super) fn commit_slot(&mut self, now: Time, log: LogId, slot: Slot, out: &mut Vec<Action>) {
+    /// Whether the votes say so, and it is not known yet.
+    pub(super) fn is_chosen(&self, log: LogId, slot: Slot) -> bool {
+        let cell = self.logs[log.index()].get(slot);
+        // A learner that has not received the value at the votes' ballot commits
+        // nothing (hazard 20).
+        let Some((cell, accepted)) = cell.and_then(|cell| Some((cell, cell.accepted.as_ref()?)))
+        else {
+            return false;
+        };
+        let at_its_ballot = accepted.ballot == cell.votes.ballot() || off(Rule::H20Value);
+        !cell.committed && at_its_ballot && cell.votes.commit(self.settings.n)
+    }
+
+    /// The values accepted in `slots` are the chosen ones.
+    pub(super) fn commit_slots(
+        &mut self,
+        now: Time,
+        log: LogId,
+        slots: &[Slot],
+        out: &mut Vec<Action>,
+    ) {
+        if slots.is_empty() {
+            return;
+        }
+        for slot in slots {
+            self.note_commit(log, *slot);
+        }
+        match log {
+            LogId::Configs => self.execute_configs(now, out),
+            LogId::Commands => {
+                self.pending.unanswered.extend(slots);
+                self.answer_committed(now, out);
+                self.execute_commands(now, out);
+                slots.iter().for_each(|slot| self.count_blocked(*slot));
+            }
+        }
+    }
+
+    fn note_commit(&mut self, log: LogId, slot: Slot) {
         let Some(cell) = self.log(log).get_mut(slot) else {
             return;
         };
@@ -295,15 +322,6 @@ impl Replica {
             leadership.news_due = true;
             if log == LogId::Commands {
                 leadership.close(slot);
-            }
-        }
-        match log {
-            LogId::Configs => self.execute_configs(now, out),
-            LogId::Commands => {
-                self.pending.unanswered.insert(slot);
-                self.answer_committed(now, out);
-                self.execute_commands(now, out);
-                self.count_blocked(slot);
             }
         }
     }
@@ -340,22 +358,19 @@ impl Replica {
         let heard_more = news.commit_point > paxos.heard_commit;
         paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
         let whole = (Slot(1), news.commit_point);
-        let mut behind = false;
+        let (mut chosen, mut behind) = (Vec::new(), false);
+        let paxos = &self.logs[log.index()];
         for (first, last) in std::iter::once(&whole).chain(&news.above) {
-            let paxos = &self.logs[log.index()];
-            let (known, others) = paxos.accepted_at(ballot, *first, *last);
-            behind |= others;
-            for slot in known {
-                self.commit_slot(now, log, slot, out);
-            }
+            behind |= paxos.accepted_at(ballot, *first, *last, &mut chosen);
         }
+        self.commit_slots(now, log, &chosen, out);
         if behind {
             self.want_fetch(now);
         }
         if log == LogId::Configs {
             self.note_config_lag(now);
         }
-        if heard_more && log == LogId::Commands {
+        if heard_more && chosen.is_empty() && log == LogId::Commands {
             self.answer_committed(now, out);
         }
     }
@@ -378,14 +393,14 @@ impl Replica {
         let executed = self.commands().executed;
         let slots: Vec<Slot> = self.pending.unanswered.iter().copied().collect();
         for slot in slots {
-            let accepted = self.logs[0]
-                .get(slot)
-                .and_then(|cell| cell.accepted.clone());
+            let cell = self.logs[0].get(slot);
+            let accepted = cell.and_then(|cell| cell.accepted.as_ref());
             match accepted {
                 Some(accepted) if slot > executed => {
-                    if !self.answerable(slot, &accepted) {
+                    if !self.answerable(slot, accepted) {
                         continue;
                     }
+                    let accepted = accepted.clone();
                     self.answer_slot(slot, &accepted, out);
                     self.release_by_commit(now, slot, &accepted.value, out);
                 }

@@ -141,11 +141,17 @@ impl Log {
         self.from(self.executed.next())
     }
 
-    /// Slots of `first..=last`, not known to be committed, that were accepted at
-    /// `ballot`; and whether there are any others. Looks at entries, not at
-    /// slots: a laggard may miss a million.
-    pub fn accepted_at(&self, ballot: Ballot, first: Slot, last: Slot) -> (Vec<Slot>, bool) {
-        let (mut found, mut missing) = (Vec::new(), 0);
+    /// Adds to `found` the slots of `first..=last`, not known to be committed, that
+    /// were accepted at `ballot`; returns whether there are any others. Looks at
+    /// entries, not at slots: a laggard may miss a million.
+    pub fn accepted_at(
+        &self,
+        ballot: Ballot,
+        first: Slot,
+        last: Slot,
+        found: &mut Vec<Slot>,
+    ) -> bool {
+        let (before, mut missing) = (found.len(), 0);
         for (first, last) in self.above.gaps(first.max(self.commit_point.next()), last) {
             missing += last.0 - first.0 + 1;
             let cells = self.cells.range(first..=last);
@@ -155,8 +161,7 @@ impl Log {
             });
             found.extend(at.map(|(slot, _)| *slot));
         }
-        let others = missing > found.len() as u64;
-        (found, others)
+        missing > (found.len() - before) as u64
     }
 
     /// Accepted, uncommitted slots, rising.
