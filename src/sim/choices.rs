@@ -3,7 +3,7 @@
 
 use clap::Args;
 use server::sim::control::Control;
-use server::sim::scenario::{Choices, strategies};
+use server::sim::scenario::{Choices, RATE, strategies};
 
 /// What the simulator's replicas count with, in ppm; a control breaks it tenfold.
 const RHO_PPM: u32 = 1000;
@@ -14,7 +14,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Requests a virtual second, over all replicas
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
     /// Runs begin with this strategy; may be repeated [default: all of them]
     #[arg(long = "strategy", value_name = "NAME", value_parser = ["none", "leader", "all", "quorum", "fixed"])]
@@ -124,7 +124,7 @@ impl Asked {
         if self.seconds != 60 {
             add("seconds", &self.seconds);
         }
-        if self.rate != 200 {
+        if self.rate != RATE {
             add("rate", &self.rate);
         }
         for name in &self.strategies {

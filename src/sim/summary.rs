@@ -21,7 +21,9 @@ pub struct Summary {
     cpu_minutes: f64,
     wall_minutes: f64,
     cluster_hours_per_cpu_minute: f64,
-    operations_per_virtual_second: f64,
+    /// While clients began operations.
+    asked_per_virtual_second: f64,
+    answered_per_virtual_second: f64,
     /// Of every event of every run.
     digest: String,
     violations: Vec<Failure>,
@@ -42,6 +44,8 @@ impl Summary {
         let totals = course.tally().clone();
         let hours = totals.cluster_hours();
         let cpu_minutes = meter.cpu_s() / 60.0;
+        let asking_s = totals.asking_ns as f64 / 1e9;
+        let rate = |operations: u64| operations as f64 / asking_s.max(1e-9);
         let choices = asked.choices();
         let mut named = asked.named();
         named.push(("--twice", begun.1.to_string()));
@@ -53,7 +57,8 @@ impl Summary {
             cpu_minutes,
             wall_minutes: meter.wall_s() / 60.0,
             cluster_hours_per_cpu_minute: hours / cpu_minutes.max(1e-9),
-            operations_per_virtual_second: totals.operations as f64 / (hours * 3600.0).max(1e-9),
+            asked_per_virtual_second: rate(totals.asked),
+            answered_per_virtual_second: rate(totals.operations),
             digest: format!("{:016x}", totals.digest),
             violations: course.failures().into_iter().cloned().collect(),
             missing: totals.missing(&choices),
@@ -90,10 +95,15 @@ impl Summary {
         };
         let all = vec![
             row("seeds", seeds),
-            row("operations", grouped(totals.operations)),
+            row("operations asked", grouped(totals.asked)),
+            row("operations answered", grouped(totals.operations)),
             row(
-                "operations per virtual second",
-                format!("{:.1}", self.operations_per_virtual_second),
+                "asked per virtual second, while clients asked",
+                format!("{:.1}", self.asked_per_virtual_second),
+            ),
+            row(
+                "answered per virtual second, likewise",
+                format!("{:.1}", self.answered_per_virtual_second),
             ),
             row("operations of unknown fate", grouped(totals.unknown)),
             row("histories left undecided", grouped(totals.undecided)),

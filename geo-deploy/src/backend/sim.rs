@@ -150,7 +150,9 @@ impl Sim<'_> {
         let mut shown = 0;
         while self.active > 0 {
             match self.world.advance() {
-                Some(Happened::Replied(reply)) => self.replied(reply),
+                Some(Happened::Replied(replies)) => {
+                    replies.into_iter().for_each(|reply| self.replied(reply));
+                }
                 Some(Happened::Alarm(token)) => {
                     self.alarm((token >> 32) as usize, token & 0xffff_ffff)
                 }
@@ -207,7 +209,8 @@ impl Sim<'_> {
             request: client.attempt,
         };
         let late = (index as u64) << 32 | client.attempt & 0xffff_ffff;
-        self.world.request(client.client.site, from, command);
+        self.world
+            .request(client.client.site, vec![(from, command)]);
         if self.plan.experiment.network.loss > 0.0 {
             self.world.alarm(now_ns + PATIENCE_NS, late);
         }

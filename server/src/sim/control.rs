@@ -75,6 +75,7 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
     scenario.load = Load {
         clients: 2,
         window: 64,
+        burst: 1,
         rate: scenario.load.rate,
         keys: rng.random_range(1..4),
         reads: 0.95,

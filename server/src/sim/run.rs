@@ -14,13 +14,11 @@ use super::oracle::Violation;
 use super::scenario::Scenario;
 use super::swarm::{self, Swarm};
 use super::trace::Trace;
-use super::workload::Workload;
+use super::workload::{PATIENCE_GROWS, TOGETHER_MAX, Workload};
 use super::world::{Happened, World};
 
 /// How often it is looked whether everything is answered, in virtual ns.
 const LOOK_NS: u64 = 100_000_000;
-/// Histories up to this many commands are judged for all keys together, too.
-const TOGETHER_MAX: usize = 800;
 /// The run's own alarm.
 const LOOK: u64 = 1 << 61;
 
@@ -33,6 +31,8 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// When, in virtual ns.
     pub ended_ns: u64,
+    /// Operations that clients began.
+    pub asked: u64,
     /// Operations answered.
     pub answered: u64,
     /// Operations whose fate nobody can tell.
@@ -104,8 +104,10 @@ impl<'a> Run<'a> {
         while self.world.violation().is_none() {
             match self.world.advance() {
                 Some(Happened::Nothing) => {}
-                Some(Happened::Replied(reply)) => {
-                    self.workload.replied(&reply, &mut self.world);
+                Some(Happened::Replied(replies)) => {
+                    for reply in &replies {
+                        self.workload.replied(reply, &mut self.world);
+                    }
                 }
                 Some(Happened::Alarm(LOOK)) => {
                     if self.look() {
@@ -130,7 +132,7 @@ impl<'a> Run<'a> {
             self.healed_ns = Some(now);
             swarm::heal(&mut self.world);
             let (params, timing) = (self.longest(), self.scenario.world.replica.timing);
-            let patience = Duration::from_nanos(self.scenario.load.patience_ns);
+            let patience = Duration::from_nanos(self.scenario.load.patience_ns) * PATIENCE_GROWS;
             let liveness = &mut self.world.oracles.liveness;
             liveness.healed(now, &params, &timing, patience);
         }
@@ -164,6 +166,7 @@ impl<'a> Run<'a> {
             seed: self.scenario.seed,
             violation,
             ended_ns,
+            asked: self.workload.asked(),
             answered: self.workload.answered,
             unknown: self.workload.unknown,
             undecided: self.world.oracles.histories.unknown > 0,

@@ -25,10 +25,12 @@ const SYNC_NS: u64 = 150_000;
 const CLIENT_ONE_WAY_NS: u64 = 200_000;
 /// The longest extra delay of a reordered message, in ns.
 const DELAY_MAX_NS: u64 = 1_500_000_000;
-/// Requests a second that a leader with narrow limits is given.
-const NARROW_RATE: u32 = 20;
 /// The bound on clock rates that leases count with, in parts per million.
 const RHO_PPM: u32 = 1000;
+
+/// Requests a second, over all replicas, if nothing else is asked for. Outages,
+/// narrow limits and small runs leave about 200 of them.
+pub const RATE: u32 = 240;
 
 /// What whoever asks for runs may choose.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +66,7 @@ impl Default for Choices {
     fn default() -> Choices {
         Choices {
             run_ns: 60_000_000_000,
-            rate: 200,
+            rate: RATE,
             strategies: Vec::new(),
             faults: true,
             replicas: None,
@@ -116,7 +118,7 @@ pub fn strategies() -> [StrategySpec; 6] {
 pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
     let ms = Duration::from_millis;
     let lease = rng.random_range(300..2500);
-    let renew = rng.random_range(50..lease / 2);
+    let renew = rng.random_range(lease / 6..lease / 2);
     LeaseParams {
         t_lease: ms(lease),
         t_guard: ms(rng.random_range(300..2000)),
@@ -133,11 +135,8 @@ impl Scenario {
         let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
         let n = choices.replicas.unwrap_or(drawn);
         let replica = draw_settings(&mut rng, n, seed, choices);
-        // Slots that hold little and are few carry little.
-        let narrow = replica.batch_max * replica.in_flight_max < 64;
-        let rate = choices
-            .rate
-            .min(if narrow { NARROW_RATE } else { u32::MAX });
+        let one_way_ns = draw_links(&mut rng, n);
+        let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let load = Load::draw(&mut rng, n, rate);
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
@@ -146,7 +145,7 @@ impl Scenario {
         }
         let world = WorldSettings {
             replica,
-            one_way_ns: draw_links(&mut rng, n),
+            one_way_ns,
             client_one_way_ns: CLIENT_ONE_WAY_NS,
             sync_ns: SYNC_NS,
             faults,
@@ -187,14 +186,25 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
         AcceptReplies::Leader,
         AcceptReplies::All,
     ][rng.random_range(0..3)];
-    if rng.random::<f64>() < 0.3 {
+    if rng.random::<f64>() < 0.2 {
         replica.batch_max = rng.random_range(1..4);
+    }
+    if rng.random::<f64>() < 0.2 {
         replica.in_flight_max = rng.random_range(1..16);
     }
     if rng.random::<f64>() < 0.25 {
         replica.session_ttl = ms(rng.random_range(1500..8000));
     }
     replica
+}
+
+/// How many requests a second a leader whose limits are narrow can carry, where
+/// half of the requests are writes.
+fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
+    let farthest_ns = one_way_ns.iter().flatten().max().copied().unwrap_or(0);
+    let round_trip_s = (2 * farthest_ns + SYNC_NS) as f64 / 1e9;
+    let at_once = replica.batch_max * replica.in_flight_max;
+    (2.0 * at_once as f64 / round_trip_s).clamp(1.0, u32::MAX.into()) as u32
 }
 
 /// Sites near each other and far apart, as far as a continent or around the world.

@@ -40,8 +40,8 @@ const MS: u64 = 1_000_000;
 pub struct Plan {
     /// Enabled faults, each with the mean pause between two, in ns.
     faults: Vec<(Fault, u64)>,
-    /// How long a replica stays down, cut off or still, at most, in ns; and no
-    /// longer than the mean pause between two such faults, or nothing would go on.
+    /// How long a replica stays down, cut off or still, at most, in ns; and no longer
+    /// than half the mean pause between two such faults, or nothing would go on.
     outage_ns: u64,
     /// A replica is cut off in two stages, again and again.
     isolation: Option<Isolation>,
@@ -199,7 +199,7 @@ impl Swarm {
 
     /// How long a fault that comes every so often lasts, in ns.
     fn outage(&mut self, every_ns: u64) -> u64 {
-        let most = self.plan.outage_ns.min(every_ns).max(2 * MS);
+        let most = self.plan.outage_ns.min(every_ns / 2).max(2 * MS);
         self.rng.random_range(MS..=most)
     }
 

@@ -26,6 +26,10 @@ pub struct Tally {
     pub seeds: u64,
     /// Virtual time, in ns.
     pub virtual_ns: u64,
+    /// The part of it in which clients began operations, in ns.
+    pub asking_ns: u64,
+    /// Operations that clients began.
+    pub asked: u64,
     /// Operations answered.
     pub operations: u64,
     /// Operations whose fate nobody can tell.
@@ -57,6 +61,8 @@ impl Tally {
         Tally {
             seeds: 1,
             virtual_ns: outcome.ended_ns,
+            asking_ns: outcome.ended_ns.min(scenario.run_ns),
+            asked: outcome.asked,
             operations: outcome.answered,
             unknown: outcome.unknown,
             undecided: u64::from(outcome.undecided),
@@ -74,6 +80,8 @@ impl Tally {
     pub fn merge(&mut self, other: &Tally) {
         self.seeds += other.seeds;
         self.virtual_ns += other.virtual_ns;
+        self.asking_ns += other.asking_ns;
+        self.asked += other.asked;
         self.operations += other.operations;
         self.unknown += other.unknown;
         self.undecided += other.undecided;

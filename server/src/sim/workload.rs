@@ -2,7 +2,8 @@
 //! commands, several at a time, retries at other replicas, and a history that
 //! checkers judge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use client::history::{Action as Did, Event as Op, History, ValueId};
 use client::serializability::Transaction;
@@ -25,6 +26,8 @@ pub struct Load {
     pub clients: usize,
     /// Requests that one client has under way, at most.
     pub window: usize,
+    /// Requests that one client sends together, at most.
+    pub burst: usize,
     /// Requests a second, over all clients.
     pub rate: u32,
     /// Keys there are.
@@ -36,27 +39,41 @@ pub struct Load {
     /// Share of requests sent to two replicas at once.
     pub twice: f64,
     /// A client that has no answer after this, in ns, sends the same command
-    /// again, to any replica.
+    /// again, to any replica, and then waits for longer.
     pub patience_ns: u64,
 }
 
 /// Share of runs that are small, and their requests a second.
-const SMALL: f64 = 0.06;
+const SMALL: f64 = 0.04;
 const SMALL_RATE: u32 = 12;
+/// Share of runs whose clients wait for each answer, and how many each replica has.
+const PATIENT: f64 = 0.06;
+const PATIENT_CLIENTS: usize = 16;
+/// Clients that do not wait have under way, at most, what so many seconds bring.
+const WINDOW_S: usize = 8;
+/// A client doubles its patience with each attempt, up to this many times the first.
+pub(super) const PATIENCE_GROWS: u32 = 4;
 
 impl Load {
     /// The load of a run.
     pub fn draw(rng: &mut Pcg64Mcg, n: usize, rate: u32) -> Load {
-        let clients = rng.random_range(1..4);
-        // What half a second brings may be under way at once; some clients wait
-        // for each answer, and so ask less.
-        let enough = (rate as usize / (2 * n * clients)).max(1);
-        let window = [1, enough, enough, enough][rng.random_range(0..4)];
+        // Most clients send several requests at once, and more before they are
+        // answered, up to what some seconds bring; or many wait for each answer.
+        let burst = [4, 8, 16, 32][rng.random_range(0..4)];
+        let (clients, burst, window) = match rng.random::<f64>() < PATIENT {
+            true => (PATIENT_CLIENTS, 1, 1),
+            false => {
+                let clients = rng.random_range(1..4);
+                let some = WINDOW_S * rate as usize / (n * clients);
+                (clients, burst, some.max(burst))
+            }
+        };
         // Some runs are small, so that all keys can be judged together.
         if rng.random::<f64>() < SMALL {
             return Load {
                 clients: 1,
                 window: 2,
+                burst: 1,
                 rate: rate.min(SMALL_RATE),
                 keys: rng.random_range(2..5),
                 reads: 0.5,
@@ -68,20 +85,28 @@ impl Load {
         Load {
             clients,
             window,
+            burst,
             rate,
-            keys: [1, 2, 4, 8, 16][rng.random_range(0..5)],
-            reads: rng.random_range(0.3..0.95),
+            keys: [1, 2, 4, 8, KEYS_MAX][rng.random_range(0..5)],
+            reads: rng.random_range(0.5..0.95),
             rare: [0.0, 0.02, 0.1][rng.random_range(0..3)],
             twice: [0.0, 0.05][rng.random_range(0..2)],
-            patience_ns: [1_000_000_000, 4_000_000_000][rng.random_range(0..2)],
+            patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
         }
     }
 }
 
+/// Histories up to this many commands are judged for all keys together, too.
+pub(super) const TOGETHER_MAX: usize = 800;
+/// The most keys that a run has.
+const KEYS_MAX: u64 = 16;
 /// How many replicas a client tries before it waits again.
 const DRAWS: usize = 16;
 /// Alarms of clients: an arrival, or an attempt that has waited for long.
 const PATIENCE: u64 = 1 << 62;
+/// How many operations were sent together, in an alarm's lowest bits.
+const COUNT_BITS: u32 = 8;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]
@@ -103,8 +128,10 @@ struct Client {
     opened_ms: u64,
     sequence: u64,
     home: usize,
-    /// By lane: the operation under way.
-    lanes: Vec<Option<u64>>,
+    /// Lanes without an operation under way.
+    idle: Vec<usize>,
+    /// Sequences of the session that have no answer.
+    open: BTreeSet<u64>,
     /// The last version and value seen of each key, for compare-and-swap.
     seen: BTreeMap<u64, (Option<Version>, Option<ValueId>)>,
 }
@@ -122,7 +149,7 @@ pub struct Workload {
     end_ns: u64,
     /// What the clients saw, key by key.
     pub history: History,
-    /// The same, command by command.
+    /// The same, command by command, as far as they may be judged together.
     pub transactions: Vec<Transaction>,
     /// Operations answered.
     pub answered: u64,
@@ -134,7 +161,12 @@ pub struct Workload {
 
 /// The name of a key.
 pub fn key(number: u64) -> Key {
-    Key::from(format!("key{number:04}"))
+    static NAMES: LazyLock<Vec<Key>> = LazyLock::new(|| {
+        (0..KEYS_MAX)
+            .map(|k| Key::from(format!("key{k:04}")))
+            .collect()
+    });
+    NAMES[number as usize].clone()
 }
 
 impl Workload {
@@ -146,7 +178,8 @@ impl Workload {
             opened_ms: 0,
             sequence: 0,
             home: index / load.clients,
-            lanes: vec![None; load.window],
+            idle: (0..load.window).rev().collect(),
+            open: BTreeSet::new(),
             seen: BTreeMap::new(),
         });
         let mut workload = Workload {
@@ -170,13 +203,19 @@ impl Workload {
         workload
     }
 
+    /// Operations begun.
+    pub fn asked(&self) -> u64 {
+        self.next_operation
+    }
+
     /// Requests under way.
     pub fn under_way(&self) -> usize {
         self.operations.len()
     }
 
     fn next_arrival(&mut self, index: usize, world: &mut World) {
-        let mean_ns = self.clients.len() as u64 * 1_000_000_000 / u64::from(self.load.rate.max(1));
+        let together = (self.clients.len() * self.load.burst) as u64;
+        let mean_ns = together * 1_000_000_000 / u64::from(self.load.rate.max(1));
         let at = world.now_ns() + self.rng.random_range(0..=2 * mean_ns);
         if at < self.end_ns {
             world.alarm(at, index as u64);
@@ -188,25 +227,53 @@ impl Workload {
         if token & PATIENCE == 0 {
             let index = token as usize;
             self.next_arrival(index, world);
-            if let Some(lane) = self.clients[index].lanes.iter().position(Option::is_none) {
-                self.start(index, lane, world);
+            return self.start(index, world);
+        }
+        let (first, count) = ((token & !PATIENCE) >> COUNT_BITS, token & COUNT_MASK);
+        let mut open: Vec<u64> = Vec::new();
+        let mut attempts = 0;
+        for id in first..first + count {
+            if let Some(operation) = self.operations.get_mut(&id) {
+                operation.attempts += 1;
+                attempts = operation.attempts;
+                world.note_fault(Fault::Retry);
+                open.push(id);
             }
+        }
+        if open.is_empty() {
             return;
         }
-        let id = token & !PATIENCE;
-        if let Some(operation) = self.operations.get_mut(&id) {
-            operation.attempts += 1;
-            world.note_fault(Fault::Retry);
-            // A connection that is refused is refused at once.
-            let draw = || self.rng.random_range(0..world.n());
-            let mut others = std::iter::repeat_with(draw).take(DRAWS);
-            let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
-            self.send(id, at, world);
-            self.wait(id, world);
-        }
+        // A connection that is refused is refused at once.
+        let draw = || self.rng.random_range(0..world.n());
+        let mut others = std::iter::repeat_with(draw).take(DRAWS);
+        let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
+        self.send(&open, at, world);
+        self.wait((first, count), attempts, world);
     }
 
-    fn start(&mut self, index: usize, lane: usize, world: &mut World) {
+    /// A client sends what it wants to ask, as far as it has lanes for it.
+    fn start(&mut self, index: usize, world: &mut World) {
+        let first = self.next_operation + 1;
+        let mut ids = Vec::with_capacity(self.load.burst);
+        while ids.len() < self.load.burst
+            && let Some(lane) = self.clients[index].idle.pop()
+        {
+            ids.push(self.ask(index, lane, world));
+        }
+        if ids.is_empty() {
+            return;
+        }
+        let home = self.clients[index].home;
+        self.send(&ids, home, world);
+        if self.load.twice > 0.0 && self.rng.random::<f64>() < self.load.twice {
+            world.note_fault(Fault::Twice);
+            let other = self.rng.random_range(0..world.n());
+            self.send(&ids, other, world);
+        }
+        self.wait((first, ids.len() as u64), 1, world);
+    }
+
+    fn ask(&mut self, index: usize, lane: usize, world: &mut World) -> u64 {
         let (op, ops) = self.choose(index);
         self.next_operation += 1;
         let id = self.next_operation;
@@ -214,13 +281,15 @@ impl Workload {
             op: Some(op),
             ..Command::default()
         };
-        self.clients[index].lanes[lane] = Some(id);
         if command.is_write() {
-            self.clients[index].sequence += 1;
-            command.client = self.clients[index].id;
-            command.sequence = self.clients[index].sequence;
-            command.opened_ms = self.clients[index].opened_ms;
-            command.acked_below = self.oldest_open(index, command.sequence);
+            let client = &mut self.clients[index];
+            client.sequence += 1;
+            client.open.insert(client.sequence);
+            command.client = client.id;
+            command.sequence = client.sequence;
+            command.opened_ms = client.opened_ms;
+            // Every sequence below has been answered.
+            command.acked_below = client.open.first().copied().unwrap_or(client.sequence);
         }
         for (k, did) in &ops {
             let freshness = &mut world.oracles.freshness;
@@ -240,39 +309,27 @@ impl Workload {
             ops,
         };
         self.operations.insert(id, operation);
-        let home = self.clients[index].home;
-        self.send(id, home, world);
-        if self.load.twice > 0.0 && self.rng.random::<f64>() < self.load.twice {
-            world.note_fault(Fault::Twice);
-            let other = self.rng.random_range(0..world.n());
-            self.send(id, other, world);
-        }
-        self.wait(id, world);
+        id
     }
 
-    /// Every sequence below this one has been answered.
-    fn oldest_open(&self, index: usize, newest: u64) -> u64 {
-        let client = &self.clients[index];
-        let open = client.lanes.iter().flatten();
-        let commands = open.filter_map(|id| self.operations.get(id).map(|o| &o.command));
-        let mine = commands.filter(|c| c.is_write() && c.client == client.id);
-        mine.map(|c| c.sequence).min().unwrap_or(newest)
-    }
-
-    fn send(&mut self, id: u64, at: usize, world: &mut World) {
-        let Some(operation) = self.operations.get(&id) else {
-            return;
+    fn send(&mut self, ids: &[u64], at: usize, world: &mut World) {
+        let request = |id: &u64| {
+            let operation = self.operations.get(id)?;
+            let from = ClientHandle {
+                connection: operation.client as u64,
+                request: id << 8 | operation.attempts.min(255),
+            };
+            Some((from, operation.command.clone()))
         };
-        let from = ClientHandle {
-            connection: operation.client as u64,
-            request: id << 8 | operation.attempts.min(255),
-        };
-        world.request(at, from, operation.command.clone());
+        world.request(at, ids.iter().filter_map(request).collect());
     }
 
-    fn wait(&mut self, id: u64, world: &mut World) {
-        let late = world.now_ns() + self.load.patience_ns;
-        world.alarm(late, PATIENCE | id);
+    /// Looks later whether so many operations from `first` on are answered.
+    fn wait(&mut self, (first, count): (u64, u64), attempts: u64, world: &mut World) {
+        let doubled = 1 << (attempts - 1).min(8);
+        let patience_ns = self.load.patience_ns * doubled.min(PATIENCE_GROWS.into());
+        let late = world.now_ns() + patience_ns;
+        world.alarm(late, PATIENCE | first << COUNT_BITS | count);
     }
 
     fn value(&mut self) -> ValueId {
@@ -344,7 +401,11 @@ impl Workload {
         let now = world.now_ns();
         let verdict = world.oracles.liveness.answered(id, now);
         world.judge(verdict);
-        self.clients[operation.client].lanes[operation.lane] = None;
+        let client = &mut self.clients[operation.client];
+        client.idle.push(operation.lane);
+        if client.id == operation.command.client {
+            client.open.remove(&operation.command.sequence);
+        }
         if let Some(Answer::Error(error)) = &reply.outcome.result {
             return self.refused(&operation, error.log_time_ms, world);
         }
@@ -383,6 +444,7 @@ impl Workload {
             client.id = self.sessions;
             client.opened_ms = log_time_ms;
             client.sequence = 0;
+            client.open.clear();
         }
     }
 
@@ -398,12 +460,14 @@ impl Workload {
                 return_ns,
             });
         }
-        self.transactions.push(Transaction {
-            process,
-            parts,
-            invoke_ns,
-            return_ns,
-        });
+        if self.transactions.len() <= TOGETHER_MAX {
+            self.transactions.push(Transaction {
+                process,
+                parts,
+                invoke_ns,
+                return_ns,
+            });
+        }
     }
 
     /// Nothing more will be answered: what is open stays open in the history.

@@ -64,7 +64,7 @@ pub struct Reply {
 enum Event {
     Deliver {
         to: usize,
-        envelope: Box<Envelope>,
+        envelopes: Vec<Envelope>,
         sent: u64,
     },
     Synced {
@@ -74,12 +74,11 @@ enum Event {
     Deadline {
         node: usize,
     },
-    Request {
+    Requests {
         node: usize,
-        from: ClientHandle,
-        command: Box<Command>,
+        requests: Vec<(ClientHandle, Command)>,
     },
-    Reply(Box<Reply>),
+    Replies(Vec<Reply>),
     Alarm(u64),
     Step {
         node: usize,
@@ -107,10 +106,18 @@ enum Event {
 pub enum Happened {
     /// Something among replicas.
     Nothing,
-    /// An answer reached a client.
-    Replied(Reply),
+    /// Answers reached clients.
+    Replied(Vec<Reply>),
     /// An alarm set with [`World::alarm`] went off.
     Alarm(u64),
+}
+
+/// What a step has on its way to a peer.
+#[derive(Clone, Copy, Default)]
+struct Flight {
+    step: u64,
+    at_ns: u64,
+    event: usize,
 }
 
 /// See the module.
@@ -124,6 +131,12 @@ pub struct World {
     next_event: u64,
     nodes: Vec<Node>,
     network: Network,
+    /// Steps whose actions were performed.
+    steps: u64,
+    /// The newest of each link, by sender and receiver.
+    flights: Vec<Flight>,
+    /// Answers of the step whose actions are being performed.
+    replies: Vec<Reply>,
     inputs: Vec<Input>,
     actions: Vec<Action>,
     /// What replicas announced: (true time in ns, replica, what).
@@ -155,6 +168,9 @@ impl World {
             next_event: 0,
             nodes: Vec::new(),
             network,
+            steps: 0,
+            flights: vec![Flight::default(); n * n],
+            replies: Vec::new(),
             inputs: Vec::new(),
             actions: Vec::new(),
             notes: Vec::new(),
@@ -445,7 +461,7 @@ impl World {
 
     /// The operator asks a replica for something.
     pub fn operate(&mut self, node: usize, operator: Operator) {
-        self.arrive(node, Input::Operator(operator));
+        self.arrive(node, [Input::Operator(operator)]);
     }
 
     /// Ends a replica at once, and its disk loses everything: if it took part
@@ -455,18 +471,10 @@ impl World {
         self.nodes[node].disk.wipe();
     }
 
-    /// A client of `node` sends a command now.
-    pub fn request(&mut self, node: usize, from: ClientHandle, command: Command) {
+    /// A client of `node` sends commands now, which arrive together.
+    pub fn request(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
         let at = self.now_ns + self.settings.client_one_way_ns;
-        let command = Box::new(command);
-        self.schedule(
-            at,
-            Event::Request {
-                node,
-                from,
-                command,
-            },
-        );
+        self.schedule(at, Event::Requests { node, requests });
     }
 
     /// Calls back at a true time, with a token.
@@ -474,7 +482,7 @@ impl World {
         self.schedule(at_ns.max(self.now_ns), Event::Alarm(token));
     }
 
-    fn schedule(&mut self, at_ns: u64, event: Event) {
+    fn schedule(&mut self, at_ns: u64, event: Event) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);
             self.events.len() - 1
@@ -482,6 +490,7 @@ impl World {
         self.events[index] = Some(event);
         self.next_event += 1;
         self.queue.push(Reverse((at_ns, self.next_event, index)));
+        index
     }
 
     /// Moves to the next event. `None`: nothing will ever happen again.
@@ -496,9 +505,13 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Happened {
         match event {
-            Event::Deliver { to, envelope, sent } => {
-                self.note_hash(1, to, sent);
-                self.arrive(to, Input::Peer(*envelope));
+            Event::Deliver {
+                to,
+                envelopes,
+                sent,
+            } => {
+                self.note_hash(1, to, sent << 8 | envelopes.len() as u64);
+                self.arrive(to, envelopes.into_iter().map(Input::Peer));
             }
             Event::Synced { node, run } if self.nodes[node].run == run => {
                 self.note_hash(2, node, run);
@@ -509,24 +522,25 @@ impl World {
                 self.nodes[node].deadline_ns = u64::MAX;
                 self.look(node);
             }
-            Event::Request {
-                node,
-                from,
-                command,
-            } => {
-                self.note_hash(4, node, from.request);
-                let command = *command;
-                if self.settings.watched && self.nodes[node].replica.is_some() {
-                    self.oracles.asked(node, from, &command);
+            Event::Requests { node, requests } => {
+                let watched = self.settings.watched && self.nodes[node].replica.is_some();
+                for (from, command) in &requests {
+                    self.note_hash(4, node, from.request);
+                    if watched {
+                        self.oracles.asked(node, *from, command);
+                    }
                 }
-                self.arrive(node, Input::Client { from, command });
+                let client = |(from, command)| Input::Client { from, command };
+                self.arrive(node, requests.into_iter().map(client));
             }
             Event::Step { node, input, run } if self.nodes[node].run == run => {
-                self.arrive(node, *input);
+                self.arrive(node, [*input]);
             }
-            Event::Reply(reply) => {
-                self.note_hash(5, reply.path as usize, reply.to.request);
-                return Happened::Replied(*reply);
+            Event::Replies(replies) => {
+                for reply in &replies {
+                    self.note_hash(5, reply.path as usize, reply.to.request);
+                }
+                return Happened::Replied(replies);
             }
             Event::Alarm(token) => return Happened::Alarm(token),
             Event::Start(node) => self.start(node),
@@ -557,14 +571,14 @@ impl World {
         }
     }
 
-    /// An input reaches a process: one that stands still takes it later, one
-    /// that is down never.
-    fn arrive(&mut self, node: usize, input: Input) {
+    /// Inputs reach a process together: one that stands still takes them later,
+    /// one that is down never.
+    fn arrive(&mut self, node: usize, arrived: impl IntoIterator<Item = Input>) {
         if let Some(pause) = &mut self.nodes[node].pause {
-            return pause.inbox.push(input);
+            return pause.inbox.extend(arrived);
         }
         let now = self.clock(node);
-        self.round(node, |inputs| inputs.push(input), || now);
+        self.round(node, |inputs| inputs.extend(arrived), || now);
     }
 
     /// Something may be due.
@@ -642,7 +656,7 @@ impl World {
         }
         if let Some(sequence) = sequence {
             self.nodes[node].watch.persisted(sequence);
-            self.arrive(node, Input::Persisted(sequence));
+            self.arrive(node, [Input::Persisted(sequence)]);
         }
     }
 
@@ -655,23 +669,35 @@ impl World {
         self.look(node);
     }
 
-    /// Performs actions in order, unless a trap ends or stops the process.
+    /// Performs actions in order, unless a trap ends or stops the process. What
+    /// goes one way then, and takes as long, arrives together.
     fn perform(&mut self, node: usize, actions: &mut Vec<Action>) {
+        self.steps += 1;
         let mut rest = actions.drain(..);
+        let mut trapped = None;
         while let Some(action) = rest.next() {
-            match self.nodes[node].springs() {
+            trapped = self.nodes[node].springs();
+            match trapped {
                 None => self.act(node, action),
-                Some(Trap::Crash(down_ns)) => {
-                    self.note_fault(Fault::CrashMidStep);
-                    self.crash(node);
-                    return self.start_at(node, self.now_ns + down_ns);
-                }
+                Some(Trap::Crash(_)) => break,
                 Some(Trap::Pause(for_ns)) => {
                     self.note_fault(Fault::PauseMidStep);
                     let unfinished = std::iter::once(action).chain(rest.by_ref()).collect();
-                    return self.stop(node, for_ns, unfinished);
+                    self.stop(node, for_ns, unfinished);
+                    break;
                 }
             }
+        }
+        drop(rest);
+        if !self.replies.is_empty() {
+            let replies = std::mem::take(&mut self.replies);
+            let at = self.now_ns + self.settings.client_one_way_ns;
+            self.schedule(at, Event::Replies(replies));
+        }
+        if let Some(Trap::Crash(down_ns)) = trapped {
+            self.note_fault(Fault::CrashMidStep);
+            self.crash(node);
+            self.start_at(node, self.now_ns + down_ns);
         }
     }
 
@@ -682,7 +708,9 @@ impl World {
         match action {
             Action::Send { to, envelope } => self.transmit(node, to, envelope),
             Action::Persist { sequence, records } => self.persist(node, sequence, records),
-            Action::Reply { to, path, outcome } => self.reply(Reply { to, path, outcome }),
+            Action::Reply { to, path, outcome } => {
+                self.replies.push(Reply { to, path, outcome });
+            }
             Action::FencedReply {
                 to,
                 path,
@@ -729,11 +757,6 @@ impl World {
         }
     }
 
-    fn reply(&mut self, reply: Reply) {
-        let at = self.now_ns + self.settings.client_one_way_ns;
-        self.schedule(at, Event::Reply(Box::new(reply)));
-    }
-
     /// A read made under leases leaves only if its permit lasts still, by a clock
     /// that is read now.
     fn fenced(&mut self, node: usize, read: Fenced) {
@@ -752,7 +775,7 @@ impl World {
             to, path, outcome, ..
         } = read;
         match to {
-            ReadFrom::Client(to) => self.reply(Reply { to, path, outcome }),
+            ReadFrom::Client(to) => self.replies.push(Reply { to, path, outcome }),
             ReadFrom::Peer(peer, request) => {
                 let outcome = Some((outcome, path));
                 let message = Message::ReadAnswers(vec![ReadAnswer { request, outcome }]);
@@ -766,19 +789,36 @@ impl World {
 
     fn transmit(&mut self, from: usize, to: ReplicaId, envelope: Envelope) {
         let to = to.index();
-        let sent = self.next_event;
         let mut arrivals = self
             .network
             .deliveries(&mut self.rng, self.now_ns, from, to)
             .peekable();
         while let Some(at) = arrivals.next() {
             if arrivals.peek().is_none() {
-                let envelope = Box::new(envelope);
-                return self.schedule(at, Event::Deliver { to, envelope, sent });
+                return self.deliver(from, to, at, envelope);
             }
-            let envelope = Box::new(envelope.clone());
-            self.schedule(at, Event::Deliver { to, envelope, sent });
+            self.deliver(from, to, at, envelope.clone());
         }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, at_ns: u64, envelope: Envelope) {
+        let link = from * self.n() + to;
+        let flight = self.flights[link];
+        if (flight.step, flight.at_ns) == (self.steps, at_ns)
+            && let Some(Event::Deliver { envelopes, .. }) = &mut self.events[flight.event]
+        {
+            return envelopes.push(envelope);
+        }
+        let deliver = Event::Deliver {
+            to,
+            envelopes: vec![envelope],
+            sent: self.next_event,
+        };
+        self.flights[link] = Flight {
+            step: self.steps,
+            at_ns,
+            event: self.schedule(at_ns, deliver),
+        };
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Quorums {
     polls: BTreeMap<(LogId, Slot), BTreeMap<Ballot, Poll>>,
     /// Slots that are chosen need no more votes.
     done: [Vec<bool>; 2],
+    /// The newest vote that was judged: it goes to several replicas at once.
+    judged: Option<(u64, usize, LogId, Slot, Ballot, ReplicaSet)>,
     /// Votes and commits looked at.
     pub checks: u64,
 }
@@ -38,6 +40,7 @@ impl Quorums {
             n,
             polls: BTreeMap::new(),
             done: Default::default(),
+            judged: None,
             checks: 0,
         }
     }
@@ -90,9 +93,11 @@ impl Quorums {
         tag: ReplicaSet,
         rest: &[Action],
     ) -> Verdict {
-        if self.is_done(log, slot) {
+        let vote = (sight.now_ns, node, log, slot, ballot, tag);
+        if self.is_done(log, slot) || self.judged == Some(vote) {
             return Ok(());
         }
+        self.judged = Some(vote);
         let me = id(node);
         if let Some(replica) = sight.replica(node)
             && slot > replica.executed_of(log)
