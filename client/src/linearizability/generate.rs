@@ -1,5 +1,6 @@
 //! Histories to judge: those of a register that behaves, and the same with some
-//! answers or times changed, which may or may not show.
+//! answers or times changed, which may or may not show. Histories of transactions are
+//! made of the same [`Processes`] and [`Register`]s.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -35,62 +36,29 @@ pub(super) fn honest(shape: &Shape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
     planned.sort_by_key(|op| op.effect_ns);
-    let mut registers = vec![(None, None); shape.keys as usize];
-    for op in &mut planned {
-        let (held, before) = &mut registers[op.event.key as usize];
-        if op.lost {
-            continue;
-        }
-        let was = *held;
-        match &mut op.event.action {
-            Action::Read { value } => *value = *held,
-            Action::Write { value } => *held = Some(*value),
-            Action::Delete => *held = None,
-            Action::Cas {
-                expected,
-                new,
-                swapped,
-            } => {
-                *expected = if rng.random_bool(0.7) { *held } else { *before };
-                *swapped = *expected == *held;
-                if *swapped {
-                    *held = Some(*new);
-                }
-            }
-        }
-        if *held != was {
-            *before = was;
-        }
+    let mut registers = vec![Register::default(); shape.keys as usize];
+    for op in planned.iter_mut().filter(|op| !op.lost) {
+        registers[op.event.key as usize].perform(&mut op.event.action, &mut rng);
     }
     planned.into_iter().map(|op| op.event).collect()
 }
 
 fn plan(shape: &Shape, rng: &mut Pcg64Mcg) -> Vec<Planned> {
-    let mut free_at = vec![0; shape.processes as usize];
+    let mut processes = Processes::new(shape.processes, shape.duration_ns, shape.unanswered);
     let mut planned = Vec::with_capacity(shape.ops);
     for value in 1..=shape.ops as u64 {
-        let process = rng.random_range(0..shape.processes);
-        let begin = free_at[process as usize] + rng.random_range(1..=shape.duration_ns);
-        let end = begin + rng.random_range(0..=shape.duration_ns);
-        free_at[process as usize] = end;
-        let answered = rng.random_range(0..100) >= shape.unanswered;
+        let turn = processes.next(rng);
         let event = Event {
-            process,
+            process: turn.process,
             key: rng.random_range(0..shape.keys),
             action: action(shape, rng, ValueId(value)),
-            invoke_ns: begin,
-            return_ns: answered.then_some(end),
-        };
-        // Without an answer nobody knows when, or whether, it took effect.
-        let late = if answered {
-            end
-        } else {
-            end + 3 * shape.duration_ns
+            invoke_ns: turn.invoke_ns,
+            return_ns: turn.return_ns,
         };
         planned.push(Planned {
-            effect_ns: rng.random_range(begin..=late),
+            effect_ns: rng.random_range(turn.invoke_ns..=turn.latest_ns),
             event,
-            lost: !answered && rng.random_bool(0.5),
+            lost: turn.return_ns.is_none() && rng.random_bool(0.5),
         });
     }
     planned
@@ -115,31 +83,126 @@ fn action(shape: &Shape, rng: &mut Pcg64Mcg, value: ValueId) -> Action {
 
 /// Changes one operation: what it found, or when it was.
 pub(super) fn disturb(events: &mut [Event], rng: &mut impl Rng) {
-    let values: Vec<Option<ValueId>> = events.iter().map(value_of).collect();
+    let values: Vec<Option<ValueId>> = events.iter().map(|e| value_of(&e.action)).collect();
     let other = values[rng.random_range(0..values.len())];
-    let shift = rng.random_range(0..6);
+    let shift_ns = rng.random_range(0..6);
     let index = rng.random_range(0..events.len());
     let event = &mut events[index];
-    match &mut event.action {
-        Action::Read { value } if rng.random_bool(0.6) => *value = other,
-        Action::Cas { expected, .. } if rng.random_bool(0.3) => *expected = other,
-        Action::Cas { swapped, .. } if rng.random_bool(0.5) => *swapped = !*swapped,
-        _ if rng.random_bool(0.5) => {
-            event.invoke_ns += shift;
-            event.return_ns = event.return_ns.map(|end| end + shift);
+    let times = (&mut event.invoke_ns, &mut event.return_ns);
+    disturb_one(&mut event.action, times, other, shift_ns, rng);
+}
+
+/// Processes that are always busy, each with one thing at a time.
+pub(crate) struct Processes {
+    free_at_ns: Vec<u64>,
+    duration_ns: u64,
+    unanswered: u32,
+}
+
+/// What a process does next, and when.
+pub(crate) struct Turn {
+    pub process: u32,
+    pub invoke_ns: u64,
+    pub return_ns: Option<u64>,
+    /// The last moment at which it may take effect: without an answer nobody knows
+    /// when, or whether, it did.
+    pub latest_ns: u64,
+}
+
+impl Processes {
+    /// `duration_ns`: the longest operation, and the longest pause between two of one
+    /// process; `unanswered`: of a hundred operations.
+    pub fn new(processes: u32, duration_ns: u64, unanswered: u32) -> Processes {
+        Processes {
+            free_at_ns: vec![0; processes as usize],
+            duration_ns,
+            unanswered,
         }
-        _ => {
-            event.invoke_ns = event.invoke_ns.saturating_sub(shift);
-            let begin = event.invoke_ns;
-            event.return_ns = event
-                .return_ns
-                .map(|end| end.saturating_sub(shift).max(begin));
+    }
+
+    pub fn next(&mut self, rng: &mut Pcg64Mcg) -> Turn {
+        let process = rng.random_range(0..self.free_at_ns.len() as u32);
+        let free_at_ns = &mut self.free_at_ns[process as usize];
+        let invoke_ns = *free_at_ns + rng.random_range(1..=self.duration_ns);
+        let end_ns = invoke_ns + rng.random_range(0..=self.duration_ns);
+        *free_at_ns = end_ns;
+        let answered = rng.random_range(0..100) >= self.unanswered;
+        Turn {
+            process,
+            invoke_ns,
+            return_ns: answered.then_some(end_ns),
+            latest_ns: end_ns + if answered { 0 } else { 3 * self.duration_ns },
         }
     }
 }
 
-fn value_of(event: &Event) -> Option<ValueId> {
-    match event.action {
+/// A register that behaves.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Register {
+    held: Option<ValueId>,
+    /// Before that.
+    before: Option<ValueId>,
+}
+
+impl Register {
+    /// Fills in the answer; and, of a swap, what it expects.
+    pub fn perform(&mut self, action: &mut Action, rng: &mut Pcg64Mcg) {
+        let was = self.held;
+        match action {
+            Action::Read { value } => *value = was,
+            Action::Write { value } => self.held = Some(*value),
+            Action::Delete => self.held = None,
+            Action::Cas {
+                expected,
+                new,
+                swapped,
+            } => {
+                *expected = if rng.random_bool(0.7) {
+                    was
+                } else {
+                    self.before
+                };
+                *swapped = *expected == was;
+                if *swapped {
+                    self.held = Some(*new);
+                }
+            }
+        }
+        if self.held != was {
+            self.before = was;
+        }
+    }
+}
+
+/// Changes what an operation found, to `other` if it is a value, or moves its times, its
+/// begin and its end, by `shift_ns`.
+pub(crate) fn disturb_one(
+    action: &mut Action,
+    (invoke_ns, return_ns): (&mut u64, &mut Option<u64>),
+    other: Option<ValueId>,
+    shift_ns: u64,
+    rng: &mut impl Rng,
+) {
+    match action {
+        Action::Read { value } if rng.random_bool(0.6) => *value = other,
+        Action::Cas { expected, .. } if rng.random_bool(0.3) => *expected = other,
+        Action::Cas { swapped, .. } if rng.random_bool(0.5) => *swapped = !*swapped,
+        _ => {
+            let later = rng.random_bool(0.5);
+            for at_ns in std::iter::once(invoke_ns).chain(return_ns) {
+                *at_ns = if later {
+                    *at_ns + shift_ns
+                } else {
+                    at_ns.saturating_sub(shift_ns)
+                };
+            }
+        }
+    }
+}
+
+/// What it left behind or found.
+pub(crate) fn value_of(action: &Action) -> Option<ValueId> {
+    match *action {
         Action::Read { value } => value,
         Action::Write { value } | Action::Cas { new: value, .. } => Some(value),
         Action::Delete => None,

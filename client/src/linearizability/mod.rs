@@ -29,7 +29,7 @@ mod sweep;
 #[cfg(test)]
 mod brute;
 #[cfg(test)]
-mod generate;
+pub(crate) mod generate;
 #[cfg(test)]
 mod tests;
 

@@ -8,6 +8,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::Transaction;
 use crate::history::{Action, ValueId};
+use crate::linearizability::generate::{Processes, Register, disturb_one, value_of};
 
 /// What a generated history is made of.
 #[derive(Debug, Clone, Copy)]
@@ -39,22 +40,17 @@ pub(super) fn history(shape: &Shape) -> Vec<Transaction> {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut transactions = Vec::with_capacity(shape.transactions);
     let mut planned = Vec::new();
-    let mut free_at = vec![0; shape.processes as usize];
+    let mut processes = Processes::new(shape.processes, shape.duration_ns, shape.unanswered);
     for index in 0..shape.transactions {
-        let process = rng.random_range(0..shape.processes);
-        let begin = free_at[process as usize] + rng.random_range(1..=shape.duration_ns);
-        let end = begin + rng.random_range(0..=shape.duration_ns);
-        free_at[process as usize] = end;
-        let answered = rng.random_range(0..100) >= shape.unanswered;
+        let turn = processes.next(&mut rng);
         let parts = parts(shape, index as u64, &mut rng);
-        // Without an answer nobody knows when, or whether, it took effect.
-        let late = end + if answered { 0 } else { 3 * shape.duration_ns };
         let torn = rng.random_range(0..100) < shape.torn;
-        let together = rng.random_range(begin..=late);
-        if answered || rng.random_bool(0.5) {
+        let some_time = turn.invoke_ns..=turn.latest_ns;
+        let together = rng.random_range(some_time.clone());
+        if turn.return_ns.is_some() || rng.random_bool(0.5) {
             planned.extend((0..parts.len()).map(|part| Planned {
                 effect_ns: if torn {
-                    rng.random_range(begin..=late)
+                    rng.random_range(some_time.clone())
                 } else {
                     together
                 },
@@ -63,44 +59,19 @@ pub(super) fn history(shape: &Shape) -> Vec<Transaction> {
             }));
         }
         transactions.push(Transaction {
-            process,
+            process: turn.process,
             parts,
-            invoke_ns: begin,
-            return_ns: answered.then_some(end),
+            invoke_ns: turn.invoke_ns,
+            return_ns: turn.return_ns,
         });
     }
     planned.sort_by_key(|step| (step.effect_ns, step.transaction));
-    perform(&mut transactions, &planned, &mut rng);
-    transactions
-}
-
-fn perform(transactions: &mut [Transaction], planned: &[Planned], rng: &mut Pcg64Mcg) {
-    // By key what it holds, and what it held before that.
-    let mut keys: BTreeMap<u64, (Option<ValueId>, Option<ValueId>)> = BTreeMap::new();
+    let mut keys: BTreeMap<u64, Register> = BTreeMap::new();
     for step in planned {
         let (key, action) = &mut transactions[step.transaction].parts[step.part];
-        let (held, before) = keys.entry(*key).or_default();
-        let was = *held;
-        match action {
-            Action::Read { value } => *value = *held,
-            Action::Write { value } => *held = Some(*value),
-            Action::Delete => *held = None,
-            Action::Cas {
-                expected,
-                new,
-                swapped,
-            } => {
-                *expected = if rng.random_bool(0.7) { *held } else { *before };
-                *swapped = *expected == *held;
-                if *swapped {
-                    *held = Some(*new);
-                }
-            }
-        }
-        if *held != was {
-            *before = was;
-        }
+        keys.entry(*key).or_default().perform(action, &mut rng);
     }
+    transactions
 }
 
 /// What the simulator's clients do: single operations, and writes, reads and scans
@@ -137,52 +108,15 @@ fn parts(shape: &Shape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, Action)> {
 pub(super) fn disturb(transactions: &mut [Transaction], rng: &mut impl Rng) {
     let index = rng.random_range(0..transactions.len());
     let part = rng.random_range(0..transactions[index].parts.len());
-    let (key, action) = transactions[index].parts[part];
+    let key = transactions[index].parts[part].0;
     let on_key = transactions.iter().flat_map(|t| &t.parts);
     let values: Vec<Option<ValueId>> = on_key
         .filter(|(of, _)| *of == key)
         .map(|(_, action)| value_of(action))
         .collect();
     let other = values[rng.random_range(0..values.len())];
-    let shift = rng.random_range(0..6);
+    let shift_ns = rng.random_range(0..6);
     let transaction = &mut transactions[index];
-    let changed = match action {
-        Action::Read { .. } if rng.random_bool(0.6) => Action::Read { value: other },
-        Action::Cas { new, swapped, .. } if rng.random_bool(0.3) => Action::Cas {
-            expected: other,
-            new,
-            swapped,
-        },
-        Action::Cas {
-            expected,
-            new,
-            swapped,
-        } if rng.random_bool(0.5) => Action::Cas {
-            expected,
-            new,
-            swapped: !swapped,
-        },
-        unchanged => {
-            let later = rng.random_bool(0.5);
-            let moved = |at: &mut u64| {
-                *at = if later {
-                    *at + shift
-                } else {
-                    at.saturating_sub(shift)
-                }
-            };
-            moved(&mut transaction.invoke_ns);
-            transaction.return_ns.iter_mut().for_each(moved);
-            unchanged
-        }
-    };
-    transaction.parts[part].1 = changed;
-}
-
-fn value_of(action: &Action) -> Option<ValueId> {
-    match *action {
-        Action::Read { value } => value,
-        Action::Write { value } | Action::Cas { new: value, .. } => Some(value),
-        Action::Delete => None,
-    }
+    let times = (&mut transaction.invoke_ns, &mut transaction.return_ns);
+    disturb_one(&mut transaction.parts[part].1, times, other, shift_ns, rng);
 }
