@@ -23,13 +23,11 @@
 //!   effect, one that made use of less is enough.
 
 use super::Flaw;
-use super::frontier::{self, Frontier};
+use super::frontier::{self, Bounds, SLOTS, bits};
 use super::prepare::{Held, Key, Kind, Moment, NEVER, Op};
 use super::relevance::Relevance;
 use crate::history::Event;
 
-/// Most operations in flight at once.
-const SLOTS: usize = 128;
 /// States that may be developed for a history: so many, and so many more for each
 /// of its operations.
 const STEPS: usize = 20_000_000;
@@ -178,20 +176,14 @@ impl<'k, 'a> Search<'k, 'a> {
         }
         self.forget(bit);
         if self.unanswered != 0 {
-            self.forget(self.settled());
+            self.forget(frontier::settled(&self.states, self.unanswered));
             self.forget(self.hopeless());
-            self.drop_wasteful();
+            frontier::drop_wasteful(&mut self.states, self.unanswered);
         }
         if self.states.len() > STATES {
             return Err(too_many());
         }
         Ok(())
-    }
-
-    /// Unanswered operations that have taken effect in every state.
-    fn settled(&self) -> u128 {
-        let done = |all, state: &State| all & state.done;
-        self.states.iter().fold(self.unanswered, done)
     }
 
     /// Unanswered swaps of what will not come again.
@@ -223,34 +215,22 @@ impl<'k, 'a> Search<'k, 'a> {
         self.states.dedup();
     }
 
-    /// Keeps of states that are the same in all else those that made use of the
-    /// fewest unanswered operations.
-    fn drop_wasteful(&mut self) {
-        let mut frontier = Frontier::new(self.unanswered);
-        self.states.drain(..).for_each(|state| frontier.push(state));
-        self.states.extend(std::iter::from_fn(|| frontier.pop()));
-    }
-
     /// All states, as early as possible, in which the operation of `bit` has
     /// taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<State>, Flaw> {
-        let mut developed = Vec::new();
-        let mut frontier = Frontier::new(self.unanswered);
-        self.states.iter().for_each(|state| frontier.push(*state));
-        while let Some(state) = frontier.pop() {
-            if state.done & bit != 0 {
-                developed.push(state);
-                continue;
+        let mut steps = self.steps;
+        let bounds = Bounds {
+            steps: &mut steps,
+            at_once: STATES_DEVELOPED,
+        };
+        let states = self.states.iter().copied();
+        let developed = frontier::develop(states, bit, self.unanswered, bounds, |state, next| {
+            for slot in self.choices(state) {
+                next.push(self.apply(state, slot));
             }
-            self.steps = self.steps.saturating_sub(1);
-            if self.steps == 0 || frontier.given() > STATES_DEVELOPED {
-                return Err(too_many());
-            }
-            for slot in self.choices(&state) {
-                frontier.push(self.apply(&state, slot));
-            }
-        }
-        Ok(developed)
+        });
+        self.steps = steps;
+        developed.ok_or_else(too_many)
     }
 
     /// The operations that could take effect next and change something.
@@ -395,22 +375,12 @@ impl Op<'_> {
 }
 
 fn too_many() -> Flaw {
-    let reason = "too many orders are possible to follow them all".to_owned();
+    let reason = frontier::TOO_MANY.to_owned();
     Flaw::Unknown { reason }
 }
 
 fn set(slots: impl Iterator<Item = usize>) -> u128 {
     slots.fold(0, |set, slot| set | (1 << slot))
-}
-
-fn bits(mut set: u128) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lowest = set.trailing_zeros() as usize;
-        (lowest < SLOTS).then(|| {
-            set &= set - 1;
-            lowest
-        })
-    })
 }
 
 fn ticks(ops: &[Op]) -> Vec<Tick> {

@@ -19,10 +19,8 @@
 use smallvec::SmallVec;
 
 use super::prepare::{ABSENT, Effect, Held, Moment, NEVER, Prepared, Txn};
-use crate::linearizability::frontier::{self, Frontier};
+use crate::linearizability::frontier::{self, Bounds, SLOTS, bits};
 
-/// Most transactions in flight at once.
-const SLOTS: usize = 128;
 /// Most states developed for one end.
 const STATES_DEVELOPED: usize = 1 << 18;
 
@@ -147,18 +145,10 @@ impl<'p> Search<'p> {
         }
         self.forget(bit);
         if self.unanswered != 0 {
-            self.forget(self.settled());
-            let mut frontier = Frontier::new(self.unanswered);
-            self.states.drain(..).for_each(|state| frontier.push(state));
-            self.states.extend(std::iter::from_fn(|| frontier.pop()));
+            self.forget(frontier::settled(&self.states, self.unanswered));
+            frontier::drop_wasteful(&mut self.states, self.unanswered);
         }
         Ok(())
-    }
-
-    /// Unanswered transactions that have taken effect in every state.
-    fn settled(&self) -> u128 {
-        let done = |all, state: &State| all & state.done;
-        self.states.iter().fold(self.unanswered, done)
     }
 
     /// Gives slots free, and makes one of states that differ no more.
@@ -176,24 +166,21 @@ impl<'p> Search<'p> {
     /// All states, as early as possible, in which the transaction of `bit` has
     /// taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<State>, Outcome> {
-        let mut developed = Vec::new();
-        let mut frontier = Frontier::new(self.unanswered);
-        self.states.drain(..).for_each(|state| frontier.push(state));
-        while let Some(state) = frontier.pop() {
-            if state.done & bit != 0 {
-                developed.push(state);
-                continue;
+        let mut steps = self.steps;
+        let bounds = Bounds {
+            steps: &mut steps,
+            at_once: STATES_DEVELOPED,
+        };
+        let states = std::mem::take(&mut self.states);
+        let developed = frontier::develop(states, bit, self.unanswered, bounds, |state, next| {
+            for slot in self.choices(state) {
+                next.push(self.apply(state, slot));
             }
-            self.steps = self.steps.saturating_sub(1);
-            if self.steps == 0 || frontier.given() > STATES_DEVELOPED {
-                let reason = "too many orders are possible to follow them all".to_owned();
-                return Err(Outcome::TooMany { reason });
-            }
-            for slot in self.choices(&state) {
-                frontier.push(self.apply(&state, slot));
-            }
-        }
-        Ok(developed)
+        });
+        self.steps = steps;
+        developed.ok_or_else(|| Outcome::TooMany {
+            reason: frontier::TOO_MANY.to_owned(),
+        })
     }
 
     /// The transactions that could take effect next and change something.
@@ -322,16 +309,6 @@ fn is_possible(txn: &Txn, held: &[Held]) -> bool {
         Effect::Fail(expected) => held[key] != expected,
         Effect::Swap { expected, .. } => held[key] == expected,
         Effect::Write(_) => true,
-    })
-}
-
-fn bits(mut set: u128) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lowest = set.trailing_zeros() as usize;
-        (lowest < SLOTS).then(|| {
-            set &= set - 1;
-            lowest
-        })
     })
 }
 
