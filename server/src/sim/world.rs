@@ -1,9 +1,9 @@
 //! The world: replicas, links, disks, clocks and clients, moved event by event.
-//! What goes wrong in it is done to it by methods; `fault` plans and counts it.
+//! What goes wrong in it is done to it by methods (`harm`); `fault` plans and counts it.
 
-use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+mod harm;
+mod queue;
+
 use std::time::Duration;
 
 use client::wire::{Command, Outcome, Path};
@@ -11,21 +11,20 @@ use leases::{ReplicaId, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
+use self::queue::Queue;
 use super::clock::Clock;
 use super::disk::Disk;
 use super::fault::{Fault, Fired};
 use super::network::{Faults, Network};
-use super::node::{Node, Pause, Trap};
+use super::node::{Node, Trap};
 use super::oracle::{Fenced, Oracles, Sight, Verdict, Violation};
 use super::trace::Trace;
 use crate::replica::action::{Action, ClientHandle, Event as Note, Record, Sequence};
 use crate::replica::input::ReadFrom;
 use crate::replica::message::{Envelope, Message, ReadAnswer};
 use crate::replica::{Input, Operator, Replica, Settings};
-use crate::shell::{self, DiskWatch};
+use crate::shell;
 
-/// How often a full disk is tried again, in ns.
-const FULL_RETRY_NS: u64 = 500_000_000;
 /// A read this close to the end of its permit would show an error in its arithmetic.
 const NEAR_END: Duration = Duration::from_millis(10);
 
@@ -117,7 +116,7 @@ pub enum Happened {
 struct Flight {
     step: u64,
     at_ns: u64,
-    event: usize,
+    place: usize,
 }
 
 /// See the module.
@@ -125,10 +124,7 @@ pub struct World {
     settings: WorldSettings,
     rng: Pcg64Mcg,
     now_ns: u64,
-    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    events: Vec<Option<Event>>,
-    free: Vec<usize>,
-    next_event: u64,
+    queue: Queue<Event>,
     nodes: Vec<Node>,
     network: Network,
     /// Steps whose actions were performed.
@@ -162,10 +158,7 @@ impl World {
         let mut world = World {
             rng,
             now_ns: 0,
-            queue: BinaryHeap::new(),
-            events: Vec::new(),
-            free: Vec::new(),
-            next_event: 0,
+            queue: Queue::new(),
             nodes: Vec::new(),
             network,
             steps: 0,
@@ -285,219 +278,26 @@ impl World {
         }
     }
 
-    /// Changes what goes wrong between replicas from now on.
-    pub fn set_faults(&mut self, faults: Faults) {
-        self.network.faults = faults;
-    }
-
-    /// Cuts the link from one replica to another, or mends it.
-    pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
-        self.network.set_cut(from, to, cut);
-    }
-
-    /// Starts a replica from its disk, unless it runs or is lost.
-    pub fn start(&mut self, node: usize) {
-        if self.nodes[node].replica.is_some() || self.nodes[node].lost {
-            return;
-        }
-        if self.nodes[node].disk.is_full() {
-            // A run begins with a write: its incarnation.
-            return self.start_at(node, self.now_ns + FULL_RETRY_NS);
-        }
-        let mut settings = self.settings.replica.clone();
-        settings.me = ReplicaId(node as u8);
-        let seed = self.rng.random();
-        let now = self.clock(node);
-        let target = &mut self.nodes[node];
-        target.run += 1;
-        target.watch = DiskWatch::default();
-        target.deadline_ns = u64::MAX;
-        let recovered = target.disk.recover(|| self.rng.random());
-        target.replica = Some(Replica::new(now, settings, recovered, seed));
-        self.tell(node, format_args!("starts"));
-        if self.settings.watched {
-            let sight = Sight::new(self.now_ns, &self.nodes);
-            let verdict = self.oracles.started(&sight, node);
-            self.judge(verdict);
-        }
-        self.reschedule(node);
-    }
-
-    /// Starts a replica later.
-    pub fn start_at(&mut self, node: usize, at_ns: u64) {
-        self.schedule(at_ns, Event::Start(node));
-    }
-
-    /// Ends a replica at once; what was not synced is lost, but for a part of
-    /// what was being synced.
-    pub fn crash(&mut self, node: usize) {
-        if self.nodes[node].replica.is_none() {
-            return;
-        }
-        self.oracles.crashed(node);
-        let interrupted = self.nodes[node].disk.interrupted();
-        let kept = self.rng.random_range(0..=interrupted);
-        self.fired.add(Fault::Torn, u64::from(interrupted > 0));
-        let target = &mut self.nodes[node];
-        target.replica = None;
-        target.pause = None;
-        target.trap = None;
-        target.crash_in_sync = None;
-        target.disk.crash(kept);
-        self.tell(node, format_args!("is killed"));
-    }
-
-    /// Ends a replica during its next sync, and starts it again later.
-    pub fn crash_in_sync(&mut self, node: usize, down_ns: u64) {
-        self.nodes[node].crash_in_sync = Some(down_ns);
-    }
-
-    /// No trap is set any more.
-    pub fn disarm(&mut self, node: usize) {
-        self.nodes[node].trap = None;
-        self.nodes[node].crash_in_sync = None;
-    }
-
-    /// A replica that is down comes back on a machine that started again: its
-    /// clock counts from elsewhere.
-    pub fn begin_clock_anew(&mut self, node: usize) {
-        self.nodes[node].clock = self.draw_clock();
-    }
-
-    /// A clock runs at another rate within the bound.
-    pub fn change_rate(&mut self, node: usize) {
-        let rate = self.draw_rate();
-        self.nodes[node].clock.set_rate(self.now_ns, rate);
-        self.nodes[node].deadline_ns = u64::MAX;
-        self.reschedule(node);
-    }
-
-    /// A clock jumps ahead: outside what is assumed of clocks.
-    pub fn jump_clock(&mut self, node: usize, by_ns: u64) {
-        self.nodes[node].clock.jump(by_ns);
-        self.nodes[node].deadline_ns = u64::MAX;
-        self.reschedule(node);
-    }
-
-    /// A replica stands still for a while; what arrives waits for it.
-    pub fn pause(&mut self, node: usize, for_ns: u64) {
-        if self.is_up(node) {
-            self.stop(node, for_ns, Vec::new());
-        }
-    }
-
-    fn stop(&mut self, node: usize, for_ns: u64, unfinished: Vec<Action>) {
-        let since = self.clock(node);
-        let inbox = Vec::new();
-        self.nodes[node].pause = Some(Pause {
-            since,
-            unfinished,
-            inbox,
-        });
-        self.tell(
-            node,
-            format_args!("stands still for {} ms", for_ns / 1_000_000),
-        );
-        let run = self.nodes[node].run;
-        self.schedule(self.now_ns + for_ns, Event::Resume { node, run });
-    }
-
-    /// Ends a replica's pause before its time.
-    pub fn wake(&mut self, node: usize) {
-        let Some(pause) = self.nodes[node].pause.take() else {
-            return;
-        };
-        self.tell(node, format_args!("goes on"));
-        let Pause {
-            since,
-            unfinished,
-            mut inbox,
-        } = pause;
-        let mut actions = unfinished;
-        self.perform(node, &mut actions);
-        if let Some(again) = &mut self.nodes[node].pause {
-            again.inbox = inbox; // a trap stopped it in the same step
-            return;
-        }
-        let now = self.clock(node);
-        // It may have stopped after it read its clock for the next group, or
-        // before: what it had read then must not be used (hazard 25).
-        let reading = Cell::new(since);
-        let take = |inputs: &mut Vec<Input>| {
-            reading.set(now);
-            inputs.append(&mut inbox);
-        };
-        self.round(node, take, || reading.get());
-    }
-
-    /// After `actions` more actions of its steps, a replica stops or ends.
-    pub fn set_trap(&mut self, node: usize, actions: u32, trap: Trap) {
-        self.nodes[node].trap = Some((actions, trap));
-    }
-
-    /// No sync of a replica ends for a while.
-    pub fn stall_disk(&mut self, node: usize, for_ns: u64) {
-        self.nodes[node].disk.stalled_until_ns = self.now_ns + for_ns;
-    }
-
-    /// A disk has no room for a while; then it takes a moment to be noticed.
-    pub fn fill_disk(&mut self, node: usize, for_ns: u64) {
-        self.nodes[node].disk.set_full(true);
-        let at = self.now_ns + for_ns + FULL_RETRY_NS;
-        self.schedule(at, Event::Room { node });
-    }
-
-    /// Ends a disk's troubles, as far as they end.
-    pub fn mend_disk(&mut self, node: usize) {
-        self.nodes[node].disk.stalled_until_ns = self.now_ns;
-        self.try_disk(node);
-    }
-
-    /// A replica's disk is damaged. The replica stops, and never takes part again.
-    pub fn lose(&mut self, node: usize) {
-        self.crash(node);
-        self.nodes[node].lost = true;
-    }
-
     /// The operator asks a replica for something.
     pub fn operate(&mut self, node: usize, operator: Operator) {
         self.arrive(node, [Input::Operator(operator)]);
     }
 
-    /// Ends a replica at once, and its disk loses everything: if it took part
-    /// before, the next start finds it out, and it is mute.
-    pub fn wipe(&mut self, node: usize) {
-        self.crash(node);
-        self.nodes[node].disk.wipe();
-    }
-
     /// A client of `node` sends commands now, which arrive together.
     pub fn request(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
         let at = self.now_ns + self.settings.client_one_way_ns;
-        self.schedule(at, Event::Requests { node, requests });
+        self.queue.schedule(at, Event::Requests { node, requests });
     }
 
     /// Calls back at a true time, with a token.
     pub fn alarm(&mut self, at_ns: u64, token: u64) {
-        self.schedule(at_ns.max(self.now_ns), Event::Alarm(token));
-    }
-
-    fn schedule(&mut self, at_ns: u64, event: Event) -> usize {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.events.push(None);
-            self.events.len() - 1
-        });
-        self.events[index] = Some(event);
-        self.next_event += 1;
-        self.queue.push(Reverse((at_ns, self.next_event, index)));
-        index
+        self.queue
+            .schedule(at_ns.max(self.now_ns), Event::Alarm(token));
     }
 
     /// Moves to the next event. `None`: nothing will ever happen again.
     pub fn advance(&mut self) -> Option<Happened> {
-        let Reverse((at_ns, _, index)) = self.queue.pop()?;
-        let event = self.events[index].take().expect("a queued event exists");
-        self.free.push(index);
+        let (at_ns, event) = self.queue.pop()?;
         debug_assert!(at_ns >= self.now_ns);
         self.now_ns = at_ns;
         Some(self.happen(event))
@@ -634,7 +434,7 @@ impl World {
         // An earlier one will find nothing due, and set this one then.
         if at < target.deadline_ns {
             target.deadline_ns = at;
-            self.schedule(at, Event::Deadline { node });
+            self.queue.schedule(at, Event::Deadline { node });
         }
     }
 
@@ -642,10 +442,10 @@ impl World {
         let disk = &self.nodes[node].disk;
         let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
         let run = self.nodes[node].run;
-        self.schedule(at, Event::Synced { node, run });
+        self.queue.schedule(at, Event::Synced { node, run });
         if let Some(down_ns) = self.nodes[node].crash_in_sync.take() {
             let at = self.rng.random_range(self.now_ns..at);
-            self.schedule(at, Event::Kill { node, run, down_ns });
+            self.queue.schedule(at, Event::Kill { node, run, down_ns });
         }
     }
 
@@ -658,15 +458,6 @@ impl World {
             self.nodes[node].watch.persisted(sequence);
             self.arrive(node, [Input::Persisted(sequence)]);
         }
-    }
-
-    /// A full disk is tried again.
-    fn try_disk(&mut self, node: usize) {
-        if self.nodes[node].disk.set_full(false) {
-            self.begin_sync(node);
-        }
-        self.nodes[node].watch.set_full(false);
-        self.look(node);
     }
 
     /// Performs actions in order, unless a trap ends or stops the process. What
@@ -692,7 +483,7 @@ impl World {
         if !self.replies.is_empty() {
             let replies = std::mem::take(&mut self.replies);
             let at = self.now_ns + self.settings.client_one_way_ns;
-            self.schedule(at, Event::Replies(replies));
+            self.queue.schedule(at, Event::Replies(replies));
         }
         if let Some(Trap::Crash(down_ns)) = trapped {
             self.note_fault(Fault::CrashMidStep);
@@ -742,7 +533,8 @@ impl World {
 
     fn step_soon(&mut self, node: usize, input: Input) {
         let (input, run) = (Box::new(input), self.nodes[node].run);
-        self.schedule(self.now_ns, Event::Step { node, input, run });
+        self.queue
+            .schedule(self.now_ns, Event::Step { node, input, run });
     }
 
     fn persist(&mut self, node: usize, sequence: Sequence, records: Vec<Record>) {
@@ -805,19 +597,19 @@ impl World {
         let link = from * self.n() + to;
         let flight = self.flights[link];
         if (flight.step, flight.at_ns) == (self.steps, at_ns)
-            && let Some(Event::Deliver { envelopes, .. }) = &mut self.events[flight.event]
+            && let Some(Event::Deliver { envelopes, .. }) = self.queue.get_mut(flight.place)
         {
             return envelopes.push(envelope);
         }
         let deliver = Event::Deliver {
             to,
             envelopes: vec![envelope],
-            sent: self.next_event,
+            sent: self.queue.scheduled,
         };
         self.flights[link] = Flight {
             step: self.steps,
             at_ns,
-            event: self.schedule(at_ns, deliver),
+            place: self.queue.schedule(at_ns, deliver),
         };
     }
 }
