@@ -58,7 +58,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every kind.
+    /// Every kind. Those that are planned are drawn in this order.
     pub const ALL: [Fault; 25] = [
         Fault::Loss,
         Fault::Duplication,
@@ -86,6 +86,22 @@ impl Fault {
         Fault::Twice,
         Fault::Expiry,
     ];
+
+    /// Whether a plan drawn from the seed makes it happen now and then. The others are
+    /// the network's and the clients' habits, or only a control's.
+    pub fn is_planned(self) -> bool {
+        !matches!(
+            self,
+            Fault::Loss
+                | Fault::Duplication
+                | Fault::Reordering
+                | Fault::OldPacket
+                | Fault::Jump
+                | Fault::Retry
+                | Fault::Twice
+                | Fault::Expiry
+        )
+    }
 
     /// Its name in summaries.
     pub fn name(self) -> &'static str {

@@ -13,7 +13,7 @@ use rand_pcg::Pcg64Mcg;
 use super::control::Control;
 use super::fault::Fault;
 use super::network::Faults;
-use super::swarm::{self, Plan};
+use super::swarm::Plan;
 use super::workload::Load;
 use super::world::WorldSettings;
 use crate::replica::Settings;
@@ -57,7 +57,7 @@ impl Choices {
     pub fn enables(&self, fault: Fault) -> bool {
         match fault {
             Fault::Jump => self.control == Some(Control::Jump),
-            _ => self.faults || !swarm::PLANNED.contains(&fault),
+            _ => self.faults || !fault.is_planned(),
         }
     }
 }

@@ -10,27 +10,6 @@ use super::scenario::{draw_params, strategies};
 use super::world::World;
 use crate::replica::{Operator, Replica};
 
-/// Faults that a plan makes happen now and then.
-pub(super) const PLANNED: [Fault; 17] = [
-    Fault::Partition,
-    Fault::OneWay,
-    Fault::Bridge,
-    Fault::Crash,
-    Fault::CrashAll,
-    Fault::CrashMidStep,
-    Fault::Torn,
-    Fault::Pause,
-    Fault::PauseMidStep,
-    Fault::Rate,
-    Fault::Epoch,
-    Fault::Stall,
-    Fault::Full,
-    Fault::Corrupt,
-    Fault::Wiped,
-    Fault::Switch,
-    Fault::Transfer,
-];
-
 /// Share of runs in which a planned fault is enabled.
 const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
@@ -63,7 +42,7 @@ impl Plan {
     /// The plan of a run.
     pub fn draw(rng: &mut Pcg64Mcg) -> Plan {
         let mut faults = Vec::new();
-        for fault in PLANNED {
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_planned()) {
             let enabled = rng.random::<f64>() < ENABLED;
             let every_ms = [1500, 5000, 15_000][rng.random_range(0..3)];
             if enabled {
