@@ -68,3 +68,56 @@ impl Agreement {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Version;
+
+    use super::super::bench::{Has, World, key, puts};
+    use super::*;
+    use crate::replica::action::Stored;
+
+    #[test]
+    fn a_slot_has_one_value() {
+        let (mut agreement, mut chosen) = (Agreement::default(), Chosen::default());
+        let (log, slot) = (LogId::Commands, Slot(6));
+        chosen.committed(log, slot, &puts(&["a"]));
+        for stage in [Stage::Committed, Stage::Executed] {
+            let mut learns = |value| agreement.learns(&chosen, 1, stage, log, slot, &value);
+            assert!(learns(puts(&["a"])).is_ok());
+            assert!(learns(puts(&["b"])).is_err());
+            assert!(learns(Value::Noop).is_err());
+        }
+        assert_eq!(agreement.checks, 6);
+    }
+
+    #[test]
+    fn who_has_executed_as_far_is_in_the_same_state() {
+        let has = |executed, value: &'static str| {
+            let version = Version { slot: 3, index: 0 };
+            let stored = Stored {
+                value: value.into(),
+                version,
+                created: version,
+            };
+            Has {
+                executed,
+                entries: vec![(key("a"), Some(stored))],
+                ..Has::default()
+            }
+        };
+        let judge = |other: Has| {
+            let world = World::new([has(DIGEST_EVERY, "1"), other, Has::default()]);
+            let mut agreement = Agreement::default();
+            let mut verdicts = (0..3).map(|node| {
+                let replica = world.sight().replica(node).expect("it runs");
+                agreement.stepped(node, replica)
+            });
+            verdicts.try_for_each(|verdict| verdict)
+        };
+        assert!(judge(has(DIGEST_EVERY, "1")).is_ok());
+        assert!(judge(has(DIGEST_EVERY, "2")).is_err());
+        assert!(judge(has(DIGEST_EVERY + 1, "2")).is_ok(), "further on");
+        assert!(judge(has(2 * DIGEST_EVERY, "2")).is_ok());
+    }
+}

@@ -13,7 +13,7 @@ use leases::{
 };
 
 use super::{Sight, id};
-use crate::replica::action::{Action, Checkpoint, Recovered};
+use crate::replica::action::{Action, Checkpoint, Recovered, Stored};
 use crate::replica::message::{
     Batch, Envelope, LogId, Message, Proposed, Reported, RequestId, Value,
 };
@@ -37,6 +37,8 @@ pub struct Has {
     /// Whether its disk was never wiped.
     pub joined: bool,
     pub executed: u64,
+    /// The state after that.
+    pub entries: Vec<(Key, Option<Stored>)>,
     /// Accepted beyond that, at the ballot.
     pub accepted: Vec<(u64, Value)>,
     pub ballot: Ballot,
@@ -53,6 +55,7 @@ impl Default for Has {
             run: 1,
             joined: true,
             executed: 5,
+            entries: Vec::new(),
             accepted: Vec::new(),
             ballot: BALLOT,
             restart_wait: None,
@@ -160,6 +163,7 @@ fn start(node: usize, has: Has) -> Node {
         restart_wait: has.restart_wait,
         state: Checkpoint {
             executed: Slot(has.executed),
+            entries: has.entries,
             config: ConfigId(1),
             ..Checkpoint::default()
         },
