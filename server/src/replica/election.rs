@@ -87,6 +87,7 @@ impl Replica {
             self.leader = ballot;
             self.announce(Event::Following(ballot), out);
             self.reforward_all(now);
+            self.ask_new_leader(now, out);
             self.note_config_lag(now);
         }
         self.reset_election(now);
@@ -398,6 +399,7 @@ impl Replica {
         self.timers.set(Timer::Lease, now);
         self.demand.touch_all();
         self.reforward_all(now);
+        self.ask_new_leader(now, out);
     }
 
     /// What to propose above the commit point: per slot the value of highest

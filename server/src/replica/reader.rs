@@ -410,7 +410,8 @@ impl Replica {
                     });
                 }
                 // It leads no longer, and nobody else is known to: asked at once, it
-                // would refuse as fast as the network carries questions.
+                // would refuse as fast as the network carries questions. Asked again
+                // when somebody else is heard of.
                 None if asked.attempts > 1 && self.leader() == Some(from) => {
                     self.reader.asked.insert(answer.request, asked);
                 }
@@ -445,14 +446,27 @@ impl Replica {
             .filter(|(_, asked)| overdue(asked))
             .map(|(request, _)| *request)
             .collect();
-        for request in late {
+        self.ask_again(now, late, out);
+        let mut keys = self.reader.held_keys();
+        keys.retain(|key| self.permit(now, key).is_err());
+        self.look_again(now, keys, out);
+    }
+
+    /// Somebody leads anew: reads that wait for an earlier leader, or for any, ask
+    /// this one. Those that wait for a holder have no reason to.
+    pub(super) fn ask_new_leader(&mut self, now: Time, out: &mut Vec<Action>) {
+        let asked = self.reader.asked.iter();
+        let of_leaders = asked.filter(|(_, asked)| asked.attempts > 1);
+        let of_leaders = of_leaders.map(|(request, _)| *request).collect();
+        self.ask_again(now, of_leaders, out);
+    }
+
+    fn ask_again(&mut self, now: Time, reads: Vec<RequestId>, out: &mut Vec<Action>) {
+        for request in reads {
             if let Some(asked) = self.reader.asked.remove(&request) {
                 self.ask(now, asked.from, asked.key, asked.attempts, out);
             }
         }
-        let mut keys = self.reader.held_keys();
-        keys.retain(|key| self.permit(now, key).is_err());
-        self.look_again(now, keys, out);
     }
 
     /// Confirms a read with a majority (hazard 26). The index is the highest slot

@@ -152,6 +152,26 @@ fn a_read_refused_by_a_leader_of_the_past_is_not_asked_there_again_at_once() {
 }
 
 #[test]
+fn reads_that_wait_for_a_leader_ask_the_next_as_soon_as_it_is_heard_of() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    // Nobody confirms reads to the old leader: one of its own client, and one of 2.
+    let ack = |packet: &Packet| matches!(packet.0.message, Message::HeartbeatAck { .. });
+    cluster.lose(move |packet| ack(packet) && packet.1.index() == 0);
+    let own = cluster.read(0, "k");
+    let forwarded = cluster.read(2, "k");
+    // And this one was asked of 0 as well, by who leads next.
+    let next = cluster.read(1, "k");
+    for read in [own, forwarded, next] {
+        assert!(!cluster.answered(read));
+    }
+    cluster.elect(1);
+    cluster.pass(1);
+    for read in [own, forwarded, next] {
+        assert_eq!(cluster.path(read), Some(Path::ReadIndex));
+    }
+}
+
+#[test]
 fn a_committed_slot_is_read_before_those_before_it() {
     // §3.3: a slot blocked on one key does not delay readers of another.
     let mut cluster = Cluster::new(3, StrategySpec::All);
