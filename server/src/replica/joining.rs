@@ -26,9 +26,8 @@
 //! answer: that its memory may be a new one is what the f in q pays for. If only
 //! those answered who have joined, nobody could be the first.
 //!
-//! With more losses than f nothing is promised; but the replica goes on telling
-//! its life until everybody has answered in that run, so that in practice any one
-//! survivor finds it out.
+//! With more losses than f nothing is promised; but one survivor among the first q
+//! that answer finds the replica out.
 //!
 //! The price: at the first start of all, q others must be there (both of 3, three
 //! of the other four), where a majority would do later. It cannot be less: if a
