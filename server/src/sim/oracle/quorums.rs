@@ -265,6 +265,8 @@ mod tests {
         }
 
         fn says(&mut self, node: usize, message: Message) -> Verdict {
+            // In a step of its own: of one step a vote is judged once.
+            self.world.now_ns += 1;
             let (node, _, envelope) = says((node, 1), (0, 1), message);
             self.quorums
                 .sent(&self.world.sight(), node, &envelope, &self.rest)
