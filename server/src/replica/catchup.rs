@@ -111,7 +111,8 @@ impl Replica {
             let accepted = cell.accepted.as_ref();
             let ballot = accepted.map_or(self.promised, |a| a.ballot.max(self.promised));
             // It is the chosen value, so reporting it at the promised ballot in a
-            // later Phase 1 can only lead to the same value again.
+            // later Phase 1 can only lead to the same value again. And it was chosen
+            // at that ballot or below: this run had heard of it when it asked.
             let empty = std::sync::Arc::from([]);
             self.store(now, log, slot, ballot, value, Slot::ZERO, empty, out);
             self.counters.fetched += 1;

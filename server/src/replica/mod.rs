@@ -214,7 +214,8 @@ impl Replica {
         }
         self.meet(now, from, from_incarnation);
         // §0: both incarnations must be current for leases and forwarded
-        // requests; an acceptance of an earlier run stays valid, with its tag.
+        // requests, and for what is fetched; an acceptance of an earlier run stays
+        // valid, with its tag.
         let current = from_incarnation == self.peers[from.index()].incarnation
             && to_incarnation == self.incarnation
             || off(Rule::H16OldPromise)
@@ -250,15 +251,17 @@ impl Replica {
                 probe,
                 suspects,
             } => self.on_heartbeat_ack(now, from, ballot, probe, suspects, out),
+            Message::TransferRequest => self.on_transfer_request(now, from),
+            Message::Transfer { ballot } => self.on_transfer(now, from, ballot, out),
+            _ if !current => self.counters.stale_incarnation += 1,
+            // What an earlier run asked for may be of a ballot that it had heard of, and
+            // this one has forgotten: it would be stored at a lower one (`on_fetched`).
             Message::Fetch {
                 log,
                 from: first,
                 to,
             } => self.on_fetch(from, log, first, to, out),
             Message::Fetched { log, entries } => self.on_fetched(now, from, log, entries, out),
-            Message::TransferRequest => self.on_transfer_request(now, from),
-            Message::Transfer { ballot } => self.on_transfer(now, from, ballot, out),
-            _ if !current => self.counters.stale_incarnation += 1,
             Message::Forward { commands } => self.on_forward(now, from, commands, out),
             Message::Answered { answers } => self.on_answered(answers, out),
             Message::ForwardRead { read_index, reads } => {

@@ -231,3 +231,30 @@ fn what_was_not_durable_was_not_said() {
     cluster.heal();
     cluster.pass_until(8000, "it is proposed again", |cluster| cluster.done(write));
 }
+
+#[test]
+fn what_an_earlier_run_asked_for_is_not_taken() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    // 2 hears of the next leader, but its promise does not reach its disk.
+    cluster.stall(2);
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() == 2);
+    let fetched = |packet: &Packet| matches!(packet.0.message, Message::Fetched { .. });
+    cluster.hold(move |packet| fetched(packet) && packet.1.index() == 2);
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    assert!(cluster.done(write));
+    cluster.pass_until(3000, "2 fetches it", |cluster| !cluster.held.is_empty());
+    let held = std::mem::take(&mut cluster.held);
+    cluster.forget_held();
+    cluster.crash(2);
+    cluster.isolate(2);
+    cluster.start(2);
+    // At the ballot that this run knows, the entry would count as dead to the next.
+    let executed = cluster.node(2).executed();
+    held.into_iter().for_each(|packet| cluster.deliver(packet));
+    assert_eq!(cluster.node(2).executed(), executed);
+    cluster.heal();
+    cluster.pass(3000);
+    cluster.assert_agreement();
+}
