@@ -9,7 +9,7 @@ use geo_deploy::backend::{Ran, sim};
 use geo_deploy::experiment::{self, Experiment};
 use geo_deploy::report::{Manifest, Report, Verdict};
 
-use crate::terminal::{Bars, interrupted, runtime, say};
+use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
 #[derive(Subcommand)]
 pub enum ExpCommand {
@@ -110,6 +110,8 @@ fn run_and_report(
     out: &Path,
     work: Option<&Path>,
 ) -> anyhow::Result<()> {
+    // A place that cannot be written is better noticed now than after the run.
+    std::fs::create_dir_all(out).with_context(|| format!("making {}", out.display()))?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();
     let show = |label: &str, done, total| bars.show(label, done, total);
@@ -162,7 +164,9 @@ fn run_local(
     runtime()?.block_on(async {
         tokio::select! {
             biased; // a Ctrl-C is waited for before there is anything to leave behind
-            () = interrupted() => anyhow::bail!("interrupted; no replica is left running"),
+            () = interrupted() => {
+                Err(Interrupted("interrupted; no replica is left running".to_owned()).into())
+            }
             ran = local::run(experiment, &settings, show) => ran,
         }
     })

@@ -95,7 +95,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leasehold: {}", words(&error));
-            ExitCode::FAILURE
+            match error.is::<terminal::Interrupted>() {
+                true => ExitCode::from(terminal::Interrupted::STATUS),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use self::examine::Failure;
 use self::meter::{Meter, Show};
 use self::state::Store;
 use self::summary::Summary;
-use crate::terminal::say;
+use crate::terminal::{Interrupted, say};
 
 /// Seeds of a campaign that names no end.
 const SEEDS: u64 = 2000;
@@ -192,7 +192,8 @@ fn verdict(
             Some(_) => "the same command goes on from there",
             None => "with --out DIR it could be gone on with",
         };
-        bail!("interrupted before seed {}; {again}", course.next());
+        let words = format!("interrupted before seed {}; {again}", course.next());
+        return Err(Interrupted(words).into());
     }
     if missing.is_empty() {
         return Ok(());

@@ -45,6 +45,24 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
+/// A Ctrl-C ended what was asked for: an exit status of its own, for it says nothing
+/// about the result.
+#[derive(Debug)]
+pub struct Interrupted(pub String);
+
+impl Interrupted {
+    /// What shells report of a process that SIGINT has ended.
+    pub const STATUS: u8 = 130;
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
 /// Completes at SIGINT or SIGTERM.
 pub async fn interrupted() {
     let _ = server::node::terminated().await;

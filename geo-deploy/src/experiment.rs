@@ -472,7 +472,10 @@ impl StrategyPlan {
             let found = format!("{:?}", range.holders);
             let good = !range.holders.is_empty() && range.holders.iter().all(|site| known(site));
             check(good, &field("ranges.holders"), found, || {
-                format!("name at least one site; the sites are {sites}")
+                format!(
+                    "name at least one site, of these: {sites}; or leave the strategy out, as in \
+                     --set strategies=leader,quorum"
+                )
             })?;
         }
         let sum: f64 = self.ranges.iter().map(|range| range.share).sum();

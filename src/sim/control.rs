@@ -12,7 +12,7 @@ use super::choices::Asked;
 use super::examine;
 use super::meter::{Meter, Show};
 use super::single;
-use crate::terminal::say;
+use crate::terminal::{Interrupted, say};
 
 /// Seeds that are tried, unless somebody says.
 const SEEDS: u64 = 300;
@@ -48,12 +48,11 @@ pub fn run(asked: &Asked, from: u64, seeds: Option<u64>, threads: usize) -> anyh
     if let Some(found) = course.failures().first() {
         say!("seed {}: {}: {}", found.seed, found.oracle, found.what);
         say!("  to repeat it: {}", single::command(found.seed, asked));
-        let after = tried + 1;
-        say!("The control works: {name} was noticed after {after} seeds, as it must be.");
+        say!("The control works: {name} was noticed, as it must be, after {tried} seeds without.");
         return Ok(());
     }
     if ended == Ended::Interrupted {
-        bail!("interrupted after {tried} seeds");
+        return Err(Interrupted(format!("interrupted after {tried} seeds")).into());
     }
     bail!(
         "the control fails: {} noticed nothing in {tried} seeds",

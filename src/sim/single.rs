@@ -1,6 +1,7 @@
 //! `leasehold sim --seed`: one run, told in full.
 
 use anyhow::bail;
+use server::sim::network::Faults;
 use server::sim::run::Outcome;
 use server::sim::scenario::Scenario;
 use server::sim::trace::Trace;
@@ -43,7 +44,7 @@ pub fn describe(scenario: &Scenario) -> String {
     let faults: Vec<&str> = scenario.plan.faults().map(|fault| fault.name()).collect();
     format!(
         "seed {}: {} replicas under {}, lease {} ms, guard {} ms, grace {} ms; {} clients at \
-         each, {} requests a second, {} keys; faults: {}; network: {:?}",
+         each, {} requests a second, {} keys; faults: {}; messages: {}",
         scenario.seed,
         replica.n,
         replica.strategy.name(),
@@ -55,10 +56,28 @@ pub fn describe(scenario: &Scenario) -> String {
         load.keys,
         match faults.is_empty() {
             true => "none".to_owned(),
-            false => faults.join(", "),
+            false => faults.join("; "),
         },
-        scenario.world.faults,
+        habits(&scenario.world.faults),
     )
+}
+
+/// What the network does to messages, in shares of them.
+fn habits(faults: &Faults) -> String {
+    let shares = [
+        ("lost", faults.loss),
+        ("duplicated", faults.duplication),
+        ("reordered", faults.reordering),
+        ("again much later", faults.old),
+    ];
+    let some = shares.iter().filter(|(_, share)| *share > 0.0);
+    let some: Vec<String> = some
+        .map(|(what, share)| format!("{:.1}% {what}", share * 100.0))
+        .collect();
+    match some.is_empty() {
+        true => "in order".to_owned(),
+        false => some.join("; "),
+    }
 }
 
 fn told(outcome: &Outcome) -> String {

@@ -22,7 +22,7 @@ use super::single::{LINES, command, describe};
 use super::summary::Summary;
 
 /// Names the code that this program simulates (`build.rs`).
-const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
+pub const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 
 /// A campaign's directory; nowhere, if none was asked for.
 pub struct Store {

@@ -8,10 +8,14 @@ use super::campaign::Course;
 use super::choices::Asked;
 use super::examine::Failure;
 use super::meter::Meter;
+use super::state::SIMULATED;
 
 /// See the module.
 #[derive(Serialize)]
 pub struct Summary {
+    /// What repeats it, and names the simulated code.
+    command: String,
+    code: &'static str,
     /// The choices, by flag.
     choices: Vec<(&'static str, String)>,
     /// The seeds that count: from here, up to and without there.
@@ -49,7 +53,12 @@ impl Summary {
         let choices = asked.choices();
         let mut named = asked.named();
         named.push(("--twice", begun.1.to_string()));
+        let twice = if begun.1 { " --twice" } else { "" };
+        let (from, seeds) = (begun.0, course.next() - begun.0);
+        let words = asked.words();
         Summary {
+            command: format!("leasehold sim --seeds {seeds} --from {from}{words}{twice}"),
+            code: SIMULATED,
             choices: named,
             from: begun.0,
             next: course.next(),
@@ -115,7 +124,7 @@ impl Summary {
                 "longest until all was answered, after all was healed",
                 format!("{:.1} virtual s", totals.healing_max_ns as f64 / 1e9),
             ),
-            row("CPU-minutes", format!("{:.1}", self.cpu_minutes)),
+            row("CPU-minutes", format!("{:.2}", self.cpu_minutes)),
             row(
                 "cluster-hours per CPU-minute",
                 format!("{:.1}", self.cluster_hours_per_cpu_minute),
@@ -148,14 +157,12 @@ impl Summary {
 
     /// In Markdown.
     pub fn page(&self) -> String {
-        let choices = self.choices.iter();
-        let choices: Vec<String> = choices
-            .map(|(flag, value)| format!("`{flag}` {value}"))
-            .collect();
         let mut page = format!(
-            "# A campaign of simulated seeds\n\n**{}.** Written by `leasehold sim` with {}.\n",
+            "# A campaign of simulated seeds\n\n**{}.** To repeat it, with the same sources \
+             (code {}): `{}`\n",
             self.brief(),
-            choices.join(", ")
+            self.code,
+            self.command
         );
         for Failure { seed, oracle, what } in &self.violations {
             page.push_str(&format!("\nSeed {seed} violates {oracle}: {what}\n"));

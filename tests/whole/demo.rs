@@ -76,6 +76,6 @@ fn an_interrupted_demo_says_so_and_leaves_nothing_behind() {
     });
     signal("INT", itself);
     demo.ended()
-        .refused(&["interrupted", "no replica is left running"]);
+        .interrupted(&["interrupted", "no replica is left running"]);
     assert_eq!(place.processes(), [0; 0], "no process is left");
 }

@@ -105,7 +105,7 @@ fn an_interrupted_campaign_goes_on() {
     signal("INT", campaign.child.id());
     let ended = campaign.ended();
     assert!(ended.out.contains("no violation"), "{ended:#?}");
-    ended.refused(&["interrupted", "the same command goes on"]);
+    ended.interrupted(&["interrupted", "the same command goes on"]);
     let next = json(&place, "c/state.json")["next"].as_u64().unwrap();
     assert_eq!(json(&place, "c/summary.json")["totals"]["seeds"], next);
     let on = format!("sim --seconds 5 --out c --seeds {}", next + 1);

@@ -34,7 +34,16 @@ impl Ended {
 
     /// Expects one error, with exit status 1, that holds all of `parts`.
     pub fn refused(self, parts: &[&str]) {
-        assert_eq!(self.status.code(), Some(1), "{self:#?}");
+        self.ended(1, parts);
+    }
+
+    /// It was ended by a Ctrl-C, and says so.
+    pub fn interrupted(self, parts: &[&str]) {
+        self.ended(130, parts);
+    }
+
+    fn ended(self, status: i32, parts: &[&str]) {
+        assert_eq!(self.status.code(), Some(status), "{self:#?}");
         assert!(!self.err.contains("panicked"), "{self:#?}");
         let errors = self.err.matches("leasehold: ").count();
         assert_eq!(errors, 1, "{self:#?}");

@@ -13,22 +13,36 @@ use crate::replica::action::Event;
 #[derive(Debug)]
 pub(super) struct Events {
     node: String,
+    /// The strategy that the configuration file names.
+    wanted: &'static str,
     /// To a thread, for a file may block and the replica may not.
     lines: Option<Sender<String>>,
 }
 
 impl Events {
     /// Appends to `file`, if there is to be one.
-    pub(super) fn new(node: &str, file: Option<&Path>) -> io::Result<Events> {
+    pub(super) fn new(node: &str, wanted: &'static str, file: Option<&Path>) -> io::Result<Events> {
         let lines = file.map(start).transpose()?;
         Ok(Events {
             node: node.to_owned(),
+            wanted,
             lines,
         })
     }
 
     pub(super) fn tell(&self, event: &Event) {
         tracing::info!(node = self.node, ?event);
+        if let Event::Configured { strategy, .. } = event
+            && *strategy != self.wanted
+        {
+            tracing::warn!(
+                node = self.node,
+                in_force = strategy,
+                in_the_file = self.wanted,
+                "the cluster was made with another strategy than the configuration file names; \
+                 the cluster's own is in force"
+            );
+        }
         let Some(lines) = &self.lines else { return };
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let unix_ms = since_epoch.map_or(0, |span| span.as_millis());

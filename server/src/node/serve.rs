@@ -192,7 +192,8 @@ fn assemble(
     let directory = config.data.join(&node.name);
     let (storage, recovered) = Storage::open(&directory, &stamp, config.durability)?;
     let incarnation = recovered.incarnation;
-    let events = Events::new(&node.name, options.events.as_deref()).map_err(|source| {
+    let wanted = config.strategy.name();
+    let events = Events::new(&node.name, wanted, options.events.as_deref()).map_err(|source| {
         let path = options.events.clone().unwrap_or_default();
         NodeError::Events { path, source }
     })?;

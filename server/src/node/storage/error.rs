@@ -43,7 +43,8 @@ pub enum StorageError {
     /// It is another replica's.
     #[error(
         "data directory {}: its {what} is {found}, the configuration says {expected}; start it with \
-         the configuration it was made under, or give this replica an empty directory of its own",
+         the configuration it was made under; a replica that has never run begins on an empty \
+         directory of its own",
         path.display()
     )]
     Mismatch {
@@ -59,8 +60,8 @@ pub enum StorageError {
     /// What was read is not what was written.
     #[error(
         "data directory {}: {what} is damaged ({problem}); the disk is not to be trusted: \
-         bring the directory back whole from a copy made since this replica last ran, or leave it out \
-         and let this replica join as a new member", path.display()
+         bring the directory back whole from a copy made since this replica last ran; without \
+         one leave this replica off, the others go on while they are a majority", path.display()
     )]
     Damaged {
         /// The directory.

@@ -278,7 +278,10 @@ fn anyone_elses_directory_is_refused_with_both_values() {
         for part in parts {
             assert!(message.contains(part), "{part:?} is not in {message:?}");
         }
-        assert!(message.contains("empty directory of its own"), "{message}");
+        assert!(
+            message.contains("configuration it was made under"),
+            "{message}"
+        );
     }
     // A refusal is no run.
     assert_eq!(open(dir.path()).1.incarnation, Incarnation(2));
