@@ -1,6 +1,6 @@
 //! The proposer: what a leader puts into the log (§2.1, §3.9).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub(super) struct Leadership {
     class_of: BTreeMap<Slot, ReplicaSet>,
     open: BTreeMap<ReplicaSet, usize>,
     in_flight: HashMap<u64, InFlight, FixedState>,
+    /// Reads that are queued or proposed, by who answers them and the attempt's name.
+    reads: BTreeSet<(ReplicaId, RequestId)>,
     last_multi: Slot,
     log_time_base_ms: u64,
     /// Commits that peers have not been told of.
@@ -75,6 +77,7 @@ impl Hash for Leadership {
         (self.ballot, self.since, self.next, &self.queues).hash(state);
         (self.served, &self.class_of, &self.open).hash(state);
         leases::fingerprint::unordered(&self.in_flight, state);
+        self.reads.hash(state);
         (self.last_multi, self.log_time_base_ms, self.news_due).hash(state);
         (self.probe, &self.probe_acks, self.probe_due).hash(state);
         (self.transfer, self.no_transfer_before, &self.switch).hash(state);
@@ -93,6 +96,7 @@ impl Leadership {
             class_of: BTreeMap::new(),
             open: BTreeMap::new(),
             in_flight: HashMap::with_hasher(FixedState::default()),
+            reads: BTreeSet::new(),
             last_multi: Slot::ZERO,
             log_time_base_ms,
             news_due: false,
@@ -115,16 +119,22 @@ impl Leadership {
         in_flight.is_some_and(|in_flight| in_flight.sequences.contains(&sequence))
     }
 
-    fn note(&mut self, command: &Command) {
-        if command.is_write() {
+    fn note(&mut self, proposed: &Proposed) {
+        let command = &proposed.command;
+        if !command.is_write() {
+            self.reads.insert((proposed.origin, proposed.request));
+        } else {
             let in_flight = self.in_flight.entry(command.client).or_default();
             in_flight.sequences.push(command.sequence);
             in_flight.acked_below = in_flight.acked_below.max(command.acked_below);
         }
     }
 
-    fn forget(&mut self, command: &Command) {
-        if let Some(in_flight) = self.in_flight.get_mut(&command.client) {
+    fn forget(&mut self, proposed: &Proposed) {
+        let command = &proposed.command;
+        if !command.is_write() {
+            self.reads.remove(&(proposed.origin, proposed.request));
+        } else if let Some(in_flight) = self.in_flight.get_mut(&command.client) {
             in_flight
                 .sequences
                 .retain(|sequence| *sequence != command.sequence);
@@ -194,6 +204,13 @@ impl Replica {
                     answers.push((request, outcome));
                     continue;
                 }
+            } else if self
+                .leads()
+                .is_some_and(|l| l.reads.contains(&(origin, request)))
+            {
+                // Asked again while it waits: queued once more, it would make the queue
+                // longer, and so be asked again.
+                continue;
             }
             self.enqueue(Proposed {
                 origin,
@@ -221,7 +238,7 @@ impl Replica {
             }
         }
         if let Role::Leader(leadership) = &mut self.role {
-            leadership.note(&proposed.command);
+            leadership.note(&proposed);
             leadership
                 .queues
                 .entry(class)
@@ -332,7 +349,7 @@ impl Replica {
     pub(super) fn forget_in_flight(&mut self, value: &Value) {
         if let Role::Leader(leadership) = &mut self.role {
             for proposed in value.commands() {
-                leadership.forget(&proposed.command);
+                leadership.forget(proposed);
             }
         }
     }
@@ -341,7 +358,7 @@ impl Replica {
     pub(super) fn note_in_flight(&mut self, value: &Value) {
         if let Role::Leader(leadership) = &mut self.role {
             for proposed in value.commands() {
-                leadership.note(&proposed.command);
+                leadership.note(proposed);
             }
         }
     }
