@@ -1,11 +1,13 @@
 //! Reads: held, forwarded, confirmed.
 
+use std::collections::BTreeSet;
+
 use client::wire::Path;
 use client::wire::command::Op;
 use leases::{Key, Slot, StrategySpec};
-use server::replica::message::{LogId, Message};
+use server::replica::message::{Accept, LogId, Message};
 
-use super::cluster::{Cluster, Packet, accept, between, put, read, votes_on, write};
+use super::cluster::{Cluster, Packet, accept, between, put, read, settings, votes_on, write};
 
 fn votes_to(leader: usize) -> impl Fn(&Packet) -> bool {
     move |packet| votes_on(packet, None) && packet.1.index() == leader
@@ -189,4 +191,36 @@ fn a_committed_slot_is_read_before_those_before_it() {
     assert_eq!(cluster.value(read_b).as_deref(), Some("2"));
     let read_a = cluster.ask(1, read("a"));
     assert!(!cluster.answered(read_a));
+}
+
+#[test]
+fn a_read_that_waits_in_the_leaders_queue_is_not_queued_again() {
+    let mut settings = settings(3, StrategySpec::None);
+    (settings.in_flight_max, settings.batch_max) = (1, 1);
+    let mut cluster = Cluster::with(settings);
+    cluster.hold(votes_to(0));
+    cluster.ask(0, put(1, 1, "k", "v"));
+    let scan = cluster.ask(2, write(0, 0, Op::scan("a", "", 10)));
+    cluster.pass(4000);
+    let forwards = |packet: &&Packet| matches!(packet.0.message, Message::Forward { .. });
+    assert!(
+        cluster.sent.iter().filter(forwards).count() > 1,
+        "2 asks again"
+    );
+    cluster.release();
+    cluster.pass(500);
+    assert!(cluster.answered(scan));
+    let accepts = cluster.accepts(0).into_iter();
+    let holds_read = |accept: &Accept| {
+        accept
+            .value
+            .commands()
+            .iter()
+            .any(|p| !p.command.is_write())
+    };
+    let slots: BTreeSet<Slot> = accepts
+        .filter(holds_read)
+        .map(|accept| accept.slot)
+        .collect();
+    assert_eq!(slots.len(), 1);
 }
