@@ -51,13 +51,19 @@ impl Replica {
             return;
         }
         if first < paxos.first_kept() {
-            let last = last.min(paxos.executed);
-            return out.push(Action::ReadLog {
-                log,
-                to: from,
-                from: first,
-                last,
-            });
+            // Only what is surely on the disk as it was executed: a slot may hold there
+            // what an earlier ballot left in it, while the chosen value is on its way.
+            let durable = self.persister.executed(log);
+            let last = last.min(Slot(paxos.first_kept().0 - 1)).min(durable);
+            if first <= last {
+                out.push(Action::ReadLog {
+                    log,
+                    to: from,
+                    from: first,
+                    last,
+                });
+            }
+            return;
         }
         let mut bytes = 0;
         let mut entries = Vec::new();

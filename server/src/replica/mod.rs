@@ -198,7 +198,8 @@ impl Replica {
         self.flush_read_index(out);
         self.flush_commit_news(out);
         self.flush_reads(out);
-        self.persister.flush(out);
+        let executed = [self.logs[0].executed, self.logs[1].executed];
+        self.persister.flush(executed, out);
     }
 
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {

@@ -49,15 +49,26 @@ pub(super) struct Persister {
     last: Sequence,
     records: Vec<Record>,
     afters: Vec<After>,
-    waiting: VecDeque<(Sequence, Vec<After>)>,
+    waiting: VecDeque<Waiting>,
+    /// By log: up to here the disk has what was executed, and nothing older.
+    executed: [Slot; 2],
+}
+
+/// A persist that is on its way to the disk.
+#[derive(Clone, Debug)]
+struct Waiting {
+    sequence: Sequence,
+    afters: Vec<After>,
+    /// By log, executed when it was asked for: all of that had been recorded before.
+    executed: [Slot; 2],
 }
 
 impl Hash for Persister {
     /// Sequences are names: only their distances matter.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.records, &self.afters).hash(state);
-        for (sequence, afters) in &self.waiting {
-            (self.last.0 - sequence.0, afters).hash(state);
+        for waiting in &self.waiting {
+            (self.last.0 - waiting.sequence.0, &waiting.afters).hash(state);
         }
     }
 }
@@ -72,28 +83,43 @@ impl Persister {
         self.afters.push(after);
     }
 
-    pub(super) fn flush(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn flush(&mut self, executed: [Slot; 2], out: &mut Vec<Action>) {
         if self.records.is_empty() && self.afters.is_empty() {
             return;
         }
         self.last.0 += 1;
         let sequence = self.last;
         let records = std::mem::take(&mut self.records);
-        self.waiting
-            .push_back((sequence, std::mem::take(&mut self.afters)));
+        self.waiting.push_back(Waiting {
+            sequence,
+            afters: std::mem::take(&mut self.afters),
+            executed,
+        });
         out.push(Action::Persist { sequence, records });
+    }
+
+    /// What was executed of `log`, and is on the disk as it was executed. What an
+    /// earlier ballot had left in a later slot may be there still.
+    pub(super) fn executed(&self, log: LogId) -> Slot {
+        self.executed[log.index()]
+    }
+
+    /// Of a run that begins with what the disk says is executed.
+    pub(super) fn begin(executed: [Slot; 2]) -> Persister {
+        Persister {
+            executed,
+            ..Persister::default()
+        }
     }
 
     fn done(&mut self, sequence: Sequence) -> Vec<After> {
         let mut done = Vec::new();
-        while self
-            .waiting
-            .front()
-            .is_some_and(|(waiting, _)| *waiting <= sequence)
+        while let Some(waiting) = self.waiting.front()
+            && waiting.sequence <= sequence
+            && let Some(waiting) = self.waiting.pop_front()
         {
-            if let Some((_, afters)) = self.waiting.pop_front() {
-                done.extend(afters);
-            }
+            done.extend(waiting.afters);
+            self.executed = waiting.executed;
         }
         done
     }

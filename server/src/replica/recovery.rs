@@ -58,6 +58,7 @@ impl Replica {
             restart_wait_asked: recovered.restart_wait.unwrap_or_default(),
             ..Counters::default()
         };
+        let executed = [logs[0].executed, logs[1].executed];
         let mut replica = Replica {
             incarnation: recovered.incarnation,
             restart_wait_until: recovered.restart_wait.map_or(Time::ZERO, |wait| now + wait),
@@ -77,7 +78,7 @@ impl Replica {
             logs,
             marks,
             kv: Kv::restore(ttl_ms, recovered.state),
-            persister: Persister::default(),
+            persister: Persister::begin(executed),
             votes_due: Vec::new(),
             pending: Pending::default(),
             reader: Default::default(),

@@ -1,7 +1,7 @@
 //! Crashes and restarts.
 
 use client::wire::Path;
-use leases::{Incarnation, LeaseMessage, ReplicaId, ReplicaSet, StrategySpec};
+use leases::{Incarnation, LeaseMessage, ReplicaId, ReplicaSet, Slot, StrategySpec};
 use server::replica::message::{LogId, Message};
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
@@ -257,4 +257,51 @@ fn what_an_earlier_run_asked_for_is_not_taken() {
     cluster.heal();
     cluster.pass(3000);
     cluster.assert_agreement();
+}
+
+#[test]
+fn what_the_disk_does_not_have_yet_is_not_read_from_it() {
+    let mut cluster = Cluster::new(5, StrategySpec::None);
+    let write = cluster.ask(0, put(1, 1, "k", "a"));
+    assert!(cluster.done(write));
+    cluster.pass(2000);
+    // What 1 has executed before this run is no longer in its memory.
+    cluster.crash(1);
+    cluster.start(1);
+    cluster.pass(1000);
+    // A write reaches 0 and 1 alone; the next leader does not hear of it.
+    cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 1);
+    cluster.ask(0, put(1, 2, "k", "lost"));
+    let slot = cluster.accepts(0).last().expect("proposed").slot;
+    cluster.heal();
+    cluster.isolate(0);
+    let prepare = |packet: &Packet| matches!(packet.0.message, Message::Prepare { .. });
+    cluster.lose(move |packet| prepare(packet) && packet.1.index() == 1);
+    // What 1 learns from now on does not reach its disk.
+    cluster.stall(1);
+    cluster.elect(2);
+    assert!(cluster.leads(2));
+    let write = cluster.ask(2, put(2, 1, "k", "new"));
+    assert!(cluster.done(write));
+    cluster.pass(2000);
+    assert!(cluster.node(1).executed() > slot);
+    let fetch = Message::Fetch {
+        log: LogId::Commands,
+        from: Slot(1),
+        to: Slot(slot.0 + 1),
+    };
+    let envelope = cluster.node(3).envelope(ReplicaId(1), fetch);
+    let since = cluster.sent.len();
+    cluster.deliver((envelope, ReplicaId(1)));
+    let mut told = 0;
+    for (envelope, _) in &cluster.sent[since..] {
+        let Message::Fetched { log, entries } = &envelope.message else {
+            continue;
+        };
+        for (slot, value) in entries {
+            told += 1;
+            assert_eq!(cluster.node(2).entry(*log, *slot), Some(value), "{slot:?}");
+        }
+    }
+    assert!(told > 0);
 }
