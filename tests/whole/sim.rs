@@ -29,7 +29,7 @@ fn a_small_campaign_sums_up_and_goes_on_where_it_was() {
         "in 12 seeds: no violation",
         "| agreement |",
         "| message lost |",
-        "`--rate` 50",
+        "--rate 50`",
     ] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
