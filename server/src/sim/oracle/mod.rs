@@ -238,7 +238,7 @@ impl Oracles {
         for (index, action) in actions.iter().enumerate() {
             self.acts(sight, node, action, &actions[index + 1..])?;
         }
-        self.learns(sight, node, replica)?;
+        self.learns(sight, node, replica, actions)?;
         for action in actions {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
@@ -288,8 +288,14 @@ impl Oracles {
         }
     }
 
-    /// What `node` has committed and executed in this step.
-    fn learns(&mut self, sight: &Sight<'_>, node: usize, replica: &Replica) -> Verdict {
+    /// What `node` has committed and executed in the step that does this.
+    fn learns(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        replica: &Replica,
+        actions: &[Action],
+    ) -> Verdict {
         let (mut first, mut configured) = (false, false);
         for (log, slot, stage) in self.progress.news(node, replica) {
             let Some(value) = replica.entry(log, slot) else {
@@ -301,7 +307,11 @@ impl Oracles {
             self.pending.learns(node, replica, log, slot, value)?;
             if new {
                 first = true;
-                self.chosen_first(sight, node, log, slot, value)?;
+                let quorums = &mut self.quorums;
+                quorums.chosen(sight, node, (log, slot), value, actions)?;
+                self.notified.chosen(sight, log, slot, value)?;
+                self.old_leader
+                    .chosen(sight, &self.promises, log, slot, value)?;
             }
             configured |= stage == Stage::Executed && log == LogId::Configs;
         }
@@ -313,21 +323,6 @@ impl Oracles {
             self.configurations.compare(sight, node)?;
         }
         Ok(())
-    }
-
-    /// `node` is the first to know that `value` is chosen.
-    fn chosen_first(
-        &mut self,
-        sight: &Sight<'_>,
-        node: usize,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
-    ) -> Verdict {
-        self.quorums.chosen(sight, node, log, slot, value)?;
-        self.notified.chosen(sight, log, slot, value)?;
-        self.old_leader
-            .chosen(sight, &self.promises, log, slot, value)
     }
 
     /// `node` answers a read that it made under leases.

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use leases::{Ballot, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 
 use super::{Sight, Verdict, ensure, id, rewritten, same};
-use crate::replica::Replica;
 use crate::replica::action::Action;
 use crate::replica::message::{Envelope, LogId, Message, Value};
 
@@ -108,13 +107,10 @@ impl Quorums {
                 sight.node(node).disk().holds(log, slot, ballot),
                 "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
             );
-            let mut owed = owed(sight, node, replica, log, slot);
-            // What it promises only now has this slot below its barrier.
-            for holder in owed.minus(tag).iter() {
-                if rest.iter().any(|action| promises(action, holder, slot)) {
-                    owed.remove(holder);
-                }
-            }
+            let value = replica.entry(log, slot);
+            let owed = value.map_or(ReplicaSet::EMPTY, |value| {
+                owed(sight, node, (log, slot), value, rest)
+            });
             ensure!(
                 NAME,
                 owed.is_subset(tag) || rewritten(rest, log, slot),
@@ -129,15 +125,16 @@ impl Quorums {
         Ok(())
     }
 
-    /// `node` is the first to know that `value` is chosen in `slot`. Its own tag
-    /// may have shrunk since it last sent one: it tells itself without a message.
+    /// `node` is the first to know that `value` is chosen in `slot`, by the step
+    /// that does this. Its own tag may have shrunk since it last sent one: it tells
+    /// itself without a message.
     pub(super) fn chosen(
         &mut self,
         sight: &Sight<'_>,
         node: usize,
-        log: LogId,
-        slot: Slot,
+        (log, slot): (LogId, Slot),
         value: &Value,
+        actions: &[Action],
     ) -> Verdict {
         self.checks += 1;
         let done = &mut self.done[log.index()];
@@ -159,6 +156,16 @@ impl Quorums {
         // Votes commit only what was received at their ballot (hazard 20).
         let newest = replica.and_then(|replica| replica.accepted(log, slot));
         let received = |ballot: Ballot| newest.is_none_or(|(received, _)| ballot <= received);
+        // The same step may have accepted it from the next leader, and its own vote
+        // is forgotten then. Without a tag to look at: whom it has promised the keys.
+        if let Some((newest, _)) = newest {
+            for (ballot, poll) in polls.range_mut(..newest) {
+                if ballot.replica == id(node) && sight.node(node).disk().holds(log, slot, *ballot) {
+                    let owed = owed(sight, node, (log, slot), value, actions);
+                    poll.votes.push((id(node), owed));
+                }
+            }
+        }
         let carries = |poll: &Poll| {
             let proposed = poll.value.as_ref();
             proposed.is_some_and(|proposed| same(proposed, value)) && is_quorum(n, &poll.votes)
@@ -192,25 +199,31 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
     }
 }
 
-/// Whom `node` has promised some key that `slot` writes, by the grants it keeps.
-fn owed(sight: &Sight<'_>, node: usize, replica: &Replica, log: LogId, slot: Slot) -> ReplicaSet {
+/// Whom `node` has promised some key that `value` writes, by the grants it keeps,
+/// but for those to whom it promises in these actions: they have `slot` below their barrier.
+fn owed(
+    sight: &Sight<'_>,
+    node: usize,
+    (log, slot): (LogId, Slot),
+    value: &Value,
+    actions: &[Action],
+) -> ReplicaSet {
     let mut owed = ReplicaSet::EMPTY;
-    let Some(value) = replica.entry(log, slot).filter(|_| log == LogId::Commands) else {
+    let Some(replica) = sight.replica(node).filter(|_| log == LogId::Commands) else {
         return owed;
     };
     let now = sight.time(node);
     let writes = value.commands().iter().filter(|p| p.command.is_write());
     let keys: Vec<_> = writes.flat_map(|p| p.command.keys()).collect();
     for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
-        let live = replica.grants_to(holder).filter(|(_, until)| now < *until);
-        for (config, _) in live {
-            let holds = |key: &&leases::Key| {
-                let view = replica.configs().view(key);
-                view.holders(config).contains(holder)
-            };
-            if keys.iter().any(holds) {
-                owed.insert(holder);
-            }
+        let mut live = replica.grants_to(holder).filter(|(_, until)| now < *until);
+        let holds = |config, key: &&leases::Key| {
+            let view = replica.configs().view(key);
+            view.holders(config).contains(holder)
+        };
+        let promised = live.any(|(config, _)| keys.iter().any(|key| holds(config, key)));
+        if promised && !actions.iter().any(|a| promises(a, holder, slot)) {
+            owed.insert(holder);
         }
     }
     owed
@@ -247,8 +260,14 @@ mod tests {
 
     impl Sixth {
         fn new() -> Sixth {
+            Sixth::accepted_at(BALLOT)
+        }
+
+        /// In memory; on disk it is at the first ballot.
+        fn accepted_at(ballot: Ballot) -> Sixth {
             let has = || Has {
                 accepted: vec![(6, puts(&["a"]))],
+                ballot,
                 ..Has::default()
             };
             let mut world = World::new([has(), has(), has()]);
@@ -294,9 +313,10 @@ mod tests {
 
         fn chosen(&mut self) -> bool {
             let sight = self.world.sight();
+            let place = (LogId::Commands, Slot(6));
             let verdict = self
                 .quorums
-                .chosen(&sight, 0, LogId::Commands, Slot(6), &puts(&["a"]));
+                .chosen(&sight, 0, place, &puts(&["a"]), &self.rest);
             verdict.is_ok()
         }
     }
@@ -355,6 +375,30 @@ mod tests {
         assert!(sixth.proposes("a", 0).is_ok());
         assert!(sixth.votes(1, 0).is_ok());
         assert!(!sixth.chosen());
+    }
+
+    #[test]
+    fn a_leader_that_commits_and_is_deposed_in_one_step_has_voted_with_whom_it_owes() {
+        let next = Ballot {
+            round: BALLOT.round + 1,
+            replica: ReplicaId(1),
+        };
+        for (promised, heard, good) in [
+            (false, &[1][..], true),
+            (false, &[], false),
+            (true, &[1], false),
+            (true, &[1, 2], true),
+        ] {
+            let mut sixth = Sixth::accepted_at(next);
+            assert!(sixth.proposes("a", 0b110).is_ok());
+            for node in heard {
+                assert!(sixth.votes(*node, 0b001).is_ok());
+            }
+            if promised {
+                sixth.world.talk();
+            }
+            assert_eq!(sixth.chosen(), good, "{promised} {heard:?}");
+        }
     }
 
     #[test]
