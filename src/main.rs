@@ -12,6 +12,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+/// Values, batches and messages come and go with every operation.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A strongly consistent, geo-replicated key-value store in which the operator
 /// chooses who may read locally.
 #[derive(Parser)]

@@ -37,6 +37,7 @@ mod marks;
 mod persist;
 mod proposer;
 mod ranges;
+mod read_index;
 mod reader;
 mod recovery;
 mod session;

@@ -42,7 +42,9 @@ pub struct Saved {
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// It is something else, or damaged.
-    #[error("not the state of a campaign ({0}); choose another --out")]
+    #[error(
+        "not the state of a campaign ({0}); choose another --out, or delete the file to begin anew"
+    )]
     Unreadable(#[from] serde_json::Error),
     /// It was written by an older or a newer program.
     #[error(
