@@ -112,6 +112,7 @@ fn run_and_report(
 ) -> anyhow::Result<()> {
     // A place that cannot be written is better noticed now than after the run.
     std::fs::create_dir_all(out).with_context(|| format!("making {}", out.display()))?;
+    remove_histories(out)?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();
     let show = |label: &str, done, total| bars.show(label, done, total);
@@ -142,6 +143,23 @@ fn run_and_report(
                 "{}: the history is NOT linearizable: {counterexample}",
                 run.label
             );
+        }
+    }
+    Ok(())
+}
+
+/// Those of an earlier run: it may have had other strategies, and what is there
+/// afterwards should be this run's.
+fn remove_histories(out: &Path) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(out).with_context(|| format!("listing {}", out.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("listing {}", out.display()))?;
+        let name = entry.file_name();
+        let label = name.to_str().and_then(|name| name.strip_prefix("history-"));
+        if label.is_some_and(|label| label.ends_with(".bin")) {
+            let path = entry.path();
+            std::fs::remove_file(&path)
+                .with_context(|| format!("removing {}, of an earlier run", path.display()))?;
         }
     }
     Ok(())

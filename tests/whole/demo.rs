@@ -65,6 +65,23 @@ fn a_small_demo_reports_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_run_leaves_no_history_of_an_earlier_one() {
+    let place = Place::new();
+    let run = "exp run demo --set topology=near.toml --set requests=20 --set warmup=5 \
+               --set keys=20 --set clients=1 --out report";
+    place.words(run).good();
+    place.write("report/history.txt", "mine");
+    let histories = |names: &[&str]| {
+        let there = |label: &str| place.path(&format!("report/history-{label}.bin")).exists();
+        names.iter().all(|label| there(label))
+    };
+    assert!(histories(&["LL", "ML", "QL"]), "each has one");
+    place.words(&format!("{run} --set strategies=LL")).good();
+    assert!(histories(&["LL"]) && !histories(&["ML"]) && !histories(&["QL"]));
+    assert_eq!(place.read("report/history.txt"), "mine");
+}
+
+#[test]
 fn an_interrupted_demo_says_so_and_leaves_nothing_behind() {
     let place = Place::new();
     let endless = ["--set", "requests=100000000"];
