@@ -13,7 +13,7 @@ use leases::StrategySpec;
 use serde::{Deserialize, Serialize};
 use server::node::config::from_toml;
 
-use crate::topology::Topology;
+use crate::topology::{Topology, is_plain_name};
 
 /// Experiments that ship with the program.
 const BUILT_IN: [(&str, &str); 3] = [
@@ -26,7 +26,7 @@ const BUILT_IN: [(&str, &str); 3] = [
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Short name; results are kept under it.
+    /// Short name; results are kept under it: letters, digits, '-' and '_'.
     pub name: String,
     /// One line for lists and headings.
     pub description: String,
@@ -194,7 +194,7 @@ pub struct Local {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyPlan {
-    /// What tables and plots call it; unique within the experiment.
+    /// What tables, plots and files call it; unique within the experiment.
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
@@ -369,6 +369,7 @@ impl Experiment {
     }
 
     fn validate(&self) -> Result<(), ExperimentError> {
+        plain_name("name", &self.name, "of a directory")?;
         let names = self.topology.names().join(", ");
         let known = |site: &str| self.topology.index(site).is_some();
         check(known(&self.leader), "leader", &self.leader, || {
@@ -457,6 +458,7 @@ impl StrategyPlan {
                 StrategySpec::NAMES.join(", ")
             )
         })?;
+        plain_name("strategies.label", &self.label, "of a file")?;
         let wants_ranges = self.strategy == "fixed";
         let found = format!("{} ranges", self.ranges.len());
         check(
@@ -487,6 +489,12 @@ impl StrategyPlan {
             || "the shares must sum to 1".into(),
         )
     }
+}
+
+fn plain_name(field: &str, name: &str, becomes: &str) -> Result<(), ExperimentError> {
+    check(is_plain_name(name), field, format!("{name:?}"), || {
+        format!("use letters, digits, '-' or '_': it becomes the name {becomes}")
+    })
 }
 
 fn share(field: &str, value: f64) -> Result<(), ExperimentError> {

@@ -73,6 +73,14 @@ pub enum TopologyError {
         /// Where and why.
         source: Box<toml::de::Error>,
     },
+    /// What it says makes no topology.
+    #[error("topology file {path}: {source}")]
+    Wrong {
+        /// The file asked for.
+        path: String,
+        /// What is wrong in it.
+        source: Box<TopologyError>,
+    },
     /// No site at all, or more than a bitmap holds.
     #[error(
         "sites: {found} names found, 1 to {SITES_MAX} accepted; list the sites' names, as in sites = [\"JP\", \"CA\"]"
@@ -214,7 +222,10 @@ impl Topology {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
-        Topology::try_from(file)
+        Topology::try_from(file).map_err(|source| TopologyError::Wrong {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
     }
 
     /// How many sites there are.
@@ -290,13 +301,18 @@ impl TryFrom<TopologyFile> for Topology {
     }
 }
 
+/// Whether tables, overrides and the names of files can carry a name.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    !name.is_empty() && name.chars().all(plain)
+}
+
 fn check_names(names: &[String]) -> Result<(), TopologyError> {
     if names.is_empty() || names.len() > SITES_MAX {
         return Err(TopologyError::SiteCount { found: names.len() });
     }
     for (i, name) in names.iter().enumerate() {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if name.is_empty() || !name.chars().all(plain) {
+        if !is_plain_name(name) {
             return Err(TopologyError::SiteName {
                 found: name.clone(),
                 position: i + 1,
@@ -485,5 +501,15 @@ mod tests {
     fn a_missing_file_is_named() {
         let error = Topology::load(Path::new("no/such/file.toml")).unwrap_err();
         assert!(error.to_string().contains("no/such/file.toml"));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_file() {
+        let error = Topology::parse("two.toml", "sites=['A','B']").unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("two.toml") && error.contains("no round trip for A-B"),
+            "{error}"
+        );
     }
 }

@@ -218,7 +218,7 @@ fn a_wrong_topology_is_refused_by_its_pairs() {
             "cluster up --dir c --set topology=wrong.toml",
         ] {
             let refused = place.words(line);
-            assert!(refused.err.contains("topology"), "{refused:#?}");
+            assert!(refused.err.contains("wrong.toml"), "{refused:#?}");
             refused.refused(parts);
         }
     }
@@ -232,7 +232,24 @@ fn a_wrong_topology_is_refused_by_its_pairs() {
 fn a_wrong_experiment_is_refused_by_its_field() {
     let place = Place::new();
     place.write("broken.toml", "name = 'x'\ndescription = 'y'\nwork = 3\n");
-    let cases: [(&str, &[&str]); 14] = [
+    place.write(
+        "outside.toml",
+        "name = '../../esc'\ndescription = 'y'\nstrategies = []\n\
+         workload = { keys = 1, reads = 1, clients = 1, requests = 1 }\n",
+    );
+    let cases: [(&str, &[&str]); 17] = [
+        (
+            "outside.toml",
+            &["name = \"../../esc\"", "letters, digits, '-' or '_'"],
+        ),
+        (
+            "demo --set strategies.LL.label=../../pwn",
+            &["strategies.label = \"../../pwn\"", "letters, digits"],
+        ),
+        (
+            "demo --set requests=99999999999999999999",
+            &["--set requests=99999999999999999999: out of range"],
+        ),
         (
             "nonesuch",
             &["\"nonesuch\"", "there are demo, fig6, table2", ".toml file"],

@@ -79,9 +79,23 @@ fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, E
             false => ExperimentError::BadValue {
                 key: key.to_owned(),
                 value: value.to_owned(),
-                message: message.to_owned(),
+                message: out_of_range(value).unwrap_or_else(|| message.to_owned()),
             },
         }
+    })
+}
+
+/// What to say of a whole number that no field can hold: TOML's end at 64 bits, and
+/// [`read`] took it for a word.
+fn out_of_range(value: &str) -> Option<String> {
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    let error = value.replace('_', "").parse::<i64>().err()?;
+    matches!(error.kind(), PosOverflow | NegOverflow).then(|| {
+        format!(
+            "out of range; whole numbers from {} to {} can be written",
+            i64::MIN,
+            i64::MAX
+        )
     })
 }
 

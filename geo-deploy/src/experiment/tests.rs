@@ -95,6 +95,8 @@ fn a_topology_comes_from_a_file() {
     let e = with(&[&set, "strategies=leader"]).unwrap();
     assert_eq!(e.topology.names(), ["CA", "NY"]);
     refused(&["topology=no/such.toml"], &["topology", "no/such.toml"]);
+    std::fs::write(&file, "sites=['CA','NY']").unwrap();
+    refused(&[&set], &["two.toml", "no round trip for CA-NY"]);
 }
 
 #[test]
@@ -104,6 +106,18 @@ fn mistakes_name_the_key_and_what_exists() {
     refused(&["lease.t_leese_ms=5"], &["t_leese_ms", "lease.t_lease_ms"]);
     refused(&["lease.x.y=5"], &["lease.x.y", "no such setting"]);
     refused(&["requests=many"], &["requests=many", "invalid type"]);
+    for number in ["99999999999999999999", "-99_999_999_999_999_999_999"] {
+        let set = format!("requests={number}");
+        refused(&[&set], &[&set, "out of range", "9223372036854775807"]);
+    }
+    refused(&["clients=4294967296"], &["clients=4294967296", "u32"]);
+    for name in ["../../esc", "", "a/b", ".", "a b"] {
+        let set = format!("name={name}");
+        refused(&[&set], &[&format!("name = {name:?}"), "letters, digits"]);
+        let set = format!("strategies.LL.label={name}");
+        let found = format!("strategies.label = {name:?}");
+        refused(&[&set], &[&found, "letters, digits"]);
+    }
     refused(
         &["requests=100"],
         &["workload.warmup = 5000", "100 requests", "lower warmup"],
