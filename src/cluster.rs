@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, State};
 
@@ -31,14 +31,38 @@ pub struct WhereArgs {
     pub dir: PathBuf,
 }
 
+/// Who may read locally, of what needs no more than a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Strategy {
+    /// Nobody
+    None,
+    /// The leader
+    Leader,
+    /// Every replica
+    All,
+    /// Per key, a majority: who reads it most
+    Quorum,
+}
+
+impl Strategy {
+    fn name(self) -> &'static str {
+        match self {
+            Strategy::None => "none",
+            Strategy::Leader => "leader",
+            Strategy::All => "all",
+            Strategy::Quorum => "quorum",
+        }
+    }
+}
+
 #[derive(Args)]
 pub struct UpArgs {
     #[command(flatten)]
     at: WhereArgs,
-    /// Who may read locally: none, leader, all, quorum (per key, who reads it most). It is part of
-    /// the cluster's data once there is some: for another one give another --dir
-    #[arg(long, default_value = "quorum")]
-    strategy: String,
+    /// Who may read locally. It is part of the cluster's data once there is some: for another one
+    /// give another --dir
+    #[arg(long, value_enum, default_value = "quorum")]
+    strategy: Strategy,
     /// Clients of the first site connect to this port, of the second to the next, ...
     #[arg(long, value_name = "PORT", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
     client_port: u16,
@@ -62,7 +86,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
 
 fn hold(args: &UpArgs) -> anyhow::Result<()> {
     let _log = log();
-    let mut sets = vec![format!("strategies={}", args.strategy)];
+    let mut sets = vec![format!("strategies={}", args.strategy.name())];
     sets.extend(args.sets.iter().cloned());
     let experiment = standing::experiment()?.with(&sets)?;
     let program = std::env::current_exe().context("finding this program")?;
@@ -89,7 +113,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     let log =
         std::fs::File::create(&path).with_context(|| format!("creating {}", path.display()))?;
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(["cluster", "run", "--strategy", &args.strategy]);
+    command.args(["cluster", "run", "--strategy", args.strategy.name()]);
     command
         .arg("--dir")
         .arg(dir)

@@ -305,11 +305,14 @@ fn a_cluster_that_cannot_start_says_why() {
     place
         .words(&format!("{up} --client-port 65534"))
         .refused(&["65534", "choose a lower one"]);
+    for strategy in ["lease", "fixed", "all,none"] {
+        let refused = place.words(&format!("{up} --strategy {strategy}"));
+        let known = "[possible values: none, leader, all, quorum]";
+        assert_eq!(refused.status.code(), Some(2), "{refused:#?}");
+        assert!(refused.err.contains(known), "{refused:#?}");
+    }
     place
-        .words(&format!("{up} --strategy lease"))
-        .refused(&["no such strategy", "quorum"]);
-    place
-        .words(&format!("{up} --strategy all,none"))
+        .words(&format!("{up} --set strategies=all,none"))
         .refused(&["strategy: all, none; name one"]);
     place
         .words(&format!("{up} --set leader=XX"))
