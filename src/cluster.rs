@@ -66,7 +66,8 @@ pub struct UpArgs {
     /// Clients of the first site connect to this port, of the second to the next, ...
     #[arg(long, value_name = "PORT", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
     client_port: u16,
-    /// Changes a field, as `exp run` does: leader=CA, topology=FILE, lease.t_lease_ms=2000, ...
+    /// Changes a field, as `exp run` does: leader=CA, topology=FILE, lease.t_lease_ms=2000, ... The
+    /// sites and the lease's durations are part of the cluster's data, too
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }

@@ -5,6 +5,8 @@
 //! connect, and where and with which token it can be asked to stop. Asking it is
 //! safer than a process id, which may be another's by now.
 
+mod earlier;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -101,7 +103,8 @@ pub fn experiment() -> anyhow::Result<Experiment> {
 /// asked to stop, or `interrupted` completes.
 ///
 /// # Errors
-/// If one is up in the directory already, or it cannot be started.
+/// If one is up in the directory already, its data is of another cluster than
+/// asked for, or it cannot be started.
 pub async fn supervise(
     experiment: &Experiment,
     program: PathBuf,
@@ -123,6 +126,7 @@ pub async fn supervise(
         experiment,
         strategy,
     };
+    earlier::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     // One that a supervisor left behind that was killed.
     let _ = std::fs::remove_file(State::path(&dir));

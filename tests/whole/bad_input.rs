@@ -350,11 +350,26 @@ fn a_cluster_is_not_started_twice_nor_over_others_data() {
     cluster.down().good();
     let other = NEAR.replace("JP", "BR");
     cluster.place.write("near.toml", &other);
-    let mend = "an empty directory of its own";
+    let mend = "--set topology=FILE";
     cluster
         .up_again()
-        .refused(&["list of members is CA, OR, JP", "says CA, OR, BR", mend]);
+        .refused(&["with the sites CA, OR, JP", "CA, OR, BR were", mend]);
     cluster.place.write("near.toml", NEAR);
+    let up = format!("cluster up --dir c --client-port {}", cluster.port);
+    cluster
+        .place
+        .words(&up)
+        .refused(&["with the sites CA, OR, JP", "JP, CA, OR, VA, IRL", mend]);
+    let up = format!("{up} --set topology=near.toml");
+    cluster.place.words(&up).refused(&[
+        "data in c is",
+        "--set lease.t_lease_ms=1000",
+        "--set lease.t_lease_ms=2000",
+    ]);
+    cluster
+        .place
+        .words(&format!("{up} --strategy all"))
+        .refused(&["with strategy 'quorum'", "'all' was asked for"]);
     cluster.up_again().good();
     assert_eq!(cluster.kv("get greeting").good(), "hello\n");
     cluster.done();

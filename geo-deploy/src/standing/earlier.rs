@@ -1,0 +1,189 @@
+//! What a directory's data was begun with. The sites, the strategy and the
+//! durations of the leases are part of a cluster's data from its first start on.
+//! Asked for others, the replicas would keep to the old ones, or begin a second,
+//! empty cluster beside the first.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+use server::node::config::from_toml;
+use toml::Table;
+
+use crate::backend::Plan;
+use crate::experiment::Lease;
+
+/// What there is of it in the configuration that the replicas were started with.
+#[derive(Debug, Deserialize)]
+struct Earlier {
+    lease: Table,
+    node: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    name: String,
+}
+
+/// Refuses a plan with other sites, another strategy or other durations than those
+/// of the data in `dir`, if there is any.
+///
+/// # Errors
+/// What differs and how to mend it; or the configuration cannot be read.
+pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join("cluster.toml");
+    if !dir.join("data").exists() || !path.exists() {
+        return Ok(());
+    }
+    let read = || anyhow::Ok(from_toml(&std::fs::read_to_string(&path)?)?);
+    let earlier: Earlier = read().with_context(|| {
+        format!(
+            "{}, which says what the data beside it is of, cannot be read; give another directory",
+            path.display()
+        )
+    })?;
+    let data = format!("the data in {} is of a cluster", dir.display());
+    let found: Vec<&str> = earlier.node.iter().map(|node| &*node.name).collect();
+    let asked = plan.topology().names();
+    if found != asked {
+        bail!(
+            "{data} with the sites {}, and {} were asked for: give another directory, or a \
+             topology of these sites in this order with --set topology=FILE (the sites JP, CA, \
+             OR, VA, IRL need none)",
+            found.join(", "),
+            asked.join(", ")
+        );
+    }
+    check_lease(plan, earlier.lease, &data)
+}
+
+fn check_lease(plan: &Plan<'_>, mut found: Table, data: &str) -> anyhow::Result<()> {
+    let asked = &plan.strategy.strategy;
+    let strategy = found.remove("strategy");
+    let strategy = strategy.as_ref().and_then(toml::Value::as_str);
+    let strategy = strategy.unwrap_or_default();
+    if strategy != asked {
+        bail!(
+            "{data} with strategy '{strategy}', and '{asked}' was asked for: give another \
+             directory, or the strategy it has"
+        );
+    }
+    found.remove("range");
+    let found: Lease = found.try_into().context("[lease] of cluster.toml")?;
+    let (found, asked) = (
+        Table::try_from(found)?,
+        Table::try_from(&plan.experiment.lease)?,
+    );
+    let differs = |field: &&String| match field.as_str() {
+        // Each replica's own, and not of the data.
+        "reconfigure_ms" => false,
+        "unlisted" => strategy == "quorum" && found["unlisted"] != asked["unlisted"],
+        field => found[field] != asked[field],
+    };
+    let fields: Vec<&String> = found.keys().filter(differs).collect();
+    if fields.is_empty() {
+        return Ok(());
+    }
+    let sets = |table: &Table| {
+        let value = |value: &toml::Value| value.as_str().map_or(value.to_string(), String::from);
+        let set = |field: &&String| format!("--set lease.{field}={}", value(&table[*field]));
+        fields.iter().map(set).collect::<Vec<_>>().join(" ")
+    };
+    bail!(
+        "{data} first started with {}, and {} was asked for: give another directory, or what it \
+         was started with",
+        sets(&found),
+        sets(&asked)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment;
+
+    const OLD: &str = "leader = 'CA'\n[lease]\nstrategy = 'quorum'\nunlisted = 'nearest'\n\
+                       t_lease_ms = 2000\nt_guard_ms = 2000\nrenew_ms = 500\n\
+                       reconfigure_ms = 10000\ngrace_ms = 5000\nrho = 0.001\n";
+
+    /// A directory of a cluster with these sites.
+    fn begun(sites: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = sites.iter();
+        let nodes: String = nodes
+            .map(|site| format!("[[node]]\nname = '{site}'\npeer = 'h:1'\n"))
+            .collect();
+        std::fs::write(dir.path().join("cluster.toml"), format!("{OLD}{nodes}")).unwrap();
+        std::fs::create_dir(dir.path().join("data")).unwrap();
+        dir
+    }
+
+    fn asked(dir: &Path, sets: &[&str]) -> Result<(), String> {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let experiment = crate::standing::experiment().unwrap();
+        let experiment: Experiment = experiment.with(&sets).unwrap();
+        let plan = Plan {
+            experiment: &experiment,
+            strategy: &experiment.strategies[0],
+        };
+        check(&plan, dir).map_err(|error| format!("{error:#}"))
+    }
+
+    fn refused(dir: &Path, sets: &[&str], parts: &[&str]) {
+        let error = asked(dir, sets).expect_err(&sets.join(" "));
+        for part in parts {
+            assert!(error.contains(part), "{part:?} is missing from: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_part_of_the_data_must_be_the_same() {
+        let dir = begun(&["JP", "CA", "OR", "VA", "IRL"]);
+        let dir = dir.path();
+        asked(dir, &[]).unwrap();
+        asked(dir, &["leader=JP", "lease.reconfigure_ms=1000"]).unwrap();
+        asked(dir, &["topology.rtt_ms.JP.CA=3"]).unwrap();
+        refused(
+            dir,
+            &["strategies=all"],
+            &["with strategy 'quorum'", "'all' was asked for"],
+        );
+        for (set, old) in [
+            ("lease.t_lease_ms=1000", "lease.t_lease_ms=2000"),
+            ("lease.t_guard_ms=1000", "lease.t_guard_ms=2000"),
+            ("lease.renew_ms=100", "lease.renew_ms=500"),
+            ("lease.grace_ms=4000", "lease.grace_ms=5000"),
+            ("lease.rho=0.01", "lease.rho=0.001"),
+            ("lease.unlisted=leader", "lease.unlisted=nearest"),
+        ] {
+            refused(dir, &[set], &[&format!("--set {old},"), set]);
+        }
+        let two = ["lease.t_lease_ms=1000", "lease.renew_ms=250"];
+        let old = "--set lease.renew_ms=500 --set lease.t_lease_ms=2000,";
+        refused(dir, &two, &[old]);
+    }
+
+    #[test]
+    fn the_sites_must_be_the_same_in_the_same_order() {
+        for sites in [&["CA", "NYC", "LON"][..], &["CA", "JP", "OR", "VA", "IRL"]] {
+            let names = sites.join(", ");
+            let parts = [&*names, "JP, CA, OR, VA, IRL were", "--set topology=FILE"];
+            refused(begun(sites).path(), &[], &parts);
+        }
+    }
+
+    #[test]
+    fn without_data_anything_may_be_asked_for() {
+        let dir = begun(&["CA"]);
+        std::fs::remove_dir(dir.path().join("data")).unwrap();
+        asked(dir.path(), &[]).unwrap();
+        asked(&dir.path().join("none"), &[]).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_configuration_is_named() {
+        let dir = begun(&["CA"]);
+        std::fs::write(dir.path().join("cluster.toml"), "[lease").unwrap();
+        refused(dir.path(), &[], &["cluster.toml", "another directory"]);
+    }
+}
