@@ -103,12 +103,7 @@ fn hold(args: &UpArgs) -> anyhow::Result<()> {
 
 fn up(args: &UpArgs) -> anyhow::Result<()> {
     let dir = &args.at.dir;
-    if State::load(dir).is_ok_and(|state| state.alive()) {
-        bail!(
-            "a cluster is up in {} already; `leasehold cluster down` ends it",
-            dir.display()
-        );
-    }
+    standing::not_up(dir)?;
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     let path = dir.join("supervisor.log");
     let log =

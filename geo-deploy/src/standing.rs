@@ -65,7 +65,23 @@ impl State {
                 dir.display()
             )
         })?;
-        serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is damaged, so the supervisor cannot be reached: end the process `leasehold \
+                 cluster run` with `--dir {}`, if it still runs (`pgrep -af 'cluster run'` lists \
+                 such), and its replicas end with it; then remove that file",
+                path.display(),
+                dir.display()
+            )
+        })
+    }
+
+    /// Whoever reads it meanwhile finds the whole of it, or nothing.
+    fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        let (path, new) = (State::path(dir), dir.join("state.json.new"));
+        std::fs::write(&new, serde_json::to_vec_pretty(self)?)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .with_context(|| format!("writing {}", path.display()))
     }
 
     /// Whether its supervisor still answers. That somebody listens on its port
@@ -99,6 +115,20 @@ pub fn experiment() -> anyhow::Result<Experiment> {
     )?)
 }
 
+/// Refuses a directory in which a cluster is up.
+///
+/// # Errors
+/// If one is, or its `state.json` is damaged, so that nobody knows.
+pub fn not_up(dir: &Path) -> anyhow::Result<()> {
+    if State::path(dir).exists() && State::load(dir)?.alive() {
+        bail!(
+            "a cluster is up in {} already; `leasehold cluster down` ends it",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
 /// Starts the cluster of an experiment's first strategy and holds it until it is
 /// asked to stop, or `interrupted` completes.
 ///
@@ -112,12 +142,7 @@ pub async fn supervise(
     client_port: Option<u16>,
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    if State::load(dir).is_ok_and(|state| state.alive()) {
-        bail!(
-            "a cluster is up in {} already; `leasehold cluster down` ends it",
-            dir.display()
-        );
-    }
+    not_up(dir)?;
     let [strategy] = experiment.strategies.as_slice() else {
         let labels: Vec<&str> = experiment.strategies.iter().map(|s| &*s.label).collect();
         bail!("strategy: {}; name one", labels.join(", "));
@@ -154,15 +179,13 @@ pub async fn supervise(
         control: control.local_addr().context("the control port")?,
         token: format!("{token:016x}"),
     };
-    let path = State::path(&dir);
-    std::fs::write(&path, serde_json::to_vec_pretty(&state)?)
-        .with_context(|| format!("writing {}", path.display()))?;
+    state.save(&dir)?;
     let reply = tokio::select! {
         asked = wait_for_stop(&control, &state.token) => Some(asked),
         () = interrupted => None,
     };
     cluster.stop();
-    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(State::path(&dir));
     if let Some(mut stream) = reply {
         let _ = stream.write_all(GO_DOWN).await;
     }

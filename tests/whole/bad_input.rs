@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use super::support::{Cluster, NEAR, Place, logs, ports, until};
+use super::support::{Cluster, NEAR, Place, logs, ports, signal, until};
 
 /// A cluster of one, at two ports.
 fn alone(port: u16) -> String {
@@ -372,6 +372,29 @@ fn a_cluster_is_not_started_twice_nor_over_others_data() {
         .refused(&["with strategy 'quorum'", "'all' was asked for"]);
     cluster.up_again().good();
     assert_eq!(cluster.kv("get greeting").good(), "hello\n");
+    cluster.done();
+}
+
+#[test]
+fn a_damaged_state_says_how_to_end_the_cluster() {
+    let cluster = Cluster::up();
+    let state = cluster.place.read("c/state.json");
+    cluster.place.write("c/state.json", &state[..20]);
+    for line in [
+        "cluster status --dir c",
+        "cluster down --dir c",
+        "kv --dir c get x",
+        "cluster up --dir c",
+    ] {
+        cluster.place.words(line).refused(&[
+            "c/state.json is damaged",
+            "`leasehold cluster run` with `--dir c`",
+            "remove that file",
+        ]);
+    }
+    signal("TERM", cluster.supervisor());
+    cluster.place.is_deserted();
+    cluster.up_again().good();
     cluster.done();
 }
 
