@@ -10,6 +10,7 @@ mod terminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Values, batches and messages come and go with every operation.
@@ -119,8 +120,9 @@ fn words(error: &anyhow::Error) -> String {
 }
 
 fn man(dir: &std::path::Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(Cli::command(), dir)?;
+    std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+        .with_context(|| format!("writing manual pages to {}", dir.display()))?;
     terminal::say!("wrote manual pages to {}", dir.display());
     Ok(())
 }
