@@ -83,7 +83,7 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
             Ok(())
         }
         ExpCommand::Show(what) => {
-            print!("{}", find(what)?.to_toml());
+            say!("{}", find(what)?.to_toml().trim_end());
             Ok(())
         }
         ExpCommand::Run(args) => {
@@ -111,7 +111,12 @@ fn run_and_report(
     work: Option<&Path>,
 ) -> anyhow::Result<()> {
     // A place that cannot be written is better noticed now than after the run.
-    std::fs::create_dir_all(out).with_context(|| format!("making {}", out.display()))?;
+    std::fs::create_dir_all(out).with_context(|| {
+        format!(
+            "--out: {} cannot be made a directory; name one that can be written",
+            out.display()
+        )
+    })?;
     remove_histories(out)?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();

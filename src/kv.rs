@@ -32,7 +32,7 @@ pub struct KvArgs {
     )]
     dir: PathBuf,
     /// How long to wait for an answer, in seconds
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10.0)]
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10.0, allow_negative_numbers = true)]
     timeout: f64,
     /// Also says how the request was served, how long it took, and the value's version
     #[arg(short, long, global = true)]
@@ -78,12 +78,16 @@ enum KvCommand {
         #[arg(default_value = "", hide_default_value = true)]
         to: String,
         /// Most entries to print
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, allow_negative_numbers = true, default_value_t = 100)]
         limit: u32,
     },
 }
 
 pub fn run(args: &KvArgs) -> anyhow::Result<()> {
+    // The parser compares only what stands on the same side of the subcommand.
+    if args.address.is_some() && args.site.is_some() {
+        bail!("--address and --site both name a replica; give one of them");
+    }
     let op = op(&args.command)?;
     let options = options(args)?;
     runtime()?.block_on(async {

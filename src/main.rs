@@ -86,12 +86,9 @@ fn main() -> ExitCode {
         Command::Cluster(command) => cluster::run(&command),
         Command::Ycsb { arguments } => terminal::ycsb(arguments),
         Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Cli::command(),
-                "leasehold",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+            terminal::say!("{}", String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
         Command::Man { dir } => man(&dir),

@@ -48,7 +48,7 @@ fault that never fired, an oracle that checked nothing, or no read within 10 ms 
 end, in a campaign of at least one cluster-hour (an hour of virtual time of a whole cluster).";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct SimArgs {
     /// Seeds to run [default: 2000; 300 for a control]
     #[arg(long, value_name = "N", conflicts_with = "hours", value_parser = clap::value_parser!(u64).range(1..))]

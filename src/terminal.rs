@@ -22,7 +22,8 @@ pub fn log() -> WorkerGuard {
 }
 
 /// Prints a line to stdout. Whoever reads it may have enough before the end
-/// (`| head`): that is no error, and there is nobody left to tell.
+/// (`| head`): that is no error, and there is nobody left to tell. Whatever else goes wrong ends
+/// the command, for its result would be lost.
 macro_rules! say {
     ($($words:tt)*) => {
         $crate::terminal::print(format_args!($($words)*))
@@ -32,9 +33,16 @@ pub(crate) use say;
 
 /// See [`say`].
 pub fn print(words: std::fmt::Arguments<'_>) {
-    use std::io::Write as _;
-    if writeln!(std::io::stdout(), "{words}").is_err() {
-        std::process::exit(0);
+    use std::io::{ErrorKind, Write as _};
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{words}").and_then(|()| out.flush());
+    match written.map_err(|error| (error.kind(), error)) {
+        Ok(()) => {}
+        Err((ErrorKind::BrokenPipe, _)) => std::process::exit(0),
+        Err((_, error)) => {
+            eprintln!("leasehold: writing to standard output: {error}");
+            std::process::exit(1);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Mistakes of operators: one error each, that names what is wrong and the mend.
 
+use std::fs::File;
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use super::support::{Cluster, NEAR, Place, logs, ports, signal, until};
 
@@ -465,6 +466,48 @@ fn an_address_that_is_no_replicas_is_told() {
         .words(&nobody)
         .refused(&["not a replica's client port"]);
     answers.join().unwrap();
+}
+
+#[test]
+fn a_number_that_a_flag_does_not_take_is_refused_by_the_flags_name() {
+    let place = Place::new();
+    for (line, flag) in [
+        ("sim --hours -1", "--hours"),
+        ("sim --seeds -1", "--seeds"),
+        ("sim --seed -1", "--seed"),
+        ("sim --drift-ppm -1", "--drift-ppm"),
+        ("kv scan --limit -1", "--limit"),
+    ] {
+        place.words(line).misused(&["'-1'", flag]);
+    }
+    place
+        .words("kv get x --timeout -1")
+        .refused(&["--timeout: -1"]);
+    place
+        .words("kv --address 127.0.0.1:1 get x --site JP")
+        .refused(&["--address and --site"]);
+}
+
+/// A full disk, or a reader that has seen enough.
+#[test]
+fn what_cannot_be_printed_ends_a_command_without_a_panic() {
+    for line in ["completions bash", "exp show fig6", "exp list"] {
+        let print = |to: Stdio| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+            command.args(line.split_whitespace()).stdout(to);
+            command.output().unwrap()
+        };
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = print(full.into());
+        assert_eq!(ended.status.code(), Some(1), "{line}: {ended:?}");
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert!(told.contains("standard output: No space left"), "{told}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = print(writer.into());
+        assert_eq!(ended.status.code(), Some(0), "{line}: {ended:?}");
+        assert!(ended.stderr.is_empty(), "{line}: {ended:?}");
+    }
 }
 
 #[test]

@@ -42,10 +42,19 @@ impl Ended {
         self.ended(130, parts);
     }
 
+    /// The command line is not one of this command's.
+    pub fn misused(self, parts: &[&str]) {
+        self.told("error: ", 2, parts);
+    }
+
     fn ended(self, status: i32, parts: &[&str]) {
+        self.told("leasehold: ", status, parts);
+    }
+
+    fn told(self, before: &str, status: i32, parts: &[&str]) {
         assert_eq!(self.status.code(), Some(status), "{self:#?}");
         assert!(!self.err.contains("panicked"), "{self:#?}");
-        let errors = self.err.matches("leasehold: ").count();
+        let errors = self.err.matches(before).count();
         assert_eq!(errors, 1, "{self:#?}");
         for part in parts {
             assert!(self.err.contains(part), "{part:?} is not in {self:#?}");

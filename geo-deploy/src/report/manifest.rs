@@ -32,7 +32,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Looks at the machine, and at the working copy the command was run in.
+    /// Looks at the machine, and at the working copy that the program was built from.
     pub fn capture(mut command: Vec<String>) -> Manifest {
         // Where the program lies is this machine's affair.
         if let Some(program) = command.first_mut() {
@@ -94,8 +94,15 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
+/// Of the working copy that this was built from, wherever the command runs; nothing
+/// if it is no longer there.
 fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
+    let built_from = ["-C", env!("CARGO_MANIFEST_DIR")];
+    let command = Command::new("git")
+        .args(built_from)
+        .args(arguments)
+        .output();
+    let output = command.ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
 }

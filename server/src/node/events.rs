@@ -7,7 +7,11 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use leases::ConfigId;
+
 use crate::replica::action::Event;
+
+const FIRST: ConfigId = ConfigId(1);
 
 /// Where events go.
 #[derive(Debug)]
@@ -32,7 +36,10 @@ impl Events {
 
     pub(super) fn tell(&self, event: &Event) {
         tracing::info!(node = self.node, ?event);
-        if let Event::Configured { strategy, .. } = event
+        // The first leader begins the log of configurations with a slot that changes
+        // nothing; only after it has the cluster a strategy.
+        if let Event::Configured { id, strategy, .. } = event
+            && *id > FIRST
             && *strategy != self.wanted
         {
             tracing::warn!(
