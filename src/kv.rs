@@ -32,7 +32,13 @@ pub struct KvArgs {
     )]
     dir: PathBuf,
     /// How long to wait for an answer, in seconds
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 10.0,
+        allow_negative_numbers = true
+    )]
     timeout: f64,
     /// Also says how the request was served, how long it took, and the value's version
     #[arg(short, long, global = true)]

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use client::wire::{Outcome, Path, Version};
-use leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::input::{Again, ReadFrom};
 use super::message::{Envelope, LogId, Value};
@@ -23,6 +23,16 @@ pub struct ClientHandle {
 /// Numbers the persists of a run, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
+
+/// A replica, and the run of it, that asked for something which takes a while: the
+/// answer is for that run alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// Which of its runs.
+    pub incarnation: Incarnation,
+}
 
 /// An effect.
 #[derive(Clone, Debug)]
@@ -71,7 +81,7 @@ pub enum Action {
         /// Which log.
         log: LogId,
         /// For whom: returned as it is.
-        to: ReplicaId,
+        to: Asker,
         /// First slot.
         from: Slot,
         /// Last slot.

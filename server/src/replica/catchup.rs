@@ -1,12 +1,29 @@
 //! Fetching committed entries that this replica missed, and serving them.
 
+use std::hash::{Hash, Hasher};
+
 use leases::{ReplicaId, Slot, Time};
 
-use super::action::Action;
+use super::action::{Action, Asker};
 use super::log::weigh;
 use super::message::{LogId, Message, Value};
 use super::timers::Timer;
 use super::{Replica, Role};
+
+/// What was asked for last, of one log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetching {
+    of: ReplicaId,
+    from: Slot,
+    sent: Time,
+}
+
+impl Hash for Fetching {
+    /// When it was sent decides only when it is asked again: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.of, self.from).hash(state);
+    }
+}
 
 /// Entries served at once: well below a frame.
 const FETCH_BYTES_MAX: usize = 1 << 20;
@@ -27,14 +44,42 @@ impl Replica {
         for log in LogId::ALL {
             let paxos = &self.logs[log.index()];
             if paxos.heard_commit > paxos.commit_point {
-                let from = paxos.commit_point.next();
-                let to = paxos.heard_commit;
-                self.counters.fetches += 1;
-                self.send(leader, Message::Fetch { log, from, to }, out);
-                let again = now + self.settings.timing.retransmit;
-                self.timers.set_earlier(Timer::Fetch, again);
+                self.fetch(now, leader, log, paxos.heard_commit, out);
             }
         }
+    }
+
+    /// Asks `of` for what follows the commit point, up to `to`; but not again for what
+    /// it was just asked for. Everything heard of a log that lags is a reason to ask,
+    /// and every answer to ask on: without this there would be more questions under way
+    /// with every message, each answered with a frame of the same entries.
+    pub(super) fn fetch(
+        &mut self,
+        now: Time,
+        of: ReplicaId,
+        log: LogId,
+        to: Slot,
+        out: &mut Vec<Action>,
+    ) {
+        let from = self.logs[log.index()].commit_point.next();
+        let patience = self.settings.timing.retransmit;
+        let last = &mut self.fetching[log.index()];
+        let sent = match last {
+            Some(last) if (last.of, last.from) == (of, from) && now.since(last.sent) < patience => {
+                last.sent
+            }
+            _ => {
+                *last = Some(Fetching {
+                    of,
+                    from,
+                    sent: now,
+                });
+                self.counters.fetches += 1;
+                self.send(of, Message::Fetch { log, from, to }, out);
+                now
+            }
+        };
+        self.timers.set_earlier(Timer::Fetch, sent + patience);
     }
 
     pub(super) fn on_fetch(
@@ -56,9 +101,13 @@ impl Replica {
             let durable = self.persister.executed(log);
             let last = last.min(Slot(paxos.first_kept().0 - 1)).min(durable);
             if first <= last {
+                let to = Asker {
+                    replica: from,
+                    incarnation: self.peers[from.index()].incarnation,
+                };
                 out.push(Action::ReadLog {
                     log,
-                    to: from,
+                    to,
                     from: first,
                     last,
                 });
@@ -83,15 +132,16 @@ impl Replica {
     pub(super) fn on_log_read(
         &mut self,
         log: LogId,
-        to: ReplicaId,
+        to: Asker,
         entries: Vec<(Slot, Value)>,
         out: &mut Vec<Action>,
     ) {
         let executed = self.logs[log.index()].executed;
         let known = entries.into_iter().filter(|(slot, _)| *slot <= executed);
         let entries: Vec<(Slot, Value)> = known.collect();
-        if to != self.me() && to.index() < self.settings.n {
-            self.send(to, Message::Fetched { log, entries }, out);
+        // Its next run has not asked, and may not have promised what the asker had.
+        if self.peers[to.replica.index()].incarnation == to.incarnation {
+            self.send(to.replica, Message::Fetched { log, entries }, out);
         }
     }
 

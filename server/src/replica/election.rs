@@ -333,7 +333,7 @@ impl Replica {
         if candidacy.asked.is_none() || candidacy.complete().count() + 1 < self.majority() {
             return;
         }
-        let mut behind = false;
+        let mut ahead_of_me = Vec::new();
         for log in LogId::ALL {
             let ahead = candidacy
                 .complete()
@@ -341,17 +341,14 @@ impl Replica {
                 .max();
             let mine = self.logs[log.index()].commit_point;
             if let Some((commit_point, id)) = ahead.filter(|(theirs, _)| *theirs > mine) {
-                behind = true;
-                let message = Message::Fetch {
-                    log,
-                    from: mine.next(),
-                    to: commit_point,
-                };
-                self.send(id, message, out);
+                ahead_of_me.push((id, log, commit_point));
             }
         }
-        if !behind || off(Rule::H27Ahead) {
-            self.lead(now, out);
+        if ahead_of_me.is_empty() || off(Rule::H27Ahead) {
+            return self.lead(now, out);
+        }
+        for (id, log, commit_point) in ahead_of_me {
+            self.fetch(now, id, log, commit_point, out);
         }
     }
 

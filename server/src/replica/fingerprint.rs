@@ -53,6 +53,7 @@ impl Replica {
             kv,
             persister,
             votes_due,
+            fetching,
             pending,
             reader,
             configs,
@@ -74,7 +75,7 @@ impl Replica {
         }
         (incarnation, restart_wait_until, joining, role, promised).hash(state);
         (round_seen, leader, logs, marks, kv).hash(state);
-        (persister, votes_due, pending, reader).hash(state);
+        (persister, votes_due, fetching, pending, reader).hash(state);
         (configs, grantor, holder, suspicions).hash(state);
         timers.until(horizon).hash(state);
         (storage_writable, configured, next_request, last_answer).hash(state);

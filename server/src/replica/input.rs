@@ -32,7 +32,7 @@ pub enum Input {
         /// Which log.
         log: LogId,
         /// For whom, as asked.
-        to: leases::ReplicaId,
+        to: super::action::Asker,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
     },

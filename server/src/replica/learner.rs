@@ -391,20 +391,21 @@ impl Replica {
     /// Answers what can be answered at commit; the rest waits for its execution.
     fn answer_committed(&mut self, now: Time, out: &mut Vec<Action>) {
         let executed = self.commands().executed;
-        let slots: Vec<Slot> = self.pending.unanswered.iter().copied().collect();
-        for slot in slots {
+        let (ballot, start) = self.commands().adopted;
+        while let Some(slot) = self.pending.unanswered.first().copied() {
             let cell = self.logs[0].get(slot);
             let accepted = cell.and_then(|cell| cell.accepted.as_ref());
-            match accepted {
-                Some(accepted) if slot > executed => {
-                    if !self.answerable(slot, accepted) {
-                        continue;
-                    }
+            if let Some(accepted) = accepted.filter(|_| slot > executed) {
+                if self.answerable(slot, accepted) {
                     let accepted = accepted.clone();
                     self.answer_slot(slot, &accepted, out);
                     self.release_by_commit(now, slot, &accepted.value, out);
+                } else if accepted.ballot == ballot && slot > start {
+                    // It waits for its `last_multi`, which never falls: so do all
+                    // behind it, and there may be thousands.
+                    return;
                 }
-                _ => {}
+                // Else only its execution answers: it is of a ballot before.
             }
             self.pending.unanswered.remove(&slot);
         }

@@ -125,6 +125,8 @@ pub struct Replica {
     kv: Kv,
     persister: Persister,
     votes_due: Vec<acceptor::Vote>,
+    /// By [`LogId::index`].
+    fetching: [Option<catchup::Fetching>; 2],
     pending: Pending,
     reader: Reader,
     configs: Configs,

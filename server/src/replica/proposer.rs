@@ -33,9 +33,6 @@ struct InFlight {
     sequences: Vec<u64>,
     /// The highest low-water mark among them: a lower sequence may be refused.
     acked_below: u64,
-    /// Execution of one of them is certain to leave a session behind, active at
-    /// this log time.
-    session_certain_ms: Option<u64>,
 }
 
 /// What a leader keeps while it leads.
@@ -309,7 +306,7 @@ impl Replica {
         };
         for (index, proposed) in batch.commands.iter().enumerate() {
             let command = &proposed.command;
-            if !command.is_write() {
+            if !command.is_blind_write() {
                 continue;
             }
             let sessions = &self.kv.sessions;
@@ -317,16 +314,11 @@ impl Replica {
             let Some(in_flight) = leadership.in_flight.get_mut(&command.client) else {
                 continue;
             };
-            let certain = in_flight
-                .session_certain_ms
-                .is_some_and(|at| sessions.would_outlive(at, batch.log_time_ms));
-            let opens =
-                !sessions.knows(command.client) && sessions.may_open(command, batch.log_time_ms);
-            let lives = sessions.outlives(command.client, batch.log_time_ms) || opens || certain;
-            let admitted = if sessions.knows(command.client) {
-                fresh
-            } else {
-                opens || certain
+            // Not by what a slot in flight would leave behind: that slot may yet turn
+            // out empty, and what was answered already would be refused.
+            let lives = match sessions.knows(command.client) {
+                true => sessions.outlives(command.client, batch.log_time_ms),
+                false => sessions.may_open(command, batch.log_time_ms),
             };
             let once = in_flight
                 .sequences
@@ -335,11 +327,8 @@ impl Replica {
                 .count()
                 == 1;
             let in_order = in_flight.acked_below <= command.sequence;
-            if lives && admitted && once && in_order || off(Rule::H31Sure) {
-                in_flight.session_certain_ms = Some(batch.log_time_ms);
-                if command.is_blind_write() {
-                    bits[index / 64] |= 1 << (index % 64);
-                }
+            if lives && fresh && once && in_order || off(Rule::H31Sure) {
+                bits[index / 64] |= 1 << (index % 64);
             }
         }
         bits.into()

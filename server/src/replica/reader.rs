@@ -32,12 +32,14 @@ struct Asked {
     key: Key,
     sent: Time,
     attempts: u32,
+    /// It waits for a leader: for the one that was known when it was sent, or for any.
+    of_leader: bool,
 }
 
 impl Hash for Asked {
     /// When it was sent decides only when it is asked again: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.from, &self.key, self.attempts).hash(state);
+        (self.from, &self.key, self.attempts, self.of_leader).hash(state);
     }
 }
 
@@ -305,6 +307,7 @@ impl Replica {
             key: key.clone(),
             sent: now,
             attempts: attempts + 1,
+            of_leader: target.is_none() || target == self.leader(),
         };
         self.reader.asked.insert(request, asked);
         if let Some(to) = target {
@@ -371,7 +374,7 @@ impl Replica {
                 // It leads no longer, and nobody else is known to: asked at once, it
                 // would refuse as fast as the network carries questions. Asked again
                 // when somebody else is heard of.
-                None if asked.attempts > 1 && self.leader() == Some(from) => {
+                None if asked.of_leader && self.leader() == Some(from) => {
                     self.reader.asked.insert(answer.request, asked);
                 }
                 None => self.ask(now, asked.from, asked.key, asked.attempts, out),
@@ -415,7 +418,7 @@ impl Replica {
     /// this one. Those that wait for a holder have no reason to.
     pub(super) fn ask_new_leader(&mut self, now: Time, out: &mut Vec<Action>) {
         let asked = self.reader.asked.iter();
-        let of_leaders = asked.filter(|(_, asked)| asked.attempts > 1);
+        let of_leaders = asked.filter(|(_, asked)| asked.of_leader);
         let of_leaders = of_leaders.map(|(request, _)| *request).collect();
         self.ask_again(now, of_leaders, out);
     }

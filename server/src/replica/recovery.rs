@@ -80,6 +80,7 @@ impl Replica {
             kv: Kv::restore(ttl_ms, recovered.state),
             persister: Persister::begin(executed),
             votes_due: Vec::new(),
+            fetching: [None; 2],
             pending: Pending::default(),
             reader: Default::default(),
             configs,

@@ -128,7 +128,10 @@ impl Replica {
         }
         if self.timers.due(Timer::Fetch, now) {
             self.timers.stop(Timer::Fetch);
-            self.fetch_missing(now, out);
+            match self.role {
+                Role::Candidate(_) => self.try_lead(now, out),
+                _ => self.fetch_missing(now, out),
+            }
         }
         if self.timers.due(Timer::Retransmit, now) {
             self.timers

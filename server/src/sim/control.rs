@@ -82,6 +82,7 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         rare: 0.0,
         twice: 0.0,
         patience_ns: 1_000_000_000,
+        silence_ns: None,
     };
     let second = 1_000_000_000;
     scenario.plan = Plan::isolating(Isolation {

@@ -75,14 +75,20 @@ impl Image {
         }
     }
 
-    /// Entries of a log, for a peer that lags.
+    /// Some entries of a log, for a peer that lags: as many as make a frame of large ones.
     pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
-        let entries = self.accepted.range((log, from)..=(log, last)).take(256);
+        let entries = self
+            .accepted
+            .range((log, from)..=(log, last))
+            .take(READ_MAX);
         entries
             .map(|((_, slot), (_, value))| (*slot, value.clone()))
             .collect()
     }
 }
+
+/// Entries read at once.
+const READ_MAX: usize = 16;
 
 /// See the module.
 #[derive(Clone, Debug, Hash)]

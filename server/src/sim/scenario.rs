@@ -62,6 +62,9 @@ impl Choices {
     }
 }
 
+/// Sessions that live no longer may end in a run.
+const SHORT_TTL: Duration = Duration::from_secs(8);
+
 impl Default for Choices {
     fn default() -> Choices {
         Choices {
@@ -137,7 +140,10 @@ impl Scenario {
         let replica = draw_settings(&mut rng, n, seed, choices);
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
-        let load = Load::draw(&mut rng, n, rate);
+        let mut load = Load::draw(&mut rng, n, rate);
+        let ttl = replica.session_ttl;
+        load.silence_ns =
+            (ttl <= SHORT_TTL && rng.random::<bool>()).then_some(ttl.as_nanos() as u64);
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
         if !choices.faults {
@@ -193,7 +199,7 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
         replica.in_flight_max = rng.random_range(1..16);
     }
     if rng.random::<f64>() < 0.25 {
-        replica.session_ttl = ms(rng.random_range(1500..8000));
+        replica.session_ttl = rng.random_range(ms(1500)..SHORT_TTL);
     }
     replica
 }

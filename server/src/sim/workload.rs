@@ -41,7 +41,14 @@ pub struct Load {
     /// A client that has no answer after this, in ns, sends the same command
     /// again, to any replica, and then waits for longer.
     pub patience_ns: u64,
+    /// Clients fall silent for about so long, in ns, if this is how long sessions live:
+    /// what they ask next may find theirs alive, or ended, or find both.
+    pub silence_ns: Option<u64>,
 }
+
+/// Share of new sessions, and of arrivals, that a silence comes before; if any does.
+const SILENT_AT_FIRST: f64 = 0.5;
+const SILENT: f64 = 0.01;
 
 /// Share of runs that are small, and their requests a second.
 const SMALL: f64 = 0.04;
@@ -80,6 +87,7 @@ impl Load {
                 rare: 0.4,
                 twice: 0.0,
                 patience_ns: 1_000_000_000,
+                silence_ns: None,
             };
         }
         Load {
@@ -92,6 +100,7 @@ impl Load {
             rare: [0.0, 0.02, 0.1][rng.random_range(0..3)],
             twice: [0.0, 0.05][rng.random_range(0..2)],
             patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
+            silence_ns: None,
         }
     }
 }
@@ -128,6 +137,8 @@ struct Client {
     opened_ms: u64,
     sequence: u64,
     home: usize,
+    /// It asks nothing before this.
+    silent_until_ns: u64,
     /// Lanes without an operation under way.
     idle: Vec<usize>,
     /// Sequences of the session that have no answer.
@@ -178,6 +189,7 @@ impl Workload {
             opened_ms: 0,
             sequence: 0,
             home: index / load.clients,
+            silent_until_ns: 0,
             idle: (0..load.window).rev().collect(),
             open: BTreeSet::new(),
             seen: BTreeMap::new(),
@@ -198,9 +210,20 @@ impl Workload {
             paths: BTreeMap::new(),
         };
         for index in 0..count {
+            workload.fall_silent(index, SILENT_AT_FIRST, world);
             workload.next_arrival(index, world);
         }
         workload
+    }
+
+    /// A client may have nothing to ask, until its session has nearly ended, or just has.
+    fn fall_silent(&mut self, index: usize, share: f64, world: &World) {
+        if let Some(ttl_ns) = self.load.silence_ns
+            && self.rng.random::<f64>() < share
+        {
+            let for_ns = self.rng.random_range(ttl_ns * 7 / 8..ttl_ns * 9 / 8);
+            self.clients[index].silent_until_ns = world.now_ns() + for_ns;
+        }
     }
 
     /// Operations begun.
@@ -227,7 +250,11 @@ impl Workload {
         if token & PATIENCE == 0 {
             let index = token as usize;
             self.next_arrival(index, world);
-            return self.start(index, world);
+            if self.clients[index].silent_until_ns <= world.now_ns() {
+                self.start(index, world);
+                self.fall_silent(index, SILENT, world);
+            }
+            return;
         }
         let (first, count) = ((token & !PATIENCE) >> COUNT_BITS, token & COUNT_MASK);
         let mut open: Vec<u64> = Vec::new();
@@ -445,6 +472,7 @@ impl Workload {
             client.opened_ms = log_time_ms;
             client.sequence = 0;
             client.open.clear();
+            self.fall_silent(operation.client, SILENT_AT_FIRST, world);
         }
     }
 

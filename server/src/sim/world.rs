@@ -524,17 +524,24 @@ impl World {
                 from,
                 last,
             } => {
-                let entries = self.nodes[node].disk.read_log(log, from, last);
-                self.step_soon(node, Input::LogRead { log, to, entries });
+                let disk = &self.nodes[node].disk;
+                let entries = disk.read_log(log, from, last);
+                // A disk that stalls does so for readers, too.
+                let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
+                self.step_at(at, node, Input::LogRead { log, to, entries });
             }
             Action::Event(note) => self.notes.push((self.now_ns, ReplicaId(node as u8), note)),
         }
     }
 
     fn step_soon(&mut self, node: usize, input: Input) {
+        self.step_at(self.now_ns, node, input);
+    }
+
+    fn step_at(&mut self, at_ns: u64, node: usize, input: Input) {
         let (input, run) = (Box::new(input), self.nodes[node].run);
-        self.queue
-            .schedule(self.now_ns, Event::Step { node, input, run });
+        let step = Event::Step { node, input, run };
+        self.queue.schedule(at_ns, step);
     }
 
     fn persist(&mut self, node: usize, sequence: Sequence, records: Vec<Record>) {

@@ -2,6 +2,8 @@
 
 use client::wire::Path;
 use leases::{Incarnation, LeaseMessage, ReplicaId, ReplicaSet, Slot, StrategySpec};
+use server::replica::Input;
+use server::replica::action::Asker;
 use server::replica::message::{LogId, Message};
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
@@ -253,6 +255,61 @@ fn what_an_earlier_run_asked_for_is_not_taken() {
     // At the ballot that this run knows, the entry would count as dead to the next.
     let executed = cluster.node(2).executed();
     held.into_iter().for_each(|packet| cluster.deliver(packet));
+    assert_eq!(cluster.node(2).executed(), executed);
+    cluster.heal();
+    cluster.pass(3000);
+    cluster.assert_agreement();
+}
+
+#[test]
+fn what_was_read_for_an_earlier_run_is_not_sent_to_the_next() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    for sequence in 1..5 {
+        cluster.ask(0, put(9, sequence, "w", "1"));
+    }
+    cluster.pass(2500);
+    // 2 hears of the next leader and fetches, but nothing of it reaches its disk.
+    cluster.stall(2);
+    for sequence in 5..9 {
+        let write = cluster.ask(0, put(9, sequence, "w", "1"));
+        assert!(cluster.done(write));
+    }
+    let fetch = |packet: &Packet| {
+        let message = &packet.0.message;
+        matches!(message, Message::Fetch { .. } | Message::Fetched { .. })
+    };
+    cluster
+        .hold(move |packet| between(packet, 1, 2) && (accept(packet).is_some() || fetch(packet)));
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    for sequence in 9..12 {
+        let write = cluster.ask(1, put(9, sequence, "w", "1"));
+        assert!(cluster.done(write));
+    }
+    cluster.pass(400);
+    let fetched = cluster
+        .held
+        .iter()
+        .find_map(|(envelope, _)| match &envelope.message {
+            Message::Fetched { log, entries } if !entries.is_empty() => {
+                Some((*log, entries.clone()))
+            }
+            _ => None,
+        });
+    let (log, entries) = fetched.expect("2 asked");
+    let to = Asker {
+        replica: ReplicaId(2),
+        incarnation: cluster.node(2).incarnation(),
+    };
+    cluster.forget_held();
+    cluster.crash(2);
+    cluster.start(2);
+    cluster.lose(move |packet| packet.1 == ReplicaId(2) && !fetch(packet));
+    cluster.pass(1); // 1 hears of the new run
+    // The disk of 1 has taken so long.
+    let executed = cluster.node(2).executed();
+    cluster.input(1, Input::LogRead { log, to, entries });
+    cluster.pass(1);
     assert_eq!(cluster.node(2).executed(), executed);
     cluster.heal();
     cluster.pass(3000);

@@ -1,8 +1,10 @@
 //! Commits, answers and sessions.
 
-use client::wire::KeyValue;
+use std::time::Duration;
+
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
+use client::wire::{Command, KeyValue};
 use leases::{Key, Slot, StrategySpec};
 use server::replica::message::Message;
 
@@ -112,6 +114,39 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
     cluster.pass(2000);
     let read = cluster.read(0, "k");
     assert_eq!(cluster.value(read).as_deref(), Some("second"));
+}
+
+#[test]
+fn what_a_slot_in_flight_would_open_is_not_counted_on() {
+    let mut settings = super::cluster::settings(3, StrategySpec::None);
+    settings.session_ttl = Duration::from_secs(4);
+    let mut cluster = Cluster::with(settings);
+    // A session that is opened at log time 0 may open with a write until 4 s.
+    let mut sequence = 0;
+    while cluster.node(0).log_time_ms() < 3_800 {
+        cluster.pass(50);
+        sequence += 1;
+        let other = cluster.ask(0, put(9, sequence, "other", "v"));
+        assert!(cluster.done(other));
+    }
+    let of_client = |sequence, key| Command {
+        acked_below: 1,
+        ..put(1, sequence, key, "v")
+    };
+    let stuck = Slot(cluster.accepts(0).last().expect("proposed").slot.0 + 1);
+    cluster.lose(move |packet| accept(packet).is_some_and(|accept| accept.slot == stuck));
+    cluster.ask(0, of_client(1, "x"));
+    cluster.pass(400);
+    // The slot before may turn out empty, and this write cannot open the session.
+    let second = cluster.ask(0, of_client(2, "y"));
+    assert!(!cluster.answered(second));
+    cluster.crash(0);
+    cluster.heal();
+    cluster.elect(1);
+    cluster.pass(4000);
+    let read = cluster.read(1, "y");
+    cluster.pass(1000);
+    assert_eq!(cluster.value(read).as_deref(), Some(""), "it was refused");
 }
 
 #[test]

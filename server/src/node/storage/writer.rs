@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leases::{ReplicaId, Slot};
+use leases::Slot;
 
 use super::{Storage, StorageError};
-use crate::replica::action::{Record, Sequence};
+use crate::replica::action::{Asker, Record, Sequence};
 use crate::replica::message::{LogId, Value};
 
 /// How often a full disk is tried again.
@@ -30,7 +30,7 @@ pub enum Report {
         /// Which log.
         log: LogId,
         /// For whom.
-        to: ReplicaId,
+        to: Asker,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
     },
@@ -46,7 +46,7 @@ enum Job {
 
 pub(super) struct Read {
     log: LogId,
-    to: ReplicaId,
+    to: Asker,
     from: Slot,
     last: Slot,
 }
@@ -90,7 +90,7 @@ impl Writer {
     }
 
     /// Reads a log; `Report::LogRead` follows.
-    pub fn read_log(&self, log: LogId, to: ReplicaId, from: Slot, last: Slot) {
+    pub fn read_log(&self, log: LogId, to: Asker, from: Slot, last: Slot) {
         let read = Read {
             log,
             to,

@@ -243,7 +243,7 @@ impl Oracles {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
-                self.sessions.replied(node, *to, outcome)?;
+                self.sessions.replied(&self.chosen, node, *to, outcome)?;
             }
         }
         self.sessions.step_ends(node, replica.executed());

@@ -59,28 +59,55 @@ impl Reference {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
     }
 
-    /// Executes a write, once.
-    pub(super) fn write(&mut self, version: Version, command: &Command) -> Effect {
-        let (client, sequence) = (command.client, command.sequence);
-        let (now, ttl) = (self.log_time_ms, self.ttl_ms);
-        let ended = |session: &mut Session| session.active_ms + ttl + SECOND_MS <= now;
-        if self.sessions.get_mut(&client).is_some_and(ended) {
-            self.sessions.remove(&client);
-        }
-        match self.sessions.get(&client) {
+    fn session(&self, client: u64, at_ms: u64) -> Option<&Session> {
+        let session = self.sessions.get(&client);
+        session.filter(|session| session.active_ms + self.ttl_ms + SECOND_MS > at_ms)
+    }
+
+    /// Whether a write would be refused at this log time, if nothing came before it.
+    pub(super) fn refuses(&self, command: &Command, at_ms: u64) -> bool {
+        match self.session(command.client, at_ms) {
             // Only a client that has had no answer yet opens a session, and only
             // before one that it had opened earlier could have ended.
-            None if command.acked_below > 1 || command.opened_ms + ttl <= now => {
-                return Effect::Refused;
+            None => command.acked_below > 1 || command.opened_ms + self.ttl_ms <= at_ms,
+            Some(session) => {
+                let known = session
+                    .results
+                    .iter()
+                    .any(|(of, _)| *of == command.sequence);
+                !known && command.sequence < session.acked_below
             }
-            None => {}
+        }
+    }
+
+    /// What is known of one client's session, and nothing else.
+    pub(super) fn only(&self, client: u64) -> Reference {
+        let session = self.sessions.get(&client).cloned();
+        Reference {
+            entries: BTreeMap::new(),
+            sessions: session
+                .map(|session| (client, session))
+                .into_iter()
+                .collect(),
+            log_time_ms: self.log_time_ms,
+            ttl_ms: self.ttl_ms,
+        }
+    }
+
+    /// Executes a write, once.
+    pub(super) fn write(&mut self, version: Version, command: &Command) -> Effect {
+        let (client, sequence, now) = (command.client, command.sequence, self.log_time_ms);
+        if self.refuses(command, now) {
+            return Effect::Refused;
+        }
+        match self.session(client, now) {
+            None => {
+                self.sessions.remove(&client);
+            }
             Some(session) => {
                 let known = session.results.iter().find(|(of, _)| *of == sequence);
                 if let Some((_, outcome)) = known {
                     return Effect::Repeated(outcome.clone());
-                }
-                if sequence < session.acked_below {
-                    return Effect::Refused;
                 }
             }
         }

@@ -175,12 +175,67 @@ impl Sessions {
     }
 
     /// `node` answers a client.
-    pub(super) fn replied(&mut self, node: usize, to: ClientHandle, outcome: &Outcome) -> Verdict {
+    pub(super) fn replied(
+        &mut self,
+        chosen: &Chosen,
+        node: usize,
+        to: ClientHandle,
+        outcome: &Outcome,
+    ) -> Verdict {
         match self.asked[node].remove(&to) {
-            Some(Asked::Write(client, sequence)) => self.wrote(node, client, sequence, outcome),
+            Some(Asked::Write(client, sequence)) => {
+                self.certain(chosen, node, outcome)?;
+                self.wrote(node, client, sequence, outcome)
+            }
             Some(Asked::Read(op)) => self.has_read(node, &op, outcome),
             None => Ok(()),
         }
+    }
+
+    /// What is answered at commit is executed whatever comes of the slots before it
+    /// that are not chosen yet (hazard 31): each may turn out empty, and then opens no
+    /// session.
+    fn certain(&self, chosen: &Chosen, node: usize, outcome: &Outcome) -> Verdict {
+        let Some(Answer::Written(version)) = &outcome.result else {
+            return Ok(());
+        };
+        let (slot, index) = (Slot(version.slot), version.index as usize);
+        let value = chosen.value(LogId::Commands, slot);
+        let Some(Value::Commands(batch)) = value.filter(|_| slot > self.executed) else {
+            return Ok(());
+        };
+        let Some(Proposed { command, .. }) = batch.commands.get(index) else {
+            return Ok(());
+        };
+        if !self.reference.refuses(command, batch.log_time_ms) {
+            return Ok(());
+        }
+        // Chosen slots before it may keep the session alive, or open it.
+        let mut alone = self.reference.only(command.client);
+        let before = chosen.beyond(LogId::Commands, self.executed);
+        for (at, value) in before.take_while(|(at, _)| *at < slot) {
+            let Value::Commands(batch) = value else {
+                continue;
+            };
+            alone.begin(batch.log_time_ms);
+            let its = |proposed: &&Proposed| proposed.command.client == command.client;
+            for proposed in batch.commands.iter().filter(its) {
+                let version = Version {
+                    slot: at.0,
+                    index: 0,
+                };
+                alone.write(version, &proposed.command);
+            }
+        }
+        let (client, sequence) = (command.client, command.sequence);
+        ensure!(
+            NAME,
+            !alone.refuses(command, batch.log_time_ms),
+            "{:?} answers ({client}, {sequence}) at the commit of {slot:?}, but if what is not \
+             chosen before it turns out empty, its session has ended by then",
+            id(node)
+        );
+        Ok(())
     }
 
     fn wrote(&mut self, node: usize, client: u64, sequence: u64, outcome: &Outcome) -> Verdict {
@@ -367,9 +422,9 @@ mod tests {
         sessions.asked(1, handle(2), &put(1, 1));
         sessions.asked(1, handle(3), &put(1, 1));
         assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
-        assert!(sessions.replied(0, handle(1), &at(1)).is_ok());
-        assert!(sessions.replied(1, handle(2), &at(1)).is_ok());
-        assert!(sessions.replied(1, handle(3), &at(2)).is_err());
+        assert!(sessions.replied(&log.0, 0, handle(1), &at(1)).is_ok());
+        assert!(sessions.replied(&log.0, 1, handle(2), &at(1)).is_ok());
+        assert!(sessions.replied(&log.0, 1, handle(3), &at(2)).is_err());
         assert_eq!(sessions.checks, 3);
     }
 
@@ -379,14 +434,14 @@ mod tests {
         for request in 1..4 {
             sessions.asked(0, handle(request), &put(1, 1));
         }
-        assert!(sessions.replied(0, handle(1), &at(1)).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(1), &at(1)).is_ok());
         assert!(
-            sessions.replied(0, handle(2), &at(2)).is_err(),
+            sessions.replied(&log.0, 0, handle(2), &at(2)).is_err(),
             "another answer"
         );
         assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
         sessions.asked(0, handle(4), &put(2, 2));
-        assert!(sessions.replied(0, handle(4), &at(3)).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(4), &at(3)).is_ok());
         assert!(
             log.choose(&mut sessions, put(2, 2)).is_err(),
             "it is in slot 2"
@@ -394,11 +449,45 @@ mod tests {
     }
 
     #[test]
+    fn what_is_answered_at_commit_needs_nothing_that_is_not_chosen() {
+        // Slots are a minute apart; slot 1 opens the session, slot 2 is open.
+        for (ttl_ms, sequence, good) in [(LONG, 2, true), (90_000, 2, false), (90_000, 1, true)] {
+            let (mut sessions, mut log) = world(ttl_ms);
+            let opens = |command: Command| command.opened(0);
+            assert!(log.choose(&mut sessions, opens(put(1, 1))).is_ok());
+            log.1 += 1;
+            // Slot 3: with what was executed alone, its session may have ended.
+            let next = opens(put(sequence, sequence));
+            sessions.asked(0, handle(1), &next);
+            assert!(log.choose(&mut sessions, next).is_ok());
+            let told = match sequence {
+                1 => at(1),
+                _ => at(3),
+            };
+            let verdict = sessions.replied(&log.0, 0, handle(1), &told);
+            assert_eq!(verdict.is_ok(), good, "{ttl_ms} {sequence}: {verdict:?}");
+        }
+        // A chosen slot between keeps it alive, executed or not.
+        let (mut sessions, mut log) = world(130_000);
+        for (sequence, skip) in [(1, 0), (2, 1), (3, 0)] {
+            log.1 += skip;
+            let next = put(sequence, sequence).opened(0);
+            sessions.asked(0, handle(sequence), &next);
+            let slot = log.1 + 1;
+            assert!(log.choose(&mut sessions, next).is_ok());
+            if sequence == 3 {
+                let verdict = sessions.replied(&log.0, 0, handle(3), &at(slot));
+                assert_eq!(verdict, Ok(()));
+            }
+        }
+    }
+
+    #[test]
     fn what_was_acknowledged_must_not_be_refused() {
         let (mut sessions, mut log) = world(1000);
         assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
         sessions.asked(0, handle(1), &put(2, 2));
-        assert!(sessions.replied(0, handle(1), &at(2)).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(1), &at(2)).is_ok());
         assert!(log.choose(&mut sessions, put(2, 2)).is_err());
     }
 
@@ -410,8 +499,8 @@ mod tests {
         assert!(log.choose(&mut sessions, put(2, 2)).is_ok());
         sessions.asked(0, handle(1), &put(2, 2));
         sessions.asked(0, handle(2), &put(1, 1));
-        assert!(sessions.replied(0, handle(1), &refused).is_ok());
-        assert!(sessions.replied(0, handle(2), &refused).is_err());
+        assert!(sessions.replied(&log.0, 0, handle(1), &refused).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(2), &refused).is_err());
     }
 
     #[test]
@@ -425,12 +514,12 @@ mod tests {
             let verdict = log.choose(&mut sessions, put(sequence, sequence));
             assert!(verdict.is_ok());
         }
-        assert!(sessions.replied(0, handle(1), &at(2)).is_err());
+        assert!(sessions.replied(&log.0, 0, handle(1), &at(2)).is_err());
         let next = put(last + 1, last + 1);
         assert!(log.choose(&mut sessions, next).is_ok());
-        assert!(sessions.replied(0, handle(2), &at(1)).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(2), &at(1)).is_ok());
         assert!(log.choose(&mut sessions, put(1, 1)).is_ok(), "refused");
-        assert!(sessions.replied(0, handle(3), &at(1)).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(3), &at(1)).is_ok());
     }
 
     #[test]
@@ -456,10 +545,10 @@ mod tests {
         assert!(log.choose(&mut sessions, scan()).is_ok());
         assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
         let nothing = Outcome::entries(Vec::new());
-        assert!(sessions.replied(0, handle(1), &nothing).is_ok());
+        assert!(sessions.replied(&log.0, 0, handle(1), &nothing).is_ok());
         sessions.step_ends(0, Slot(1));
-        assert!(sessions.replied(0, handle(2), &nothing).is_err());
+        assert!(sessions.replied(&log.0, 0, handle(2), &nothing).is_err());
         assert!(log.choose(&mut sessions, scan()).is_ok());
-        assert!(sessions.replied(0, handle(3), &nothing).is_err());
+        assert!(sessions.replied(&log.0, 0, handle(3), &nothing).is_err());
     }
 }
