@@ -32,7 +32,8 @@ struct Peer {
     /// (sequence, when its ack was sent), rising: the windows still of use.
     windows: VecDeque<(u64, Time)>,
     /// Rising by configuration, each begun while those before it here were
-    /// unexpired: a key held under neighbours has been covered without a break.
+    /// unexpired: a key that was held from one's configuration up to another's
+    /// has been covered without a break.
     records: SmallVec<[Record; 2]>,
 }
 
@@ -295,15 +296,12 @@ impl Peer {
         if now >= opened + promise.t0 + promise.t_guard && !off(Rule::H04LatePromise) {
             return None;
         }
-        self.records.retain(|record| now < record.expires);
-        if self
-            .records
-            .last()
-            .is_some_and(|newest| newest.config > config)
-        {
+        let mut newer = self.records.iter().filter(|record| record.config > config);
+        if newer.any(|record| now < record.expires) {
             return None;
         }
         self.take(promise.sequence, now)?;
+        self.records.retain(|record| now < record.expires);
         // A grantor builds on its newest ack: none before this one is named again.
         while self.windows.front().is_some_and(|w| w.0 < promise.base) {
             self.windows.pop_front();
@@ -338,9 +336,13 @@ impl Peer {
         let mut expires = self.records[newest].expires;
         let mut barrier = self.records[newest].barrier;
         let mut index = newest;
-        // The chain goes back only through configurations that gave the key too:
-        // one that newly gave it began a new chain.
-        while index > 0 && holds(self.records[index - 1].config) {
+        // A configuration that newly gave the key began a new chain, whether or
+        // not a promise was taken under the one that had not given it: what tells
+        // is the configuration log, not which promises are remembered.
+        let gave = |older: ConfigId, newer: ConfigId| {
+            (older.0..newer.0).all(|id| holds(ConfigId(id))) || off(Rule::H05NewlyGiven)
+        };
+        while index > 0 && gave(self.records[index - 1].config, self.records[index].config) {
             index -= 1;
             expires = expires.max(self.records[index].expires);
             barrier = match off(Rule::H24Falls) {

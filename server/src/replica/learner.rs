@@ -405,7 +405,8 @@ impl Replica {
                     // behind it, and there may be thousands.
                     return;
                 }
-                // Else only its execution answers: it is of a ballot before.
+                // Else only its execution answers: another ballot wrote it, a leader
+                // has recovered it, or it was fetched.
             }
             self.pending.unanswered.remove(&slot);
         }

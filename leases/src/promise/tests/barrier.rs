@@ -70,7 +70,7 @@ pub(super) fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
 /// A configuration that newly gives the key begins its chain, though the promises
 /// that carry it are unbroken; other keys keep theirs.
 #[test]
-fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
+pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     let mut w = World::held_by(2, set(&[0]));
     let old_key = ConfigChange {
         keys: vec![(set(&[0, 1]), vec![Key::from("old")])],
@@ -94,6 +94,51 @@ fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     assert!(w.permit(H, b"old").is_ok());
     w.party(H).executed = Slot(5);
     assert!(w.permit(H, b"new").is_ok());
+}
+
+/// A key is taken away and given back, and the promise from before has not ended
+/// when it is. Whether one was taken under the configuration between the two, and
+/// whether it is remembered, makes no difference.
+#[test]
+pub(super) fn a_key_taken_away_and_given_back_begins_a_new_chain() {
+    let renew = |w: &mut World| {
+        let promise = w.send(G, H);
+        let ack = w.deliver(&promise).expect("taken");
+        w.deliver(&ack);
+        promise.promise().config
+    };
+    for promised_between in [false, true] {
+        let mut w = World::new(2);
+        let params = LeaseParams::default();
+        let held_by = |ids: &[u8], t_lease| ConfigChange {
+            defaults: Some(set(ids)),
+            params: Some(LeaseParams { t_lease, ..params }),
+            ..Default::default()
+        };
+        let first = w.agree_all(held_by(&[0, 1], ms(5000)));
+        let ack = w.establish(G, H);
+        w.deliver(&ack);
+        let second = w.agree_all(held_by(&[0], ms(100)));
+        if promised_between {
+            w.pass(params.renew);
+            assert_eq!(renew(&mut w), first);
+            w.pass(params.renew);
+            let overtaken = w.send(G, H);
+            w.pass(params.renew);
+            assert_eq!(renew(&mut w), second);
+            w.pass(ms(100));
+            assert!(w.deliver(&overtaken).is_none());
+            assert_eq!(w.believed(G, H).len(), 1, "it has ended before the first");
+        }
+        w.accept(G, 9, KEY);
+        let third = w.agree_all(held_by(&[0, 1], ms(5000)));
+        w.pass(params.renew);
+        renew(&mut w);
+        w.pass(params.renew);
+        assert_eq!(renew(&mut w), third);
+        assert_eq!(w.believed(G, H)[0].0, first, "it has not ended");
+        assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
+    }
 }
 
 /// Hazard 24: the last accepted entry was dropped by a new leader's log and

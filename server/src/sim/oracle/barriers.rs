@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use leases::{Ballot, LeaseMessage, ReplicaId, Slot, Time};
+use leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, Slot, Time};
 
 use super::promises::Promises;
 use super::{Sight, Verdict, ensure, id, keys_read, records};
@@ -28,6 +28,8 @@ struct Accepted {
     slots: BTreeSet<Slot>,
     /// Executed before the present step.
     executed: Slot,
+    /// The oldest configuration whose contents it kept before the present step.
+    kept: ConfigId,
 }
 
 impl Accepted {
@@ -69,6 +71,7 @@ impl Barriers {
         let kept = |slot: &Slot| disk.holds(LogId::Commands, *slot, Ballot::ZERO);
         accepted.slots.retain(kept);
         accepted.executed = executed;
+        accepted.kept = ConfigId(0);
     }
 
     /// Entries that die in this step are not accepted any more when something is
@@ -115,7 +118,8 @@ impl Barriers {
         let (executed, me) = (replica.executed(), id(node));
         let configs = replica.configs();
         // A later input of the same step may have made it forget configurations.
-        let forgotten = |config| config < configs.oldest_kept();
+        let kept = self.accepted[node].kept;
+        let forgotten = |config| (kept..configs.oldest_kept()).contains(&config);
         let keys = keys_read(again);
         self.checks += 1;
         if keys.is_empty() {
@@ -138,7 +142,9 @@ impl Barriers {
     /// What `node` has done in this step is done.
     pub(super) fn step_ends(&mut self, sight: &Sight<'_>, node: usize, actions: &[Action]) {
         let accepted = &mut self.accepted[node];
-        accepted.executed = sight.replica(node).map_or(Slot::ZERO, |r| r.executed());
+        let replica = sight.replica(node);
+        accepted.executed = replica.map_or(Slot::ZERO, |r| r.executed());
+        accepted.kept = replica.map_or(ConfigId(0), |r| r.configs().oldest_kept());
         for record in records(actions) {
             match record {
                 Record::Accepted { log, slot, .. } if *log == LogId::Commands => {

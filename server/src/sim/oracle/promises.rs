@@ -47,7 +47,8 @@ struct Pair {
     run: Incarnation,
     /// The highest sequence of that run which it took.
     taken: u64,
-    /// Rising by time: each began while those before it were unexpired.
+    /// Rising by time and by configuration: each began while those before it were
+    /// unexpired.
     beliefs: SmallVec<[Belief; 2]>,
 }
 
@@ -132,9 +133,14 @@ impl Promises {
         holds: impl Fn(ConfigId) -> bool,
     ) -> Option<Time> {
         let beliefs = &self.pair(grantor, holder).beliefs;
-        // A configuration that does not give the key breaks the chain.
-        let chains = beliefs.split(|belief| !holds(belief.config));
-        let ready = chains.filter(|chain| chain.iter().any(|belief| belief.barrier <= upto));
+        // A configuration that does not give the key breaks the chain, whatever
+        // was promised under it.
+        let all_hold =
+            |a: &Belief, b: &Belief| (a.config.0..=b.config.0).all(|c| holds(ConfigId(c)));
+        let chains = beliefs.chunk_by(all_hold);
+        let ready = chains.filter(|chain| {
+            holds(chain[0].config) && chain.iter().any(|belief| belief.barrier <= upto)
+        });
         ready.flatten().map(|belief| belief.until).max()
     }
 
@@ -241,6 +247,14 @@ impl Pair {
             self.made.pop_front();
         }
         self.beliefs.retain(|belief| now < belief.until);
+        let newest = self.beliefs.last().map(|belief| belief.config);
+        ensure!(
+            barriers::NAME,
+            newest <= Some(made.config),
+            "{:?} takes a promise of {grantor:?} under {:?} and believes one under {newest:?}",
+            id(holder),
+            made.config
+        );
         let until = now + made.t_lease;
         let mut known = self.beliefs.iter_mut();
         match known.find(|belief| belief.config == made.config) {
@@ -277,7 +291,15 @@ mod tests {
         }
 
         fn promised(&mut self, sequence: u64, highest: u64) -> Verdict {
-            self.says((0, 1), (1, 1), promise(sequence, highest))?;
+            self.promised_under(1, sequence, highest)
+        }
+
+        fn promised_under(&mut self, config: u64, sequence: u64, highest: u64) -> Verdict {
+            let mut message = promise(sequence, highest);
+            if let Message::Lease(LeaseMessage::Promise(promise)) = &mut message {
+                promise.config = ConfigId(config);
+            }
+            self.says((0, 1), (1, 1), message)?;
             self.says((1, 1), (0, 1), ack(sequence))
         }
 
@@ -343,6 +365,27 @@ mod tests {
         two.promised(1, 5).unwrap();
         two.1.started(1);
         assert!(!two.may_read(5), "the holder's has");
+    }
+
+    #[test]
+    fn a_chain_ends_where_a_configuration_did_not_give_the_key() {
+        let mut two = Two::new();
+        two.promised_under(1, 1, 5).unwrap();
+        two.promised_under(3, 2, 9).unwrap();
+        let until = two.0.sight().time(1) + LEASE;
+        let permit = |two: &Two, upto, without| {
+            let holds = |config| config != ConfigId(without);
+            two.1.permit(1, Slot(upto), holds)
+        };
+        assert_eq!(permit(&two, 5, 4), Some(until), "one chain");
+        two.0.later(LEASE / 2);
+        two.promised_under(3, 3, 9).unwrap();
+        assert_eq!(permit(&two, 5, 4), Some(until + LEASE / 2));
+        assert_eq!(permit(&two, 5, 2), Some(until), "the first of two");
+        assert_eq!(permit(&two, 9, 2), Some(until + LEASE / 2));
+        assert_eq!(permit(&two, 5, 3), Some(until));
+        assert_eq!(permit(&two, 5, 1), None);
+        assert!(two.promised_under(2, 4, 9).is_err(), "they rise");
     }
 
     #[test]
