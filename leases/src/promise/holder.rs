@@ -31,9 +31,9 @@ struct Peer {
     taken: u64,
     /// (sequence, when its ack was sent), rising: the windows still of use.
     windows: VecDeque<(u64, Time)>,
-    /// Rising by configuration, each begun while those before it here were
+    /// Rising by configuration, each begun while the one before it here was
     /// unexpired: a key that was held from one's configuration up to another's
-    /// has been covered without a break.
+    /// has been covered without a break. All but the last may have expired since.
     records: SmallVec<[Record; 2]>,
 }
 
@@ -232,17 +232,32 @@ impl Holder {
             .collect()
     }
 
-    /// The oldest configuration that an unexpired promise is under.
+    /// Forgets promises that make no difference any more to a replica that has
+    /// executed up to `executed`.
+    pub fn forget(&mut self, now: Time, executed: Slot) {
+        for peer in &mut self.peers {
+            peer.forget_ended(now);
+            // What has expired is of use while its successor's barrier is not
+            // reached: the chain through both has the lower one.
+            while let [first, next, ..] = peer.records.as_slice()
+                && first.expires <= now
+                && next.barrier <= executed
+            {
+                peer.records.remove(0);
+            }
+        }
+    }
+
+    /// The oldest configuration that an unexpired promise, or one before it in its
+    /// chain, is under.
     pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
-        let records = self.peers.iter().flat_map(|peer| &peer.records);
-        records
-            .filter(|record| now < record.expires)
-            .map(|record| record.config)
-            .min()
+        let live = |peer: &&Peer| peer.records.iter().any(|record| now < record.expires);
+        let peers = self.peers.iter().filter(live);
+        peers.map(|peer| peer.records[0].config).min()
     }
 
     /// Until when this replica may believe `grantor`, by this clock, and under
-    /// which configurations.
+    /// which configurations; also what has expired, if it is remembered.
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         let records = self.peers[grantor.index()].records.iter();
         records.map(|record| (record.config, record.expires))
@@ -301,24 +316,20 @@ impl Peer {
             return None;
         }
         self.take(promise.sequence, now)?;
-        self.records.retain(|record| now < record.expires);
+        self.forget_ended(now);
         // A grantor builds on its newest ack: none before this one is named again.
         while self.windows.front().is_some_and(|w| w.0 < promise.base) {
             self.windows.pop_front();
         }
         let expires = now + promise.t_lease;
-        match self
-            .records
-            .iter_mut()
-            .find(|record| record.config == config)
-        {
-            Some(record) => {
-                record.expires = record.expires.max(expires);
+        match self.records.last_mut() {
+            Some(last) if last.config == config => {
+                last.expires = last.expires.max(expires);
                 if !off(Rule::H24Falls) {
-                    record.barrier = record.barrier.min(promise.highest_accepted);
+                    last.barrier = last.barrier.min(promise.highest_accepted);
                 }
             }
-            None => self.records.push(Record {
+            _ => self.records.push(Record {
                 config,
                 expires,
                 barrier: promise.highest_accepted,
@@ -327,27 +338,39 @@ impl Peer {
         Some(())
     }
 
+    /// Forgets the chains that have lapsed: nothing can be joined to them.
+    fn forget_ended(&mut self, now: Time) {
+        while self.records.last().is_some_and(|last| last.expires <= now) {
+            self.records.pop();
+        }
+    }
+
     /// When the coverage of a key ends, and the barrier of its chain: the least
     /// highest-accepted slot of its unbroken promises. It is the least because
     /// it can fall, when a new leader's log drops dead entries (hazard 24).
     fn coverage(&self, now: Time, holds: impl Fn(ConfigId) -> bool) -> Option<(Time, Slot)> {
         let live = |record: &&Record| now < record.expires && holds(record.config);
         let newest = self.records.iter().rposition(|record| live(&record))?;
-        let mut expires = self.records[newest].expires;
-        let mut barrier = self.records[newest].barrier;
-        let mut index = newest;
+        let Record {
+            mut config,
+            mut expires,
+            mut barrier,
+        } = self.records[newest];
         // A configuration that newly gave the key began a new chain, whether or
         // not a promise was taken under the one that had not given it: what tells
         // is the configuration log, not which promises are remembered.
-        let gave = |older: ConfigId, newer: ConfigId| {
-            (older.0..newer.0).all(|id| holds(ConfigId(id))) || off(Rule::H05NewlyGiven)
-        };
-        while index > 0 && gave(self.records[index - 1].config, self.records[index].config) {
-            index -= 1;
-            expires = expires.max(self.records[index].expires);
+        for older in self.records[..newest].iter().rev() {
+            let gave = (older.config.0..config.0).all(|id| holds(ConfigId(id)));
+            if !gave && !off(Rule::H05NewlyGiven) {
+                break;
+            }
+            config = older.config;
+            if gave {
+                expires = expires.max(older.expires);
+            }
             barrier = match off(Rule::H24Falls) {
-                true => self.records[index].barrier,
-                false => barrier.min(self.records[index].barrier),
+                true => older.barrier,
+                false => barrier.min(older.barrier),
             };
         }
         Some((expires, barrier))

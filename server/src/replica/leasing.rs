@@ -177,8 +177,10 @@ impl Replica {
         }
     }
 
-    /// Contents of configurations are kept while any grant under them lives.
+    /// Contents of configurations are kept while any grant under them lives, and
+    /// while a chain of promises that began under them has a barrier of use.
     fn forget_configs(&mut self, now: Time) {
+        self.holder.forget(now, self.executed());
         let newest = self.configs.newest();
         let granted = self.grantor.oldest_config(now).unwrap_or(newest);
         let promised = self.holder.oldest_config(now).unwrap_or(newest);

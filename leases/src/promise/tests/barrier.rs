@@ -96,49 +96,105 @@ pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     assert!(w.permit(H, b"new").is_ok());
 }
 
+/// What G promises H after a renewal interval, if it arrives, and H's ack does too.
+fn renewed(w: &mut World) -> Promise {
+    w.pass(LeaseParams::default().renew);
+    let promise = w.send(G, H);
+    let ack = w.deliver(&promise).expect("taken");
+    w.deliver(&ack);
+    promise.promise()
+}
+
+/// `ids` hold every key, and are promised that for `t_lease`.
+fn held_by(ids: &[u8], t_lease: Duration) -> ConfigChange {
+    ConfigChange {
+        defaults: Some(set(ids)),
+        params: Some(LeaseParams {
+            t_lease,
+            ..LeaseParams::default()
+        }),
+        ..Default::default()
+    }
+}
+
 /// A key is taken away and given back, and the promise from before has not ended
-/// when it is. Whether one was taken under the configuration between the two, and
-/// whether it is remembered, makes no difference.
+/// when it is. Whether one was taken under the configuration between the two,
+/// whether it has ended, and what was refused meanwhile, makes no difference.
 #[test]
 pub(super) fn a_key_taken_away_and_given_back_begins_a_new_chain() {
-    let renew = |w: &mut World| {
-        let promise = w.send(G, H);
-        let ack = w.deliver(&promise).expect("taken");
-        w.deliver(&ack);
-        promise.promise().config
-    };
-    for promised_between in [false, true] {
+    for between in [None, Some(ms(100)), Some(ms(5000))] {
         let mut w = World::new(2);
-        let params = LeaseParams::default();
-        let held_by = |ids: &[u8], t_lease| ConfigChange {
-            defaults: Some(set(ids)),
-            params: Some(LeaseParams { t_lease, ..params }),
-            ..Default::default()
-        };
         let first = w.agree_all(held_by(&[0, 1], ms(5000)));
         let ack = w.establish(G, H);
         w.deliver(&ack);
-        let second = w.agree_all(held_by(&[0], ms(100)));
-        if promised_between {
-            w.pass(params.renew);
-            assert_eq!(renew(&mut w), first);
-            w.pass(params.renew);
+        let second = w.agree_all(held_by(&[0], between.unwrap_or(ms(5000))));
+        if let Some(t_lease) = between {
+            assert_eq!(renewed(&mut w).config, first);
+            w.pass(LeaseParams::default().renew);
             let overtaken = w.send(G, H);
-            w.pass(params.renew);
-            assert_eq!(renew(&mut w), second);
+            assert_eq!(renewed(&mut w).config, second);
             w.pass(ms(100));
             assert!(w.deliver(&overtaken).is_none());
-            assert_eq!(w.believed(G, H).len(), 1, "it has ended before the first");
+            let ended = w.believed(G, H).len() == 1;
+            assert_eq!(ended, t_lease == ms(100));
         }
         w.accept(G, 9, KEY);
         let third = w.agree_all(held_by(&[0, 1], ms(5000)));
-        w.pass(params.renew);
-        renew(&mut w);
-        w.pass(params.renew);
-        assert_eq!(renew(&mut w), third);
+        renewed(&mut w);
+        assert_eq!(renewed(&mut w).config, third);
         assert_eq!(w.believed(G, H)[0].0, first, "it has not ended");
         assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
     }
+}
+
+/// A configuration that is about other keys does not raise the barrier of this one,
+/// nor does the end of the promises under the one before: what they were followed
+/// by is the same chain. Else a slot that is blocked on a suspect would stop all
+/// local reads when the suspect is excluded.
+#[test]
+fn a_barrier_outlives_the_configuration_that_it_came_with() {
+    let mut w = World::held_by(3, set(&[0, 1, 2]));
+    let ack = w.establish(G, H);
+    w.deliver(&ack);
+    assert_eq!(w.accept(G, 9, KEY), set(&[1]));
+    let second = w.agree_all(ConfigChange {
+        excluded: Some(set(&[2])),
+        ..Default::default()
+    });
+    for _ in 0..12 {
+        renewed(&mut w);
+        let now = w.now(H);
+        w.party(H).holder.forget(now, Slot(8));
+    }
+    let ended = |w: &World| w.believed(G, H)[0].0 == second;
+    assert!(ended(&w) && w.permit(H, KEY).is_ok());
+    let oldest = |w: &World| w.parties[H.index()].holder.oldest_config(w.now(H));
+    assert_eq!(oldest(&w), Some(ConfigId(1)), "it is still of use");
+    let now = w.now(H);
+    w.party(H).executed = Slot(9);
+    w.party(H).holder.forget(now, Slot(9));
+    assert_eq!(oldest(&w), Some(second));
+    assert!(w.permit(H, KEY).is_ok());
+}
+
+/// A lapse ends the chain of a key also while another promise, under a configuration
+/// that did not give it, goes on.
+#[test]
+fn a_lapse_behind_a_longer_promise_ends_the_chain() {
+    let mut w = World::new(2);
+    let first = w.agree_all(held_by(&[0], ms(60_000)));
+    let ack = w.establish(G, H);
+    w.deliver(&ack);
+    let second = w.agree_all(held_by(&[0, 1], ms(600)));
+    renewed(&mut w);
+    assert_eq!(renewed(&mut w).config, second);
+    assert!(w.permit(H, KEY).is_ok());
+    w.pass(ms(2000));
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
+    assert_eq!(w.accept(G, 9, KEY), set(&[]), "nobody to ask");
+    assert_eq!(renewed(&mut w).config, second);
+    assert_eq!(w.believed(G, H)[0].0, first, "it has not ended");
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
 }
 
 /// Hazard 24: the last accepted entry was dropped by a new leader's log and

@@ -225,11 +225,12 @@ impl Schedule {
         }
     }
 
-    /// Contents are kept while any grant or promise under them lives.
+    /// Contents are kept while any grant under them lives or a promise is of use.
     fn forget(&mut self) {
         let who = self.someone();
         let now = self.world.now(who);
         let party = self.world.party(who);
+        party.holder.forget(now, party.executed);
         let needed = party.grantor.oldest_config(now);
         let believed = party.holder.oldest_config(now);
         let newest = party.configs.newest();

@@ -238,15 +238,22 @@ mod tests {
     /// Replica 1 reads, under a promise of replica 0 with this barrier.
     fn read(barrier: u64, again: &Again, longer: Duration, has: Has) -> Verdict {
         let world = World::new([Has::default(), has, Has::default()]);
+        let until = lease_end(&world, 1) + longer;
+        let taken = taken(&world, barrier);
+        Barriers::new(3).read(&world.sight(), &taken, 1, until, again)
+    }
+
+    /// That promise is made, and taken.
+    fn taken(world: &World, barrier: u64) -> Promises {
         let mut taken = Promises::new(3);
         for (node, to, envelope) in [
             says((0, 1), (1, 1), promise(1, barrier)),
             says((1, 1), (0, 1), ack(1)),
         ] {
-            taken.sent(&world.sight(), node, to, &envelope)?;
+            let verdict = taken.sent(&world.sight(), node, to, &envelope);
+            verdict.expect("it was made");
         }
-        let until = lease_end(&world, 1) + longer;
-        Barriers::new(3).read(&world.sight(), &taken, 1, until, again)
+        taken
     }
 
     #[test]
@@ -259,6 +266,26 @@ mod tests {
             read(5, &a, more, Has::default()).is_err(),
             "longer than promised"
         );
+    }
+
+    #[test]
+    fn what_a_reader_had_forgotten_gives_it_nothing() {
+        let has = Has {
+            more: 9,
+            ..Has::default()
+        };
+        let mut world = World::new([Has::default(), has, Has::default()]);
+        world.talk();
+        let sight = world.sight();
+        let configs = sight.replica(1).unwrap().configs();
+        assert!(configs.oldest_kept() > ConfigId(1));
+        let (taken, until) = (taken(&world, 5), lease_end(&world, 1));
+        let a = Again::Key(key("a"));
+        let mut barriers = Barriers::new(3);
+        let within = barriers.read(&sight, &taken, 1, until, &a);
+        assert!(within.is_ok(), "forgotten in the step of the read");
+        barriers.step_ends(&sight, 1, &[]);
+        assert!(barriers.read(&sight, &taken, 1, until, &a).is_err());
     }
 
     #[test]

@@ -43,8 +43,10 @@ pub struct Has {
     pub accepted: Vec<(u64, Value)>,
     pub ballot: Ballot,
     pub restart_wait: Option<Duration>,
-    /// The one configuration that it has executed.
+    /// The first configuration that it has executed.
     pub change: ConfigChange,
+    /// How many more, which changed nothing.
+    pub more: u64,
 }
 
 impl Default for Has {
@@ -60,6 +62,7 @@ impl Default for Has {
             ballot: BALLOT,
             restart_wait: None,
             change: everybody(),
+            more: 0,
         }
     }
 }
@@ -153,6 +156,9 @@ fn start(node: usize, has: Has) -> Node {
         1,
         Value::Config(Arc::new(has.change)),
     )];
+    let newest = 1 + has.more;
+    let unchanged = || Value::Config(Arc::new(ConfigChange::default()));
+    accepted.extend((2..=newest).map(|slot| entry(LogId::Configs, slot, unchanged())));
     let commands = has.accepted.into_iter();
     accepted.extend(commands.map(|(slot, value)| entry(LogId::Commands, slot, value)));
     let recovered = Recovered {
@@ -164,7 +170,7 @@ fn start(node: usize, has: Has) -> Node {
         state: Checkpoint {
             executed: Slot(has.executed),
             entries: has.entries,
-            config: ConfigId(1),
+            config: ConfigId(newest),
             ..Checkpoint::default()
         },
         ..Recovered::default()

@@ -47,7 +47,7 @@ struct Pair {
     run: Incarnation,
     /// The highest sequence of that run which it took.
     taken: u64,
-    /// Rising by time and by configuration: each began while those before it were
+    /// Rising by time and by configuration: each began while the one before it was
     /// unexpired.
     beliefs: SmallVec<[Belief; 2]>,
 }
@@ -109,7 +109,10 @@ impl Promises {
             LeaseMessage::GuardAck { sequence, .. } => believed.take(node, to, *sequence),
             LeaseMessage::PromiseAck { sequence, .. } => {
                 believed.take(node, to, *sequence)?;
-                believed.believe(now, node, to, envelope.from_incarnation, *sequence)
+                believed.believe(now, node, to, envelope.from_incarnation, *sequence)?;
+                let executed = sight.replica(node).map(|replica| replica.executed());
+                believed.forget(now, executed.unwrap_or_default());
+                Ok(())
             }
             LeaseMessage::Relinquish { .. } => {
                 believed.beliefs.clear();
@@ -246,8 +249,8 @@ impl Pair {
         while self.made.front().is_some_and(older) {
             self.made.pop_front();
         }
-        self.beliefs.retain(|belief| now < belief.until);
-        let newest = self.beliefs.last().map(|belief| belief.config);
+        let live = |belief: &&Belief| now < belief.until;
+        let newest = self.beliefs.iter().rfind(live).map(|belief| belief.config);
         ensure!(
             barriers::NAME,
             newest <= Some(made.config),
@@ -255,20 +258,33 @@ impl Pair {
             id(holder),
             made.config
         );
+        // A lapse ends a chain: it is that of the last.
+        while self.beliefs.last().is_some_and(|last| last.until <= now) {
+            self.beliefs.pop();
+        }
         let until = now + made.t_lease;
-        let mut known = self.beliefs.iter_mut();
-        match known.find(|belief| belief.config == made.config) {
-            Some(belief) => {
-                belief.until = belief.until.max(until);
-                belief.barrier = belief.barrier.min(made.highest_accepted);
+        match self.beliefs.last_mut() {
+            Some(last) if last.config == made.config => {
+                last.until = last.until.max(until);
+                last.barrier = last.barrier.min(made.highest_accepted);
             }
-            None => self.beliefs.push(Belief {
+            _ => self.beliefs.push(Belief {
                 config: made.config,
                 until,
                 barrier: made.highest_accepted,
             }),
         }
         Ok(())
+    }
+
+    /// An ended belief lends its successor its barrier, unless that is reached.
+    fn forget(&mut self, now: Time, executed: Slot) {
+        while let [first, next, ..] = self.beliefs.as_slice()
+            && first.until <= now
+            && next.barrier <= executed
+        {
+            self.beliefs.remove(0);
+        }
     }
 }
 
@@ -386,6 +402,20 @@ mod tests {
         assert_eq!(permit(&two, 5, 3), Some(until));
         assert_eq!(permit(&two, 5, 1), None);
         assert!(two.promised_under(2, 4, 9).is_err(), "they rise");
+    }
+
+    #[test]
+    fn an_ended_belief_lends_its_barrier_to_the_next_of_its_chain() {
+        let mut two = Two::new();
+        two.promised_under(1, 1, 5).unwrap();
+        two.0.later(LEASE / 2);
+        two.promised_under(2, 2, 9).unwrap();
+        two.0.later(LEASE / 2);
+        two.promised_under(2, 3, 9).unwrap();
+        assert!(two.may_read(5), "no lapse");
+        two.0.later(LEASE);
+        two.promised_under(2, 4, 9).unwrap();
+        assert!(two.may_read(9) && !two.may_read(8), "a lapse");
     }
 
     #[test]
