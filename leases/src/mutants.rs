@@ -45,6 +45,7 @@ rules! {
     H04LatePromise: 4, "a promise is taken however long it lay in a buffer";
     H04Fence: 4, "an answer leaves although its permit has ended since it was read";
     H05Barrier: 5, "a holder reads without executing what its grantors had accepted";
+    H05Lapse: 5, "a promise after a lapse has the barrier of those from before it";
     H05NewlyGiven: 5, "a key newly given has the barrier of promises from before it was given";
     H06OneBarrier: 6, "the barrier of one grantor serves for all that are counted";
     H07Pending: 7, "entries on their way to disk count in no barrier, and their votes carry the tag of before";

@@ -15,6 +15,10 @@ use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 /// renewal. A grantor that names an older one will establish anew.
 const WINDOWS_MAX: usize = 1024;
 
+/// Configurations remembered per grantor: more than follow each other while a slot
+/// is blocked. Without an expired one the barrier is that of a later one: higher.
+const RECORDS_MAX: usize = 32;
+
 /// What one grantor promised under one configuration.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Record {
@@ -237,14 +241,15 @@ impl Holder {
     pub fn forget(&mut self, now: Time, executed: Slot) {
         for peer in &mut self.peers {
             peer.forget_ended(now);
-            // What has expired is of use while its successor's barrier is not
-            // reached: the chain through both has the lower one.
-            while let [first, next, ..] = peer.records.as_slice()
-                && first.expires <= now
-                && next.barrier <= executed
-            {
-                peer.records.remove(0);
-            }
+            let records = &peer.records;
+            // What has expired is of use for its barrier alone, and not once that
+            // of a later one is reached: each chain from before to after has both.
+            let expired = records.iter().take_while(|r| r.expires <= now).count();
+            let reached = (1..=expired)
+                .rev()
+                .find(|&r| records[r].barrier <= executed);
+            let over = records.len().saturating_sub(RECORDS_MAX).min(expired);
+            peer.records.drain(..reached.unwrap_or(0).max(over));
         }
     }
 
@@ -269,6 +274,11 @@ impl Holder {
     /// How many windows of `grantor` are remembered.
     pub(super) fn windows(&self, grantor: ReplicaId) -> usize {
         self.peers[grantor.index()].windows.len()
+    }
+
+    /// How many configurations `grantor` is remembered under.
+    pub(super) fn records(&self, grantor: ReplicaId) -> usize {
+        self.peers[grantor.index()].records.len()
     }
 }
 
@@ -340,7 +350,8 @@ impl Peer {
 
     /// Forgets the chains that have lapsed: nothing can be joined to them.
     fn forget_ended(&mut self, now: Time) {
-        while self.records.last().is_some_and(|last| last.expires <= now) {
+        let ended = |last: &Record| last.expires <= now && !off(Rule::H05Lapse);
+        while self.records.last().is_some_and(ended) {
             self.records.pop();
         }
     }

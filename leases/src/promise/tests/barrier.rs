@@ -177,10 +177,37 @@ fn a_barrier_outlives_the_configuration_that_it_came_with() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
+/// Neither a barrier on a dead entry, which may never be reached, nor a holder that
+/// executes nothing for long keeps every promise since.
+#[test]
+fn few_promises_are_remembered_however_many_configurations_follow() {
+    for dead in [true, false] {
+        let mut w = World::held_by(2, set(&[0, 1]));
+        let ack = w.establish(G, H);
+        w.deliver(&ack);
+        w.accept(G, 10, KEY);
+        for id in 2..100 {
+            w.agree_all(ConfigChange::default());
+            renewed(&mut w);
+            if dead && id == 4 {
+                assert_eq!(w.believed(G, H).len(), 3, "with higher barriers");
+                w.party(G).highest_accepted = Slot(5);
+                w.party(H).executed = Slot(5);
+            }
+            let (now, executed) = (w.now(H), w.party(H).executed);
+            w.party(H).holder.forget(now, executed);
+        }
+        let live = w.believed(G, H).len();
+        let most = if dead { live } else { 32 };
+        assert_eq!(w.party(H).holder.records(G), most, "dead: {dead}");
+        assert_eq!(w.permit(H, KEY).is_ok(), dead);
+    }
+}
+
 /// A lapse ends the chain of a key also while another promise, under a configuration
 /// that did not give it, goes on.
 #[test]
-fn a_lapse_behind_a_longer_promise_ends_the_chain() {
+pub(super) fn a_lapse_behind_a_longer_promise_ends_the_chain() {
     let mut w = World::new(2);
     let first = w.agree_all(held_by(&[0], ms(60_000)));
     let ack = w.establish(G, H);

@@ -21,6 +21,7 @@ directed! {
     H03Drift: timing::a_grant_outlives_its_promise_at_the_bound_of_drift;
     H04LatePromise: timing::a_promise_that_lay_in_a_buffer_is_refused;
     H05Barrier: barrier::after_a_lapse_the_barrier_is_that_of_the_new_promise;
+    H05Lapse: barrier::a_lapse_behind_a_longer_promise_ends_the_chain;
     H05NewlyGiven: barrier::a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it;
     H05NewlyGiven: barrier::a_key_taken_away_and_given_back_begins_a_new_chain;
     H06OneBarrier: barrier::each_grantor_that_is_counted_brings_its_own_barrier;

@@ -7,6 +7,8 @@
 //! - *barrier*: a slot that the grantor accepted, with a tag that leaves out a
 //!   holder of its key which may read under that grantor, is not above the
 //!   barrier of its chain.
+//!
+//! And whatever is forgotten makes no difference to what may be read.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -35,6 +37,7 @@ struct Schedule {
     /// How often an invariant had something to say, so that it cannot hold idly.
     believed: u64,
     barriers: u64,
+    forgotten: u64,
 }
 
 impl Schedule {
@@ -60,6 +63,7 @@ impl Schedule {
             accepted: (0..REPLICAS).map(|_| Vec::new()).collect(),
             believed: 0,
             barriers: 0,
+            forgotten: 0,
         }
     }
 
@@ -102,7 +106,8 @@ impl Schedule {
             920..930 => self.truncate(),
             930..940 => self.reconfigure(),
             940..960 => self.learn(),
-            960..975 => self.forget(),
+            960..970 => self.forget(),
+            970..975 => self.execute(),
             975..990 => self.world.meet_all(),
             990..993 => {
                 let who = self.someone();
@@ -230,12 +235,38 @@ impl Schedule {
         let who = self.someone();
         let now = self.world.now(who);
         let party = self.world.party(who);
+        let permits = |party: &Party| {
+            let keys = KEYS.map(|key| {
+                let (view, newest) = (party.configs.view(key), party.configs.newest());
+                party.holder.permit(now, view, newest, party.executed)
+            });
+            let every = party.holder.permit_all(now, &party.configs, party.executed);
+            (keys, every)
+        };
+        let remembered = |party: &Party| -> usize {
+            let peers = (0..REPLICAS as u8).map(ReplicaId);
+            let ended = |peer| party.holder.promised_by(peer).filter(|(_, t)| *t <= now);
+            peers.map(|peer| ended(peer).count()).sum()
+        };
+        let (before, ended) = (permits(party), remembered(party));
         party.holder.forget(now, party.executed);
+        self.forgotten += (ended - remembered(party)) as u64;
+        assert_eq!(permits(party), before, "promises were still of use");
         let needed = party.grantor.oldest_config(now);
         let believed = party.holder.oldest_config(now);
         let newest = party.configs.newest();
         let oldest = needed.into_iter().chain(believed).min().unwrap_or(newest);
         party.configs.forget_before(oldest);
+        assert_eq!(permits(party), before, "contents were still of use");
+    }
+
+    fn execute(&mut self) {
+        let who = self.someone();
+        let accepted = self.world.parties.iter().map(|p| p.highest_accepted.0);
+        let highest = accepted.max().unwrap_or_default();
+        let slot = Slot(self.random.random_range(0..=highest));
+        let party = self.world.party(who);
+        party.executed = party.executed.max(slot);
     }
 
     fn relinquish(&mut self) {
@@ -288,7 +319,7 @@ impl Schedule {
 
 #[test]
 fn promises_are_contained_and_barriers_cover_what_was_not_asked() {
-    let (mut believed, mut barriers) = (0, 0);
+    let (mut believed, mut barriers, mut forgotten) = (0, 0, 0);
     for seed in 0..SEEDS {
         let run = std::panic::catch_unwind(|| {
             let mut schedule = Schedule::new(seed);
@@ -296,13 +327,15 @@ fn promises_are_contained_and_barriers_cover_what_was_not_asked() {
                 schedule.step();
                 schedule.check();
             }
-            (schedule.believed, schedule.barriers)
+            (schedule.believed, schedule.barriers, schedule.forgotten)
         });
-        let (b, s) = run.unwrap_or_else(|_| panic!("seed {seed}"));
+        let (b, s, f) = run.unwrap_or_else(|_| panic!("seed {seed}"));
         believed += b;
         barriers += s;
+        forgotten += f;
     }
     let pairs = SEEDS * STEPS as u64 * (REPLICAS * (REPLICAS - 1)) as u64;
     assert!(believed > pairs / 10, "believed in {believed} of {pairs}");
     assert!(barriers > pairs / 10, "only {barriers} barriers mattered");
+    assert!(forgotten > 2 * SEEDS, "only {forgotten} were forgotten");
 }

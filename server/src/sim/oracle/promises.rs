@@ -277,14 +277,15 @@ impl Pair {
         Ok(())
     }
 
-    /// An ended belief lends its successor its barrier, unless that is reached.
+    /// An ended belief lends its barrier to those after it in its chain, unless
+    /// one of theirs is reached.
     fn forget(&mut self, now: Time, executed: Slot) {
-        while let [first, next, ..] = self.beliefs.as_slice()
-            && first.until <= now
-            && next.barrier <= executed
-        {
-            self.beliefs.remove(0);
-        }
+        let beliefs = &self.beliefs;
+        let ended = beliefs.iter().take_while(|b| b.until <= now).count();
+        let last = beliefs.len().saturating_sub(1);
+        let mut useless = (1..=ended.min(last)).rev();
+        let useless = useless.find(|&b| beliefs[b].barrier <= executed);
+        self.beliefs.drain(..useless.unwrap_or(0));
     }
 }
 
@@ -416,6 +417,25 @@ mod tests {
         two.0.later(LEASE);
         two.promised_under(2, 4, 9).unwrap();
         assert!(two.may_read(9) && !two.may_read(8), "a lapse");
+    }
+
+    #[test]
+    fn what_is_reached_makes_what_is_before_it_needless() {
+        // Replica 1 has executed five slots.
+        let mut two = Two::new();
+        let kept = |two: &Two| two.1.pair(0, 1).beliefs.len();
+        two.promised_under(1, 1, 3).unwrap();
+        two.0.later(LEASE / 2);
+        two.promised_under(2, 2, 9).unwrap();
+        two.0.later(LEASE / 2);
+        two.promised_under(3, 3, 6).unwrap();
+        assert_eq!(kept(&two), 3);
+        two.0.later(LEASE / 2);
+        two.promised_under(4, 4, 5).unwrap();
+        assert!(kept(&two) == 4 && two.may_read(3), "one of them lives");
+        two.0.later(LEASE / 2);
+        two.promised_under(4, 5, 5).unwrap();
+        assert!(kept(&two) == 1 && two.may_read(5));
     }
 
     #[test]
