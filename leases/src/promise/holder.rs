@@ -244,10 +244,11 @@ impl Holder {
             let records = &peer.records;
             // What has expired is of use for its barrier alone, and not once that
             // of a later one is reached: each chain from before to after has both.
+            let last = records.len().saturating_sub(1);
             let expired = records.iter().take_while(|r| r.expires <= now).count();
-            let reached = (1..=expired)
-                .rev()
-                .find(|&r| records[r].barrier <= executed);
+            let expired = expired.min(last);
+            let mut later = (1..=expired).rev();
+            let reached = later.find(|&r| records[r].barrier <= executed);
             let over = records.len().saturating_sub(RECORDS_MAX).min(expired);
             peer.records.drain(..reached.unwrap_or(0).max(over));
         }
