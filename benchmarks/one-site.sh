@@ -31,6 +31,7 @@ stop() {
     pids=()
 }
 trap 'stop; rm -rf "$work"' EXIT
+trap 'echo interrupted >&2; exit 130' INT TERM
 
 config() { # durability strategy
     echo "cluster = \"one-site\""

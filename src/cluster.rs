@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, State};
 
-use crate::terminal::{interrupted, log, runtime, say};
+use crate::terminal::{Interrupted, interrupted, log, runtime, say};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
@@ -127,13 +128,26 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
         .process_group(0)
         .spawn()
         .context("starting the supervisor")?;
-    while !State::load(dir).is_ok_and(|state| state.alive()) {
-        if let Some(ended) = supervisor.try_wait()? {
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let text = text.trim_end().trim_start_matches("leasehold: ");
-            bail!("the cluster did not start ({ended}): {text}");
+    let enough = runtime()?.block_on(async {
+        let mut enough = false;
+        let mut interrupted = pin!(interrupted());
+        while !State::load(dir).is_ok_and(|state| state.alive()) {
+            if let Some(ended) = supervisor.try_wait()? {
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                let text = text.trim_end().trim_start_matches("leasehold: ");
+                bail!("the cluster did not start ({ended}): {text}");
+            }
+            tokio::select! {
+                () = &mut interrupted, if !enough => enough = true,
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
         }
-        std::thread::sleep(Duration::from_millis(100));
+        Ok(enough)
+    })?;
+    if enough {
+        standing::stop(dir)?;
+        let words = format!("interrupted; the cluster in {} is down", dir.display());
+        return Err(Interrupted(words).into());
     }
     status(dir)?;
     let state = State::load(dir)?;

@@ -108,6 +108,12 @@ impl From<ControlArg> for Control {
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     examine::keep_assertions_quiet();
     let asked = args.choices.settled(args.control.map(Control::from));
+    if args.trace && args.seed.is_none() {
+        bail!(
+            "--trace prints one run: name it, as in --seed {} --trace",
+            args.from
+        );
+    }
     if let Some(seed) = args.seed {
         let lines = args.lines.map_or(0, |lines| lines as usize);
         return single::run(seed, &asked, args.trace.then_some(lines));

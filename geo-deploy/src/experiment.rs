@@ -373,7 +373,10 @@ impl Experiment {
         let names = self.topology.names().join(", ");
         let known = |site: &str| self.topology.index(site).is_some();
         check(known(&self.leader), "leader", &self.leader, || {
-            format!("no such site; the sites are {names}")
+            let first = &self.topology.names()[0];
+            format!(
+                "no such site; the sites are {names}: say which leads, as in --set leader={first}"
+            )
         })?;
         self.validate_workload()?;
         self.validate_lease()?;

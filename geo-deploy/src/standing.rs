@@ -59,12 +59,13 @@ impl State {
     /// If none is up there.
     pub fn load(dir: &Path) -> anyhow::Result<State> {
         let path = State::path(dir);
-        let text = std::fs::read_to_string(&path).with_context(|| {
-            format!(
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
                 "no cluster is up in {0}; start one with `leasehold cluster up --dir {0}`",
                 dir.display()
-            )
-        })?;
+            ),
+            read => read.with_context(|| format!("reading {}", path.display()))?,
+        };
         serde_json::from_str(&text).with_context(|| {
             format!(
                 "{} is damaged, so the supervisor cannot be reached: end the process `leasehold \

@@ -114,7 +114,8 @@ struct Claimed {
 impl Claimed {
     /// Makes the directory if need be.
     fn take(dir: &Path) -> anyhow::Result<Claimed> {
-        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("--out {}: making that directory", dir.display()))?;
         let path = dir.join("lock");
         let lock = File::create(&path).with_context(|| format!("making {}", path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {

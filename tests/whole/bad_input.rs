@@ -315,9 +315,11 @@ fn a_cluster_that_cannot_start_says_why() {
     place
         .words(&format!("{up} --set strategies=all,none"))
         .refused(&["strategy: all, none; name one"]);
-    place
-        .words(&format!("{up} --set leader=XX"))
-        .refused(&["leader = XX", "CA, OR, JP"]);
+    place.words(&format!("{up} --set leader=XX")).refused(&[
+        "leader = XX",
+        "CA, OR, JP",
+        "--set leader=CA",
+    ]);
     std::fs::write(place.path("file"), "").unwrap();
     let file = "cluster up --dir file --set topology=near.toml";
     place.words(file).refused(&["file", "creating"]);

@@ -1,5 +1,7 @@
 //! A standing cluster, through its whole life.
 
+use std::process::Stdio;
+
 use super::support::{Cluster, Place, signal, until};
 
 #[test]
@@ -208,4 +210,24 @@ fn a_signal_ends_a_cluster_held_in_the_foreground() {
         held.ended().good();
         place.is_deserted();
     }
+}
+
+#[test]
+fn an_interrupted_start_leaves_nothing_behind() {
+    let cluster = Cluster::down_yet(Place::new());
+    let line = cluster.up_line();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let up = cluster.place.start(&words, Stdio::null());
+    let itself = up.child.id();
+    until("the supervisor", || {
+        let others = cluster.place.processes();
+        others.iter().any(|id| *id != itself)
+    });
+    signal("INT", itself);
+    up.ended().interrupted(&["interrupted", "c is down"]);
+    until("the processes' end", || {
+        cluster.place.processes().is_empty()
+    });
+    cluster.up_again().good();
+    cluster.done();
 }

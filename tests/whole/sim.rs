@@ -161,6 +161,9 @@ fn a_seed_that_runs_twice_is_the_same_run() {
 #[test]
 fn one_seed_is_told_line_by_line() {
     let place = Place::new();
+    place
+        .words("sim --from 3 --seconds 2 --trace")
+        .refused(&["--trace", "--seed 3"]);
     let out = place
         .words("sim --seed 3 --seconds 2 --trace --lines 20")
         .good();

@@ -224,23 +224,29 @@ impl Cluster {
     }
 
     pub fn up_in(place: Place) -> Cluster {
-        let cluster = Cluster {
-            place,
-            port: ports(3),
-        };
+        let cluster = Cluster::down_yet(place);
         cluster.up_again().good();
         cluster
     }
 
+    pub fn down_yet(place: Place) -> Cluster {
+        let port = ports(3);
+        Cluster { place, port }
+    }
+
     pub fn up_again(&self) -> Ended {
+        self.place.words(&self.up_line())
+    }
+
+    pub fn up_line(&self) -> String {
         // Short leases: a restarted replica waits for as long as it might have
         // promised something.
         let port = self.port;
-        self.place.words(&format!(
+        format!(
             "cluster up --dir c --client-port {port} --set topology=near.toml \
              --set lease.t_lease_ms=1000 --set lease.t_guard_ms=500 --set lease.renew_ms=250 \
              --set lease.reconfigure_ms=1000"
-        ))
+        )
     }
 
     pub fn dir(&self) -> PathBuf {

@@ -40,7 +40,7 @@ impl Manifest {
             *program = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let status = git(&["status", "--porcelain"]);
+        let status = git(&["status", "--porcelain", "--untracked-files=no"]);
         Manifest {
             command,
             started_unix_s: since_1970.map_or(0, |duration| duration.as_secs()),

@@ -122,9 +122,15 @@ pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
             .to_owned(),
         format!(
             "Dashed vertical lines are lower bounds: half round trips added up along the fastest \
-             way the protocol allows, with nothing for disks, processors or queues. A client adds \
-             the {} ms within its site. No implementation of the strategy can be left of its line.",
-            report.topology.local_rtt_ms()
+             way the protocol allows, with nothing for disks, processors or queues. {} No \
+             implementation of the strategy can be left of its line.",
+            match report.backend.as_str() {
+                "local" => "Clients are in the process next to their replica's.".to_owned(),
+                _ => format!(
+                    "A client adds the {} ms within its site.",
+                    report.topology.local_rtt_ms()
+                ),
+            }
         ),
     ]
 }

@@ -392,8 +392,10 @@ fn what_one_machine_adds_is_said_of_local_runs_only() {
         paragraphs.iter().any(|text| text.contains("one machine"))
     };
     assert!(!said(&report));
+    let within = |report: &Report| prose::reading_the_curves(report)[1].contains("0.4 ms within");
+    assert!(within(&report));
     report.backend = "local".to_owned();
-    assert!(said(&report));
+    assert!(said(&report) && !within(&report));
 }
 
 #[test]

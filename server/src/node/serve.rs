@@ -18,7 +18,7 @@ use super::inbox::Inbox;
 use super::listener::Clients;
 use super::storage::{Report, Stamp, Storage, StorageError, Writer};
 use super::transport::{Member, Peers};
-use crate::replica::Replica;
+use crate::replica::{Replica, witnesses};
 use crate::shell::DiskWatch;
 
 /// What an operator may ask for beside the configuration.
@@ -192,6 +192,11 @@ fn assemble(
     let directory = config.data.join(&node.name);
     let (storage, recovered) = Storage::open(&directory, &stamp, config.durability)?;
     let incarnation = recovered.incarnation;
+    let needed = witnesses(config.nodes.len());
+    if !recovered.joined && needed > 0 {
+        let others = config.nodes.len() - 1;
+        tracing::info!("new data: takes part once {needed} of the {others} others have answered");
+    }
     let wanted = config.strategy.name();
     let events = Events::new(&node.name, wanted, options.events.as_deref()).map_err(|source| {
         let path = options.events.clone().unwrap_or_default();
