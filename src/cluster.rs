@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, State};
+use tokio::time::{sleep, timeout};
 
 use crate::terminal::{Interrupted, interrupted, log, runtime, say};
 
@@ -123,14 +124,16 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
-    // Its own process group: Ctrl-C in this terminal is not for it.
-    let mut supervisor = command
-        .process_group(0)
-        .spawn()
-        .context("starting the supervisor")?;
     let enough = runtime()?.block_on(async {
         let mut enough = false;
         let mut interrupted = pin!(interrupted());
+        // A first look makes this process hear of Ctrl-C from here on.
+        let _ = timeout(Duration::ZERO, &mut interrupted).await;
+        // Its own process group: Ctrl-C in this terminal is not for it.
+        let mut supervisor = command
+            .process_group(0)
+            .spawn()
+            .context("starting the supervisor")?;
         while !State::load(dir).is_ok_and(|state| state.alive()) {
             if let Some(ended) = supervisor.try_wait()? {
                 let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -138,8 +141,11 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
                 bail!("the cluster did not start ({ended}): {text}");
             }
             tokio::select! {
-                () = &mut interrupted, if !enough => enough = true,
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                () = &mut interrupted, if !enough => {
+                    enough = true;
+                    eprintln!("interrupted: it is ended as soon as it has started");
+                }
+                () = sleep(Duration::from_millis(100)) => {}
             }
         }
         Ok(enough)

@@ -125,7 +125,7 @@ pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
              way the protocol allows, with nothing for disks, processors or queues. {} No \
              implementation of the strategy can be left of its line.",
             match report.backend.as_str() {
-                "local" => "Clients are in the process next to their replica's.".to_owned(),
+                "local" => "Clients are at their replica's side, at no distance.".to_owned(),
                 _ => format!(
                     "A client adds the {} ms within its site.",
                     report.topology.local_rtt_ms()
