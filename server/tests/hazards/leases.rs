@@ -137,6 +137,25 @@ pub(super) fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
     assert_ne!(cluster.path(refused), Some(Path::Local));
 }
 
+/// Promises under the configuration without the suspect name the blocked slot, but
+/// go on with the chains of before.
+#[test]
+fn other_keys_are_read_locally_while_a_slot_waits_for_a_suspect() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.crash(2);
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    let mut excluded = 0;
+    while !cluster.done(write) {
+        cluster.pass(20);
+        let read = cluster.read(1, "other");
+        assert_eq!(cluster.path(read), Some(Path::Local));
+        let suspects = cluster.node(1).configs().excluded();
+        excluded += u32::from(suspects.contains(ReplicaId(2)));
+    }
+    // Past the end of all promises from before the exclusion, and past t_guard.
+    assert!(excluded > 2000 / 20 + 50, "{excluded}");
+}
+
 #[test]
 pub(super) fn h36_a_replica_whose_storage_is_full_gives_back_and_refuses() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
