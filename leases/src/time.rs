@@ -23,6 +23,7 @@ impl Time {
     pub const MAX: Time = Time(u64::MAX);
 
     /// The span since `earlier`; zero if that is not earlier.
+    #[inline]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -30,6 +31,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Time;
+    #[inline]
     fn add(self, span: Duration) -> Time {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_add(span))
@@ -38,6 +40,7 @@ impl Add<Duration> for Time {
 
 impl Sub<Duration> for Time {
     type Output = Time;
+    #[inline]
     fn sub(self, span: Duration) -> Time {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_sub(span))

@@ -11,6 +11,7 @@ pub struct ReplicaId(pub u8);
 
 impl ReplicaId {
     /// The index as a `usize`, for tables with one row a replica.
+    #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -34,62 +35,74 @@ impl ReplicaSet {
     ///
     /// # Panics
     /// If `n > 64`.
+    #[inline]
     pub fn all(n: usize) -> ReplicaSet {
         assert!(n <= 64, "at most 64 replicas");
         ReplicaSet(if n == 64 { u64::MAX } else { (1 << n) - 1 })
     }
 
     /// The set of one replica.
+    #[inline]
     pub fn one(replica: ReplicaId) -> ReplicaSet {
         ReplicaSet(1 << replica.0)
     }
 
     /// Whether `replica` is in the set.
+    #[inline]
     pub fn contains(self, replica: ReplicaId) -> bool {
         self.0 >> replica.0 & 1 == 1
     }
 
     /// Adds `replica`.
+    #[inline]
     pub fn insert(&mut self, replica: ReplicaId) {
         self.0 |= 1 << replica.0;
     }
 
     /// Removes `replica`.
+    #[inline]
     pub fn remove(&mut self, replica: ReplicaId) {
         self.0 &= !(1 << replica.0);
     }
 
     /// How many replicas are in the set.
+    #[inline]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
     /// Whether nobody is in the set.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Members of either set.
+    #[inline]
     pub fn union(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 | other.0)
     }
 
     /// Members of both sets.
+    #[inline]
     pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 & other.0)
     }
 
     /// Members of this set that are not in `other`.
+    #[inline]
     pub fn minus(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 & !other.0)
     }
 
     /// Whether every member of this set is in `other`.
+    #[inline]
     pub fn is_subset(self, other: ReplicaSet) -> bool {
         self.0 & !other.0 == 0
     }
 
     /// The members, in rising order.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = ReplicaId> {
         let mut bits = self.0;
         std::iter::from_fn(move || {
@@ -126,6 +139,7 @@ impl Slot {
 
     /// The slot after this one.
     #[must_use]
+    #[inline]
     pub fn next(self) -> Slot {
         Slot(self.0 + 1)
     }
@@ -182,6 +196,7 @@ impl fmt::Debug for ConfigId {
 }
 
 /// The least number of replicas that any two such groups of `n` share a member.
+#[inline]
 pub fn majority(n: usize) -> usize {
     if off(Rule::H22EvenHalf) {
         return n.div_ceil(2);

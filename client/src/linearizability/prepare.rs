@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
+
 use super::Flaw;
 use super::explain::{list, operation, time};
 use crate::history::{Action, Event, ValueId};
@@ -22,6 +24,9 @@ impl Held {
         self.0 as usize
     }
 }
+
+/// What is known of a value, by its name.
+type ByValue<T> = HashMap<ValueId, T, FixedState>;
 
 /// A moment of the history, moved by one so that 0 is before everything.
 pub(super) type Moment = u64;
@@ -122,8 +127,8 @@ fn is_failed_swap(event: &Event) -> bool {
     event.return_ns.is_some() && matches!(event.action, Action::Cas { swapped: false, .. })
 }
 
-fn find_writers(events: &[&Event]) -> Result<HashMap<ValueId, usize>, Flaw> {
-    let mut writers = HashMap::new();
+fn find_writers(events: &[&Event]) -> Result<ByValue<usize>, Flaw> {
+    let mut writers = ByValue::default();
     for (index, event) in events.iter().enumerate() {
         let Some(value) = written_by(event) else {
             continue;
@@ -139,7 +144,7 @@ fn find_writers(events: &[&Event]) -> Result<HashMap<ValueId, usize>, Flaw> {
 
 /// The end of each operation. An open one that somebody saw has taken effect by
 /// the time that somebody was done; one that nobody saw never ends.
-fn settle_open(events: &[&Event], writers: &HashMap<ValueId, usize>) -> Result<Vec<Moment>, Flaw> {
+fn settle_open(events: &[&Event], writers: &ByValue<usize>) -> Result<Vec<Moment>, Flaw> {
     let end = |event: &&Event| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<Moment> = events.iter().map(end).collect();
     let answered = |&index: &usize| events[index].return_ns.is_some();
@@ -156,7 +161,7 @@ fn settle_open(events: &[&Event], writers: &HashMap<ValueId, usize>) -> Result<V
 /// from it backwards: an open swap that was seen has itself found something.
 fn follow(
     events: &[&Event],
-    writers: &HashMap<ValueId, usize>,
+    writers: &ByValue<usize>,
     ends: &mut [Moment],
     mut finder: usize,
 ) -> Result<(), Flaw> {
@@ -200,7 +205,7 @@ fn from_the_future(finder: &Event, writer: &Event, value: ValueId) -> Flaw {
 
 /// A value can be replaced only once.
 fn check_swaps(events: &[&Event], ends: &[Moment]) -> Result<(), Flaw> {
-    let mut swaps: HashMap<ValueId, &Event> = HashMap::new();
+    let mut swaps: ByValue<&Event> = ByValue::default();
     for (event, &end) in events.iter().zip(ends) {
         let Action::Cas {
             expected: Some(value),
@@ -225,18 +230,18 @@ fn check_swaps(events: &[&Event], ends: &[Moment]) -> Result<(), Flaw> {
 struct Builder<'a, 'b> {
     events: &'b [&'a Event],
     ends: &'b [Moment],
-    held: HashMap<ValueId, Held>,
+    held: ByValue<Held>,
     writers: Vec<Option<&'a Event>>,
     any_failed_swap: bool,
     absence_observed: bool,
 }
 
 impl<'a, 'b> Builder<'a, 'b> {
-    fn new(events: &'b [&'a Event], found: &HashMap<ValueId, usize>, ends: &'b [Moment]) -> Self {
+    fn new(events: &'b [&'a Event], found: &ByValue<usize>, ends: &'b [Moment]) -> Self {
         let mut builder = Builder {
             events,
             ends,
-            held: HashMap::with_capacity(found.len()),
+            held: ByValue::with_capacity_and_hasher(found.len(), FixedState::default()),
             writers: vec![None],
             any_failed_swap: events.iter().any(|event| is_failed_swap(event)),
             absence_observed: false,

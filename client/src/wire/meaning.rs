@@ -73,6 +73,7 @@ impl Op {
     }
 
     /// Whether it may change the state; such commands need a session.
+    #[inline]
     pub fn is_write(&self) -> bool {
         match self {
             Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => true,
@@ -82,26 +83,33 @@ impl Op {
 
     /// Whether it is a write to one key whose result does not depend on the
     /// state, so that it may be answered before it is executed.
+    #[inline]
     pub fn is_blind_write(&self) -> bool {
         matches!(self, Op::Put(_) | Op::Delete(_))
     }
 
     /// Every key that it names, in order. A scan names a range, not keys: none.
+    #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        let (one, many, entries): (Option<&Bytes>, &[Bytes], &[KeyValue]) = match self {
-            Op::Get(op) => (Some(&op.key), &[], &[]),
-            Op::Put(op) => (Some(&op.key), &[], &[]),
-            Op::Delete(op) => (Some(&op.key), &[], &[]),
-            Op::Cas(op) => (Some(&op.key), &[], &[]),
-            Op::PutFields(op) => (Some(&op.key), &[], &[]),
-            Op::MultiGet(op) => (None, &op.keys, &[]),
-            Op::MultiPut(op) => (None, &[], &op.entries),
-            Op::Scan(_) => (None, &[], &[]),
-        };
-        one.into_iter()
-            .chain(many)
-            .chain(entries.iter().map(|entry| &entry.key))
+        keys(Some(self))
     }
+}
+
+#[inline]
+fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
+    let (one, many, entries): (Option<&Bytes>, &[Bytes], &[KeyValue]) = match op {
+        Some(Op::Get(op)) => (Some(&op.key), &[], &[]),
+        Some(Op::Put(op)) => (Some(&op.key), &[], &[]),
+        Some(Op::Delete(op)) => (Some(&op.key), &[], &[]),
+        Some(Op::Cas(op)) => (Some(&op.key), &[], &[]),
+        Some(Op::PutFields(op)) => (Some(&op.key), &[], &[]),
+        Some(Op::MultiGet(op)) => (None, &op.keys, &[]),
+        Some(Op::MultiPut(op)) => (None, &[], &op.entries),
+        Some(Op::Scan(_)) | None => (None, &[], &[]),
+    };
+    one.into_iter()
+        .chain(many)
+        .chain(entries.iter().map(|entry| &entry.key))
 }
 
 /// A command without a session: a read.
@@ -131,18 +139,21 @@ impl Command {
     }
 
     /// As [`Op::is_write`]; a command without an operation is none.
+    #[inline]
     pub fn is_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_write)
     }
 
     /// As [`Op::is_blind_write`]; a command without an operation is none.
+    #[inline]
     pub fn is_blind_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_blind_write)
     }
 
     /// As [`Op::keys`]; a command without an operation names none.
+    #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        self.op.iter().flat_map(Op::keys)
+        keys(self.op.as_ref())
     }
 }
 

@@ -103,12 +103,14 @@ pub struct KeyView<'a> {
 impl KeyView<'_> {
     /// Whether the contents of configuration `id` are kept here. Without them
     /// nobody can tell whom a grant under it protects.
+    #[inline]
     pub fn knows(&self, id: ConfigId) -> bool {
         self.configs.frame(id).is_some()
     }
 
     /// Who holds the key under configuration `id`. Nobody, if `id` is older
     /// than everything that is kept.
+    #[inline]
     pub fn holders(&self, id: ConfigId) -> ReplicaSet {
         let Some(frame) = self.configs.frame(id) else {
             return ReplicaSet::EMPTY;
@@ -124,6 +126,7 @@ impl KeyView<'_> {
 }
 
 impl Frame {
+    #[inline]
     fn unlisted(&self, key: &[u8]) -> ReplicaSet {
         let after = self
             .ranges
@@ -169,21 +172,25 @@ impl Configs {
     }
 
     /// The newest configuration known here.
+    #[inline]
     pub fn newest(&self) -> ConfigId {
         self.last().id
     }
 
     /// The oldest configuration whose contents are kept here.
+    #[inline]
     pub fn oldest_kept(&self) -> ConfigId {
         self.frames[0].id
     }
 
     /// Durations under `id`; of the oldest kept, if `id` is older.
+    #[inline]
     pub fn params(&self, id: ConfigId) -> &LeaseParams {
         &self.frame(id).unwrap_or(&self.frames[0]).params
     }
 
     /// The strategy in force under the newest configuration.
+    #[inline]
     pub fn strategy(&self) -> &crate::strategy::StrategySpec {
         &self.last().strategy
     }
@@ -349,11 +356,13 @@ impl Configs {
         }
     }
 
+    #[inline]
     fn last(&self) -> &Frame {
         self.frames.back().expect("there is always a configuration")
     }
 
     /// The frame of `id`: ids have no holes, so its place is its distance.
+    #[inline]
     fn frame(&self, id: ConfigId) -> Option<&Frame> {
         let index = id.0.checked_sub(self.frames[0].id.0)?;
         self.frames.get(usize::try_from(index).ok()?)

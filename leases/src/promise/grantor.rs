@@ -407,6 +407,7 @@ impl Grantor {
 
     /// The grants to `holder`: under which configurations it may believe this
     /// replica, and until when by this clock.
+    #[inline]
     pub fn granted_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         let grants = self.peers[holder.index()].grants.iter();
         grants.map(|grant| (grant.config, grant.expires))

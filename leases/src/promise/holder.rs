@@ -264,6 +264,7 @@ impl Holder {
 
     /// Until when this replica may believe `grantor`, by this clock, and under
     /// which configurations; also what has expired, if it is remembered.
+    #[inline]
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         let records = self.peers[grantor.index()].records.iter();
         records.map(|record| (record.config, record.expires))

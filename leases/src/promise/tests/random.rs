@@ -243,9 +243,11 @@ impl Schedule {
             let every = party.holder.permit_all(now, &party.configs, party.executed);
             (keys, every)
         };
+        // Of whom nothing is believed any more all may go: that is no achievement.
         let remembered = |party: &Party| -> usize {
-            let peers = (0..REPLICAS as u8).map(ReplicaId);
+            let lives = |peer: &ReplicaId| party.holder.promised_by(*peer).any(|(_, t)| now < t);
             let ended = |peer| party.holder.promised_by(peer).filter(|(_, t)| *t <= now);
+            let peers = (0..REPLICAS as u8).map(ReplicaId).filter(lives);
             peers.map(|peer| ended(peer).count()).sum()
         };
         let (before, ended) = (permits(party), remembered(party));
@@ -337,5 +339,8 @@ fn promises_are_contained_and_barriers_cover_what_was_not_asked() {
     let pairs = SEEDS * STEPS as u64 * (REPLICAS * (REPLICAS - 1)) as u64;
     assert!(believed > pairs / 10, "believed in {believed} of {pairs}");
     assert!(barriers > pairs / 10, "only {barriers} barriers mattered");
-    assert!(forgotten > 2 * SEEDS, "only {forgotten} were forgotten");
+    assert!(
+        forgotten > 100,
+        "only {forgotten} were forgotten of chains that live"
+    );
 }
