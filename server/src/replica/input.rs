@@ -69,5 +69,5 @@ pub enum Again {
     /// One key.
     Key(Key),
     /// A client's read of several.
-    Command(Command),
+    Command(Box<Command>),
 }

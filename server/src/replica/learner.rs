@@ -437,10 +437,9 @@ impl Replica {
     pub(super) fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let cell = self.commands().get(slot).filter(|cell| cell.committed)?;
         let accepted = cell.accepted.as_ref()?;
-        let commands = accepted.value.commands().iter().enumerate();
-        let (index, last) = commands
-            .filter(|(_, p)| p.command.is_write() && p.command.keys().any(|k| k == key))
-            .last()?;
+        let mut commands = accepted.value.commands().iter().enumerate().rev();
+        let (index, last) =
+            commands.find(|(_, p)| p.command.is_write() && p.command.keys().any(|k| k == key))?;
         if !self.answerable(slot, accepted) || !accepted.sure(index) {
             return None;
         }

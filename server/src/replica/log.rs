@@ -1,12 +1,13 @@
 //! One log of slots: what is accepted, committed and executed here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use client::wire::command::Op;
 use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaSet, Slot, Time};
+use smallvec::SmallVec;
 
 use super::commit::Votes;
 use super::message::{Batch, LogNews, Value};
@@ -86,7 +87,10 @@ impl Hash for Cell {
 /// `commit_point` and above `executed` is committed and has a value.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Log {
-    cells: BTreeMap<Slot, Cell>,
+    /// Unexecuted.
+    open: BTreeMap<Slot, Cell>,
+    /// Executed, without holes; the last is `executed`.
+    kept: VecDeque<Cell>,
     kept_bytes: usize,
     /// Every slot up to here is committed here.
     pub commit_point: Slot,
@@ -117,28 +121,47 @@ impl Log {
 
     /// The cell of `slot`, if there is one.
     pub fn get(&self, slot: Slot) -> Option<&Cell> {
-        self.cells.get(&slot)
+        match self.place(slot) {
+            None => self.open.get(&slot),
+            Some(place) => self.kept.get(place),
+        }
     }
 
     /// The cell of `slot`, if there is one.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Cell> {
-        self.cells.get_mut(&slot)
+        match self.place(slot) {
+            None => self.open.get_mut(&slot),
+            Some(place) => self.kept.get_mut(place),
+        }
     }
 
     /// The cell of an unexecuted slot, made if need be; `None` outside the window.
     pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
         let within = slot > self.executed && slot.0 - self.executed.0 <= WINDOW_MAX;
-        within.then(|| self.cells.entry(slot).or_default())
+        within.then(|| self.open.entry(slot).or_default())
+    }
+
+    /// Where among the kept an executed slot is, beyond them if it is forgotten;
+    /// `None`: it is not executed.
+    fn place(&self, slot: Slot) -> Option<usize> {
+        let back = self.executed.0.checked_sub(slot.0)?;
+        let place = (self.kept.len() as u64).checked_sub(back + 1);
+        Some(place.map_or(usize::MAX, |place| place as usize))
     }
 
     /// Cells from `first` on, rising.
     pub fn from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Cell)> {
-        self.cells.range(first..).map(|(slot, cell)| (*slot, cell))
+        let kept = self.first_kept().0;
+        let skipped = first.0.saturating_sub(kept).min(self.kept.len() as u64);
+        let executed = self.kept.range(skipped as usize..);
+        let executed = (kept + skipped..).map(Slot).zip(executed);
+        let open = self.open.range(first..).map(|(slot, cell)| (*slot, cell));
+        executed.chain(open)
     }
 
     /// Unexecuted cells, rising.
     pub fn unexecuted(&self) -> impl Iterator<Item = (Slot, &Cell)> {
-        self.from(self.executed.next())
+        self.open.iter().map(|(slot, cell)| (*slot, cell))
     }
 
     /// Adds to `found` the slots of `first..=last`, not known to be committed, that
@@ -154,7 +177,7 @@ impl Log {
         let (before, mut missing) = (found.len(), 0);
         for (first, last) in self.above.gaps(first.max(self.commit_point.next()), last) {
             missing += last.0 - first.0 + 1;
-            let cells = self.cells.range(first..=last);
+            let cells = self.open.range(first..=last);
             let at = cells.filter(|(_, cell)| {
                 let accepted = cell.accepted.as_ref();
                 accepted.is_some_and(|accepted| accepted.ballot == ballot || off(Rule::H28Ballot))
@@ -166,9 +189,10 @@ impl Log {
 
     /// Accepted, uncommitted slots, rising.
     pub fn uncommitted(&self) -> impl Iterator<Item = (Slot, &Accepted)> {
-        self.from(self.commit_point.next())
+        self.open
+            .range(self.commit_point.next()..)
             .filter(|(_, cell)| !cell.committed)
-            .filter_map(|(slot, cell)| cell.accepted.as_ref().map(|accepted| (slot, accepted)))
+            .filter_map(|(slot, cell)| Some((*slot, cell.accepted.as_ref()?)))
     }
 
     /// Whether `slot` is known to be committed here.
@@ -212,12 +236,8 @@ impl Log {
     /// Takes note of the highest accepted slot after entries were dropped.
     pub fn recount_highest(&mut self) {
         let accepted = |(_, cell): &(&Slot, &Cell)| cell.accepted.is_some();
-        let top = self
-            .cells
-            .iter()
-            .rev()
-            .find(accepted)
-            .map(|(slot, _)| *slot);
+        let top = self.open.iter().rev().find(accepted);
+        let top = top.map(|(slot, _)| *slot);
         self.highest = top.unwrap_or(Slot::ZERO).max(self.executed);
     }
 
@@ -226,7 +246,7 @@ impl Log {
     pub fn drop_dead(&mut self, ballot: Ballot, start: Slot) -> Vec<(Slot, Value)> {
         let from = Slot(start.max(self.executed).0.saturating_add(1));
         let mut dead = Vec::new();
-        for (slot, cell) in self.cells.range_mut(from..) {
+        for (slot, cell) in self.open.range_mut(from..) {
             if cell
                 .accepted
                 .as_ref()
@@ -253,32 +273,23 @@ impl Log {
             slot <= self.commit_point,
             "only committed slots are executed"
         );
+        let cell = self.open.remove(&slot);
+        self.kept
+            .push_back(cell.expect("an executed slot has a cell"));
         self.executed = slot;
         self.highest = self.highest.max(slot);
         self.kept_bytes += weight;
-        while self.kept_bytes > KEEP_BYTES || self.first_kept_is_old() {
-            let Some(first) = self.cells.first_key_value().map(|(slot, _)| *slot) else {
-                break;
-            };
-            if first >= self.executed {
-                break;
-            }
-            if let Some(value) = self.cells.remove(&first).and_then(|cell| cell.accepted) {
-                self.kept_bytes = self.kept_bytes.saturating_sub(weigh(&value.value));
-            }
+        let many = |log: &Log| log.kept.len() > KEEP_SLOTS || log.kept_bytes > KEEP_BYTES;
+        while self.kept.len() > 1 && many(self) {
+            let oldest = self.kept.pop_front().and_then(|cell| cell.accepted);
+            let weight = oldest.map_or(0, |oldest| weigh(&oldest.value));
+            self.kept_bytes = self.kept_bytes.saturating_sub(weight);
         }
     }
 
-    fn first_kept_is_old(&self) -> bool {
-        let first = self.cells.first_key_value();
-        first.is_some_and(|(slot, _)| slot.0 + (KEEP_SLOTS as u64) < self.executed.0)
-    }
-
-    /// The first slot whose entry is still in memory.
+    /// The first slot that is executed and still in memory, or else is not executed.
     pub fn first_kept(&self) -> Slot {
-        self.cells
-            .first_key_value()
-            .map_or(self.executed.next(), |(slot, _)| *slot)
+        Slot(self.executed.0 + 1 - self.kept.len() as u64)
     }
 
     /// What a leader tells of its commits.
@@ -335,12 +346,17 @@ pub fn command_weight(command: &client::wire::Command) -> usize {
 
 /// Splits `items` so that each part fits well into a frame, unless a single item
 /// is larger; `weight` is about an item's bytes.
-pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>; 1]> {
     const PART_BYTES: usize = 1 << 20;
-    let mut parts = Vec::new();
+    let weight = |item: &T| weight(item) + 64;
+    let mut parts = SmallVec::new();
+    if items.iter().map(weight).sum::<usize>() <= PART_BYTES {
+        parts.extend((!items.is_empty()).then_some(items));
+        return parts;
+    }
     let (mut part, mut bytes) = (Vec::new(), 0);
     for item in items {
-        let weight = weight(&item) + 64;
+        let weight = weight(&item);
         if !part.is_empty() && bytes + weight > PART_BYTES {
             parts.push(std::mem::take(&mut part));
             bytes = 0;
@@ -350,4 +366,76 @@ pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     }
     parts.extend((!part.is_empty()).then_some(part));
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(log: &mut Log, slot: u64) {
+        let cell = log.cell(Slot(slot)).expect("within the window");
+        cell.committed = true;
+    }
+
+    /// Everything up to `executed` is executed, and two slots beyond it are accepted.
+    fn log(executed: u64) -> Log {
+        let mut log = Log::default();
+        for slot in 1..=executed {
+            accept(&mut log, slot);
+            log.commit(Slot(slot));
+            log.executed(Slot(slot), 100);
+        }
+        accept(&mut log, executed + 1);
+        accept(&mut log, executed + 3);
+        log
+    }
+
+    fn slots<'a>(cells: impl Iterator<Item = (Slot, &'a Cell)>) -> Vec<u64> {
+        cells.map(|(slot, _)| slot.0).collect()
+    }
+
+    #[test]
+    fn what_is_executed_is_found_among_what_is_not() {
+        let log = log(5);
+        for (first, expected) in [
+            (0, &[1, 2, 3, 4, 5, 6, 8][..]),
+            (4, &[4, 5, 6, 8]),
+            (6, &[6, 8]),
+            (7, &[8]),
+            (9, &[]),
+        ] {
+            assert_eq!(slots(log.from(Slot(first))), expected, "from {first}");
+        }
+        assert_eq!(slots(log.unexecuted()), [6, 8]);
+        let known = (0..10).filter(|slot| log.get(Slot(*slot)).is_some());
+        assert_eq!(known.collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 8]);
+    }
+
+    #[test]
+    fn the_oldest_executed_slots_are_forgotten_and_the_newest_never() {
+        let many = KEEP_SLOTS as u64 + 10;
+        let mut log = log(many);
+        assert_eq!(log.first_kept(), Slot(11));
+        assert!(log.get(Slot(10)).is_none() && log.get_mut(Slot(10)).is_none());
+        assert!(log.get(Slot(11)).is_some() && log.get_mut(Slot(many)).is_some());
+        assert_eq!(
+            log.from(Slot(1)).next().map(|(slot, _)| slot),
+            Some(Slot(11))
+        );
+        log.commit(Slot(many + 1));
+        log.executed(Slot(many + 1), 2 * KEEP_BYTES);
+        assert_eq!(log.first_kept(), Slot(many + 1));
+        assert!(Log::restored(Slot(7)).get(Slot(7)).is_none());
+    }
+
+    #[test]
+    fn items_are_split_only_where_they_do_not_fit_together() {
+        let parts = |weights: &[usize]| -> Vec<usize> {
+            let parts = chunks(weights.to_vec(), |weight| *weight);
+            parts.iter().map(Vec::len).collect()
+        };
+        assert_eq!(parts(&[]), [0; 0]);
+        assert_eq!(parts(&[1, 2, 3]), [3]);
+        assert_eq!(parts(&[600_000, 600_000, 1, 2_000_000]), [1, 2, 1]);
+    }
 }

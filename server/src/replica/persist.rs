@@ -118,7 +118,10 @@ impl Persister {
             && waiting.sequence <= sequence
             && let Some(waiting) = self.waiting.pop_front()
         {
-            done.extend(waiting.afters);
+            match done.is_empty() {
+                true => done = waiting.afters,
+                false => done.extend(waiting.afters),
+            }
             self.executed = waiting.executed;
         }
         done

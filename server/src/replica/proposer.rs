@@ -251,7 +251,8 @@ impl Replica {
             let Role::Leader(leadership) = &mut self.role else {
                 return;
             };
-            if leadership.transfer.is_some() || !self.storage_writable {
+            let none = leadership.queues.is_empty();
+            if none || leadership.transfer.is_some() || !self.storage_writable {
                 return;
             }
             let commands = &self.logs[0];

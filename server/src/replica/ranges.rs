@@ -2,6 +2,7 @@
 //! it, and they are a handful of ranges.
 
 use leases::Slot;
+use smallvec::SmallVec;
 
 /// Disjoint, non-adjacent ranges (first, last), rising.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,8 +44,8 @@ impl Ranges {
     }
 
     /// The parts of `first..=last` that are not in the set, rising.
-    pub fn gaps(&self, first: Slot, last: Slot) -> Vec<(Slot, Slot)> {
-        let mut gaps = Vec::new();
+    pub fn gaps(&self, first: Slot, last: Slot) -> SmallVec<[(Slot, Slot); 2]> {
+        let mut gaps = SmallVec::new();
         let mut next = first;
         let from = self.0.partition_point(|(_, end)| *end < first);
         for (a, b) in &self.0[from..] {

@@ -110,7 +110,7 @@ impl Replica {
         match (again, from) {
             (Again::Key(key), _) => self.read(now, from, key, out),
             (Again::Command(command), ReadFrom::Client(client)) => {
-                self.on_client(now, client, command, out)
+                self.on_client(now, client, *command, out)
             }
             (Again::Command(_), ReadFrom::Peer(..)) => {}
         }
@@ -384,12 +384,12 @@ impl Replica {
 
     /// Sends what reads left behind in this group of steps.
     pub(super) fn flush_reads(&mut self, out: &mut Vec<Action>) {
-        for ((to, read_index), reads) in std::mem::take(&mut self.reader.to_forward) {
+        while let Some(((to, read_index), reads)) = self.reader.to_forward.pop_first() {
             for reads in chunks(reads, |(_, key)| key.len()) {
                 self.send(to, Message::ForwardRead { read_index, reads }, out);
             }
         }
-        for (to, answers) in std::mem::take(&mut self.reader.answers) {
+        while let Some((to, answers)) = self.reader.answers.pop_first() {
             for answers in chunks(answers, answer_weight) {
                 self.send(to, Message::ReadAnswers(answers), out);
             }
@@ -476,7 +476,7 @@ impl Replica {
             path: Path::Local,
             outcome,
             until: permit.until,
-            again: Again::Command(command.clone()),
+            again: Again::Command(Box::new(command.clone())),
         });
         true
     }

@@ -299,8 +299,11 @@ mod tests {
             ..Has::default()
         };
         let zero = Duration::ZERO;
-        let both = Again::Command(Command::from(Op::multi_get(vec![key("a"), key("b")])));
-        let scan = Again::Command(Command::from(Op::scan("", "", 9)));
+        let both = Again::Command(Box::new(Command::from(Op::multi_get(vec![
+            key("a"),
+            key("b"),
+        ]))));
+        let scan = Again::Command(Box::new(Command::from(Op::scan("", "", 9))));
         assert!(read(5, &Again::Key(key("a")), zero, lacks_b()).is_ok());
         for again in [Again::Key(key("b")), both, scan] {
             assert!(read(5, &again, zero, Has::default()).is_ok(), "{again:?}");

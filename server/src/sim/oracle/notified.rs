@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_read_of_several_keys_has_executed_every_chosen_write_of_any() {
-        let ask = |op: Op| Again::Command(Command::from(op));
+        let ask = |op: Op| Again::Command(Box::new(Command::from(op)));
         let touch = || {
             let both = Op::multi_get(vec![key("a"), key("b")]);
             [both, Op::scan("", "", 9), Op::scan("b", "c", 9)].map(ask)
