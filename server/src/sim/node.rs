@@ -38,6 +38,8 @@ pub struct Node {
     pub(super) clock: Clock,
     /// The true time of the deadline event that counts.
     pub(super) deadline_ns: u64,
+    /// What that is by the replica's clock.
+    pub(super) deadline: Time,
     /// How often it was started.
     pub(super) run: u64,
     pub(super) pause: Option<Pause>,
@@ -58,6 +60,7 @@ impl Node {
             watch: DiskWatch::default(),
             clock,
             deadline_ns: u64::MAX,
+            deadline: Time::MAX,
             run: 0,
             pause: None,
             trap: None,

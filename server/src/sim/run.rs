@@ -162,6 +162,7 @@ impl<'a> Run<'a> {
         let seen = panicked.or_else(|| self.world.violation().cloned());
         let violation = seen.or_else(|| self.judge_history());
         let ended_ns = self.world.now_ns();
+        let paths = self.workload.paths.iter();
         Outcome {
             seed: self.scenario.seed,
             violation,
@@ -170,7 +171,9 @@ impl<'a> Run<'a> {
             answered: self.workload.answered,
             unknown: self.workload.unknown,
             undecided: self.world.oracles.histories.unknown > 0,
-            paths: std::mem::take(&mut self.workload.paths),
+            paths: paths
+                .map(|(path, count)| (path.as_str_name(), *count))
+                .collect(),
             fired: self.world.fired(),
             checks: self.world.oracles.checks(),
             near_end: self.world.near_end(),

@@ -9,11 +9,12 @@ use client::history::{Action as Did, Event as Op, History, ValueId};
 use client::serializability::Transaction;
 use client::wire::command::Op as Ask;
 use client::wire::outcome::Result as Answer;
-use client::wire::{Command, KeyValue, Outcome, Version};
+use client::wire::{Command, KeyValue, Outcome, Path, Version};
 use foldhash::fast::FixedState;
 use leases::Key;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
+use smallvec::{SmallVec, smallvec};
 
 use super::fault::Fault;
 use super::world::{Reply, World};
@@ -117,6 +118,9 @@ const PATIENCE: u64 = 1 << 62;
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
+/// What an operation does, key by key.
+type Parts = SmallVec<[(u64, Did); 1]>;
+
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -128,7 +132,7 @@ pub struct Operation {
     pub command: Command,
     began_ns: u64,
     attempts: u64,
-    ops: Vec<(u64, Did)>,
+    ops: Parts,
 }
 
 struct Client {
@@ -167,7 +171,7 @@ pub struct Workload {
     /// Operations that nobody can tell the fate of.
     pub unknown: u64,
     /// By path.
-    pub paths: BTreeMap<&'static str, u64>,
+    pub paths: BTreeMap<Path, u64>,
 }
 
 /// The name of a key.
@@ -364,27 +368,27 @@ impl Workload {
         ValueId(self.values)
     }
 
-    fn choose(&mut self, index: usize) -> (Ask, Vec<(u64, Did)>) {
+    fn choose(&mut self, index: usize) -> (Ask, Parts) {
         let k = self.rng.random_range(0..self.load.keys);
         let read = Did::Read { value: None };
         if self.load.rare > 0.0 && self.rng.random::<f64>() < self.load.rare {
             return self.choose_rare(index, k);
         }
         if self.rng.random::<f64>() < self.load.reads {
-            return (Ask::get(key(k)), vec![(k, read)]);
+            return (Ask::get(key(k)), smallvec![(k, read)]);
         }
         let value = self.value();
         (
             Ask::put(key(k), value.to_bytes().to_vec()),
-            vec![(k, Did::Write { value })],
+            smallvec![(k, Did::Write { value })],
         )
     }
 
-    fn choose_rare(&mut self, index: usize, k: u64) -> (Ask, Vec<(u64, Did)>) {
+    fn choose_rare(&mut self, index: usize, k: u64) -> (Ask, Parts) {
         let other = (k + 1) % self.load.keys;
         let read = Did::Read { value: None };
         match self.rng.random_range(0..5) {
-            0 => (Ask::delete(key(k)), vec![(k, Did::Delete)]),
+            0 => (Ask::delete(key(k)), smallvec![(k, Did::Delete)]),
             1 => {
                 let seen = self.clients[index].seen.get(&k);
                 let (version, expected) = seen.copied().unwrap_or_default();
@@ -395,7 +399,7 @@ impl Workload {
                     swapped: false,
                 };
                 let op = Ask::cas(key(k), new.to_bytes().to_vec(), version);
-                (op, vec![(k, did)])
+                (op, smallvec![(k, did)])
             }
             2 if other != k => {
                 let (a, b) = (self.value(), self.value());
@@ -405,11 +409,11 @@ impl Workload {
                 };
                 let op = Ask::multi_put(vec![entry(k, a), entry(other, b)]);
                 let wrote = |value| Did::Write { value };
-                (op, vec![(k, wrote(a)), (other, wrote(b))])
+                (op, smallvec![(k, wrote(a)), (other, wrote(b))])
             }
             3 if other != k => (
                 Ask::multi_get(vec![key(k), key(other)]),
-                vec![(k, read), (other, read)],
+                smallvec![(k, read), (other, read)],
             ),
             _ => {
                 let all = (0..self.load.keys).map(|k| (k, read)).collect();
@@ -437,8 +441,8 @@ impl Workload {
             return self.refused(&operation, error.log_time_ms, world);
         }
         self.answered += 1;
-        *self.paths.entry(reply.path.as_str_name()).or_default() += 1;
-        let mut parts = Vec::with_capacity(operation.ops.len());
+        *self.paths.entry(reply.path).or_default() += 1;
+        let mut parts = Parts::new();
         for (k, did) in &operation.ops {
             let Some(action) = answered(*k, *did, &reply.outcome) else {
                 continue;
@@ -476,7 +480,7 @@ impl Workload {
         }
     }
 
-    fn record(&mut self, operation: &Operation, parts: Vec<(u64, Did)>, return_ns: Option<u64>) {
+    fn record(&mut self, operation: &Operation, parts: Parts, return_ns: Option<u64>) {
         let process = (operation.client * self.load.window + operation.lane) as u32;
         let invoke_ns = operation.began_ns;
         for (key, action) in &parts {
@@ -491,7 +495,7 @@ impl Workload {
         if self.transactions.len() <= TOGETHER_MAX {
             self.transactions.push(Transaction {
                 process,
-                parts,
+                parts: parts.into_vec(),
                 invoke_ns,
                 return_ns,
             });

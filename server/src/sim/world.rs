@@ -7,7 +7,7 @@ mod queue;
 use std::time::Duration;
 
 use client::wire::{Command, Outcome, Path};
-use leases::{ReplicaId, Time};
+use leases::{ReplicaId, ReplicaSet, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -63,7 +63,8 @@ pub struct Reply {
 enum Event {
     Deliver {
         to: usize,
-        envelopes: Vec<Envelope>,
+        /// Of peers.
+        inputs: Vec<Input>,
         sent: u64,
     },
     Synced {
@@ -131,6 +132,8 @@ pub struct World {
     steps: u64,
     /// The newest of each link, by sender and receiver.
     flights: Vec<Flight>,
+    /// What deliveries were made of: the next ones are made of it, too.
+    spare: Vec<Vec<Input>>,
     /// Answers of the step whose actions are being performed.
     replies: Vec<Reply>,
     inputs: Vec<Input>,
@@ -163,6 +166,7 @@ impl World {
             network,
             steps: 0,
             flights: vec![Flight::default(); n * n],
+            spare: Vec::new(),
             replies: Vec::new(),
             inputs: Vec::new(),
             actions: Vec::new(),
@@ -307,11 +311,12 @@ impl World {
         match event {
             Event::Deliver {
                 to,
-                envelopes,
+                mut inputs,
                 sent,
             } => {
-                self.note_hash(1, to, sent << 8 | envelopes.len() as u64);
-                self.arrive(to, envelopes.into_iter().map(Input::Peer));
+                self.note_hash(1, to, sent << 8 | inputs.len() as u64);
+                self.arrive(to, inputs.drain(..));
+                self.spare.push(inputs);
             }
             Event::Synced { node, run } if self.nodes[node].run == run => {
                 self.note_hash(2, node, run);
@@ -398,10 +403,12 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         let trace = &mut self.trace;
         let now_ns = self.now_ns;
-        let mut leases = false;
+        let mut heard = ReplicaSet::EMPTY;
         let take = |inputs: &mut Vec<Input>| {
             take(inputs);
-            leases = inputs.iter().any(is_about_leases);
+            for input in inputs.iter() {
+                heard = heard.union(is_about_leases(input));
+            }
             if let Some(trace) = trace {
                 trace.inputs(now_ns, node, inputs);
             }
@@ -416,7 +423,7 @@ impl World {
         );
         if self.settings.watched {
             let sight = Sight::new(self.now_ns, &self.nodes);
-            let verdict = self.oracles.stepped(&sight, node, &actions, leases);
+            let verdict = self.oracles.stepped(&sight, node, &actions, heard);
             self.judge(verdict);
         }
         self.perform(node, &mut actions);
@@ -430,10 +437,13 @@ impl World {
             return;
         };
         let next = replica.next_deadline().min(target.watch.next_deadline());
-        let at = target.clock.when(next).max(self.now_ns + 1);
         // An earlier one will find nothing due, and set this one then.
+        if target.deadline_ns < u64::MAX && next >= target.deadline {
+            return;
+        }
+        let at = target.clock.when(next).max(self.now_ns + 1);
         if at < target.deadline_ns {
-            target.deadline_ns = at;
+            (target.deadline_ns, target.deadline) = (at, next);
             self.queue.schedule(at, Event::Deadline { node });
         }
     }
@@ -604,13 +614,15 @@ impl World {
         let link = from * self.n() + to;
         let flight = self.flights[link];
         if (flight.step, flight.at_ns) == (self.steps, at_ns)
-            && let Some(Event::Deliver { envelopes, .. }) = self.queue.get_mut(flight.place)
+            && let Some(Event::Deliver { inputs, .. }) = self.queue.get_mut(flight.place)
         {
-            return envelopes.push(envelope);
+            return inputs.push(Input::Peer(envelope));
         }
+        let mut inputs = self.spare.pop().unwrap_or_default();
+        inputs.push(Input::Peer(envelope));
         let deliver = Event::Deliver {
             to,
-            envelopes: vec![envelope],
+            inputs,
             sent: self.queue.scheduled,
         };
         self.flights[link] = Flight {
@@ -621,11 +633,12 @@ impl World {
     }
 }
 
-/// Whether an input may change what is promised.
-fn is_about_leases(input: &Input) -> bool {
+/// With whom an input may change what is promised.
+fn is_about_leases(input: &Input) -> ReplicaSet {
     match input {
-        Input::Peer(envelope) => matches!(envelope.message, Message::Lease(_)),
-        Input::StorageWritable(_) => true,
-        _ => false,
+        Input::Peer(envelope) if matches!(envelope.message, Message::Lease(_)) => {
+            ReplicaSet::one(envelope.from)
+        }
+        _ => ReplicaSet::EMPTY,
     }
 }

@@ -1,7 +1,7 @@
 //! What is chosen, by the first replica that knew: the truth that the others are
 //! held to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::FixedState;
 use leases::{Key, Slot};
@@ -12,6 +12,8 @@ use crate::replica::message::{LogId, Value};
 #[derive(Debug, Default)]
 pub struct Chosen {
     values: [Vec<Option<Value>>; 2],
+    /// Slots below a chosen one that are not.
+    open: [BTreeSet<Slot>; 2],
     /// By key, the highest slot that writes it.
     newest: HashMap<Key, Slot, FixedState>,
     /// The first keys that were written.
@@ -26,10 +28,11 @@ impl Chosen {
     pub(super) fn committed(&mut self, log: LogId, slot: Slot, value: &Value) -> bool {
         let values = &mut self.values[log.index()];
         let index = slot.0 as usize - 1;
+        let open = &mut self.open[log.index()];
         if values.len() <= index {
+            open.extend((values.len() as u64 + 1..slot.0).map(Slot));
             values.resize(index + 1, None);
-        }
-        if values[index].is_some() {
+        } else if !open.remove(&slot) {
             return false;
         }
         values[index] = Some(value.clone());
@@ -53,6 +56,20 @@ impl Chosen {
     pub fn value(&self, log: LogId, slot: Slot) -> Option<&Value> {
         let index = slot.0.checked_sub(1)? as usize;
         self.values[log.index()].get(index)?.as_ref()
+    }
+
+    /// Slots of `first..before` that nobody knows to be chosen, rising.
+    pub(super) fn open(
+        &self,
+        log: LogId,
+        first: Slot,
+        before: Slot,
+    ) -> impl Iterator<Item = Slot> + '_ {
+        let beyond = first.0.max(self.values[log.index()].len() as u64 + 1);
+        let below = self.open[log.index()].range(first..).copied();
+        below
+            .take_while(move |slot| *slot < before)
+            .chain((beyond..before.0).map(Slot))
     }
 
     /// The highest chosen slot that writes `key`.

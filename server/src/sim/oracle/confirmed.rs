@@ -5,10 +5,11 @@
 //! Told by messages: which probe was the leader's newest when a read was forwarded
 //! to it, or its own client asked it, and which probes were answered.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use client::wire::command::Op;
 use client::wire::{Command, Path};
+use foldhash::fast::FixedState;
 use leases::{Ballot, ReplicaId, majority};
 
 use super::{Verdict, ensure, id};
@@ -47,9 +48,9 @@ struct Read {
 pub struct Confirmed {
     leaders: Vec<Asked>,
     /// Reads that were forwarded, after which probe of whom they were forwarded to.
-    forwarded: BTreeMap<(ReplicaId, RequestId), Probe>,
+    forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
     /// Reads of clients, by the replica that they were sent to.
-    reads: BTreeMap<(usize, ClientHandle), Read>,
+    reads: HashMap<(usize, ClientHandle), Read, FixedState>,
     /// Per replica, how many of the reads that it forwarded others have confirmed.
     told: Vec<u64>,
     /// Confirmed reads looked at.
@@ -60,8 +61,8 @@ impl Confirmed {
     pub(super) fn new(n: usize) -> Confirmed {
         Confirmed {
             leaders: vec![Asked::default(); n],
-            forwarded: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            forwarded: HashMap::default(),
+            reads: HashMap::default(),
             told: vec![0; n],
             checks: 0,
         }

@@ -2,7 +2,7 @@
 //! before its grantor's grant does; what it believes of an earlier run of the
 //! grantor ends before that one's restart wait does.
 
-use leases::{ConfigId, Time};
+use leases::{ConfigId, ReplicaId, ReplicaSet, Time};
 
 use super::super::clock::Clock;
 use super::{Sight, Verdict, ensure, id};
@@ -15,14 +15,20 @@ const TICKS_NS: u64 = 2;
 /// What was judged of configurations older than these is forgotten.
 const CONFIGS_KEPT: u64 = 8;
 
-/// A promise and the grant behind it, each by the clock of whoever keeps it. One
-/// that was judged, by clocks that run as they did, need not be judged again.
+/// A promise and the grant behind it, each by the clock of whoever keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pair {
     config: ConfigId,
     until: Time,
     kept: Time,
-    clocks: [Clock; 2],
+}
+
+/// What was judged of a grantor and a holder need not be judged again, as long as
+/// their clocks run as they did.
+#[derive(Clone, Debug, Default)]
+struct Judged {
+    clocks: Option<(Clock, Clock)>,
+    pairs: Vec<Pair>,
 }
 
 /// See the module.
@@ -30,7 +36,7 @@ struct Pair {
 pub struct Containment {
     n: usize,
     /// By grantor and holder.
-    judged: Vec<Vec<Pair>>,
+    judged: Vec<Judged>,
     /// Promises compared.
     pub checks: u64,
 }
@@ -39,16 +45,23 @@ impl Containment {
     pub(super) fn new(n: usize) -> Containment {
         Containment {
             n,
-            judged: vec![Vec::new(); n * n],
+            judged: vec![Judged::default(); n * n],
             checks: 0,
         }
     }
 
-    /// Checks what `node` was promised and what it promised.
-    pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
-        for other in (0..sight.n()).filter(|other| *other != node) {
-            self.check(sight, other, node)?;
-            self.check(sight, node, other)?;
+    /// Checks what `node` was promised by, and what it promised, any of these.
+    pub(super) fn stepped(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        concerned: ReplicaSet,
+    ) -> Verdict {
+        for other in concerned.iter().map(ReplicaId::index) {
+            if other != node {
+                self.check(sight, other, node)?;
+                self.check(sight, node, other)?;
+            }
         }
         Ok(())
     }
@@ -59,6 +72,11 @@ impl Containment {
         };
         if !grantor.has_joined() {
             return Ok(()); // it casts no vote at all
+        }
+        let clocks = (*sight.clock(g), *sight.clock(h));
+        let judged = &mut self.judged[g * self.n + h];
+        if judged.clocks.replace(clocks) != Some(clocks) {
+            judged.pairs.clear();
         }
         let current = holder.honours(id(g), grantor.incarnation());
         let now = sight.time(h);
@@ -71,38 +89,47 @@ impl Containment {
                 config,
                 until,
                 kept,
-                clocks: [*sight.clock(g), *sight.clock(h)],
             };
-            self.compare(sight, g, h, pair)?;
-        }
-        Ok(())
-    }
-
-    fn compare(&mut self, sight: &Sight<'_>, g: usize, h: usize, pair: Pair) -> Verdict {
-        let judged = &mut self.judged[g * self.n + h];
-        match judged.iter_mut().find(|other| other.config == pair.config) {
-            Some(same) if *same == pair => return Ok(()),
-            Some(other) => *other = pair,
-            None => {
-                judged.retain(|other| other.config.0 + CONFIGS_KEPT > pair.config.0);
-                judged.push(pair);
+            if judged.pairs.contains(&pair) {
+                continue;
             }
+            judged.remember(pair);
+            self.checks += 1;
+            compare(sight, (g, h), clocks, pair)?;
         }
-        self.checks += 1;
-        let ends_ns = pair.clocks[1].when(pair.until);
-        let kept_ns = pair.clocks[0].when(pair.kept);
-        ensure!(
-            NAME,
-            kept_ns + TICKS_NS >= ends_ns,
-            "{:?} believes {:?} under {:?} until {ends_ns} ns, but the grant ends at {kept_ns} ns \
-             (now {} ns)",
-            id(h),
-            id(g),
-            pair.config,
-            sight.now_ns
-        );
         Ok(())
     }
+}
+
+impl Judged {
+    fn remember(&mut self, pair: Pair) {
+        let kept = |other: &Pair| {
+            other.config != pair.config && other.config.0 + CONFIGS_KEPT > pair.config.0
+        };
+        self.pairs.retain(kept);
+        self.pairs.push(pair);
+    }
+}
+
+fn compare(
+    sight: &Sight<'_>,
+    (g, h): (usize, usize),
+    (grantor, holder): (Clock, Clock),
+    pair: Pair,
+) -> Verdict {
+    let ends_ns = holder.when(pair.until);
+    let kept_ns = grantor.when(pair.kept);
+    ensure!(
+        NAME,
+        kept_ns + TICKS_NS >= ends_ns,
+        "{:?} believes {:?} under {:?} until {ends_ns} ns, but the grant ends at {kept_ns} ns \
+         (now {} ns)",
+        id(h),
+        id(g),
+        pair.config,
+        sight.now_ns
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -122,7 +149,7 @@ mod tests {
     /// What is said of replica 1, and how many promises were compared.
     fn judge(world: &World) -> (bool, u64) {
         let mut containment = Containment::new(3);
-        let verdict = containment.stepped(&world.sight(), 1);
+        let verdict = containment.stepped(&world.sight(), 1, ReplicaSet::all(3));
         (verdict.is_ok(), containment.checks)
     }
 
@@ -185,7 +212,11 @@ mod tests {
         let mut containment = Containment::new(3);
         for (rate, checks) in [(0, 4), (0, 4), (1000, 6)] {
             world.nodes[0].clock.set_rate(0, rate);
-            assert!(containment.stepped(&world.sight(), 1).is_ok());
+            assert!(
+                containment
+                    .stepped(&world.sight(), 1, ReplicaSet::all(3))
+                    .is_ok()
+            );
             assert_eq!(containment.checks, checks);
         }
     }

@@ -1,7 +1,7 @@
 //! Freshness (oracle 5; §3.6): a read is at least as new as anything that was
 //! acknowledged to, or read by, anyone before it began.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 
 use client::wire::Outcome;
 use client::wire::outcome::Result as Answer;
@@ -19,8 +19,8 @@ type Version = (u64, u32);
 #[derive(Debug, Default)]
 pub struct Freshness {
     newest: HashMap<Key, Version, FixedState>,
-    floors: BTreeMap<u64, (Key, Version)>,
-    deleted: std::collections::BTreeSet<Key>,
+    floors: HashMap<u64, (Key, Version), FixedState>,
+    deleted: HashSet<Key, FixedState>,
     /// Answers compared.
     pub checks: u64,
 }

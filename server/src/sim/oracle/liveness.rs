@@ -5,9 +5,10 @@
 //!
 //! Told of invocations and answers by whoever drives the clients.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use leases::LeaseParams;
 
 use super::{Verdict, ensure};
@@ -29,7 +30,7 @@ pub struct Liveness {
     healed: Option<(u64, u64)>,
     /// Requests without an answer: (when asked, in ns; token), rising by time.
     asked: VecDeque<(u64, u64)>,
-    open: BTreeSet<u64>,
+    open: HashSet<u64, FixedState>,
     /// Requests that were answered in time, after the heal.
     pub checks: u64,
 }

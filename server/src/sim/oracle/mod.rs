@@ -30,7 +30,7 @@ mod unwritable;
 use std::sync::Arc;
 
 use client::wire::{Command, Outcome, Path};
-use leases::{Key, ReplicaId, Slot, Time};
+use leases::{Key, ReplicaId, ReplicaSet, Slot, Time};
 use smallvec::SmallVec;
 
 pub use agreement::Agreement;
@@ -187,7 +187,7 @@ impl Oracles {
             unwritable: Unwritable::default(),
             confirmed: Confirmed::new(n),
             configurations: Configurations::new(n),
-            agreement: Agreement::default(),
+            agreement: Agreement::new(n),
             sessions: Sessions::new(n, ttl_ms),
             freshness: Freshness::default(),
             liveness: Liveness::default(),
@@ -202,11 +202,13 @@ impl Oracles {
         };
         self.progress.started(node, replica);
         self.promises.started(node);
+        self.agreement.started(node);
         let disk = sight.node(node).disk();
         self.barriers.started(node, replica.executed(), disk);
         self.pending.started(node, replica)?;
         self.configurations.compare(sight, node)?;
-        self.containment.stepped(sight, node)?;
+        self.containment
+            .stepped(sight, node, ReplicaSet::all(sight.n()))?;
         self.restart_wait.started(sight, node)
     }
 
@@ -222,14 +224,14 @@ impl Oracles {
         self.confirmed.asked(node, from, command);
     }
 
-    /// `node` has taken a step, and is about to do this; `leases`: it has heard
-    /// something about leases.
+    /// `node` has taken a step, and is about to do this. It has heard something
+    /// about leases from these peers.
     pub(super) fn stepped(
         &mut self,
         sight: &Sight<'_>,
         node: usize,
         actions: &[Action],
-        leases: bool,
+        heard: ReplicaSet,
     ) -> Verdict {
         let Some(replica) = sight.replica(node) else {
             return Ok(());
@@ -251,10 +253,9 @@ impl Oracles {
         self.agreement.stepped(node, replica)?;
         self.unwritable.stepped(sight, node, replica)?;
         // Promises, and grants, change by what is heard or said.
-        if leases || actions.iter().any(is_about_leases) {
-            self.containment.stepped(sight, node)?;
-        }
-        Ok(())
+        let said = actions.iter().filter_map(is_about_leases);
+        let concerned = said.fold(heard, |all, to| all.union(ReplicaSet::one(to)));
+        self.containment.stepped(sight, node, concerned)
     }
 
     /// `node` does this, and then the rest.
@@ -357,8 +358,12 @@ impl Oracles {
     }
 }
 
-fn is_about_leases(action: &Action) -> bool {
-    matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
+/// To whom an action says something about leases.
+fn is_about_leases(action: &Action) -> Option<ReplicaId> {
+    match action {
+        Action::Send { to, envelope } if matches!(envelope.message, Message::Lease(_)) => Some(*to),
+        _ => None,
+    }
 }
 
 /// Whom `node` is, as others name it.
@@ -398,6 +403,12 @@ fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
         Action::Persist { records, .. } => records.as_slice(),
         _ => &[],
     })
+}
+
+/// The keys that a value writes, as often as it does.
+fn writes(value: &Value) -> impl Iterator<Item = &Key> {
+    let writes = value.commands().iter().filter(|p| p.command.is_write());
+    writes.flat_map(|proposed| proposed.command.keys())
 }
 
 /// The keys that a read names; none for a scan, which reads all there could be.

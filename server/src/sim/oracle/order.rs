@@ -68,8 +68,7 @@ impl Order {
             return Ok(());
         };
         self.checks += 1;
-        let before = (executed.0 + 1..slot.0).map(Slot);
-        let mut open = before.filter(|slot| chosen.value(LogId::Commands, *slot).is_none());
+        let mut open = chosen.open(LogId::Commands, executed.next(), slot);
         let overtaken = open.find(|slot| holds_multi(sight, *slot, ballot));
         ensure!(
             NAME,

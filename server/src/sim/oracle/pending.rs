@@ -6,9 +6,9 @@
 //! A slot is looked at when it is accepted, when it is committed and when it is
 //! executed; all of them when a replica starts, and when it follows another ballot.
 
-use leases::{Key, Slot};
+use leases::Slot;
 
-use super::{Verdict, ensure, id};
+use super::{Verdict, ensure, id, writes};
 use crate::replica::Replica;
 use crate::replica::action::{Action, Record};
 use crate::replica::message::{LogId, Value};
@@ -119,11 +119,6 @@ impl Pending {
         }
         Ok(())
     }
-}
-
-fn writes(value: &Value) -> impl Iterator<Item = &Key> {
-    let writes = value.commands().iter().filter(|p| p.command.is_write());
-    writes.flat_map(|proposed| proposed.command.keys())
 }
 
 #[cfg(test)]

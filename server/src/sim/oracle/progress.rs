@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use leases::Slot;
+use smallvec::SmallVec;
 
 use crate::replica::Replica;
 use crate::replica::message::LogId;
@@ -34,14 +35,12 @@ struct Seen {
 #[derive(Debug)]
 pub(super) struct Progress {
     seen: Vec<[Seen; 2]>,
-    news: Vec<(LogId, Slot, Stage)>,
 }
 
 impl Progress {
     pub(super) fn new(n: usize) -> Progress {
         Progress {
             seen: vec![Default::default(); n],
-            news: Vec::new(),
         }
     }
 
@@ -62,37 +61,37 @@ impl Progress {
         &mut self,
         node: usize,
         replica: &Replica,
-    ) -> impl Iterator<Item = (LogId, Slot, Stage)> + use<> {
-        self.news.clear();
+    ) -> SmallVec<[(LogId, Slot, Stage); 8]> {
+        let mut news = SmallVec::new();
         for log in LogId::ALL {
             let seen = &mut self.seen[node][log.index()];
-            seen.look(log, replica, &mut self.news);
+            seen.look(log, replica, |slot, stage| news.push((log, slot, stage)));
         }
-        std::mem::take(&mut self.news).into_iter()
+        news
     }
 }
 
 impl Seen {
-    fn look(&mut self, log: LogId, replica: &Replica, news: &mut Vec<(LogId, Slot, Stage)>) {
+    fn look(&mut self, log: LogId, replica: &Replica, mut news: impl FnMut(Slot, Stage)) {
         let (commit_point, above) = replica.commits_of(log);
         while self.commit_point < commit_point {
             self.commit_point = self.commit_point.next();
             if !self.above.remove(&self.commit_point) {
-                news.push((log, self.commit_point, Stage::Committed));
+                news(self.commit_point, Stage::Committed);
             }
         }
         if above != self.above.len() as u64 {
             let beyond = commit_point.0 + 1..=replica.highest_of(log).0;
             for slot in beyond.map(Slot) {
                 if replica.is_committed(log, slot) && self.above.insert(slot) {
-                    news.push((log, slot, Stage::Committed));
+                    news(slot, Stage::Committed);
                 }
             }
         }
         let executed = replica.executed_of(log);
         while self.executed < executed {
             self.executed = self.executed.next();
-            news.push((log, self.executed, Stage::Executed));
+            news(self.executed, Stage::Executed);
         }
     }
 }

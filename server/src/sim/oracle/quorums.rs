@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use leases::{Ballot, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+use leases::{Ballot, ConfigId, KeyView, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+use smallvec::SmallVec;
 
-use super::{Sight, Verdict, ensure, id, rewritten, same};
+use super::{Sight, Verdict, ensure, id, rewritten, same, writes};
 use crate::replica::action::Action;
 use crate::replica::message::{Envelope, LogId, Message, Value};
 
@@ -213,20 +214,32 @@ fn owed(
         return owed;
     };
     let now = sight.time(node);
-    let writes = value.commands().iter().filter(|p| p.command.is_write());
-    let keys: Vec<_> = writes.flat_map(|p| p.command.keys()).collect();
+    let mut live: SmallVec<[(ConfigId, ReplicaSet); 4]> = SmallVec::new();
     for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
-        let mut live = replica.grants_to(holder).filter(|(_, until)| now < *until);
-        let holds = |config, key: &&leases::Key| {
-            let view = replica.configs().view(key);
-            view.holders(config).contains(holder)
-        };
-        let promised = live.any(|(config, _)| keys.iter().any(|key| holds(config, key)));
-        if promised && !actions.iter().any(|a| promises(a, holder, slot)) {
-            owed.insert(holder);
+        let grants = replica.grants_to(holder).filter(|(_, until)| now < *until);
+        for (config, _) in grants {
+            match live.iter_mut().find(|(of, _)| *of == config) {
+                Some((_, granted)) => granted.insert(holder),
+                None => live.push((config, ReplicaSet::one(holder))),
+            }
         }
     }
-    owed
+    if live.is_empty() {
+        return owed;
+    }
+    let keys: SmallVec<[KeyView<'_>; 16]> = writes(value)
+        .map(|key| replica.configs().view(key))
+        .collect();
+    for (config, granted) in live {
+        for key in &keys {
+            if granted.is_subset(owed) {
+                break;
+            }
+            owed = owed.union(key.holders(config).intersection(granted));
+        }
+    }
+    let told = |holder: &ReplicaId| actions.iter().any(|a| promises(a, *holder, slot));
+    owed.minus(owed.iter().filter(told).collect())
 }
 
 /// The rule of §3.2, by trying every majority of the acceptors.

@@ -4,10 +4,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Events of one kind. The heap moves only where they are.
+/// Bits of where an event waits, and of how many were scheduled before it.
+const PLACE_BITS: u32 = 24;
+const SCHEDULED_BITS: u32 = 40;
+
+/// Events of one kind. The heap moves one number for each: when, then how many were
+/// scheduled before it, then where it waits.
 #[derive(Debug)]
 pub(super) struct Queue<E> {
-    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    heap: BinaryHeap<Reverse<u128>>,
     events: Vec<Option<E>>,
     free: Vec<usize>,
     /// Events scheduled so far.
@@ -32,7 +37,9 @@ impl<E> Queue<E> {
         });
         self.events[place] = Some(event);
         self.scheduled += 1;
-        self.heap.push(Reverse((at_ns, self.scheduled, place)));
+        assert!(place >> PLACE_BITS == 0 && self.scheduled >> SCHEDULED_BITS == 0);
+        let order = u128::from(self.scheduled << PLACE_BITS | place as u64);
+        self.heap.push(Reverse(u128::from(at_ns) << 64 | order));
         place
     }
 
@@ -43,9 +50,10 @@ impl<E> Queue<E> {
 
     /// The next event, and its true time in ns.
     pub fn pop(&mut self) -> Option<(u64, E)> {
-        let Reverse((at_ns, _, place)) = self.heap.pop()?;
+        let Reverse(next) = self.heap.pop()?;
+        let place = next as usize & ((1 << PLACE_BITS) - 1);
         let event = self.events[place].take().expect("a queued event exists");
         self.free.push(place);
-        Some((at_ns, event))
+        Some(((next >> 64) as u64, event))
     }
 }
