@@ -121,18 +121,19 @@ impl Log {
 
     /// The cell of `slot`, if there is one.
     pub fn get(&self, slot: Slot) -> Option<&Cell> {
-        match self.place(slot) {
-            None => self.open.get(&slot),
-            Some(place) => self.kept.get(place),
+        if slot > self.executed {
+            return self.open.get(&slot);
         }
+        self.kept.get(self.place(slot)?)
     }
 
     /// The cell of `slot`, if there is one.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Cell> {
-        match self.place(slot) {
-            None => self.open.get_mut(&slot),
-            Some(place) => self.kept.get_mut(place),
+        if slot > self.executed {
+            return self.open.get_mut(&slot);
         }
+        let place = self.place(slot)?;
+        self.kept.get_mut(place)
     }
 
     /// The cell of an unexecuted slot, made if need be; `None` outside the window.
@@ -141,12 +142,9 @@ impl Log {
         within.then(|| self.open.entry(slot).or_default())
     }
 
-    /// Where among the kept an executed slot is, beyond them if it is forgotten;
-    /// `None`: it is not executed.
+    /// Where an executed slot is among the kept, unless it is forgotten.
     fn place(&self, slot: Slot) -> Option<usize> {
-        let back = self.executed.0.checked_sub(slot.0)?;
-        let place = (self.kept.len() as u64).checked_sub(back + 1);
-        Some(place.map_or(usize::MAX, |place| place as usize))
+        Some(slot.0.checked_sub(self.first_kept().0)? as usize)
     }
 
     /// Cells from `first` on, rising.
@@ -273,21 +271,21 @@ impl Log {
             slot <= self.commit_point,
             "only committed slots are executed"
         );
-        let cell = self.open.remove(&slot);
-        self.kept
-            .push_back(cell.expect("an executed slot has a cell"));
+        let cell = self.open.remove(&slot).expect("it has a cell");
         self.executed = slot;
         self.highest = self.highest.max(slot);
         self.kept_bytes += weight;
-        let many = |log: &Log| log.kept.len() > KEEP_SLOTS || log.kept_bytes > KEEP_BYTES;
-        while self.kept.len() > 1 && many(self) {
-            let oldest = self.kept.pop_front().and_then(|cell| cell.accepted);
-            let weight = oldest.map_or(0, |oldest| weigh(&oldest.value));
+        while self.kept.len() >= KEEP_SLOTS || self.kept_bytes > KEEP_BYTES {
+            let Some(oldest) = self.kept.pop_front() else {
+                break;
+            };
+            let weight = oldest.accepted.map_or(0, |oldest| weigh(&oldest.value));
             self.kept_bytes = self.kept_bytes.saturating_sub(weight);
         }
+        self.kept.push_back(cell);
     }
 
-    /// The first slot that is executed and still in memory, or else is not executed.
+    /// The first executed slot still in memory, or else the first unexecuted one.
     pub fn first_kept(&self) -> Slot {
         Slot(self.executed.0 + 1 - self.kept.len() as u64)
     }

@@ -251,14 +251,14 @@ impl Replica {
             let Role::Leader(leadership) = &mut self.role else {
                 return;
             };
-            let none = leadership.queues.is_empty();
-            if none || leadership.transfer.is_some() || !self.storage_writable {
+            if leadership.transfer.is_some() || !self.storage_writable {
                 return;
             }
             let commands = &self.logs[0];
             let proposed = leadership.next[0].0 - 1;
             let in_flight = proposed - commands.commit_point.0 - commands.above.len();
-            if in_flight >= self.settings.in_flight_max as u64 {
+            let idle = leadership.queues.is_empty();
+            if idle || in_flight >= self.settings.in_flight_max as u64 {
                 return;
             }
             let free = self.settings.in_flight_max - in_flight as usize;

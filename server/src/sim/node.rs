@@ -36,10 +36,8 @@ pub struct Node {
     pub(super) disk: Disk,
     pub(super) watch: DiskWatch,
     pub(super) clock: Clock,
-    /// The true time of the deadline event that counts.
-    pub(super) deadline_ns: u64,
-    /// What that is by the replica's clock.
-    pub(super) deadline: Time,
+    /// The deadline event that counts: in true time, in ns, and by its clock.
+    pub(super) deadline: Option<(u64, Time)>,
     /// How often it was started.
     pub(super) run: u64,
     pub(super) pause: Option<Pause>,
@@ -59,8 +57,7 @@ impl Node {
             disk,
             watch: DiskWatch::default(),
             clock,
-            deadline_ns: u64::MAX,
-            deadline: Time::MAX,
+            deadline: None,
             run: 0,
             pause: None,
             trap: None,
@@ -87,6 +84,11 @@ impl Node {
     /// Its disk.
     pub fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// Whether the deadline event of this true time, in ns, is the one that counts.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        self.deadline.is_some_and(|(at_ns, _)| at_ns == now_ns)
     }
 
     /// Whether the action about to be performed springs the trap.

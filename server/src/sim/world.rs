@@ -7,7 +7,7 @@ mod queue;
 use std::time::Duration;
 
 use client::wire::{Command, Outcome, Path};
-use leases::{ReplicaId, ReplicaSet, Time};
+use leases::{ReplicaId, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -322,9 +322,9 @@ impl World {
                 self.note_hash(2, node, run);
                 self.synced(node);
             }
-            Event::Deadline { node } if self.nodes[node].deadline_ns == self.now_ns => {
+            Event::Deadline { node } if self.nodes[node].is_due(self.now_ns) => {
                 self.note_hash(3, node, 0);
-                self.nodes[node].deadline_ns = u64::MAX;
+                self.nodes[node].deadline = None;
                 self.look(node);
             }
             Event::Requests { node, requests } => {
@@ -403,12 +403,10 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         let trace = &mut self.trace;
         let now_ns = self.now_ns;
-        let mut heard = ReplicaSet::EMPTY;
+        let mut leases = false;
         let take = |inputs: &mut Vec<Input>| {
             take(inputs);
-            for input in inputs.iter() {
-                heard = heard.union(is_about_leases(input));
-            }
+            leases = inputs.iter().any(is_about_leases);
             if let Some(trace) = trace {
                 trace.inputs(now_ns, node, inputs);
             }
@@ -423,7 +421,7 @@ impl World {
         );
         if self.settings.watched {
             let sight = Sight::new(self.now_ns, &self.nodes);
-            let verdict = self.oracles.stepped(&sight, node, &actions, heard);
+            let verdict = self.oracles.stepped(&sight, node, &actions, leases);
             self.judge(verdict);
         }
         self.perform(node, &mut actions);
@@ -438,12 +436,12 @@ impl World {
         };
         let next = replica.next_deadline().min(target.watch.next_deadline());
         // An earlier one will find nothing due, and set this one then.
-        if target.deadline_ns < u64::MAX && next >= target.deadline {
+        if next == Time::MAX || target.deadline.is_some_and(|(_, due)| due <= next) {
             return;
         }
         let at = target.clock.when(next).max(self.now_ns + 1);
-        if at < target.deadline_ns {
-            (target.deadline_ns, target.deadline) = (at, next);
+        if target.deadline.is_none_or(|(pending, _)| at < pending) {
+            target.deadline = Some((at, next));
             self.queue.schedule(at, Event::Deadline { node });
         }
     }
@@ -633,12 +631,7 @@ impl World {
     }
 }
 
-/// With whom an input may change what is promised.
-fn is_about_leases(input: &Input) -> ReplicaSet {
-    match input {
-        Input::Peer(envelope) if matches!(envelope.message, Message::Lease(_)) => {
-            ReplicaSet::one(envelope.from)
-        }
-        _ => ReplicaSet::EMPTY,
-    }
+/// Whether an input may change what is promised.
+fn is_about_leases(input: &Input) -> bool {
+    matches!(input, Input::Peer(envelope) if matches!(envelope.message, Message::Lease(_)))
 }

@@ -30,7 +30,7 @@ mod unwritable;
 use std::sync::Arc;
 
 use client::wire::{Command, Outcome, Path};
-use leases::{Key, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Key, ReplicaId, Slot, Time};
 use smallvec::SmallVec;
 
 pub use agreement::Agreement;
@@ -207,8 +207,7 @@ impl Oracles {
         self.barriers.started(node, replica.executed(), disk);
         self.pending.started(node, replica)?;
         self.configurations.compare(sight, node)?;
-        self.containment
-            .stepped(sight, node, ReplicaSet::all(sight.n()))?;
+        self.containment.stepped(sight, node)?;
         self.restart_wait.started(sight, node)
     }
 
@@ -224,14 +223,14 @@ impl Oracles {
         self.confirmed.asked(node, from, command);
     }
 
-    /// `node` has taken a step, and is about to do this. It has heard something
-    /// about leases from these peers.
+    /// `node` has taken a step, and is about to do this; `leases`: it has heard
+    /// something about leases.
     pub(super) fn stepped(
         &mut self,
         sight: &Sight<'_>,
         node: usize,
         actions: &[Action],
-        heard: ReplicaSet,
+        leases: bool,
     ) -> Verdict {
         let Some(replica) = sight.replica(node) else {
             return Ok(());
@@ -253,9 +252,10 @@ impl Oracles {
         self.agreement.stepped(node, replica)?;
         self.unwritable.stepped(sight, node, replica)?;
         // Promises, and grants, change by what is heard or said.
-        let said = actions.iter().filter_map(is_about_leases);
-        let concerned = said.fold(heard, |all, to| all.union(ReplicaSet::one(to)));
-        self.containment.stepped(sight, node, concerned)
+        if leases || actions.iter().any(is_about_leases) {
+            self.containment.stepped(sight, node)?;
+        }
+        Ok(())
     }
 
     /// `node` does this, and then the rest.
@@ -358,12 +358,8 @@ impl Oracles {
     }
 }
 
-/// To whom an action says something about leases.
-fn is_about_leases(action: &Action) -> Option<ReplicaId> {
-    match action {
-        Action::Send { to, envelope } if matches!(envelope.message, Message::Lease(_)) => Some(*to),
-        _ => None,
-    }
+fn is_about_leases(action: &Action) -> bool {
+    matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
 }
 
 /// Whom `node` is, as others name it.

@@ -45,7 +45,7 @@ impl World {
         let target = &mut self.nodes[node];
         target.run += 1;
         target.watch = DiskWatch::default();
-        target.deadline_ns = u64::MAX;
+        target.deadline = None;
         let recovered = target.disk.recover(|| self.rng.random());
         target.replica = Some(Replica::new(now, settings, recovered, seed));
         self.tell(node, format_args!("starts"));
@@ -102,14 +102,14 @@ impl World {
     pub fn change_rate(&mut self, node: usize) {
         let rate = self.draw_rate();
         self.nodes[node].clock.set_rate(self.now_ns, rate);
-        self.nodes[node].deadline_ns = u64::MAX;
+        self.nodes[node].deadline = None;
         self.reschedule(node);
     }
 
     /// A clock jumps ahead: outside what is assumed of clocks.
     pub fn jump_clock(&mut self, node: usize, by_ns: u64) {
         self.nodes[node].clock.jump(by_ns);
-        self.nodes[node].deadline_ns = u64::MAX;
+        self.nodes[node].deadline = None;
         self.reschedule(node);
     }
 
