@@ -132,6 +132,13 @@ impl History {
         History::default()
     }
 
+    /// A history of nothing, with room for so many operations.
+    pub fn with_capacity(operations: usize) -> Self {
+        History {
+            events: Vec::with_capacity(operations),
+        }
+    }
+
     /// Adds an operation; a read without an answer is left out.
     pub fn push(&mut self, event: Event) {
         let says_nothing = event.return_ns.is_none() && matches!(event.action, Action::Read { .. });

@@ -88,9 +88,9 @@ impl Hash for Cell {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Log {
     /// Unexecuted.
-    open: BTreeMap<Slot, Cell>,
+    open: BTreeMap<Slot, Box<Cell>>,
     /// Executed, without holes; the last is `executed`.
-    kept: VecDeque<Cell>,
+    kept: VecDeque<Box<Cell>>,
     kept_bytes: usize,
     /// Every slot up to here is committed here.
     pub commit_point: Slot,
@@ -122,24 +122,24 @@ impl Log {
     /// The cell of `slot`, if there is one.
     pub fn get(&self, slot: Slot) -> Option<&Cell> {
         if slot > self.executed {
-            return self.open.get(&slot);
+            return self.open.get(&slot).map(Box::as_ref);
         }
-        self.kept.get(self.place(slot)?)
+        self.kept.get(self.place(slot)?).map(Box::as_ref)
     }
 
     /// The cell of `slot`, if there is one.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Cell> {
         if slot > self.executed {
-            return self.open.get_mut(&slot);
+            return self.open.get_mut(&slot).map(Box::as_mut);
         }
         let place = self.place(slot)?;
-        self.kept.get_mut(place)
+        self.kept.get_mut(place).map(Box::as_mut)
     }
 
     /// The cell of an unexecuted slot, made if need be; `None` outside the window.
     pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
         let within = slot > self.executed && slot.0 - self.executed.0 <= WINDOW_MAX;
-        within.then(|| self.open.entry(slot).or_default())
+        within.then(|| self.open.entry(slot).or_default().as_mut())
     }
 
     /// Where an executed slot is among the kept, unless it is forgotten.
@@ -154,12 +154,14 @@ impl Log {
         let executed = self.kept.range(skipped as usize..);
         let executed = (kept + skipped..).map(Slot).zip(executed);
         let open = self.open.range(first..).map(|(slot, cell)| (*slot, cell));
-        executed.chain(open)
+        executed
+            .chain(open)
+            .map(|(slot, cell)| (slot, cell.as_ref()))
     }
 
     /// Unexecuted cells, rising.
     pub fn unexecuted(&self) -> impl Iterator<Item = (Slot, &Cell)> {
-        self.open.iter().map(|(slot, cell)| (*slot, cell))
+        self.open.iter().map(|(slot, cell)| (*slot, cell.as_ref()))
     }
 
     /// Adds to `found` the slots of `first..=last`, not known to be committed, that
@@ -233,8 +235,8 @@ impl Log {
 
     /// Takes note of the highest accepted slot after entries were dropped.
     pub fn recount_highest(&mut self) {
-        let accepted = |(_, cell): &(&Slot, &Cell)| cell.accepted.is_some();
-        let top = self.open.iter().rev().find(accepted);
+        let mut cells = self.open.iter().rev();
+        let top = cells.find(|(_, cell)| cell.accepted.is_some());
         let top = top.map(|(slot, _)| *slot);
         self.highest = top.unwrap_or(Slot::ZERO).max(self.executed);
     }

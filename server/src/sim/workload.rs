@@ -110,6 +110,8 @@ impl Load {
 pub(super) const TOGETHER_MAX: usize = 800;
 /// The most keys that a run has.
 const KEYS_MAX: u64 = 16;
+/// Room is made at the beginning for at most so many operations of a history.
+const EXPECTED_MAX: u64 = 1 << 16;
 /// How many replicas a client tries before it waits again.
 const DRAWS: usize = 16;
 /// Alarms of clients: an arrival, or an attempt that has waited for long.
@@ -198,6 +200,8 @@ impl Workload {
             open: BTreeSet::new(),
             seen: BTreeMap::new(),
         });
+        let expected = u64::from(load.rate) * (end_ns / 1_000_000_000);
+        let expected = expected.min(EXPECTED_MAX) as usize;
         let mut workload = Workload {
             load,
             rng,
@@ -207,7 +211,7 @@ impl Workload {
             next_operation: 0,
             values: 0,
             end_ns,
-            history: History::new(),
+            history: History::with_capacity(expected),
             transactions: Vec::new(),
             answered: 0,
             unknown: 0,

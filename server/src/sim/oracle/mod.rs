@@ -77,14 +77,19 @@ pub type Verdict = Result<(), Violation>;
 macro_rules! ensure {
     ($oracle:expr, $holds:expr, $($what:tt)*) => {
         if !$holds {
-            return Err($crate::sim::oracle::Violation {
-                oracle: $oracle,
-                what: format!($($what)*),
-            });
+            return Err($crate::sim::oracle::violated($oracle, format_args!($($what)*)));
         }
     };
 }
 use ensure;
+
+/// Kept out of the way of what is looked at in every step.
+#[cold]
+#[inline(never)]
+fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
+    let what = what.to_string();
+    Violation { oracle, what }
+}
 
 /// Everything there is to see, at one moment of true time.
 pub struct Sight<'a> {

@@ -32,7 +32,6 @@ enum Asked {
 /// What the log did with a (client, sequence).
 #[derive(Clone, Debug, Default)]
 struct Known {
-    sequence: u64,
     result: Option<Outcome>,
     /// Some occurrence of it was refused.
     refused: bool,
@@ -44,7 +43,9 @@ struct Known {
 struct Client {
     /// Everything that took effect, as ranges: first to last.
     executed: BTreeMap<u64, u64>,
-    known: VecDeque<Known>,
+    known: HashMap<u64, Known, FixedState>,
+    /// Of which sequences, in the order in which they were first seen.
+    seen: VecDeque<u64>,
     /// Answered before it was executed.
     told: Vec<(u64, Outcome)>,
 }
@@ -251,7 +252,7 @@ impl Sessions {
             );
             return Ok(());
         }
-        match of.known.iter().find(|known| known.sequence == sequence) {
+        match of.known.get(&sequence) {
             Some(known) => ensure!(
                 NAME,
                 known.explains(outcome),
@@ -295,20 +296,21 @@ impl Sessions {
 
 impl Client {
     fn known(&mut self, sequence: u64) -> &mut Known {
-        let place = self.known.iter().rposition(|k| k.sequence == sequence);
-        let place = place.unwrap_or_else(|| {
-            if self.known.len() == RESULTS_MAX {
-                self.known.pop_front();
+        if !self.known.contains_key(&sequence) {
+            if self.seen.len() == RESULTS_MAX
+                && let Some(oldest) = self.seen.pop_front()
+            {
+                self.known.remove(&oldest);
             }
+            self.seen.push_back(sequence);
             let forgotten = self.has_taken_effect(sequence);
-            self.known.push_back(Known {
-                sequence,
+            let known = Known {
                 forgotten,
                 ..Known::default()
-            });
-            self.known.len() - 1
-        });
-        &mut self.known[place]
+            };
+            self.known.insert(sequence, known);
+        }
+        self.known.entry(sequence).or_default()
     }
 
     fn has_taken_effect(&self, sequence: u64) -> bool {
