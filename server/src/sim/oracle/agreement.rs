@@ -15,25 +15,15 @@ pub(super) const NAME: &str = "agreement";
 const DIGEST_EVERY: u64 = 16;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Agreement {
     /// By slot / [`DIGEST_EVERY`]: the digest of whoever was there first.
     digests: Vec<Option<u64>>,
-    /// By replica: which state of its present run was compared last.
-    compared: Vec<u64>,
     /// Slots and states compared.
     pub checks: u64,
 }
 
 impl Agreement {
-    pub(super) fn new(n: usize) -> Agreement {
-        Agreement {
-            digests: Vec::new(),
-            compared: vec![0; n],
-            checks: 0,
-        }
-    }
-
     /// `node` has committed or executed `value`.
     pub(super) fn learns(
         &mut self,
@@ -56,18 +46,12 @@ impl Agreement {
         Ok(())
     }
 
-    /// A replica has started: what it found on its disk has not been compared.
-    pub(super) fn started(&mut self, node: usize) {
-        self.compared[node] = 0;
-    }
-
     /// `replica` has taken a step and may be in a state that is to be compared.
     pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
         let executed = replica.executed().0;
-        if !executed.is_multiple_of(DIGEST_EVERY) || executed == self.compared[node] {
+        if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {
             return Ok(());
         }
-        self.compared[node] = executed;
         let index = (executed / DIGEST_EVERY) as usize;
         if self.digests.len() <= index {
             self.digests.resize(index + 1, None);
@@ -95,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_slot_has_one_value() {
-        let (mut agreement, mut chosen) = (Agreement::new(3), Chosen::default());
+        let (mut agreement, mut chosen) = (Agreement::default(), Chosen::default());
         let (log, slot) = (LogId::Commands, Slot(6));
         chosen.committed(log, slot, &puts(&["a"]));
         for stage in [Stage::Committed, Stage::Executed] {
@@ -124,7 +108,7 @@ mod tests {
         };
         let judge = |other: Has| {
             let world = World::new([has(DIGEST_EVERY, "1"), other, Has::default()]);
-            let mut agreement = Agreement::new(3);
+            let mut agreement = Agreement::default();
             let mut verdicts = (0..3).map(|node| {
                 let replica = world.sight().replica(node).expect("it runs");
                 agreement.stepped(node, replica)

@@ -192,7 +192,7 @@ impl Oracles {
             unwritable: Unwritable::default(),
             confirmed: Confirmed::new(n),
             configurations: Configurations::new(n),
-            agreement: Agreement::new(n),
+            agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
             freshness: Freshness::default(),
             liveness: Liveness::default(),
@@ -207,7 +207,6 @@ impl Oracles {
         };
         self.progress.started(node, replica);
         self.promises.started(node);
-        self.agreement.started(node);
         let disk = sight.node(node).disk();
         self.barriers.started(node, replica.executed(), disk);
         self.pending.started(node, replica)?;
