@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use bytes::{Bytes, BytesMut};
 use client::history::{Action as Did, Event as Op, History, ValueId};
 use client::serializability::Transaction;
 use client::wire::command::Op as Ask;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Command, KeyValue, Outcome, Path, Version};
-use foldhash::fast::FixedState;
 use leases::Key;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
@@ -112,6 +112,8 @@ pub(super) const TOGETHER_MAX: usize = 800;
 const KEYS_MAX: u64 = 16;
 /// Room is made at the beginning for at most so many operations of a history.
 const EXPECTED_MAX: u64 = 1 << 16;
+/// Room for the bytes of values that is made at once.
+const VALUES_BYTES: usize = 4096;
 /// How many replicas a client tries before it waits again.
 const DRAWS: usize = 16;
 /// Alarms of clients: an arrival, or an attempt that has waited for long.
@@ -126,6 +128,7 @@ type Parts = SmallVec<[(u64, Did); 1]>;
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]
 pub struct Operation {
+    id: u64,
     /// Whose.
     pub client: usize,
     /// Which of the client's lanes it occupies.
@@ -135,6 +138,48 @@ pub struct Operation {
     began_ns: u64,
     attempts: u64,
     ops: Parts,
+}
+
+/// Operations that clients have begun, by their number: from 1, as they began. Each
+/// is where its lane is, so that the few lanes in use stay close together.
+#[derive(Default)]
+struct Operations {
+    by_lane: Vec<Option<Operation>>,
+    /// Of each operation, where it is or was.
+    lanes: Vec<u32>,
+    open: usize,
+}
+
+impl Operations {
+    fn begun(&self) -> u64 {
+        self.lanes.len() as u64
+    }
+
+    /// Begins the next operation, in a lane among all clients'.
+    fn begin(&mut self, lane: usize, operation: Operation) {
+        if self.by_lane.len() <= lane {
+            self.by_lane.resize_with(lane + 1, || None);
+        }
+        self.by_lane[lane] = Some(operation);
+        self.lanes.push(lane as u32);
+        self.open += 1;
+    }
+
+    fn lane(&mut self, id: u64) -> Option<&mut Option<Operation>> {
+        let lane = *self.lanes.get(id.checked_sub(1)? as usize)?;
+        let lane = &mut self.by_lane[lane as usize];
+        lane.as_ref().is_some_and(|it| it.id == id).then_some(lane)
+    }
+
+    fn get_mut(&mut self, id: u64) -> Option<&mut Operation> {
+        self.lane(id)?.as_mut()
+    }
+
+    fn end(&mut self, id: u64) -> Option<Operation> {
+        let ended = self.lane(id)?.take();
+        self.open -= 1;
+        ended
+    }
 }
 
 struct Client {
@@ -159,9 +204,10 @@ pub struct Workload {
     rng: Pcg64Mcg,
     clients: Vec<Client>,
     sessions: u64,
-    operations: std::collections::HashMap<u64, Operation, FixedState>,
-    next_operation: u64,
+    operations: Operations,
     values: u64,
+    /// Where the bytes of the next values go, side by side.
+    bytes: BytesMut,
     /// When no more requests are begun, in virtual ns.
     end_ns: u64,
     /// What the clients saw, key by key.
@@ -176,14 +222,14 @@ pub struct Workload {
     pub paths: BTreeMap<Path, u64>,
 }
 
-/// The name of a key.
+/// The name of a key. Static: all threads of a campaign copy it, and to count the copies
+/// they would pass the counter from core to core.
 pub fn key(number: u64) -> Key {
-    static NAMES: LazyLock<Vec<Key>> = LazyLock::new(|| {
-        (0..KEYS_MAX)
-            .map(|k| Key::from(format!("key{k:04}")))
-            .collect()
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let name = |k| &*String::leak(format!("key{k:04}"));
+        (0..KEYS_MAX).map(name).collect()
     });
-    NAMES[number as usize].clone()
+    Key::from_static(NAMES[number as usize].as_bytes())
 }
 
 impl Workload {
@@ -207,9 +253,9 @@ impl Workload {
             rng,
             clients: clients.collect(),
             sessions: count as u64,
-            operations: Default::default(),
-            next_operation: 0,
+            operations: Operations::default(),
             values: 0,
+            bytes: BytesMut::with_capacity(VALUES_BYTES),
             end_ns,
             history: History::with_capacity(expected),
             transactions: Vec::new(),
@@ -236,12 +282,12 @@ impl Workload {
 
     /// Operations begun.
     pub fn asked(&self) -> u64 {
-        self.next_operation
+        self.operations.begun()
     }
 
     /// Requests under way.
     pub fn under_way(&self) -> usize {
-        self.operations.len()
+        self.operations.open
     }
 
     fn next_arrival(&mut self, index: usize, world: &mut World) {
@@ -268,7 +314,7 @@ impl Workload {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
         for id in first..first + count {
-            if let Some(operation) = self.operations.get_mut(&id) {
+            if let Some(operation) = self.operations.get_mut(id) {
                 operation.attempts += 1;
                 attempts = operation.attempts;
                 world.note_fault(Fault::Retry);
@@ -288,7 +334,7 @@ impl Workload {
 
     /// A client sends what it wants to ask, as far as it has lanes for it.
     fn start(&mut self, index: usize, world: &mut World) {
-        let first = self.next_operation + 1;
+        let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);
         while ids.len() < self.load.burst
             && let Some(lane) = self.clients[index].idle.pop()
@@ -310,8 +356,7 @@ impl Workload {
 
     fn ask(&mut self, index: usize, lane: usize, world: &mut World) -> u64 {
         let (op, ops) = self.choose(index);
-        self.next_operation += 1;
-        let id = self.next_operation;
+        let id = self.operations.begun() + 1;
         let mut command = Command {
             op: Some(op),
             ..Command::default()
@@ -336,6 +381,7 @@ impl Workload {
         }
         world.oracles.liveness.asked(id, world.now_ns());
         let operation = Operation {
+            id,
             client: index,
             lane,
             command,
@@ -343,20 +389,23 @@ impl Workload {
             attempts: 1,
             ops,
         };
-        self.operations.insert(id, operation);
+        let lane = self.process(&operation);
+        self.operations.begin(lane, operation);
         id
     }
 
     fn send(&mut self, ids: &[u64], at: usize, world: &mut World) {
         let request = |id: &u64| {
-            let operation = self.operations.get(id)?;
+            let operation = self.operations.get_mut(*id)?;
             let from = ClientHandle {
                 connection: operation.client as u64,
                 request: id << 8 | operation.attempts.min(255),
             };
             Some((from, operation.command.clone()))
         };
-        world.request(at, ids.iter().filter_map(request).collect());
+        let mut requests = Vec::with_capacity(ids.len());
+        requests.extend(ids.iter().filter_map(request));
+        world.request(at, requests);
     }
 
     /// Looks later whether so many operations from `first` on are answered.
@@ -367,9 +416,12 @@ impl Workload {
         world.alarm(late, PATIENCE | first << COUNT_BITS | count);
     }
 
-    fn value(&mut self) -> ValueId {
+    /// A value that nobody wrote yet, and its bytes.
+    fn value(&mut self) -> (ValueId, Bytes) {
         self.values += 1;
-        ValueId(self.values)
+        let value = ValueId(self.values);
+        self.bytes.extend_from_slice(&value.to_bytes());
+        (value, self.bytes.split().freeze())
     }
 
     fn choose(&mut self, index: usize) -> (Ask, Parts) {
@@ -381,9 +433,9 @@ impl Workload {
         if self.rng.random::<f64>() < self.load.reads {
             return (Ask::get(key(k)), smallvec![(k, read)]);
         }
-        let value = self.value();
+        let (value, bytes) = self.value();
         (
-            Ask::put(key(k), value.to_bytes().to_vec()),
+            Ask::put(key(k), bytes),
             smallvec![(k, Did::Write { value })],
         )
     }
@@ -396,22 +448,19 @@ impl Workload {
             1 => {
                 let seen = self.clients[index].seen.get(&k);
                 let (version, expected) = seen.copied().unwrap_or_default();
-                let new = self.value();
+                let (new, bytes) = self.value();
                 let did = Did::Cas {
                     expected,
                     new,
                     swapped: false,
                 };
-                let op = Ask::cas(key(k), new.to_bytes().to_vec(), version);
+                let op = Ask::cas(key(k), bytes, version);
                 (op, smallvec![(k, did)])
             }
             2 if other != k => {
-                let (a, b) = (self.value(), self.value());
-                let entry = |k: u64, v: ValueId| KeyValue {
-                    key: key(k),
-                    value: v.to_bytes().to_vec().into(),
-                };
-                let op = Ask::multi_put(vec![entry(k, a), entry(other, b)]);
+                let ((a, a_bytes), (b, b_bytes)) = (self.value(), self.value());
+                let entry = |k: u64, value| KeyValue { key: key(k), value };
+                let op = Ask::multi_put(vec![entry(k, a_bytes), entry(other, b_bytes)]);
                 let wrote = |value| Did::Write { value };
                 (op, smallvec![(k, wrote(a)), (other, wrote(b))])
             }
@@ -430,7 +479,7 @@ impl Workload {
     /// An answer reached a client: the first to any attempt counts.
     pub fn replied(&mut self, reply: &Reply, world: &mut World) {
         let id = reply.to.request >> 8;
-        let Some(operation) = self.operations.remove(&id) else {
+        let Some(operation) = self.operations.end(id) else {
             return;
         };
         let now = world.now_ns();
@@ -484,8 +533,13 @@ impl Workload {
         }
     }
 
+    /// A lane does one thing at a time.
+    fn process(&self, operation: &Operation) -> usize {
+        operation.client * self.load.window + operation.lane
+    }
+
     fn record(&mut self, operation: &Operation, parts: Parts, return_ns: Option<u64>) {
-        let process = (operation.client * self.load.window + operation.lane) as u32;
+        let process = self.process(operation) as u32;
         let invoke_ns = operation.began_ns;
         for (key, action) in &parts {
             self.history.push(Op {
@@ -508,10 +562,10 @@ impl Workload {
 
     /// Nothing more will be answered: what is open stays open in the history.
     pub fn finish(&mut self) {
-        let mut open: Vec<(u64, Operation)> = self.operations.drain().collect();
-        open.sort_unstable_by_key(|(id, _)| *id);
-        for (_, operation) in open {
-            self.record(&operation, operation.ops.clone(), None);
+        for id in 1..=self.operations.begun() {
+            if let Some(operation) = self.operations.end(id) {
+                self.record(&operation, operation.ops.clone(), None);
+            }
         }
     }
 }
