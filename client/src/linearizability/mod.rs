@@ -114,7 +114,7 @@ impl Flaw {
 /// that could not be judged does not hide one at another key.
 pub fn check(history: &History) -> Verdict {
     let mut events: Vec<&Event> = history.events().iter().collect();
-    events.sort_by_key(|event| (event.key, event.invoke_ns, event.return_ns));
+    events.sort_by_cached_key(|event| (event.key, event.invoke_ns, event.return_ns));
     let mut budget = search::Budget::for_ops(events.len());
     let mut keys = 0;
     let mut unknown = None;

@@ -215,7 +215,7 @@ pub fn messages() -> Vec<Message> {
         Message::Accepted {
             ballot: BALLOT,
             log: LogId::Configs,
-            votes: vec![(Slot(300), ReplicaSet(0b11)), (Slot(301), ReplicaSet(0))],
+            votes: vec![(Slot(300), ReplicaSet(0b11)), (Slot(301), ReplicaSet(0))].into(),
         },
         Message::Rejected { promised: BALLOT },
         Message::Heartbeat {

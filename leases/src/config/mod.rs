@@ -216,6 +216,7 @@ impl Configs {
     }
 
     /// Looks `key` up, once for all configurations.
+    #[inline]
     pub fn view<'a>(&'a self, key: &'a [u8]) -> KeyView<'a> {
         KeyView {
             configs: self,

@@ -156,11 +156,15 @@ impl Holder {
         newest: ConfigId,
         executed: Slot,
     ) -> Result<Permit, NoPermit> {
-        self.permit_where(now, executed, |config| {
-            key.holders(config).contains(self.me)
-        })
-        .map_err(|missing| match missing {
-            NoPermit::Uncovered if !key.holders(newest).contains(self.me) => NoPermit::NotHolder,
+        let held = |config| key.holders(config).contains(self.me);
+        // Almost every promise is under the newest one.
+        let held_now = held(newest);
+        let permit = self.permit_where(now, executed, |config| match config == newest {
+            true => held_now,
+            false => held(config),
+        });
+        permit.map_err(|missing| match missing {
+            NoPermit::Uncovered if !held_now => NoPermit::NotHolder,
             other => other,
         })
     }

@@ -147,7 +147,7 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::Accepted(accepted) => Message::Accepted {
             ballot: ballot("accepted.ballot", accepted.ballot)?,
             log: log("accepted.log", accepted.log)?,
-            votes: decode_votes(&accepted)?,
+            votes: decode_votes(&accepted)?.into(),
         },
         Wire::Rejected(rejected) => Message::Rejected {
             promised: ballot("rejected.promised", rejected.promised)?,

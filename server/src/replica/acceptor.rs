@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use smallvec::{SmallVec, smallvec};
 
 use super::action::{Action, Record};
 use super::log::{Accepted, Cell};
@@ -290,7 +291,7 @@ impl Replica {
         }
         self.send_votes(&votes, out);
         let me = self.me();
-        let mut chosen = [Vec::new(), Vec::new()];
+        let mut chosen: [SmallVec<[Slot; 8]>; 2] = Default::default();
         for vote in &votes {
             if let Some(cell) = self.log(vote.log).get_mut(vote.slot) {
                 cell.votes.add(me, vote.ballot, vote.tag);
@@ -321,7 +322,7 @@ impl Replica {
                 .filter(|vote| audience(vote).contains(to))
                 .peekable();
             while let Some(first) = rest.next() {
-                let mut list = vec![(first.slot, first.tag)];
+                let mut list = smallvec![(first.slot, first.tag)];
                 while let Some(next) =
                     rest.next_if(|v| v.log == first.log && v.ballot == first.ballot)
                 {
@@ -366,7 +367,7 @@ impl Replica {
         votes: &[(Slot, ReplicaSet)],
         out: &mut Vec<Action>,
     ) {
-        let mut chosen = Vec::new();
+        let mut chosen: SmallVec<[Slot; 8]> = SmallVec::new();
         for (slot, tag) in votes {
             let known: Option<&mut Cell> = self.log(log).cell(*slot);
             if let Some(cell) = known.filter(|cell| !cell.committed) {

@@ -238,17 +238,11 @@ impl Kv {
         keys.into_iter().map(stored).collect()
     }
 
-    /// A digest of keys, values and versions: equal at equal slots on all replicas.
+    /// A digest of all that is stored: equal at equal slots on all replicas.
     pub fn digest(&self) -> u64 {
         use std::hash::BuildHasher;
         let mut hasher = FixedState::default().build_hasher();
-        for key in &self.ordered {
-            key.hash(&mut hasher);
-            if let Some(stored) = self.get(key) {
-                stored.value.hash(&mut hasher);
-                (stored.version.slot, stored.version.index).hash(&mut hasher);
-            }
-        }
+        leases::fingerprint::unordered(&self.map, &mut hasher);
         hasher.finish()
     }
 }

@@ -189,10 +189,11 @@ impl Log {
 
     /// Accepted, uncommitted slots, rising.
     pub fn uncommitted(&self) -> impl Iterator<Item = (Slot, &Accepted)> {
-        self.open
-            .range(self.commit_point.next()..)
-            .filter(|(_, cell)| !cell.committed)
-            .filter_map(|(slot, cell)| Some((*slot, cell.accepted.as_ref()?)))
+        let gaps = self.above.gaps(self.commit_point.next(), self.highest);
+        let cells = gaps
+            .into_iter()
+            .flat_map(|(first, last)| self.open.range(first..=last));
+        cells.filter_map(|(slot, cell)| Some((*slot, cell.accepted.as_ref()?)))
     }
 
     /// Whether `slot` is known to be committed here.
@@ -409,6 +410,32 @@ mod tests {
         assert_eq!(slots(log.unexecuted()), [6, 8]);
         let known = (0..10).filter(|slot| log.get(Slot(*slot)).is_some());
         assert_eq!(known.collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 8]);
+    }
+
+    #[test]
+    fn what_is_committed_beyond_a_hole_is_not_uncommitted() {
+        let mut log = Log::default();
+        for slot in [1, 2, 4, 5, 7, 8] {
+            log.cell(Slot(slot)).expect("within the window").accepted = Some(Accepted {
+                ballot: Ballot::ZERO,
+                value: Value::Noop,
+                durable: true,
+                last_multi: Slot::ZERO,
+                sure: [].into(),
+                origins: ReplicaSet::EMPTY,
+                early_tag: None,
+                proposed: Time::ZERO,
+                sent: Time::ZERO,
+            });
+            log.highest = Slot(slot);
+        }
+        log.cell(Slot(9)).expect("votes came before their value");
+        for slot in [1, 4, 7] {
+            log.cell(Slot(slot)).expect("it is there").committed = true;
+            log.commit(Slot(slot));
+        }
+        let uncommitted = log.uncommitted().map(|(slot, _)| slot.0);
+        assert_eq!(uncommitted.collect::<Vec<_>>(), [2, 5, 8]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use client::wire::{Command, Outcome, Path};
 use leases::demand::Delta;
 use leases::{Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+use smallvec::SmallVec;
 
 /// A message with both incarnations: a mismatch rejects lease messages and
 /// forwarded requests.
@@ -48,7 +49,7 @@ impl LogId {
 pub struct RequestId(pub u64);
 
 /// A command on its way into the log.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposed {
     /// The replica the client is connected to.
     pub origin: ReplicaId,
@@ -75,6 +76,9 @@ impl PartialEq for Batch {
     }
 }
 
+/// So that copies of one `Arc` are known to be equal without a look at their commands.
+impl Eq for Batch {}
+
 impl Hash for Batch {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.log_time_ms, &self.commands).hash(state);
@@ -82,7 +86,7 @@ impl Hash for Batch {
 }
 
 /// What a slot holds.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// Nothing: fills holes and opens a ballot.
     Noop,
@@ -213,7 +217,7 @@ pub enum Message {
         /// Which log.
         log: LogId,
         /// Slots and tags.
-        votes: Vec<(Slot, ReplicaSet)>,
+        votes: SmallVec<[(Slot, ReplicaSet); 1]>,
     },
     /// A ballot was too low.
     Rejected {

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use smallvec::SmallVec;
 
 use super::Replica;
 use super::action::{Action, Record, Sequence};
@@ -43,12 +44,14 @@ pub(super) enum After {
     RestartWait(Duration),
 }
 
+type Afters = SmallVec<[After; 1]>;
+
 /// Gathers the records of a group of steps, and what waits for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Persister {
     last: Sequence,
     records: Vec<Record>,
-    afters: Vec<After>,
+    afters: Afters,
     waiting: VecDeque<Waiting>,
     /// By log: up to here the disk has what was executed, and nothing older.
     executed: [Slot; 2],
@@ -58,7 +61,7 @@ pub(super) struct Persister {
 #[derive(Clone, Debug)]
 struct Waiting {
     sequence: Sequence,
-    afters: Vec<After>,
+    afters: Afters,
     /// By log, executed when it was asked for: all of that had been recorded before.
     executed: [Slot; 2],
 }
@@ -112,8 +115,8 @@ impl Persister {
         }
     }
 
-    fn done(&mut self, sequence: Sequence) -> Vec<After> {
-        let mut done = Vec::new();
+    fn done(&mut self, sequence: Sequence) -> Afters {
+        let mut done = Afters::new();
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= sequence
             && let Some(waiting) = self.waiting.pop_front()

@@ -484,6 +484,7 @@ impl Leadership {
         let mut commands = Vec::new();
         let mut bytes = 0;
         if let Some(queue) = self.queues.get_mut(&class) {
+            commands.reserve_exact(queue.len().min(commands_max));
             while let Some(proposed) = queue
                 .front()
                 .filter(|_| commands.len() < commands_max.max(1))

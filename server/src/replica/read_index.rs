@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use client::wire::{Outcome, Path};
 use leases::mutants::{Rule, off};
 use leases::{Key, Slot, Time};
+use smallvec::SmallVec;
 
 use super::action::Action;
 use super::input::ReadFrom;
@@ -125,7 +126,7 @@ impl Replica {
     /// The newest probe that a majority, the leader included, has answered.
     fn confirmed_probe(&self) -> Option<u64> {
         let leadership = self.leads()?;
-        let mut acks = leadership.probe_acks.clone();
+        let mut acks: SmallVec<[u64; 8]> = leadership.probe_acks.as_slice().into();
         acks[self.me().index()] = leadership.probe + 1;
         acks.sort_unstable_by(|a, b| b.cmp(a));
         Some(acks[self.majority() - 1])

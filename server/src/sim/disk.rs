@@ -153,17 +153,14 @@ impl Disk {
 
     /// A sync ends: what it made durable, and whether another begins now.
     pub fn synced(&mut self) -> (Option<Sequence>, bool) {
-        let next = if self.full {
-            Vec::new()
-        } else {
-            std::mem::take(&mut self.queued)
-        };
-        let done = std::mem::replace(&mut self.syncing, next);
-        let last = done.last().map(|(sequence, _)| *sequence);
-        if let Some(image) = &mut self.image {
-            done.into_iter()
-                .flat_map(|(_, records)| records)
-                .for_each(|r| image.apply(r));
+        let last = self.syncing.last().map(|(sequence, _)| *sequence);
+        for (_, records) in self.syncing.drain(..) {
+            if let Some(image) = &mut self.image {
+                records.into_iter().for_each(|record| image.apply(record));
+            }
+        }
+        if !self.full {
+            std::mem::swap(&mut self.syncing, &mut self.queued);
         }
         (last, !self.syncing.is_empty())
     }

@@ -284,7 +284,7 @@ impl World {
 
     /// The operator asks a replica for something.
     pub fn operate(&mut self, node: usize, operator: Operator) {
-        self.arrive(node, [Input::Operator(operator)]);
+        self.arrive(node, |inbox| inbox.push(Input::Operator(operator)));
     }
 
     /// A client of `node` sends commands now, which arrive together.
@@ -315,7 +315,8 @@ impl World {
                 sent,
             } => {
                 self.note_hash(1, to, sent << 8 | inputs.len() as u64);
-                self.arrive(to, inputs.drain(..));
+                self.arrive(to, |inbox| inbox.append(&mut inputs));
+                inputs.clear(); // a process that is down takes nothing
                 self.spare.push(inputs);
             }
             Event::Synced { node, run } if self.nodes[node].run == run => {
@@ -336,10 +337,10 @@ impl World {
                     }
                 }
                 let client = |(from, command)| Input::Client { from, command };
-                self.arrive(node, requests.into_iter().map(client));
+                self.arrive(node, |inbox| inbox.extend(requests.into_iter().map(client)));
             }
             Event::Step { node, input, run } if self.nodes[node].run == run => {
-                self.arrive(node, [*input]);
+                self.arrive(node, |inbox| inbox.push(*input));
             }
             Event::Replies(replies) => {
                 for reply in &replies {
@@ -378,12 +379,12 @@ impl World {
 
     /// Inputs reach a process together: one that stands still takes them later,
     /// one that is down never.
-    fn arrive(&mut self, node: usize, arrived: impl IntoIterator<Item = Input>) {
+    fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
         if let Some(pause) = &mut self.nodes[node].pause {
-            return pause.inbox.extend(arrived);
+            return take(&mut pause.inbox);
         }
         let now = self.clock(node);
-        self.round(node, |inputs| inputs.extend(arrived), || now);
+        self.round(node, take, || now);
     }
 
     /// Something may be due.
@@ -464,7 +465,7 @@ impl World {
         }
         if let Some(sequence) = sequence {
             self.nodes[node].watch.persisted(sequence);
-            self.arrive(node, [Input::Persisted(sequence)]);
+            self.arrive(node, |inbox| inbox.push(Input::Persisted(sequence)));
         }
     }
 

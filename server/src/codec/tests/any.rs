@@ -289,8 +289,10 @@ fn paxos() -> impl Strategy<Value = Message> {
                 }
             }),
         accept().prop_map(Message::Accept),
-        (ballot(), log_id(), vec((slot(), set()), 0..5))
-            .prop_map(|(ballot, log, votes)| Message::Accepted { ballot, log, votes }),
+        (ballot(), log_id(), vec((slot(), set()), 0..5)).prop_map(|(ballot, log, votes)| {
+            let votes = votes.into();
+            Message::Accepted { ballot, log, votes }
+        }),
         ballot().prop_map(|promised| Message::Rejected { promised }),
         (ballot(), any::<u64>(), news(), news()).prop_map(|(ballot, probe, a, b)| {
             let logs = [a, b];

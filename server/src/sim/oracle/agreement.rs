@@ -5,7 +5,7 @@
 use leases::Slot;
 
 use super::progress::Stage;
-use super::{Chosen, Verdict, ensure, id, same};
+use super::{Chosen, Verdict, ensure, id};
 use crate::replica::Replica;
 use crate::replica::message::{LogId, Value};
 
@@ -38,7 +38,7 @@ impl Agreement {
         let known = chosen.value(log, slot);
         ensure!(
             NAME,
-            known.is_some_and(|known| same(known, value)),
+            known.is_some_and(|known| known == value),
             "{:?} {} another value in {log:?} {slot:?}: {value:?}, not {known:?}",
             id(node),
             stage.name()

@@ -133,7 +133,12 @@ impl Barriers {
         }
         for key in keys {
             let view = configs.view(key);
-            let holds = |config| forgotten(config) || view.holders(config).contains(me);
+            let held = |config| forgotten(config) || view.holders(config).contains(me);
+            let (newest, held_now) = (configs.newest(), held(configs.newest()));
+            let holds = |config| match config == newest {
+                true => held_now,
+                false => held(config),
+            };
             enough(node, key, promises.permit(node, executed, holds), until)?;
         }
         Ok(())

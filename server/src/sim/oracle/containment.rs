@@ -3,9 +3,11 @@
 //! grantor ends before that one's restart wait does.
 
 use leases::{ConfigId, Time};
+use smallvec::SmallVec;
 
 use super::super::clock::Clock;
 use super::{Sight, Verdict, ensure, id};
+use crate::replica::Replica;
 
 pub(super) const NAME: &str = "containment";
 
@@ -15,6 +17,15 @@ const TICKS_NS: u64 = 2;
 /// What was judged of configurations older than these is forgotten.
 const CONFIGS_KEPT: u64 = 8;
 
+/// One of two replicas that are compared.
+struct Side<'a> {
+    node: usize,
+    replica: &'a Replica,
+    clock: Clock,
+    /// By its clock.
+    now: Time,
+}
+
 /// A promise and the grant behind it, each by the clock of whoever keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pair {
@@ -23,20 +34,15 @@ struct Pair {
     kept: Time,
 }
 
-/// What was judged of a grantor and a holder need not be judged again, as long as
-/// their clocks run as they did.
-#[derive(Clone, Debug, Default)]
-struct Judged {
-    clocks: Option<(Clock, Clock)>,
-    pairs: Vec<Pair>,
-}
-
-/// See the module.
+/// See the module. What was judged of a grantor and a holder need not be judged again,
+/// as long as their clocks run as they did.
 #[derive(Debug)]
 pub struct Containment {
     n: usize,
+    /// By replica, as it ran when what is judged was judged.
+    clocks: Vec<Option<Clock>>,
     /// By grantor and holder.
-    judged: Vec<Judged>,
+    judged: Vec<SmallVec<[Pair; 2]>>,
     /// Promises compared.
     pub checks: u64,
 }
@@ -45,80 +51,90 @@ impl Containment {
     pub(super) fn new(n: usize) -> Containment {
         Containment {
             n,
-            judged: vec![Judged::default(); n * n],
+            clocks: vec![None; n],
+            judged: vec![SmallVec::new(); n * n],
             checks: 0,
         }
     }
 
     /// Checks what `node` was promised and what it promised.
     pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        let Some(here) = self.side(sight, node) else {
+            return Ok(());
+        };
         for other in (0..sight.n()).filter(|other| *other != node) {
-            self.check(sight, other, node)?;
-            self.check(sight, node, other)?;
+            if let Some(there) = self.side(sight, other) {
+                self.check(sight, &there, &here)?;
+                self.check(sight, &here, &there)?;
+            }
         }
         Ok(())
     }
 
-    fn check(&mut self, sight: &Sight<'_>, g: usize, h: usize) -> Verdict {
-        let (Some(grantor), Some(holder)) = (sight.replica(g), sight.replica(h)) else {
-            return Ok(());
-        };
-        if !grantor.has_joined() {
+    fn side<'a>(&mut self, sight: &Sight<'a>, node: usize) -> Option<Side<'a>> {
+        let replica = sight.replica(node)?;
+        let clock = *sight.clock(node);
+        if self.clocks[node] != Some(clock) {
+            self.clocks[node] = Some(clock);
+            for other in 0..self.n {
+                self.judged[node * self.n + other].clear();
+                self.judged[other * self.n + node].clear();
+            }
+        }
+        Some(Side {
+            node,
+            replica,
+            clock,
+            now: clock.read(sight.now_ns),
+        })
+    }
+
+    fn check(&mut self, sight: &Sight<'_>, grantor: &Side<'_>, holder: &Side<'_>) -> Verdict {
+        if !grantor.replica.has_joined() {
             return Ok(()); // it casts no vote at all
         }
-        let clocks = (*sight.clock(g), *sight.clock(h));
-        let judged = &mut self.judged[g * self.n + h];
-        if judged.clocks.replace(clocks) != Some(clocks) {
-            judged.pairs.clear();
-        }
-        let current = holder.honours(id(g), grantor.incarnation());
-        let now = sight.time(h);
-        for (config, until) in holder.promised_by(id(g)).filter(|(_, until)| now < *until) {
+        let (g, h) = (grantor.node, holder.node);
+        let believed = holder.replica.promised_by(id(g));
+        for (config, until) in believed.filter(|(_, until)| holder.now < *until) {
             // What an earlier run promised has been forgotten: until it has ended
             // every vote must demand everyone, which is as good as a grant.
-            let granted = grantor.granted_to(id(h), config).filter(|_| current);
-            let kept = granted.unwrap_or(Time::ZERO).max(grantor.outwaits_until());
+            let current = holder.replica.honours(id(g), grantor.replica.incarnation());
+            let granted = grantor.replica.granted_to(id(h), config);
+            let granted = granted.filter(|_| current).unwrap_or(Time::ZERO);
             let pair = Pair {
                 config,
                 until,
-                kept,
+                kept: granted.max(grantor.replica.outwaits_until()),
             };
-            if judged.pairs.contains(&pair) {
+            let judged = &mut self.judged[g * self.n + h];
+            if judged.contains(&pair) {
                 continue;
             }
-            judged.remember(pair);
+            remember(judged, pair);
             self.checks += 1;
-            compare(sight, (g, h), clocks, pair)?;
+            compare(sight, grantor, holder, pair)?;
         }
         Ok(())
     }
 }
 
-impl Judged {
-    fn remember(&mut self, pair: Pair) {
-        let kept = |other: &Pair| {
-            other.config != pair.config && other.config.0 + CONFIGS_KEPT > pair.config.0
-        };
-        self.pairs.retain(kept);
-        self.pairs.push(pair);
-    }
+fn remember(judged: &mut SmallVec<[Pair; 2]>, pair: Pair) {
+    judged.retain(|other| {
+        other.config != pair.config && other.config.0 + CONFIGS_KEPT > pair.config.0
+    });
+    judged.push(pair);
 }
 
-fn compare(
-    sight: &Sight<'_>,
-    (g, h): (usize, usize),
-    (grantor, holder): (Clock, Clock),
-    pair: Pair,
-) -> Verdict {
-    let ends_ns = holder.when(pair.until);
-    let kept_ns = grantor.when(pair.kept);
+fn compare(sight: &Sight<'_>, grantor: &Side<'_>, holder: &Side<'_>, pair: Pair) -> Verdict {
+    let ends_ns = holder.clock.when(pair.until);
+    let kept_ns = grantor.clock.when(pair.kept);
     ensure!(
         NAME,
         kept_ns + TICKS_NS >= ends_ns,
         "{:?} believes {:?} under {:?} until {ends_ns} ns, but the grant ends at {kept_ns} ns \
          (now {} ns)",
-        id(h),
-        id(g),
+        id(holder.node),
+        id(grantor.node),
         pair.config,
         sight.now_ns
     );

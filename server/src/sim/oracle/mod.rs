@@ -27,8 +27,6 @@ mod restart_wait;
 mod sessions;
 mod unwritable;
 
-use std::sync::Arc;
-
 use client::wire::{Command, Outcome, Path};
 use leases::{Key, ReplicaId, Slot, Time};
 use smallvec::SmallVec;
@@ -374,15 +372,7 @@ fn id(node: usize) -> ReplicaId {
 /// Whether a replica has executed `slot`, or has `value` pending in it.
 fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
     let pending = replica.entry(LogId::Commands, slot);
-    replica.executed() >= slot || pending.is_some_and(|pending| same(pending, value))
-}
-
-/// Whether two values are equal; those that came from one proposal are at a glance.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Commands(a), Value::Commands(b)) if Arc::ptr_eq(a, b) => true,
-        _ => a == b,
-    }
+    replica.executed() >= slot || pending.is_some_and(|pending| pending == value)
 }
 
 /// Whether what is accepted in `slot` is replaced or dies in the rest of a step:

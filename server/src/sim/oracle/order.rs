@@ -60,12 +60,11 @@ impl Order {
         };
         let slot = Slot(version.slot);
         let executed = replica.executed();
-        // Above what it has executed; else the answer is another replica's.
-        let Some((ballot, _)) = replica
-            .accepted(LogId::Commands, slot)
-            .filter(|_| slot > executed)
-        else {
+        if slot <= executed {
             return Ok(());
+        }
+        let Some((ballot, _)) = replica.accepted(LogId::Commands, slot) else {
+            return Ok(()); // the answer is another replica's
         };
         self.checks += 1;
         let mut open = chosen.open(LogId::Commands, executed.next(), slot);

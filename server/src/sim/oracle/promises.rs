@@ -144,7 +144,8 @@ impl Promises {
         let ready = chains.filter(|chain| {
             holds(chain[0].config) && chain.iter().any(|belief| belief.barrier <= upto)
         });
-        ready.flatten().map(|belief| belief.until).max()
+        let until = |chain: &[Belief]| chain.iter().map(|belief| belief.until).max();
+        ready.filter_map(until).max()
     }
 
     /// Until when enough grantors cover what `holder` holds under `holds`, if it

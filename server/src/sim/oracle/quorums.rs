@@ -4,12 +4,13 @@
 //!
 //! Votes are counted as they leave; the rule is applied by trying every majority.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use leases::{Ballot, ConfigId, KeyView, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+use foldhash::fast::FixedState;
+use leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
-use super::{Sight, Verdict, ensure, id, rewritten, same, writes};
+use super::{Sight, Verdict, ensure, id, rewritten, writes};
 use crate::replica::action::Action;
 use crate::replica::message::{Envelope, LogId, Message, Value};
 
@@ -18,14 +19,27 @@ pub(super) const NAME: &str = "quorums";
 #[derive(Debug, Default)]
 struct Poll {
     value: Option<Value>,
-    votes: Vec<(ReplicaId, ReplicaSet)>,
+    votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
+}
+
+/// By ballot.
+type Polls = SmallVec<[(Ballot, Poll); 1]>;
+
+/// The poll at `ballot`, made if need be.
+fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
+    let known = polls.iter().position(|(at, _)| *at == ballot);
+    let place = known.unwrap_or_else(|| {
+        polls.push((ballot, Poll::default()));
+        polls.len() - 1
+    });
+    &mut polls[place].1
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Quorums {
     n: usize,
-    polls: BTreeMap<(LogId, Slot), BTreeMap<Ballot, Poll>>,
+    polls: HashMap<(LogId, Slot), Polls, FixedState>,
     /// Slots that are chosen need no more votes.
     done: [Vec<bool>; 2],
     /// The newest vote that was judged: it goes to several replicas at once.
@@ -38,7 +52,7 @@ impl Quorums {
     pub(super) fn new(n: usize) -> Quorums {
         Quorums {
             n,
-            polls: BTreeMap::new(),
+            polls: HashMap::default(),
             done: Default::default(),
             judged: None,
             checks: 0,
@@ -59,12 +73,11 @@ impl Quorums {
                 if self.is_done(log, slot) {
                     return Ok(());
                 }
-                let polls = self.polls.entry((log, slot)).or_default();
-                let poll = polls.entry(ballot).or_default();
+                let poll = poll_at(self.polls.entry((log, slot)).or_default(), ballot);
                 let value = poll.value.get_or_insert_with(|| accept.value.clone());
                 ensure!(
                     NAME,
-                    same(value, &accept.value),
+                    *value == accept.value,
                     "{ballot:?} proposes two values in {log:?} {slot:?}"
                 );
                 self.vote(sight, node, (log, slot), ballot, accept.tag, rest)
@@ -118,8 +131,8 @@ impl Quorums {
                 "{me:?} votes for {log:?} {slot:?} with tag {tag:?}, but has promised {owed:?}"
             );
         }
-        let poll = self.polls.entry((log, slot)).or_default();
-        let votes = &mut poll.entry(ballot).or_default().votes;
+        let poll = poll_at(self.polls.entry((log, slot)).or_default(), ballot);
+        let votes = &mut poll.votes;
         if !votes.contains(&(me, tag)) {
             votes.push((me, tag));
         }
@@ -149,7 +162,7 @@ impl Quorums {
         if let Some(replica) = replica {
             for (ballot, tag) in replica.own_votes(log, slot) {
                 if sight.node(node).disk().holds(log, slot, ballot) {
-                    polls.entry(ballot).or_default().votes.push((id(node), tag));
+                    poll_at(&mut polls, ballot).votes.push((id(node), tag));
                 }
             }
         }
@@ -160,7 +173,7 @@ impl Quorums {
         // The same step may have accepted it from the next leader, and its own vote
         // is forgotten then. Without a tag to look at: whom it has promised the keys.
         if let Some((newest, _)) = newest {
-            for (ballot, poll) in polls.range_mut(..newest) {
+            for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
                 if ballot.replica == id(node) && sight.node(node).disk().holds(log, slot, *ballot) {
                     let owed = owed(sight, node, (log, slot), value, actions);
                     poll.votes.push((id(node), owed));
@@ -169,7 +182,7 @@ impl Quorums {
         }
         let carries = |poll: &Poll| {
             let proposed = poll.value.as_ref();
-            proposed.is_some_and(|proposed| same(proposed, value)) && is_quorum(n, &poll.votes)
+            proposed.is_some_and(|proposed| proposed == value) && is_quorum(n, &poll.votes)
         };
         ensure!(
             NAME,
@@ -224,18 +237,15 @@ fn owed(
             }
         }
     }
-    if live.is_empty() {
-        return owed;
-    }
-    let keys: SmallVec<[KeyView<'_>; 16]> = writes(value)
-        .map(|key| replica.configs().view(key))
-        .collect();
-    for (config, granted) in live {
-        for key in &keys {
-            if granted.is_subset(owed) {
-                break;
-            }
-            owed = owed.union(key.holders(config).intersection(granted));
+    let granted = live.iter().map(|(_, granted)| *granted);
+    let most = granted.fold(ReplicaSet::EMPTY, ReplicaSet::union);
+    let mut keys = writes(value);
+    while owed != most
+        && let Some(key) = keys.next()
+    {
+        let view = replica.configs().view(key);
+        for (config, granted) in &live {
+            owed = owed.union(view.holders(*config).intersection(*granted));
         }
     }
     let told = |holder: &ReplicaId| actions.iter().any(|a| promises(a, *holder, slot));
@@ -320,7 +330,7 @@ mod tests {
 
         fn votes(&mut self, node: usize, tag: u64) -> Verdict {
             let (ballot, log) = (self.ballot, LogId::Commands);
-            let votes = vec![(Slot(6), ReplicaSet(tag))];
+            let votes = vec![(Slot(6), ReplicaSet(tag))].into();
             self.says(node, Message::Accepted { ballot, log, votes })
         }
 

@@ -255,7 +255,7 @@ mod tests {
             let message = Message::Accepted {
                 ballot: BALLOT,
                 log: LogId::Commands,
-                votes: vec![(Slot(slot), ReplicaSet(tag))],
+                votes: vec![(Slot(slot), ReplicaSet(tag))].into(),
             };
             let (node, _, envelope) = says((0, 2), (1, 1), message);
             let (sight, promises) = (self.world.sight(), &self.promises);
