@@ -238,6 +238,7 @@ impl Oracles {
             return Ok(());
         };
         self.barriers.step_begins(node, actions);
+        self.quorums.step_begins();
         for (index, action) in actions.iter().enumerate() {
             self.acts(sight, node, action, &actions[index + 1..])?;
         }

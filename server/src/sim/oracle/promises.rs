@@ -93,7 +93,6 @@ impl Promises {
         to: ReplicaId,
         envelope: &Envelope,
     ) -> Verdict {
-        let now = sight.time(node);
         let believed = self.pair_mut(to.index(), node);
         if envelope.to_incarnation > believed.run {
             // A chain ends with its grantor's run.
@@ -108,6 +107,7 @@ impl Promises {
             LeaseMessage::Guard { .. } => Ok(()),
             LeaseMessage::GuardAck { sequence, .. } => believed.take(node, to, *sequence),
             LeaseMessage::PromiseAck { sequence, .. } => {
+                let now = sight.time(node);
                 believed.take(node, to, *sequence)?;
                 believed.believe(now, node, to, envelope.from_incarnation, *sequence)?;
                 let executed = sight.replica(node).map(|replica| replica.executed());

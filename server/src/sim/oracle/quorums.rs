@@ -22,6 +22,9 @@ struct Poll {
     votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
 }
 
+/// For what, and with which tag.
+type Vote = (LogId, Slot, Ballot, ReplicaSet);
+
 /// By ballot.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
@@ -42,8 +45,9 @@ pub struct Quorums {
     polls: HashMap<(LogId, Slot), Polls, FixedState>,
     /// Slots that are chosen need no more votes.
     done: [Vec<bool>; 2],
-    /// The newest vote that was judged: it goes to several replicas at once.
-    judged: Option<(u64, usize, LogId, Slot, Ballot, ReplicaSet)>,
+    /// Votes of this step, since it last promised anything: each goes to several
+    /// replicas at once.
+    judged: SmallVec<[Vote; 8]>,
     /// Votes and commits looked at.
     pub checks: u64,
 }
@@ -54,9 +58,14 @@ impl Quorums {
             n,
             polls: HashMap::default(),
             done: Default::default(),
-            judged: None,
+            judged: SmallVec::new(),
             checks: 0,
         }
+    }
+
+    /// A replica is about to take a step.
+    pub(super) fn step_begins(&mut self) {
+        self.judged.clear();
     }
 
     /// `node` is about to send a message, and then to do the rest.
@@ -88,6 +97,10 @@ impl Quorums {
                 }
                 Ok(())
             }
+            Message::Lease(_) => {
+                self.judged.clear();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -106,11 +119,14 @@ impl Quorums {
         tag: ReplicaSet,
         rest: &[Action],
     ) -> Verdict {
-        let vote = (sight.now_ns, node, log, slot, ballot, tag);
-        if self.is_done(log, slot) || self.judged == Some(vote) {
+        if self.is_done(log, slot) {
             return Ok(());
         }
-        self.judged = Some(vote);
+        let vote = (log, slot, ballot, tag);
+        if self.judged.contains(&vote) {
+            return Ok(());
+        }
+        self.judged.push(vote);
         let me = id(node);
         if let Some(replica) = sight.replica(node)
             && slot > replica.executed_of(log)
@@ -306,9 +322,14 @@ mod tests {
             }
         }
 
+        /// In a step of its own.
         fn says(&mut self, node: usize, message: Message) -> Verdict {
-            // In a step of its own: of one step a vote is judged once.
-            self.world.now_ns += 1;
+            self.quorums.step_begins();
+            self.adds(node, message)
+        }
+
+        /// In the same step.
+        fn adds(&mut self, node: usize, message: Message) -> Verdict {
             let (node, _, envelope) = says((node, 1), (0, 1), message);
             self.quorums
                 .sent(&self.world.sight(), node, &envelope, &self.rest)
@@ -329,9 +350,14 @@ mod tests {
         }
 
         fn votes(&mut self, node: usize, tag: u64) -> Verdict {
+            let vote = self.vote(tag);
+            self.says(node, vote)
+        }
+
+        fn vote(&self, tag: u64) -> Message {
             let (ballot, log) = (self.ballot, LogId::Commands);
             let votes = vec![(Slot(6), ReplicaSet(tag))].into();
-            self.says(node, Message::Accepted { ballot, log, votes })
+            Message::Accepted { ballot, log, votes }
         }
 
         fn chosen(&mut self) -> bool {
@@ -438,6 +464,17 @@ mod tests {
         assert!(sixth.votes(1, 0).is_ok());
         sixth.ballot.round += 1;
         assert!(sixth.votes(1, 0).is_err());
+    }
+
+    #[test]
+    fn a_vote_that_leaves_after_a_promise_is_judged_again() {
+        let mut sixth = Sixth::new();
+        let vote = sixth.vote(0b001);
+        assert!(sixth.says(1, vote.clone()).is_ok());
+        sixth.world.talk();
+        assert!(sixth.adds(1, vote.clone()).is_ok(), "it was judged");
+        assert!(sixth.adds(1, promise(9, 6)).is_ok());
+        assert!(sixth.adds(1, vote).is_err());
     }
 
     #[test]
