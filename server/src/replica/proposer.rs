@@ -482,21 +482,15 @@ impl Leadership {
         *self.open.entry(class).or_default() += 1;
         let log_time_ms = self.log_time_ms(now);
         let mut commands = Vec::new();
-        let mut bytes = 0;
         if let Some(queue) = self.queues.get_mut(&class) {
-            commands.reserve_exact(queue.len().min(commands_max));
-            while let Some(proposed) = queue
-                .front()
-                .filter(|_| commands.len() < commands_max.max(1))
-            {
-                let weight = command_weight(&proposed.command) + COMMAND_OVERHEAD;
-                // A single command may be as large as a frame; it then goes alone.
-                if !commands.is_empty() && bytes + weight > BATCH_BYTES_MAX {
-                    break;
-                }
-                bytes += weight;
-                commands.extend(queue.pop_front());
-            }
+            let mut bytes = 0;
+            let fits = |proposed: &&Proposed| {
+                bytes += command_weight(&proposed.command) + COMMAND_OVERHEAD;
+                bytes <= BATCH_BYTES_MAX
+            };
+            let fitting = queue.iter().take(commands_max).take_while(fits).count();
+            // A single command may be as large as a frame; it then goes alone.
+            commands = queue.drain(..fitting.max(1).min(queue.len())).collect();
             if queue.is_empty() {
                 self.queues.remove(&class);
             }
@@ -536,5 +530,39 @@ impl Replica {
             out,
         );
         self.persister.after(After::Propose { log, slot, ballot });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_takes_what_fits_and_one_command_at_least() {
+        let class = ReplicaSet::EMPTY;
+        let mut leadership = Leadership::new(Ballot::ZERO, 3, Time::ZERO, 0);
+        let mut batches = |bytes: &[usize], commands_max| {
+            let put = |(sequence, bytes): (usize, &usize)| Proposed {
+                origin: ReplicaId(0),
+                request: RequestId(sequence as u64),
+                command: Command::session(1, sequence as u64, 1, Op::put("", vec![0; *bytes])),
+            };
+            let queued = bytes.iter().enumerate().map(put).collect();
+            leadership.queues.insert(class, queued);
+            let mut sizes = Vec::new();
+            while leadership.queues.contains_key(&class) {
+                let batch = leadership.next_batch(class, commands_max, Time::ZERO);
+                let values = batch.commands.iter().map(|p| command_weight(&p.command));
+                sizes.push(values.collect::<Vec<_>>());
+            }
+            sizes
+        };
+        let (half, most) = (BATCH_BYTES_MAX / 2, BATCH_BYTES_MAX);
+        let fitting = half - COMMAND_OVERHEAD;
+        assert_eq!(batches(&[1, 2, 3], 2), [vec![1, 2], vec![3]]);
+        assert_eq!(batches(&[1, 2], 0), [[1], [2]]);
+        let all = [fitting, fitting, 2 * most, 1, half, half];
+        let expected: [&[usize]; 4] = [&all[..2], &all[2..3], &all[3..5], &all[5..]];
+        assert_eq!(batches(&all, 9), expected);
     }
 }
