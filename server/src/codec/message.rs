@@ -3,6 +3,7 @@
 use client::wire::{Command, Path};
 use leases::ReplicaSet;
 use leases::demand::Delta;
+use smallvec::SmallVec;
 
 use super::batch::command;
 use super::check::{
@@ -147,7 +148,7 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::Accepted(accepted) => Message::Accepted {
             ballot: ballot("accepted.ballot", accepted.ballot)?,
             log: log("accepted.log", accepted.log)?,
-            votes: decode_votes(&accepted)?.into(),
+            votes: decode_votes(&accepted)?,
         },
         Wire::Rejected(rejected) => Message::Rejected {
             promised: ballot("rejected.promised", rejected.promised)?,
@@ -274,7 +275,7 @@ fn decode_accept(accept: proto::Accept) -> Checked<Accept> {
     })
 }
 
-fn decode_votes(accepted: &proto::Accepted) -> Checked<Vec<(leases::Slot, ReplicaSet)>> {
+fn decode_votes(accepted: &proto::Accepted) -> Checked<SmallVec<[(leases::Slot, ReplicaSet); 1]>> {
     consistent(
         accepted.slots.len() == accepted.tags.len(),
         "accepted.tags",

@@ -238,10 +238,11 @@ impl Kv {
         keys.into_iter().map(stored).collect()
     }
 
-    /// A digest of all that is stored: equal at equal slots on all replicas.
+    /// A digest of all keys and what is stored under them: equal at equal slots on all replicas.
     pub fn digest(&self) -> u64 {
         use std::hash::BuildHasher;
         let mut hasher = FixedState::default().build_hasher();
+        self.ordered.hash(&mut hasher);
         leases::fingerprint::unordered(&self.map, &mut hasher);
         hasher.finish()
     }

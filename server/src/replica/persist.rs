@@ -44,6 +44,7 @@ pub(super) enum After {
     RestartWait(Duration),
 }
 
+/// Mostly one: a step answers one Accept.
 type Afters = SmallVec<[After; 1]>;
 
 /// Gathers the records of a group of steps, and what waits for them.

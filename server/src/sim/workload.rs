@@ -141,12 +141,13 @@ pub struct Operation {
 }
 
 /// Operations that clients have begun, by their number: from 1, as they began. Each
-/// is where its lane is, so that the few lanes in use stay close together.
+/// is where its lane is, so that those of a client stay close together.
 #[derive(Default)]
 struct Operations {
-    by_lane: Vec<Option<Operation>>,
-    /// Of each operation, where it is or was.
-    lanes: Vec<u32>,
+    /// By client and lane.
+    by_lane: Vec<Vec<Option<Operation>>>,
+    /// Of each operation, the client and lane that it has or had.
+    lanes: Vec<(u32, u32)>,
     open: usize,
 }
 
@@ -155,19 +156,25 @@ impl Operations {
         self.lanes.len() as u64
     }
 
-    /// Begins the next operation, in a lane among all clients'.
-    fn begin(&mut self, lane: usize, operation: Operation) {
-        if self.by_lane.len() <= lane {
-            self.by_lane.resize_with(lane + 1, || None);
+    /// Begins the next operation.
+    fn begin(&mut self, operation: Operation) {
+        let (client, lane) = (operation.client, operation.lane);
+        if self.by_lane.len() <= client {
+            self.by_lane.resize_with(client + 1, Vec::new);
         }
-        self.by_lane[lane] = Some(operation);
-        self.lanes.push(lane as u32);
+        let lanes = &mut self.by_lane[client];
+        if lanes.len() <= lane {
+            lanes.resize_with(lane + 1, || None);
+        }
+        lanes[lane] = Some(operation);
+        self.lanes.push((client as u32, lane as u32));
         self.open += 1;
     }
 
+    /// The lane of an operation that has not ended.
     fn lane(&mut self, id: u64) -> Option<&mut Option<Operation>> {
-        let lane = *self.lanes.get(id.checked_sub(1)? as usize)?;
-        let lane = &mut self.by_lane[lane as usize];
+        let (client, lane) = *self.lanes.get(id.checked_sub(1)? as usize)?;
+        let lane = &mut self.by_lane[client as usize][lane as usize];
         lane.as_ref().is_some_and(|it| it.id == id).then_some(lane)
     }
 
@@ -222,8 +229,8 @@ pub struct Workload {
     pub paths: BTreeMap<Path, u64>,
 }
 
-/// The name of a key. Static: all threads of a campaign copy it, and to count the copies
-/// they would pass the counter from core to core.
+/// The name of a key. Static: all threads of a campaign copy it, and counting the copies
+/// would pass a counter from core to core.
 pub fn key(number: u64) -> Key {
     static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let name = |k| &*String::leak(format!("key{k:04}"));
@@ -389,8 +396,7 @@ impl Workload {
             attempts: 1,
             ops,
         };
-        let lane = self.process(&operation);
-        self.operations.begin(lane, operation);
+        self.operations.begin(operation);
         id
     }
 
@@ -533,13 +539,8 @@ impl Workload {
         }
     }
 
-    /// A lane does one thing at a time.
-    fn process(&self, operation: &Operation) -> usize {
-        operation.client * self.load.window + operation.lane
-    }
-
     fn record(&mut self, operation: &Operation, parts: Parts, return_ns: Option<u64>) {
-        let process = self.process(operation) as u32;
+        let process = (operation.client * self.load.window + operation.lane) as u32;
         let invoke_ns = operation.began_ns;
         for (key, action) in &parts {
             self.history.push(Op {
@@ -604,5 +605,37 @@ fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
         Answer::Value(value) => value.version,
         Answer::Entries(all) => all.entries.iter().find(|e| e.key == key(k))?.version,
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(id: u64, lane: usize) -> Operation {
+        Operation {
+            id,
+            client: 1,
+            lane,
+            command: Command::default(),
+            began_ns: 0,
+            attempts: 1,
+            ops: Parts::new(),
+        }
+    }
+
+    #[test]
+    fn an_operation_that_has_ended_is_not_found_in_its_lane() {
+        let mut operations = Operations::default();
+        for (id, lane) in [(1, 0), (2, 3)] {
+            operations.begin(operation(id, lane));
+        }
+        assert_eq!(operations.end(1).map(|it| it.id), Some(1));
+        operations.begin(operation(3, 0));
+        assert!(operations.end(1).is_none() && operations.get_mut(1).is_none());
+        assert!(operations.end(0).is_none() && operations.end(4).is_none());
+        assert_eq!((operations.open, operations.begun()), (2, 3));
+        let ended = [2, 3].map(|id| operations.end(id).map(|it| it.id));
+        assert_eq!((ended, operations.open), ([Some(2), Some(3)], 0));
     }
 }

@@ -238,7 +238,7 @@ impl Oracles {
             return Ok(());
         };
         self.barriers.step_begins(node, actions);
-        self.quorums.step_begins();
+        self.quorums.judge_anew();
         for (index, action) in actions.iter().enumerate() {
             self.acts(sight, node, action, &actions[index + 1..])?;
         }
@@ -284,6 +284,10 @@ impl Oracles {
                     .read(sight, &self.promises, node, *until, again)
             }
             Action::Reply { to, path, .. } => self.confirmed.replied(node, *to, *path),
+            Action::Persist { .. } => {
+                self.quorums.judge_anew();
+                Ok(())
+            }
             Action::Event(Event::Leading(ballot)) => {
                 self.old_leader.leads(node, *ballot);
                 Ok(())

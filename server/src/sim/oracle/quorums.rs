@@ -45,8 +45,8 @@ pub struct Quorums {
     polls: HashMap<(LogId, Slot), Polls, FixedState>,
     /// Slots that are chosen need no more votes.
     done: [Vec<bool>; 2],
-    /// Votes of this step, since it last promised anything: each goes to several
-    /// replicas at once.
+    /// Votes of this step, since it last promised or wrote down anything: each goes to
+    /// several replicas at once.
     judged: SmallVec<[Vote; 8]>,
     /// Votes and commits looked at.
     pub checks: u64,
@@ -63,8 +63,9 @@ impl Quorums {
         }
     }
 
-    /// A replica is about to take a step.
-    pub(super) fn step_begins(&mut self) {
+    /// A replica is about to take a step, or to write something down in it: what that
+    /// leaves of the step decides about its votes.
+    pub(super) fn judge_anew(&mut self) {
         self.judged.clear();
     }
 
@@ -98,7 +99,7 @@ impl Quorums {
                 Ok(())
             }
             Message::Lease(_) => {
-                self.judged.clear();
+                self.judge_anew();
                 Ok(())
             }
             _ => Ok(()),
@@ -255,10 +256,10 @@ fn owed(
     }
     let granted = live.iter().map(|(_, granted)| *granted);
     let most = granted.fold(ReplicaSet::EMPTY, ReplicaSet::union);
-    let mut keys = writes(value);
-    while owed != most
-        && let Some(key) = keys.next()
-    {
+    for key in writes(value) {
+        if owed == most {
+            break;
+        }
         let view = replica.configs().view(key);
         for (config, granted) in &live {
             owed = owed.union(view.holders(*config).intersection(*granted));
@@ -324,7 +325,7 @@ mod tests {
 
         /// In a step of its own.
         fn says(&mut self, node: usize, message: Message) -> Verdict {
-            self.quorums.step_begins();
+            self.quorums.judge_anew();
             self.adds(node, message)
         }
 
