@@ -30,6 +30,9 @@ pub struct Summary {
     answered_per_virtual_second: f64,
     /// Of every event of every run.
     digest: String,
+    /// Whether every seed ran twice, and the runs were compared.
+    #[serde(skip)]
+    twice: bool,
     violations: Vec<Failure>,
     /// What should have happened and never did.
     pub missing: Vec<String>,
@@ -54,7 +57,13 @@ impl Summary {
         let mut named = asked.named();
         named.push(("--twice", begun.1.to_string()));
         let twice = if begun.1 { " --twice" } else { "" };
-        let (from, seeds) = (begun.0, course.next() - begun.0);
+        // What failed does not count, but is to be repeated, too.
+        let failed = course
+            .failures()
+            .into_iter()
+            .map(|failure| failure.seed + 1);
+        let until = failed.max().unwrap_or(0).max(course.next());
+        let (from, seeds) = (begun.0, until - begun.0);
         let words = asked.words();
         Summary {
             command: format!("leasehold sim --seeds {seeds} --from {from}{words}{twice}"),
@@ -69,6 +78,7 @@ impl Summary {
             asked_per_virtual_second: rate(totals.asked),
             answered_per_virtual_second: rate(totals.operations),
             digest: format!("{:016x}", totals.digest),
+            twice: begun.1,
             violations: course.failures().into_iter().cloned().collect(),
             missing: totals.missing(&choices),
             totals,
@@ -82,6 +92,9 @@ impl Summary {
     /// In one line: how much, and with what result.
     fn brief(&self) -> String {
         let result = match self.violations.len() {
+            0 if self.twice => {
+                "no violation, and no difference between the two runs of any".to_owned()
+            }
             0 => "no violation".to_owned(),
             1 => "1 violation".to_owned(),
             many => format!("{many} violations"),

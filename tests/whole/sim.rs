@@ -131,7 +131,14 @@ fn a_violation_ends_a_campaign_and_can_be_repeated() {
     );
     let what = words(": containment: ");
     assert!(place.read(&trace).contains(&what));
-    assert!(place.read("c/summary.md").contains(&what));
+    let page = place.read("c/summary.md");
+    assert!(page.contains(&what));
+    let campaign = page
+        .split('`')
+        .find_map(|text| text.strip_prefix("leasehold "));
+    place
+        .words(campaign.expect("a command repeats it"))
+        .refused(&["violates containment"]);
     let again = place.words(&command);
     assert!(again.out.contains(&what), "{again:#?}");
     again.refused(&["violates containment"]);
@@ -155,7 +162,10 @@ fn what_never_happened_fails_a_campaign_that_is_asked_to_be_strict() {
 fn a_seed_that_runs_twice_is_the_same_run() {
     let place = Place::new();
     let out = place.words("sim --seeds 4 --seconds 2 --twice").good();
-    assert!(out.contains("in 4 seeds: no violation"), "{out}");
+    assert!(
+        out.contains("in 4 seeds: no violation, and no difference"),
+        "{out}"
+    );
 }
 
 #[test]
