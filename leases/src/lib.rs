@@ -17,6 +17,7 @@
 pub mod config;
 pub mod demand;
 pub mod fingerprint;
+pub mod membership;
 pub mod mutants;
 pub mod promise;
 pub mod strategy;
@@ -24,7 +25,8 @@ pub mod time;
 pub mod types;
 
 pub use config::{ConfigChange, Configs, Key, KeyRange, KeyView, LeaseParams, ParamsError};
+pub use membership::{Membership, majority};
 pub use promise::{Grantor, Holder, LeaseMessage, NoPermit, Permit, PollContext, Promise};
 pub use strategy::{Situation, Strategy, StrategySpec, Unlisted};
 pub use time::{ClockBound, Time};
-pub use types::{Ballot, ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot, majority};
+pub use types::{Ballot, ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};

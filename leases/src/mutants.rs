@@ -1,5 +1,5 @@
 //! Mutants: each hazard rule of protocol §6 can be switched off, to show that a
-//! check notices. A safety check that has never failed has shown nothing.
+//! check notices: one that has never failed may look at nothing.
 //!
 //! Where a rule is kept, the code asks `off(Rule::…)`. Without the feature
 //! `mutants` the answer is a constant and the question costs nothing; with it,
@@ -98,8 +98,16 @@ pub const fn off(_: Rule) -> bool {
     false
 }
 
+/// Whether this thread runs without some rule. Assertions about what follows from
+/// the rules ask this: a mutant is for the oracles and directed tests to catch.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn mutated() -> bool {
+    false
+}
+
 #[cfg(feature = "mutants")]
-pub use switched::{off, with};
+pub use switched::{mutated, off, with};
 
 #[cfg(feature = "mutants")]
 mod switched {
@@ -114,6 +122,11 @@ mod switched {
     /// Whether this thread runs without `rule`.
     pub fn off(rule: Rule) -> bool {
         OFF.get() == Some(rule)
+    }
+
+    /// Whether this thread runs without some rule.
+    pub fn mutated() -> bool {
+        OFF.get().is_some()
     }
 
     /// Runs `body` without `rule`, in this thread; also if it panics, only `body`.
@@ -145,16 +158,17 @@ mod tests {
     #[cfg(not(feature = "mutants"))]
     fn no_rule_can_be_switched_off() {
         assert!(Rule::ALL.iter().all(|rule| !off(*rule)));
+        assert!(!mutated());
     }
 
     #[test]
     #[cfg(feature = "mutants")]
     fn a_rule_is_off_for_one_body_only() {
         let inside = with(Rule::H01OldAck, || {
-            (off(Rule::H01OldAck), off(Rule::H02Repeats))
+            (off(Rule::H01OldAck), off(Rule::H02Repeats), mutated())
         });
-        assert_eq!(inside, (true, false));
+        assert_eq!(inside, (true, false, true));
         let died = std::panic::catch_unwind(|| with(Rule::H01OldAck, || panic!("as told")));
-        assert!(died.is_err() && !off(Rule::H01OldAck));
+        assert!(died.is_err() && !off(Rule::H01OldAck) && !mutated());
     }
 }

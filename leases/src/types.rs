@@ -1,15 +1,21 @@
-//! The small words every room shares. Newtypes, so that a slot is never taken
+//! The types that every other file uses. Newtypes, so that a slot is never taken
 //! for a round or a replica for a count.
 
 use std::fmt;
 
-use crate::mutants::{Rule, off};
+use bytes::Bytes;
 
-/// A replica's index in the member list of its epoch.
+/// A key of the store. Keys are compared byte by byte.
+pub type Key = Bytes;
+
+/// A replica's index in the member list, below [`ReplicaId::COUNT_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ReplicaId(pub u8);
 
 impl ReplicaId {
+    /// How many replicas can have a name: a [`ReplicaSet`] has one bit for each.
+    pub const COUNT_MAX: usize = 64;
+
     /// The index as a `usize`, for tables with one row a replica.
     #[inline]
     pub fn index(self) -> usize {
@@ -23,7 +29,7 @@ impl fmt::Debug for ReplicaId {
     }
 }
 
-/// A set of replicas: one bit a replica, so at most 64 members.
+/// A set of replicas: one bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ReplicaSet(pub u64);
 
@@ -37,41 +43,44 @@ impl ReplicaSet {
     /// If `n > 64`.
     #[inline]
     pub fn all(n: usize) -> ReplicaSet {
-        assert!(n <= 64, "at most 64 replicas");
-        ReplicaSet(if n == 64 { u64::MAX } else { (1 << n) - 1 })
+        assert!(n <= ReplicaId::COUNT_MAX, "at most 64 replicas");
+        let unused = ReplicaId::COUNT_MAX - n;
+        ReplicaSet(u64::MAX.checked_shr(unused as u32).unwrap_or(0))
     }
 
     /// The set of one replica.
     #[inline]
     pub fn one(replica: ReplicaId) -> ReplicaSet {
+        // A shift by more would wrap, and name another replica.
+        assert!(replica.index() < ReplicaId::COUNT_MAX, "no bit for it");
         ReplicaSet(1 << replica.0)
     }
 
     /// Whether `replica` is in the set.
     #[inline]
     pub fn contains(self, replica: ReplicaId) -> bool {
-        self.0 >> replica.0 & 1 == 1
+        !self.intersection(ReplicaSet::one(replica)).is_empty()
     }
 
     /// Adds `replica`.
     #[inline]
     pub fn insert(&mut self, replica: ReplicaId) {
-        self.0 |= 1 << replica.0;
+        *self = self.union(ReplicaSet::one(replica));
     }
 
     /// Removes `replica`.
     #[inline]
     pub fn remove(&mut self, replica: ReplicaId) {
-        self.0 &= !(1 << replica.0);
+        *self = self.minus(ReplicaSet::one(replica));
     }
 
-    /// How many replicas are in the set.
+    /// Number of replicas in the set.
     #[inline]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether nobody is in the set.
+    /// Whether no replica is in the set.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.0 == 0
@@ -141,6 +150,7 @@ impl Slot {
     #[must_use]
     #[inline]
     pub fn next(self) -> Slot {
+        assert!(self.0 < u64::MAX, "slots do not wrap");
         Slot(self.0 + 1)
     }
 }
@@ -174,7 +184,7 @@ impl fmt::Debug for Ballot {
     }
 }
 
-/// A run of a replica: a durable counter, raised at every start. 0: not known.
+/// A run of a replica: a durable counter that rises at every start. 0: not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
 
@@ -193,15 +203,6 @@ impl fmt::Debug for ConfigId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "c{}", self.0)
     }
-}
-
-/// The least number of replicas that any two such groups of `n` share a member.
-#[inline]
-pub fn majority(n: usize) -> usize {
-    if off(Rule::H22EvenHalf) {
-        return n.div_ceil(2);
-    }
-    n / 2 + 1
 }
 
 #[cfg(test)]
@@ -225,9 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn two_majorities_always_meet() {
-        for n in 1..=64 {
-            assert!(2 * majority(n) > n && 2 * (majority(n) - 1) <= n, "n = {n}");
-        }
+    #[should_panic(expected = "no bit for it")]
+    fn a_replica_without_a_bit_is_in_no_set() {
+        ReplicaSet::all(64).contains(ReplicaId(64));
     }
 }
