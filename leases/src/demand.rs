@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use crate::config::Key;
-use crate::types::ReplicaId;
+use crate::config::KeyRange;
+use crate::types::{Key, ReplicaId};
 
 /// Operations on one key by one origin since its last report.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +77,7 @@ impl Tally {
             let weight = |d: &Delta| u64::from(d.reads) + u64::from(d.writes);
             weight(b).cmp(&weight(a)).then_with(|| a.key.cmp(&b.key))
         });
+        let counted = all.len();
         let mut bytes = 0;
         let fits = |delta: &Delta| {
             bytes += delta.key.len() + 8;
@@ -86,6 +87,7 @@ impl Tally {
         for delta in all.drain(cut..) {
             self.counts.insert(delta.key, (delta.reads, delta.writes));
         }
+        assert_eq!(all.len() + self.counts.len(), counted, "nothing is lost");
         all
     }
 }
@@ -144,14 +146,9 @@ impl Demand {
             self.counts
                 .insert(key, Counts(SmallVec::from_elem((0, 0), self.n)));
         }
-        let Some((key, counts)) = self
-            .counts
-            .get_key_value(key)
-            .map(|(k, _)| k.clone())
-            .and_then(|owned| self.counts.get_mut(&owned).map(|counts| (owned, counts)))
-        else {
-            return;
-        };
+        let owned = self.counts.get_key_value(key).map(|(k, _)| k.clone());
+        let counts = owned.and_then(|key| Some((key.clone(), self.counts.get_mut(&key)?)));
+        let (key, counts) = counts.expect("counted just now");
         let count = &mut counts.0[origin.index()];
         *count = (
             count.0.saturating_add(reads),
@@ -162,17 +159,31 @@ impl Demand {
         }
     }
 
-    /// Considers every key again: holders depend on who leads.
+    /// Has every key considered again: holders depend on who leads.
     pub fn touch_all(&mut self) {
         self.touched.extend(self.counts.keys().cloned());
     }
 
-    /// Takes the first key, in key order, of those read since they were last taken.
-    pub fn pop_touched(&mut self) -> Option<(Key, &Counts)> {
-        let key = self.touched.pop_first()?;
-        // What ages away is no longer touched, so a touched key has counts.
-        let counts = self.counts.get(&key)?;
-        Some((key, counts))
+    /// Takes the first key of `range`, in key order, of those read since they were
+    /// last taken.
+    pub fn pop_touched(&mut self, range: &KeyRange) -> Option<(Key, &Counts)> {
+        let key = self
+            .touched
+            .range::<[u8], _>(range.bounds())
+            .next()?
+            .clone();
+        self.touched.remove(&key);
+        let counts = self.counts.get(&key);
+        Some((key, counts.expect("a touched key has counts")))
+    }
+
+    /// Panics if more is remembered than may be. Cost: three comparisons.
+    pub fn check(&self) {
+        assert!(self.counts.len() <= self.keys_max, "memory is bounded");
+        assert!(
+            self.touched.len() <= self.counts.len(),
+            "a touched key has counts"
+        );
     }
 
     fn age(&mut self) {
@@ -212,9 +223,26 @@ mod tests {
         for i in 0..1000u32 {
             demand.add(&Key::from(i.to_be_bytes().to_vec()), ReplicaId(0), 1, 0);
         }
-        assert!(demand.counts.len() <= 64);
-        assert!(demand.touched.len() <= 64);
+        demand.check();
         assert!(demand.counts[&hot].reads(ReplicaId(1)) > 0);
+    }
+
+    #[test]
+    fn only_keys_of_the_range_are_taken() {
+        let mut demand = Demand::new(2, 64);
+        for key in ["a", "f", "oz", "p"] {
+            demand.add(&Key::from(key), ReplicaId(0), 1, 0);
+        }
+        let range = KeyRange::new(Key::from("f"), Some(Key::from("p"))).expect("some keys");
+        let mut taken = |range| demand.pop_touched(range).map(|(key, _)| key);
+        for expected in [Some("f"), Some("oz"), None] {
+            assert_eq!(taken(&range), expected.map(Key::from));
+        }
+        let all = KeyRange::all();
+        for expected in [Some("a"), Some("p"), None] {
+            assert_eq!(taken(&all), expected.map(Key::from));
+        }
+        demand.check();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
 use leases::demand::Delta;
 use leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, KeyRange, LeaseMessage, LeaseParams, Promise,
+    Ballot, ClockBound, ConfigChange, ConfigId, LeaseMessage, LeaseParams, Promise, RangeHolders,
     ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
 use server::replica::message::{
@@ -79,7 +79,7 @@ fn batch() -> Value {
 }
 
 fn changes() -> Vec<ConfigChange> {
-    let range = |from: &'static str, holders| KeyRange {
+    let range = |from: &'static str, holders| RangeHolders {
         from: from.into(),
         holders: ReplicaSet(holders),
     };

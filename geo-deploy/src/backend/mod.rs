@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::history::{History, ValueId};
-use leases::{ClockBound, Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec};
+use leases::{ClockBound, Key, LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
 use ycsb::sample::OpKind;
 use ycsb::site_stream::{Popularity, SiteStream};
 
@@ -92,12 +92,12 @@ impl Plan<'_> {
         })
     }
 
-    fn ranges(&self) -> Vec<KeyRange> {
+    fn ranges(&self) -> Vec<RangeHolders> {
         let starts = self.strategy.range_starts(self.experiment.workload.keys);
         let replica = |name: &String| self.topology().index(name).map(|i| ReplicaId(i as u8));
         starts
             .into_iter()
-            .map(|(start, holders)| KeyRange {
+            .map(|(start, holders)| RangeHolders {
                 from: key_name(start),
                 holders: holders.iter().filter_map(replica).collect::<ReplicaSet>(),
             })

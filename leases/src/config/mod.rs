@@ -7,76 +7,39 @@
 //! gave it, and a configuration is a point of view on them. Nothing is copied
 //! when a configuration changes a few keys of a hundred thousand.
 
+mod change;
+mod frame;
 mod params;
+mod ranges;
+mod spec;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use bytes::Bytes;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+pub use self::change::ConfigChange;
 pub use self::params::{LeaseParams, ParamsError};
+pub use self::ranges::{KeyRange, RangeHolders, RangeMap, RangesError};
+pub use self::spec::{StrategySpec, Unlisted};
+pub use crate::types::Key;
 
+use self::frame::Frame;
+use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
-/// A key of the store.
-pub type Key = Bytes;
-
-/// Holders of the keys from `from` on, up to the next range.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct KeyRange {
-    /// First key of the range.
-    pub from: Key,
-    /// Who holds the keys of the range.
-    pub holders: ReplicaSet,
-}
-
-/// One entry of the configuration log. Fields left `None` or empty stay as they were.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ConfigChange {
-    /// Forget every key's own holders (before `keys` is applied).
-    pub clear: bool,
-    /// Holders of keys that are neither listed nor in a range. They *name*
-    /// replicas: a new leader must respect the lease of the old one.
-    pub defaults: Option<ReplicaSet>,
-    /// Holders by key range, in rising order of `from`; replaces all ranges.
-    pub ranges: Option<Vec<KeyRange>>,
-    /// Holders of single keys, grouped by quorum.
-    pub keys: Vec<(ReplicaSet, Vec<Key>)>,
-    /// Replicas that hold nothing, whatever the rest says (suspects, §3.7).
-    pub excluded: Option<ReplicaSet>,
-    /// The strategy behind this and later changes, by its name and settings.
-    pub strategy: Option<crate::strategy::StrategySpec>,
-    /// New durations.
-    pub params: Option<LeaseParams>,
-}
-
-/// The part of a configuration that is not about single keys.
-#[derive(Clone, Debug, Hash)]
-struct Frame {
-    id: ConfigId,
-    cleared: ConfigId,
-    defaults: ReplicaSet,
-    ranges: std::sync::Arc<[KeyRange]>,
-    excluded: ReplicaSet,
-    strategy: crate::strategy::StrategySpec,
-    params: LeaseParams,
-    /// Replicas in the set of every listed key; `None`: no key is listed. May
-    /// be too small (a key listed anew is not forgotten), never too large.
-    listed: Option<ReplicaSet>,
-    /// Per replica, the oldest configuration it may still be promised under.
-    oldest: SmallVec<[ConfigId; 8]>,
-}
-
+/// The holder sets of one listed key, each with the configuration that gave it;
+/// rising.
 type Versions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
 
 /// All configurations that may still matter here.
 #[derive(Clone, Debug)]
 pub struct Configs {
+    members: Membership,
     /// Rising by id, never empty: the first is the oldest still kept.
     frames: VecDeque<Frame>,
     keys: HashMap<Key, Versions, FixedState>,
@@ -118,54 +81,29 @@ impl KeyView<'_> {
         let listed = self.versions.iter().rev().find(|(since, _)| *since <= id);
         let base = match listed {
             Some((since, holders)) if *since >= frame.cleared => *holders,
-            _ if off(Rule::H12NamedLeader) => self.configs.last().unlisted(self.key),
-            _ => frame.unlisted(self.key),
+            _ => names_defaults(frame, self.configs).unlisted(self.key),
         };
         base.minus(frame.excluded)
     }
 }
 
-impl Frame {
-    #[inline]
-    fn unlisted(&self, key: &[u8]) -> ReplicaSet {
-        let after = self
-            .ranges
-            .partition_point(|range| range.from.as_ref() <= key);
-        match after.checked_sub(1) {
-            Some(i) => self.ranges[i].holders,
-            None => self.defaults,
-        }
-    }
-
-    /// Holders of every key there is or could be.
-    fn universal(&self) -> ReplicaSet {
-        let ranges = self.ranges.iter().map(|range| range.holders);
-        let start = match self.ranges.first() {
-            Some(first) if first.from.is_empty() => first.holders,
-            _ => self.defaults,
-        };
-        let everywhere = ranges.fold(start, ReplicaSet::intersection);
-        let listed = self.listed.unwrap_or(everywhere);
-        everywhere.intersection(listed).minus(self.excluded)
+/// H12: a configuration has its own default holders, by name. Those of the newest
+/// would leave out an older leader, whose lease goes on.
+#[inline]
+fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
+    match off(Rule::H12NamedLeader) {
+        true => configs.last(),
+        false => frame,
     }
 }
 
 impl Configs {
     /// The configuration before the first, for `n` replicas: nobody holds anything.
     pub fn new(n: usize) -> Configs {
-        let frame = Frame {
-            id: ConfigId(0),
-            cleared: ConfigId(0),
-            defaults: ReplicaSet::EMPTY,
-            ranges: [].into(),
-            excluded: ReplicaSet::EMPTY,
-            strategy: crate::strategy::StrategySpec::None,
-            params: LeaseParams::default(),
-            listed: None,
-            oldest: SmallVec::from_elem(ConfigId(0), n),
-        };
+        let members = Membership::fixed(n);
         Configs {
-            frames: [frame].into(),
+            members,
+            frames: [Frame::initial(members)].into(),
             keys: HashMap::with_hasher(FixedState::default()),
             changed: VecDeque::new(),
         }
@@ -189,10 +127,16 @@ impl Configs {
         &self.frame(id).unwrap_or(&self.frames[0]).params
     }
 
-    /// The strategy in force under the newest configuration.
+    /// The strategies in force under the newest configuration, by key range.
+    pub fn strategies(&self) -> &RangeMap<StrategySpec> {
+        &self.last().strategies
+    }
+
+    /// The strategy in force for every key. Today no configuration has two.
     #[inline]
-    pub fn strategy(&self) -> &crate::strategy::StrategySpec {
-        &self.last().strategy
+    pub fn strategy(&self) -> &StrategySpec {
+        let single = self.last().strategies.single();
+        single.expect("one strategy covers every key")
     }
 
     /// Holders of unlisted keys outside every range, exclusions not yet applied.
@@ -201,7 +145,7 @@ impl Configs {
     }
 
     /// The key ranges of the newest configuration.
-    pub fn ranges(&self) -> &[KeyRange] {
+    pub fn ranges(&self) -> &[RangeHolders] {
         &self.last().ranges
     }
 
@@ -274,42 +218,9 @@ impl Configs {
     /// If `id` does not follow the newest: the log is executed without holes.
     pub fn apply(&mut self, id: ConfigId, change: &ConfigChange) {
         assert_eq!(id.0, self.newest().0 + 1, "configurations have no holes");
-        let mut frame = self.last().clone();
-        frame.id = id;
-        if let Some(defaults) = change.defaults {
-            frame.defaults = defaults;
-        }
-        if let Some(ranges) = &change.ranges {
-            // An operator writes them: a search among unordered ones would find
-            // other holders for a key than `universal` has counted.
-            let mut ranges = ranges.clone();
-            ranges.sort_by(|a, b| a.from.cmp(&b.from));
-            frame.ranges = ranges.into();
-        }
-        if let Some(params) = change.params {
-            frame.params = params;
-        }
-        if let Some(strategy) = &change.strategy {
-            frame.strategy = strategy.clone();
-        }
-        if let Some(excluded) = change.excluded {
-            // §3.7: a suspect is not promised again under the configurations
-            // that gave it keys, however far its own log lags.
-            for suspect in excluded.minus(frame.excluded).iter() {
-                if let Some(oldest) = frame.oldest.get_mut(suspect.index()) {
-                    *oldest = id;
-                }
-            }
-            frame.excluded = excluded;
-        }
-        if change.clear {
-            frame.cleared = id;
-            frame.listed = None;
-        }
-        for (holders, _) in change.keys.iter().filter(|(_, keys)| !keys.is_empty()) {
-            let before = frame.listed.unwrap_or(*holders);
-            frame.listed = Some(before.intersection(*holders));
-        }
+        let frame = self.last().next(change, self.members);
+        frame.check(self.members);
+        frame.check_follows(self.last());
         self.frames.push_back(frame);
         self.list(id, &change.keys);
     }
@@ -317,35 +228,48 @@ impl Configs {
     fn list(&mut self, id: ConfigId, quorums: &[(ReplicaSet, Vec<Key>)]) {
         let mut touched = Vec::new();
         for (holders, keys) in quorums {
+            let holders = holders.intersection(self.members.voters());
             for key in keys {
                 let versions = self.keys.entry(key.clone()).or_default();
                 if !versions.is_empty() {
                     touched.push(key.clone());
                 }
                 match versions.last_mut() {
-                    Some(last) if last.0 == id => last.1 = *holders,
-                    _ => versions.push((id, *holders)),
+                    Some(last) if last.0 == id => last.1 = holders,
+                    last => {
+                        assert!(last.is_none_or(|last| last.0 < id), "versions rise");
+                        versions.push((id, holders));
+                    }
                 }
             }
         }
         self.changed.push_back((id, touched));
     }
 
-    /// Drops what only configurations before `oldest` can see.
+    /// Drops what only configurations before `oldest` can see. The newest stays.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
             self.frames.pop_front();
         }
-        let oldest = self.frames[0].id;
         let cleared = self.frames[0].cleared;
         if cleared > cleared_before {
-            // Every configuration still kept forgot what was listed before.
-            self.keys.retain(|_, versions| {
-                versions.retain(|(since, _)| *since >= cleared);
-                !versions.is_empty()
-            });
+            self.forget_cleared(cleared);
         }
+        self.forget_superseded(self.frames[0].id);
+    }
+
+    /// Every configuration still kept has forgotten what was listed before `cleared`.
+    fn forget_cleared(&mut self, cleared: ConfigId) {
+        self.keys.retain(|_, versions| {
+            versions.retain(|(since, _)| *since >= cleared);
+            !versions.is_empty()
+        });
+    }
+
+    /// Of each key that a configuration up to `oldest` changed, the version that
+    /// `oldest` sees is the first that anybody can see.
+    fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();
             for key in keys {
@@ -355,6 +279,27 @@ impl Configs {
                 }
             }
         }
+    }
+
+    /// Panics if configurations are not as they must be: ids and exclusions rising
+    /// without holes, ranges disjoint, holders members, durations above zero. Cost:
+    /// kept configurations (rarely more than four) times replicas and ranges; listed
+    /// keys are checked when they are listed.
+    pub fn check(&self) {
+        assert!(!self.frames.is_empty(), "there is always a configuration");
+        for frame in &self.frames {
+            frame.check(self.members);
+        }
+        for (before, after) in self.frames.iter().zip(self.frames.iter().skip(1)) {
+            after.check_follows(before);
+        }
+        let changed = self.changed.back().map_or(self.newest(), |(id, _)| *id);
+        assert_eq!(changed, self.newest(), "the newest is noted last");
+        let first = self.changed.front().map(|(id, _)| *id);
+        assert!(
+            first.is_none_or(|id| id > self.oldest_kept()),
+            "what only forgotten ones could see is dropped"
+        );
     }
 
     #[inline]

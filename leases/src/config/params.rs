@@ -66,6 +66,13 @@ impl LeaseParams {
         Ok(())
     }
 
+    /// Whether leases can be counted with these durations at all. The rules of
+    /// [`check`](Self::check) that this leaves out cost leases, not safety.
+    pub fn is_usable(&self) -> bool {
+        let pauses = !self.renew.is_zero() && !self.t_lease.is_zero();
+        pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX
+    }
+
     /// How long a restarted replica must assume that grants it has forgotten
     /// are still alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
     pub fn restart_wait(&self) -> Duration {

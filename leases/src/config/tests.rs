@@ -73,7 +73,7 @@ fn clearing_returns_every_key_to_the_defaults() {
 #[test]
 fn ranges_reach_up_to_the_next() {
     let mut configs = Configs::new(3);
-    let ranges = [("f", 0b011), ("p", 0b101)].map(|(from, bits)| KeyRange {
+    let ranges = [("f", 0b011), ("p", 0b101)].map(|(from, bits)| RangeHolders {
         from: Key::from(from),
         holders: set(bits),
     });
@@ -142,4 +142,53 @@ fn universal_follows_the_defaults_when_no_key_is_listed() {
         configs.apply(ConfigId(id), &defaults(bits));
         assert_eq!(configs.universal(ConfigId(id)), set(bits));
     }
+}
+
+/// A peer wrote the change: what is wrong in it is left out, and panics nobody.
+#[test]
+fn names_of_nobody_and_durations_that_cannot_work_change_nothing() {
+    let range = |from: &'static str, bits| RangeHolders {
+        from: Key::from(from),
+        holders: set(bits),
+    };
+    let mut configs = Configs::new(3);
+    let params = LeaseParams {
+        t_lease: std::time::Duration::ZERO,
+        ..LeaseParams::default()
+    };
+    let change = ConfigChange {
+        defaults: Some(set(0b11_001)),
+        ranges: Some(vec![range("p", 0b1_010), range("f", 0b11), range("p", 1)]),
+        keys: vec![(set(u64::MAX), vec![Key::from("a")])],
+        excluded: Some(set(1 << 63)),
+        params: Some(params),
+        ..Default::default()
+    };
+    configs.apply(ConfigId(1), &change);
+    configs.check();
+    assert_eq!(configs.defaults(), set(0b001));
+    assert_eq!(configs.ranges(), [range("f", 0b11), range("p", 1)]);
+    assert_eq!(configs.holders(b"a"), set(0b111));
+    assert_eq!(configs.excluded(), set(0));
+    assert_eq!(configs.params(ConfigId(1)), &LeaseParams::default());
+}
+
+#[test]
+fn one_strategy_covers_every_key() {
+    let mut configs = Configs::new(3);
+    assert_eq!(configs.strategy(), &StrategySpec::None);
+    let change = ConfigChange {
+        strategy: Some(StrategySpec::All),
+        ..Default::default()
+    };
+    configs.apply(ConfigId(1), &change);
+    assert_eq!(configs.strategy(), &StrategySpec::All);
+    let by_range: Vec<_> = configs.strategies().iter().collect();
+    assert_eq!(by_range, [(KeyRange::all(), &StrategySpec::All)]);
+}
+
+#[test]
+#[should_panic(expected = "no holes")]
+fn a_hole_in_the_log_of_configurations_is_no_news_to_go_on_with() {
+    Configs::new(3).apply(ConfigId(2), &ConfigChange::default());
 }

@@ -1,60 +1,57 @@
 //! Strategies that look at nothing but who leads: `none`, `leader`, `all`, and
 //! `fixed`, the operator's own ranges.
 
-use super::{Situation, Strategy};
-use crate::config::{ConfigChange, Configs, KeyRange};
+use super::situation::{Situation, Strategy, assert_whole};
+use crate::config::{ConfigChange, Configs, KeyRange, RangeHolders};
 use crate::demand::Demand;
 use crate::types::ReplicaSet;
 
 /// The same holders for every key.
-pub(super) struct Defaults(pub(super) fn(&Situation) -> ReplicaSet);
+pub(super) struct Everywhere(pub(super) fn(&Situation) -> ReplicaSet);
 
-impl Strategy for Defaults {
+impl Strategy for Everywhere {
     fn propose(
-        &mut self,
+        &self,
+        range: &KeyRange,
         situation: &Situation,
         _: &mut Demand,
         current: &Configs,
     ) -> Option<ConfigChange> {
-        let wanted = (self.0)(situation);
-        let settled =
-            current.defaults() == wanted && current.ranges().is_empty() && !current.any_listed();
-        (!settled).then(|| ConfigChange {
-            // Keys that an earlier strategy listed would keep its holders.
-            clear: current.any_listed(),
-            defaults: Some(wanted),
-            ranges: Some(Vec::new()),
-            ..Default::default()
-        })
+        assert_whole(range);
+        restate(current, (self.0)(situation), Vec::new())
     }
 }
 
-/// The operator's ranges, in rising order.
-pub(super) struct Ranges(Vec<KeyRange>);
-
-impl Ranges {
-    /// Ranges in any order, as an operator writes them.
-    pub(super) fn new(mut ranges: Vec<KeyRange>) -> Ranges {
-        ranges.sort_by(|a, b| a.from.cmp(&b.from));
-        Ranges(ranges)
-    }
-}
+/// The operator's ranges, in any order.
+pub(super) struct Ranges(pub(super) Vec<RangeHolders>);
 
 impl Strategy for Ranges {
     fn propose(
-        &mut self,
+        &self,
+        range: &KeyRange,
         situation: &Situation,
         _: &mut Demand,
         current: &Configs,
     ) -> Option<ConfigChange> {
-        let wanted = situation.near_majority();
-        let settled =
-            current.defaults() == wanted && current.ranges() == self.0 && !current.any_listed();
-        (!settled).then(|| ConfigChange {
-            clear: current.any_listed(),
-            defaults: Some(wanted),
-            ranges: Some(self.0.clone()),
-            ..Default::default()
-        })
+        assert_whole(range);
+        let ranges = RangeHolders::in_order(&self.0, situation.members().voters());
+        restate(current, situation.near_majority(), ranges)
     }
+}
+
+/// The change after which every key has these holders and none is listed.
+fn restate(
+    current: &Configs,
+    defaults: ReplicaSet,
+    ranges: Vec<RangeHolders>,
+) -> Option<ConfigChange> {
+    // Keys that an earlier strategy listed would keep its holders.
+    let clear = current.any_listed();
+    let settled = current.defaults() == defaults && current.ranges() == ranges && !clear;
+    (!settled).then(|| ConfigChange {
+        clear,
+        defaults: Some(defaults),
+        ranges: Some(ranges),
+        ..Default::default()
+    })
 }

@@ -7,9 +7,9 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::{Situation, StrategySpec, Unlisted};
-use crate::config::{ConfigChange, Configs, Key, KeyRange};
+use crate::config::{ConfigChange, Configs, KeyRange, RangeHolders};
 use crate::demand::Demand;
-use crate::types::{ConfigId, ReplicaId, ReplicaSet};
+use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 
 /// More proposals than any demand in these tests can need.
 const ROUNDS_MAX: usize = 64;
@@ -17,7 +17,7 @@ const ROUNDS_MAX: usize = 64;
 fn specs(n: usize) -> Vec<StrategySpec> {
     // The operator's sets are the operator's business, but the contract asks for
     // the leader, whoever leads: give the ranges to all.
-    let range = |from: &'static str| KeyRange {
+    let range = |from: &'static str| RangeHolders {
         from: Key::from(from),
         holders: ReplicaSet::all(n),
     };
@@ -70,13 +70,15 @@ fn settle(
     demand: &mut Demand,
     configs: &mut Configs,
 ) -> usize {
-    let mut strategy = spec.build();
+    let strategy = spec.build();
     for round in 0..ROUNDS_MAX {
-        let Some(change) = strategy.propose(situation, demand, configs) else {
+        let Some(change) = strategy.propose(&KeyRange::all(), situation, demand, configs) else {
             return round;
         };
         assert!(bounded(&change), "{}: an entry of any size", spec.name());
         configs.apply(ConfigId(configs.newest().0 + 1), &change);
+        configs.check();
+        demand.check();
     }
     panic!("{} does not settle", spec.name());
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use leases::{ClockBound, ConfigChange, KeyRange, LeaseParams, ReplicaSet, StrategySpec, Unlisted};
+use leases::{
+    ClockBound, ConfigChange, LeaseParams, RangeHolders, ReplicaSet, StrategySpec, Unlisted,
+};
 
 use super::check::{Checked, at_most, consistent, present, put_span, span};
 use super::proto::{self, strategy::Kind};
@@ -73,8 +75,8 @@ fn get_change(change: proto::ConfigChange) -> Checked<ConfigChange> {
     })
 }
 
-fn put_ranges(ranges: &[KeyRange]) -> proto::Ranges {
-    let range = |range: &KeyRange| proto::Range {
+fn put_ranges(ranges: &[RangeHolders]) -> proto::Ranges {
+    let range = |range: &RangeHolders| proto::Range {
         from: range.from.clone(),
         holders: range.holders.0,
     };
@@ -83,10 +85,10 @@ fn put_ranges(ranges: &[KeyRange]) -> proto::Ranges {
     }
 }
 
-fn get_ranges(ranges: proto::Ranges) -> Checked<Vec<KeyRange>> {
+fn get_ranges(ranges: proto::Ranges) -> Checked<Vec<RangeHolders>> {
     let rising = ranges.ranges.is_sorted_by(|a, b| a.from < b.from);
     consistent(rising, "config.ranges", "not in rising order")?;
-    let range = |range: proto::Range| KeyRange {
+    let range = |range: proto::Range| RangeHolders {
         from: range.from,
         holders: ReplicaSet(range.holders),
     };

@@ -9,8 +9,8 @@ use std::time::Duration;
 use leases::mutants::{Rule, off};
 use leases::promise::Live;
 use leases::{
-    ConfigChange, ConfigId, Configs, LeaseMessage, PollContext, ReplicaId, ReplicaSet, Situation,
-    Slot, Time,
+    ConfigChange, ConfigId, Configs, KeyRange, LeaseMessage, PollContext, ReplicaId, ReplicaSet,
+    Situation, Slot, Time,
 };
 
 use super::action::{Action, Event, Record};
@@ -324,9 +324,10 @@ impl Replica {
             .strategy
             .clone()
             .unwrap_or_else(|| self.configs.strategy().clone());
+        let every = KeyRange::all();
         let wish = spec
             .build()
-            .propose(&situation, &mut self.demand, &self.configs);
+            .propose(&every, &situation, &mut self.demand, &self.configs);
         if let Some(wish) = wish {
             let (strategy, params) = (change.strategy.take(), change.params.take());
             change = ConfigChange {

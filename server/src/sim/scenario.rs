@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leases::{Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leases::{Key, LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -97,7 +97,7 @@ pub struct Scenario {
 /// Every strategy, in its variants.
 pub fn strategies() -> [StrategySpec; 6] {
     let set = |ids: &[u8]| ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>();
-    let range = |from: &str, ids: &[u8]| KeyRange {
+    let range = |from: &str, ids: &[u8]| RangeHolders {
         from: Key::copy_from_slice(from.as_bytes()),
         holders: set(ids),
     };

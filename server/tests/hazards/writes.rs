@@ -261,8 +261,8 @@ pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
 
 #[test]
 fn a_class_that_is_blocked_leaves_room_for_the_others() {
-    use leases::{KeyRange, ReplicaId, ReplicaSet};
-    let range = |from: &'static str, ids: &[u8]| KeyRange {
+    use leases::{RangeHolders, ReplicaId, ReplicaSet};
+    let range = |from: &'static str, ids: &[u8]| RangeHolders {
         from: Key::from(from),
         holders: ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>(),
     };

@@ -1,6 +1,6 @@
 //! What is explored for each strategy.
 
-use leases::{KeyRange, ReplicaId, StrategySpec, Unlisted};
+use leases::{RangeHolders, ReplicaId, StrategySpec, Unlisted};
 
 use super::clients::KEY;
 use super::model::Seen;
@@ -71,7 +71,7 @@ impl Strategy {
     pub fn fixed() -> Strategy {
         let holders = [ReplicaId(2)].into_iter().collect();
         let from = KEY.into();
-        let ranges = vec![KeyRange { from, holders }];
+        let ranges = vec![RangeHolders { from, holders }];
         Strategy {
             spec: StrategySpec::Fixed { ranges },
             reader: 2,

@@ -8,8 +8,8 @@ use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, KeyValue, Outcome, Path, Version};
 use leases::demand::Delta;
 use leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, Incarnation, KeyRange, LeaseMessage, LeaseParams,
-    Promise, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    Ballot, ClockBound, ConfigChange, ConfigId, Incarnation, LeaseMessage, LeaseParams, Promise,
+    RangeHolders, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -94,9 +94,9 @@ pub(super) fn outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-fn ranges() -> impl Strategy<Value = Vec<KeyRange>> {
+fn ranges() -> impl Strategy<Value = Vec<RangeHolders>> {
     btree_map(key(), set(), 0..4).prop_map(|ranges| {
-        let range = |(from, holders)| KeyRange { from, holders };
+        let range = |(from, holders)| RangeHolders { from, holders };
         ranges.into_iter().map(range).collect()
     })
 }

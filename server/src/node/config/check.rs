@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use leases::{
-    ClockBound, KeyRange, LeaseParams, ParamsError, ReplicaId, ReplicaSet, StrategySpec, Unlisted,
+    ClockBound, LeaseParams, ParamsError, RangeHolders, ReplicaId, ReplicaSet, StrategySpec,
+    Unlisted,
 };
 
 use super::{ClusterConfig, ConfigError, NodeConfig, raw};
@@ -261,7 +262,7 @@ impl Checker<'_> {
         })
     }
 
-    fn ranges(&self, ranges: &[raw::Range], names: &Names) -> Checked<Vec<KeyRange>> {
+    fn ranges(&self, ranges: &[raw::Range], names: &Names) -> Checked<Vec<RangeHolders>> {
         if ranges.is_empty() {
             let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
             return Err(self.refuse("[[lease.range]]", "not given", accepted));
@@ -281,7 +282,7 @@ impl Checker<'_> {
                 return Err(self.quoted("lease.range.from", &range.from, accepted));
             }
         }
-        let range = |(from, holders): (String, ReplicaSet)| KeyRange {
+        let range = |(from, holders): (String, ReplicaSet)| RangeHolders {
             from: from.into(),
             holders,
         };

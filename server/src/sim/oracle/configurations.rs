@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use leases::{
-    ConfigChange, ConfigId, Key, KeyRange, LeaseMessage, LeaseParams, ReplicaId, ReplicaSet, Slot,
-    StrategySpec,
+    ConfigChange, ConfigId, Key, LeaseMessage, LeaseParams, RangeHolders, ReplicaId, ReplicaSet,
+    Slot, StrategySpec,
 };
 
 use super::{Chosen, Sight, Verdict, ensure, id};
@@ -26,7 +26,7 @@ struct Content {
     strategy: StrategySpec,
     excluded: ReplicaSet,
     defaults: ReplicaSet,
-    ranges: Vec<KeyRange>,
+    ranges: Vec<RangeHolders>,
     /// Per replica, the oldest configuration it may still be promised under.
     oldest: Vec<ConfigId>,
     /// Of a sample of the keys.
@@ -218,7 +218,7 @@ mod tests {
                 ..ConfigChange::default()
             },
             ConfigChange {
-                ranges: Some(vec![KeyRange {
+                ranges: Some(vec![RangeHolders {
                     from: Key::from("b"),
                     holders: set(0b011),
                 }]),

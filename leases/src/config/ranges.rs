@@ -1,0 +1,258 @@
+//! Ranges of keys, and maps from range to value.
+
+use std::ops::Bound;
+
+use crate::types::{Key, ReplicaSet};
+
+/// The keys from `from` on, up to but not including `to`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyRange {
+    from: Key,
+    /// `None`: the range has no end.
+    to: Option<Key>,
+}
+
+impl KeyRange {
+    /// Every key there is or could be.
+    pub fn all() -> KeyRange {
+        KeyRange {
+            from: Key::new(),
+            to: None,
+        }
+    }
+
+    /// The keys from `from` on and below `to`; `None` if that would be no key.
+    pub fn new(from: Key, to: Option<Key>) -> Option<KeyRange> {
+        let some = to.as_ref().is_none_or(|to| from < *to);
+        some.then_some(KeyRange { from, to })
+    }
+
+    /// Whether `key` is in the range.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.from.as_ref() <= key && self.to.as_ref().is_none_or(|to| key < to.as_ref())
+    }
+
+    /// Whether every key is in the range.
+    pub fn is_all(&self) -> bool {
+        self.from.is_empty() && self.to.is_none()
+    }
+
+    /// The range as bounds, for searching in an ordered collection.
+    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        let end = self.to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        (Bound::Included(self.from.as_ref()), end)
+    }
+}
+
+/// A value for every key, the same within a range. The ranges are disjoint, in
+/// rising order, and cover every key: each ends where the next begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RangeMap<T> {
+    /// Where each range begins, and its value. The first begins with the empty key.
+    starts: Vec<(Key, T)>,
+}
+
+/// Why starts of ranges are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangesError {
+    /// Keys before the first range would have no value.
+    #[error("the first range must begin with the empty key")]
+    Uncovered,
+    /// Two ranges would share keys, or one would be empty.
+    #[error("ranges must be in rising order, no two with the same start")]
+    Unordered,
+}
+
+impl<T> RangeMap<T> {
+    /// One range that covers every key.
+    pub fn uniform(value: T) -> RangeMap<T> {
+        RangeMap {
+            starts: vec![(Key::new(), value)],
+        }
+    }
+
+    /// Ranges by their first keys, each up to the next.
+    ///
+    /// # Errors
+    /// If they leave keys out or are not in rising order.
+    pub fn from_starts(starts: Vec<(Key, T)>) -> Result<RangeMap<T>, RangesError> {
+        if starts.first().is_none_or(|(first, _)| !first.is_empty()) {
+            return Err(RangesError::Uncovered);
+        }
+        if !starts.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(RangesError::Unordered);
+        }
+        Ok(RangeMap { starts })
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> &T {
+        &self.starts[self.index(key)].1
+    }
+
+    /// The range that `key` is in.
+    pub fn range_of(&self, key: &[u8]) -> KeyRange {
+        self.range(self.index(key))
+    }
+
+    /// The ranges in rising order, with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (KeyRange, &T)> {
+        let values = self.starts.iter().enumerate();
+        values.map(|(index, (_, value))| (self.range(index), value))
+    }
+
+    /// The value of every key, if one range covers all.
+    pub fn single(&self) -> Option<&T> {
+        match self.starts.as_slice() {
+            [(_, value)] => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Panics if the ranges are not disjoint, ordered and covering. Cost: one
+    /// comparison of keys for each range.
+    pub fn check(&self) {
+        assert!(
+            self.starts
+                .first()
+                .is_some_and(|(first, _)| first.is_empty()),
+            "ranges leave out the first keys"
+        );
+        assert!(
+            self.starts.is_sorted_by(|a, b| a.0 < b.0),
+            "ranges are not in rising order"
+        );
+    }
+
+    fn index(&self, key: &[u8]) -> usize {
+        let after = self.starts.partition_point(|(from, _)| from <= key);
+        assert!(after > 0, "ranges cover every key");
+        after - 1
+    }
+
+    fn range(&self, index: usize) -> KeyRange {
+        KeyRange {
+            from: self.starts[index].0.clone(),
+            to: self.starts.get(index + 1).map(|(next, _)| next.clone()),
+        }
+    }
+}
+
+/// Holders of the keys from `from` on, up to the next range in the same list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RangeHolders {
+    /// First key of the range.
+    pub from: Key,
+    /// Who holds the keys of the range.
+    pub holders: ReplicaSet,
+}
+
+impl RangeHolders {
+    /// `ranges` in rising order, as an operator need not write them. Of two with the
+    /// same start the later counts; only `members` hold anything.
+    pub(crate) fn in_order(ranges: &[RangeHolders], members: ReplicaSet) -> Vec<RangeHolders> {
+        let mut ordered: Vec<RangeHolders> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let kept = RangeHolders {
+                from: range.from.clone(),
+                holders: range.holders.intersection(members),
+            };
+            match ordered.binary_search_by(|other| other.from.cmp(&kept.from)) {
+                Ok(same) => ordered[same] = kept,
+                Err(place) => ordered.insert(place, kept),
+            }
+        }
+        ordered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::copy_from_slice(text.as_bytes())
+    }
+
+    fn starts(text: &str) -> Vec<(Key, usize)> {
+        let starts = text.split(',').enumerate();
+        starts.map(|(i, from)| (key(from.trim()), i)).collect()
+    }
+
+    #[test]
+    fn a_range_has_the_keys_from_its_first_up_to_its_end() {
+        // (from, to, key, inside)
+        for (from, to, asked, inside) in [
+            ("", None, "", true),
+            ("", None, "zzz", true),
+            ("f", None, "ez", false),
+            ("f", None, "f", true),
+            ("f", Some("p"), "f", true),
+            ("f", Some("p"), "ozzz", true),
+            ("f", Some("p"), "p", false),
+            ("f", Some("p"), "", false),
+            ("", Some("f"), "", true),
+            ("", Some("f"), "f", false),
+        ] {
+            let range = KeyRange::new(key(from), to.map(key)).expect("some keys");
+            assert_eq!(range.contains(asked.as_bytes()), inside, "{range:?}");
+            assert_eq!(range.is_all(), from.is_empty() && to.is_none());
+        }
+        assert_eq!(KeyRange::new(key("p"), Some(key("f"))), None);
+        assert_eq!(KeyRange::new(key("p"), Some(key("p"))), None);
+    }
+
+    #[test]
+    fn ranges_that_overlap_or_leave_keys_out_are_refused() {
+        for (text, expected) in [
+            ("", Ok(())),
+            (",f,p", Ok(())),
+            ("f", Err(RangesError::Uncovered)),
+            ("f,p", Err(RangesError::Uncovered)),
+            (",p,f", Err(RangesError::Unordered)),
+            (",f,f", Err(RangesError::Unordered)),
+            (",", Err(RangesError::Unordered)),
+        ] {
+            let built = RangeMap::from_starts(starts(text));
+            assert_eq!(built.as_ref().map(|_| ()).map_err(|e| *e), expected);
+            built.into_iter().for_each(|map| map.check());
+        }
+        let none: Vec<(Key, usize)> = Vec::new();
+        assert_eq!(RangeMap::from_starts(none), Err(RangesError::Uncovered));
+    }
+
+    #[test]
+    fn every_key_has_the_value_of_its_one_range() {
+        let map = RangeMap::from_starts(starts(",f,p")).expect("in order");
+        for (asked, value) in [("", 0), ("ez", 0), ("f", 1), ("oz", 1), ("p", 2), ("z", 2)] {
+            let asked = asked.as_bytes();
+            assert_eq!(*map.get(asked), value);
+            assert!(map.range_of(asked).contains(asked));
+            let inside = map.iter().filter(|(range, _)| range.contains(asked));
+            let found: Vec<usize> = inside.map(|(_, value)| *value).collect();
+            assert_eq!(found, [value], "one range has it, and no other");
+        }
+        assert_eq!(map.single(), None);
+        assert_eq!(RangeMap::uniform(7).single(), Some(&7));
+        assert!(RangeMap::uniform(7).range_of(b"any").is_all());
+    }
+
+    #[test]
+    fn the_operators_ranges_are_put_in_order() {
+        let range = |from, bits| RangeHolders {
+            from: key(from),
+            holders: ReplicaSet(bits),
+        };
+        let written = [
+            range("p", 0b001),
+            range("f", 0b010),
+            range("p", 0b110),
+            range("", 0b1000),
+        ];
+        assert_eq!(
+            RangeHolders::in_order(&written, ReplicaSet::all(3)),
+            [range("", 0), range("f", 0b010), range("p", 0b110)],
+            "the later of two counts, and nobody holds who is not there"
+        );
+    }
+}

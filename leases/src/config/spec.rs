@@ -1,0 +1,57 @@
+//! Strategies by name, with their settings, as a configuration states them. What
+//! each of them proposes is in `strategy/`.
+
+use super::ranges::RangeHolders;
+
+/// Holders of keys that nobody has read yet, under `quorum`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Unlisted {
+    /// The leader alone, as in the paper.
+    Leader,
+    /// The leader and the N/2 replicas nearest to it: costs its writes nothing.
+    #[default]
+    Nearest,
+}
+
+/// A strategy by name, with its settings.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum StrategySpec {
+    /// Nobody holds anything: every read is confirmed by a majority.
+    None,
+    /// The leader holds every key.
+    Leader,
+    /// Every replica holds every key (Megastore).
+    All,
+    /// Per key, the leader and the N/2 others that read it most (the paper).
+    Quorum {
+        /// Who holds keys that nobody has read yet.
+        unlisted: Unlisted,
+    },
+    /// Key ranges written by the operator. Keys before the first range are held by
+    /// the leader and the N/2 replicas nearest to it, as with [`Unlisted::Nearest`].
+    Fixed {
+        /// The ranges, in any order.
+        ranges: Vec<RangeHolders>,
+    },
+}
+
+impl StrategySpec {
+    /// The names that an operator may write.
+    pub const NAMES: [&'static str; 5] = ["none", "leader", "all", "quorum", "fixed"];
+
+    /// The strategy's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            StrategySpec::None => "none",
+            StrategySpec::Leader => "leader",
+            StrategySpec::All => "all",
+            StrategySpec::Quorum { .. } => "quorum",
+            StrategySpec::Fixed { .. } => "fixed",
+        }
+    }
+
+    /// Whether the strategy looks at what is read and written.
+    pub fn wants_demand(&self) -> bool {
+        matches!(self, StrategySpec::Quorum { .. })
+    }
+}
