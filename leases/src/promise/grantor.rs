@@ -3,22 +3,15 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use super::{LeaseMessage, Promise};
-use crate::config::{Configs, KeyView, LeaseParams};
-use crate::mutants::{Rule, off};
+use super::grants::{Grant, Grants};
+use super::live::Live;
+use super::message::{LeaseMessage, Promise};
+use super::rules;
+use crate::config::{Configs, LeaseParams};
+use crate::membership::Membership;
+use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
-
-/// One grant: what a holder may believe under one configuration.
-#[derive(Clone, Copy, Debug, Hash)]
-struct Grant {
-    config: ConfigId,
-    expires: Time,
-    /// The newest promise behind it.
-    sequence: u64,
-}
 
 /// The newest ack received from a holder.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -27,15 +20,24 @@ struct Base {
     received: Time,
 }
 
+/// The newest promise sent to a holder, whose ack alone may shorten its grant.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Latest {
+    sequence: u64,
+    config: ConfigId,
+    /// How long the grant is kept from receipt of that ack.
+    keep: Duration,
+}
+
+/// What is remembered of one holder.
 #[derive(Clone, Debug, Hash)]
 struct Peer {
     incarnation: Incarnation,
     base: Option<Base>,
     /// The newest configuration the holder said it knows.
     known: ConfigId,
-    /// The newest promise sent, whose ack alone may shorten its grant.
-    latest: Option<(u64, ConfigId, Duration)>,
-    grants: SmallVec<[Grant; 2]>,
+    latest: Option<Latest>,
+    grants: Grants,
     /// The holder has erased and refuses everything up to this sequence.
     relinquished: u64,
     next_send: Time,
@@ -52,7 +54,7 @@ impl Peer {
             base: None,
             known: ConfigId(0),
             latest: None,
-            grants: SmallVec::new(),
+            grants: Grants::default(),
             relinquished: 0,
             next_send: now,
             promise_due: false,
@@ -60,14 +62,82 @@ impl Peer {
             suspected: false,
         }
     }
+
+    fn acknowledged(&mut self, now: Time, sequence: u64, known: ConfigId) {
+        self.known = self.known.max(known);
+        self.last_reply = now;
+        self.suspected = false;
+        // An ack that was overtaken by its holder's Relinquish opens no window.
+        let newer = self.base.is_none_or(|base| base.sequence < sequence);
+        if newer && sequence > self.relinquished {
+            self.base = Some(Base {
+                sequence,
+                received: now,
+            });
+        }
+    }
+
+    fn shorten(&mut self, now: Time, sequence: u64) -> bool {
+        let Some(latest) = self.latest else {
+            return false;
+        };
+        rules::only_latest_ack_shortens(latest.sequence, sequence)
+            && self
+                .grants
+                .shorten(latest.sequence, latest.config, now + latest.keep)
+    }
+
+    /// The holder would refuse a promise on a window that it has erased, and the
+    /// promise would bind this replica all the same. So the next one needs a new guard.
+    fn relinquished(&mut self, up_to: u64) -> bool {
+        self.relinquished = self.relinquished.max(up_to);
+        self.base = self.base.filter(|base| base.sequence > up_to);
+        self.grants.drop_up_to(up_to)
+    }
+
+    fn next_deadline(&self) -> Time {
+        let send = match self.promise_due {
+            true => Time::ZERO,
+            false => self.next_send,
+        };
+        let expiries = self.grants.iter().map(|grant| grant.expires);
+        expiries.fold(send, Time::min)
+    }
+
+    /// `next` is the grantor's next sequence.
+    fn check(&self, next: u64) {
+        self.grants.check();
+        for grant in self.grants.iter() {
+            assert!(grant.sequence < next, "granted by a promise that was sent");
+            assert!(grant.sequence > self.relinquished, "not given back");
+        }
+        if let Some(base) = self.base {
+            assert!(base.sequence < next, "an ack of what was sent");
+            assert!(
+                base.sequence > self.relinquished,
+                "its window is not erased"
+            );
+        }
+        assert!(self.relinquished < next, "only what was sent is given back");
+        let Some(latest) = self.latest else {
+            assert!(self.grants.is_empty(), "no grant without a promise");
+            return;
+        };
+        assert!(latest.sequence < next, "the latest promise was sent");
+        let own = self.grants.iter().find(|g| g.config == latest.config);
+        assert!(
+            own.is_none_or(|grant| grant.sequence == latest.sequence),
+            "the latest promise is the newest behind its grant"
+        );
+    }
 }
 
 /// What the grantor needs to know at the moment it promises.
 pub struct PollContext<'a> {
     /// The configurations known here.
     pub configs: &'a Configs,
-    /// max(accepted in the log, accepts on their way to disk, snapshot slot).
-    /// §3.6: a promise must carry everything accepted before it.
+    /// The highest of: slots accepted in the log, accepts on their way to disk, the
+    /// snapshot's slot. §3.6: a promise carries everything accepted before it.
     pub highest_accepted: Slot,
     /// Whether this replica may promise at all: its storage takes writes, and
     /// its configuration log does not lag the leader's by `t_grace`.
@@ -78,11 +148,13 @@ pub struct PollContext<'a> {
 #[derive(Clone, Debug, Hash)]
 pub struct Grantor {
     me: ReplicaId,
+    members: Membership,
+    /// By replica; the entry of this one stays as it began.
     peers: Vec<Peer>,
     next_sequence: u64,
     /// After a restart: grants of an earlier run may be alive until then (§3.7).
     restart_wait: Option<Time>,
-    /// The longest restart wait of any parameters promised under, durable.
+    /// The longest restart wait of any durations promised under; durable.
     longest_wait: Duration,
     /// A grant ended outside [`poll`](Grantor::poll), which has yet to say so.
     ended: bool,
@@ -92,8 +164,11 @@ impl Grantor {
     /// A grantor among `n` replicas. `forgotten` is the longest restart wait that
     /// an earlier run made durable, or `None` if there was no earlier run.
     pub fn new(me: ReplicaId, n: usize, now: Time, forgotten: Option<Duration>) -> Grantor {
+        let members = Membership::fixed(n);
+        assert!(members.is_member(me), "a grantor is a member");
         Grantor {
             me,
+            members,
             peers: vec![Peer::new(now, Incarnation(0)); n],
             next_sequence: 1,
             restart_wait: forgotten.map(|wait| now + wait),
@@ -133,78 +208,29 @@ impl Grantor {
     /// Takes a holder's answer. Returns whether a grant ended or became shorter.
     /// The caller has checked that it names the present incarnations of both.
     pub fn handle(&mut self, now: Time, holder: ReplicaId, message: &LeaseMessage) -> bool {
+        let next = self.next_sequence;
+        let peer = &mut self.peers[holder.index()];
         match *message {
+            // About nothing that was sent.
+            LeaseMessage::GuardAck { sequence, .. }
+            | LeaseMessage::PromiseAck { sequence, .. }
+            | LeaseMessage::Relinquish { up_to: sequence }
+                if sequence >= next =>
+            {
+                false
+            }
             LeaseMessage::GuardAck { sequence, known } => {
-                self.acknowledged(now, holder, sequence, known);
-                let peer = &mut self.peers[holder.index()];
-                peer.promise_due = peer.latest.is_none_or(|(latest, ..)| latest < sequence);
+                peer.acknowledged(now, sequence, known);
+                peer.promise_due = peer.latest.is_none_or(|latest| latest.sequence < sequence);
                 false
             }
             LeaseMessage::PromiseAck { sequence, known } => {
-                self.acknowledged(now, holder, sequence, known);
-                self.shorten(now, holder, sequence)
+                peer.acknowledged(now, sequence, known);
+                peer.shorten(now, sequence)
             }
-            LeaseMessage::Relinquish { up_to } => self.relinquished(holder, up_to),
+            LeaseMessage::Relinquish { up_to } => peer.relinquished(up_to),
             LeaseMessage::Guard { .. } | LeaseMessage::Promise(_) => false,
         }
-    }
-
-    fn acknowledged(&mut self, now: Time, holder: ReplicaId, sequence: u64, known: ConfigId) {
-        if sequence >= self.next_sequence {
-            return; // never sent: not an ack of ours
-        }
-        let peer = &mut self.peers[holder.index()];
-        peer.known = peer.known.max(known);
-        peer.last_reply = now;
-        peer.suspected = false;
-        // An ack that was overtaken by its holder's Relinquish opens no window.
-        let newer = peer.base.is_none_or(|base| base.sequence < sequence);
-        if newer && sequence > peer.relinquished {
-            peer.base = Some(Base {
-                sequence,
-                received: now,
-            });
-        }
-    }
-
-    /// Drops the grants up to that sequence (hazard 32: and no newer one). A
-    /// promise on an erased window would be refused, yet bind this replica, so
-    /// the next one needs a new guard.
-    fn relinquished(&mut self, holder: ReplicaId, up_to: u64) -> bool {
-        if up_to >= self.next_sequence {
-            return false; // never sent: not about promises of ours
-        }
-        let peer = &mut self.peers[holder.index()];
-        peer.relinquished = peer.relinquished.max(up_to);
-        peer.base = peer.base.filter(|base| base.sequence > up_to);
-        let before = peer.grants.len();
-        peer.grants
-            .retain(|grant| grant.sequence > up_to && !off(Rule::H32UpTo));
-        peer.grants.len() < before
-    }
-
-    /// Hazard 1: only the ack of the *latest* promise shortens, for an older
-    /// ack says nothing about the newer promise. Hazard 17: it shortens the
-    /// grant under its own configuration only.
-    fn shorten(&mut self, now: Time, holder: ReplicaId, sequence: u64) -> bool {
-        let peer = &mut self.peers[holder.index()];
-        let Some((latest, config, keep)) = peer.latest else {
-            return false;
-        };
-        if latest != sequence && !off(Rule::H01OldAck) {
-            return false;
-        }
-        let until = now + keep;
-        let mut shorter = false;
-        for grant in peer
-            .grants
-            .iter_mut()
-            .filter(|grant| grant.config == config || off(Rule::H17Shortening))
-        {
-            shorter |= until < grant.expires;
-            grant.expires = grant.expires.min(until);
-        }
-        shorter
     }
 
     /// Sends what is due. Returns whether a grant (or the restart wait) has
@@ -220,189 +246,143 @@ impl Grantor {
             self.restart_wait = None;
             lapsed = true;
         }
-        for index in 0..self.peers.len() {
-            let holder = ReplicaId(index as u8);
-            if holder == self.me {
-                continue;
-            }
-            let grants = &mut self.peers[index].grants;
-            let before = grants.len();
-            grants.retain(|grant| now < grant.expires);
-            lapsed |= grants.len() < before;
-            if now >= self.peers[index].next_send {
-                self.send_due(now, holder, context, out);
-            } else if std::mem::take(&mut self.peers[index].promise_due) {
-                self.send_promise(now, holder, context, out);
-            }
+        for holder in self.members.others(self.me).iter() {
+            let peer = &mut self.peers[holder.index()];
+            lapsed |= peer.grants.lapse(now);
+            let message = if now >= peer.next_send {
+                Some(self.renew(now, holder, context))
+            } else if std::mem::take(&mut peer.promise_due) {
+                self.promise(now, holder, context)
+            } else {
+                None
+            };
+            out.extend(message.map(|message| (holder, message)));
         }
         lapsed
     }
 
-    fn send_due(
-        &mut self,
-        now: Time,
-        holder: ReplicaId,
-        context: &PollContext<'_>,
-        out: &mut Vec<(ReplicaId, LeaseMessage)>,
-    ) {
+    /// A promise, or else a guard, which keeps acks flowing.
+    fn renew(&mut self, now: Time, holder: ReplicaId, context: &PollContext<'_>) -> LeaseMessage {
         let newest = context.configs.params(context.configs.newest());
         let peer = &mut self.peers[holder.index()];
         peer.next_send = now + newest.renew;
+        peer.promise_due = false;
         // §3.7: a peer that stays silent for t_grace is suspected, and not promised.
         peer.suspected |= now.since(peer.last_reply) >= newest.t_grace;
-        peer.promise_due = false;
-        if peer.suspected || !self.send_promise(now, holder, context, out) {
-            // With nothing to promise, a guard still keeps acks flowing.
-            let sequence = self.take_sequence();
-            out.push((holder, LeaseMessage::Guard { sequence }));
-        }
+        let promise = match peer.suspected {
+            true => None,
+            false => self.promise(now, holder, context),
+        };
+        promise.unwrap_or_else(|| LeaseMessage::Guard {
+            sequence: self.take_sequence(),
+        })
     }
 
     fn take_sequence(&mut self) -> u64 {
+        assert!(self.next_sequence < u64::MAX, "sequences do not wrap");
         self.next_sequence += 1;
         self.next_sequence - 1
     }
 
-    fn send_promise(
-        &mut self,
-        now: Time,
-        holder: ReplicaId,
-        context: &PollContext<'_>,
-        out: &mut Vec<(ReplicaId, LeaseMessage)>,
-    ) -> bool {
-        let Some(promise) = self.promise(now, holder, context) else {
-            return false;
-        };
-        out.push((holder, LeaseMessage::Promise(promise)));
-        true
-    }
-
-    /// Registers a grant, then makes the promise. Promised under the newest
-    /// configuration that *both* know: a lagging replica costs freshness, not
-    /// leases; but never below the oldest one it may still be promised under, nor
-    /// under one whose contents are forgotten here, for no tag could obey it.
+    /// Promises, if there is an ack to build on and nothing forbids it. The grant is
+    /// registered before the promise leaves.
     fn promise(
         &mut self,
         now: Time,
         holder: ReplicaId,
         context: &PollContext<'_>,
-    ) -> Option<Promise> {
-        let sequence = self.next_sequence;
-        let peer = &mut self.peers[holder.index()];
+    ) -> Option<LeaseMessage> {
+        let peer = &self.peers[holder.index()];
         let base = peer.base?;
-        let newest = context.configs.newest();
-        let config = match off(Rule::H14UnknownConfig) {
-            true => newest,
-            false => peer.known.min(newest),
-        };
-        let params = context.configs.params(config);
+        let config = rules::both_know(peer.known, context.configs.newest());
         let t0 = now.since(base.received);
-        // The cap is the one that the restart wait of these parameters counts.
-        let allowed = context.may_promise
-            && config > ConfigId(0)
-            && config >= context.configs.oldest_kept()
-            && (config >= context.configs.oldest_promisable(holder) || off(Rule::H41Oldest))
-            && t0 <= params.t0_cap
-            && params.restart_wait() <= self.longest_wait;
-        if !allowed {
+        if !self.may_promise(holder, config, t0, context) {
             return None;
         }
-        self.next_sequence += 1;
-        let keep = params
-            .clock
-            .keep_from_send(params.t_lease, params.t_guard, t0);
-        let expires = match off(Rule::H08Lapse) {
-            true => now + keep * 1000,
-            false => now + keep,
-        };
-        // Hazard 17: a grant for each configuration, none in the place of another.
-        let same = |grant: &&mut Grant| grant.config == config || off(Rule::H17PerConfig);
-        match peer.grants.iter_mut().find(same) {
-            Some(grant) => {
-                grant.config = config;
-                grant.expires = grant.expires.max(expires);
-                grant.sequence = sequence;
-            }
-            None => peer.grants.push(Grant {
-                config,
-                expires,
-                sequence,
-            }),
-        }
-        peer.latest = Some((sequence, config, params.clock.keep_from_ack(params.t_lease)));
-        Some(Promise {
-            sequence,
+        let params = context.configs.params(config);
+        let promise = Promise {
+            sequence: self.take_sequence(),
             base: base.sequence,
             t0,
             t_guard: params.t_guard,
             t_lease: params.t_lease,
             config,
             highest_accepted: context.highest_accepted,
-        })
+        };
+        self.register(now, holder, &promise, params);
+        Some(LeaseMessage::Promise(promise))
+    }
+
+    /// Whether `holder` may be promised under `config` on an ack of age `t0`.
+    fn may_promise(
+        &self,
+        holder: ReplicaId,
+        config: ConfigId,
+        t0: Duration,
+        context: &PollContext<'_>,
+    ) -> bool {
+        let configs = context.configs;
+        let params = configs.params(config);
+        // No tag could obey a grant under a configuration that is forgotten here.
+        let kept = config > ConfigId(0) && config >= configs.oldest_kept();
+        // A restart outwaits no ack that is older than the cap, and nothing that is
+        // not durable.
+        let outwaited = t0 <= params.t0_cap && params.restart_wait() <= self.longest_wait;
+        let may = rules::not_before_exclusion(config, configs.oldest_promisable(holder));
+        context.may_promise && kept && outwaited && may
+    }
+
+    fn register(&mut self, now: Time, holder: ReplicaId, promise: &Promise, params: &LeaseParams) {
+        let clock = params.clock;
+        let keep = clock.keep_from_send(promise.t_lease, promise.t_guard, promise.t0);
+        assert!(promise.t_lease > Duration::ZERO, "a promise lasts");
+        assert!(promise.base < promise.sequence, "built on an earlier one");
+        assert!(keep <= self.longest_wait, "a restart outwaits every grant");
+        let peer = &mut self.peers[holder.index()];
+        peer.grants.register(Grant {
+            config: promise.config,
+            expires: now + rules::kept_for(keep),
+            sequence: promise.sequence,
+        });
+        peer.latest = Some(Latest {
+            sequence: promise.sequence,
+            config: promise.config,
+            keep: clock.keep_from_ack(promise.t_lease),
+        });
     }
 
     /// When [`poll`](Self::poll) should be called next.
     pub fn next_deadline(&self) -> Time {
-        let peers = self.peers.iter().enumerate();
-        let others = peers.filter(|(index, _)| *index != self.me.index());
+        let others = self.members.others(self.me).iter();
         others
-            .flat_map(|(_, peer)| {
-                let expiries = peer.grants.iter().map(|grant| grant.expires);
-                let next = if peer.promise_due {
-                    Time::ZERO
-                } else {
-                    peer.next_send
-                };
-                expiries.chain([next])
-            })
+            .map(|holder| self.peers[holder.index()].next_deadline())
             .chain(self.restart_wait)
             .min()
             .unwrap_or(Time::MAX)
     }
 
-    /// Unexpired grants, by configuration: who may believe it under each.
+    /// The unexpired grants.
     pub fn live(&self, now: Time) -> Live {
-        if self.in_restart_wait(now) && !off(Rule::H15RestartWait) {
-            return Live {
-                everyone: true,
-                n: self.peers.len(),
-                by_config: SmallVec::new(),
-            };
+        if rules::asks_everyone(self.in_restart_wait(now)) {
+            return Live::unknown(self.members);
         }
-        let mut by_config: SmallVec<[(ConfigId, ReplicaSet); 2]> = SmallVec::new();
-        for (index, peer) in self.peers.iter().enumerate() {
-            for grant in peer.grants.iter().filter(|grant| now < grant.expires) {
-                let holder = ReplicaId(index as u8);
-                match by_config
-                    .iter_mut()
-                    .find(|(config, _)| *config == grant.config)
-                {
-                    Some((_, holders)) => holders.insert(holder),
-                    None => by_config.push((grant.config, ReplicaSet::one(holder))),
-                }
-            }
-        }
-        Live {
-            everyone: false,
-            n: self.peers.len(),
-            by_config,
-        }
+        let grants = self.by_holder().flat_map(|(holder, peer)| {
+            let live = peer.grants.live(now);
+            live.map(move |grant| (holder, grant.config))
+        });
+        Live::of(grants)
     }
 
     /// The oldest configuration that an unexpired grant is under.
     pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
-        let grants = self.peers.iter().flat_map(|peer| &peer.grants);
-        grants
-            .filter(|grant| now < grant.expires)
-            .map(|grant| grant.config)
-            .min()
+        let grants = self.peers.iter().flat_map(|peer| peer.grants.live(now));
+        grants.map(|grant| grant.config).min()
     }
 
     /// Replicas that have not answered for `t_grace`.
     pub fn suspects(&self) -> ReplicaSet {
-        let peers = self.peers.iter().enumerate();
-        let suspected = peers.filter(|(_, peer)| peer.suspected);
-        suspected.map(|(index, _)| ReplicaId(index as u8)).collect()
+        let suspected = self.by_holder().filter(|(_, peer)| peer.suspected);
+        suspected.map(|(holder, _)| holder).collect()
     }
 
     /// The grants to `holder`: under which configurations it may believe this
@@ -415,52 +395,26 @@ impl Grantor {
 
     /// Until when `holder` may believe promises of this replica, by this clock.
     pub fn granted_until(&self, holder: ReplicaId) -> Option<Time> {
-        self.peers[holder.index()]
-            .grants
-            .iter()
-            .map(|grant| grant.expires)
-            .max()
+        self.granted_to(holder).map(|(_, expires)| expires).max()
     }
-}
 
-/// The grants in force at one moment, from which tags are computed (§3.4).
-#[derive(Clone, Debug)]
-pub struct Live {
-    everyone: bool,
-    n: usize,
-    by_config: SmallVec<[(ConfigId, ReplicaSet); 2]>,
-}
-
-impl Live {
-    /// The tag of an acceptance whose batch writes `keys`: every holder that a
-    /// grant in force entitles to be notified. Obeying old and new
-    /// configurations at once is the union this computes. During the restart
-    /// wait (§3.7) that is everyone, for this replica has forgotten whom it
-    /// promised. What writes no key (a no-op, a configuration) has no tag ever.
-    pub fn tag<'a>(&self, mut keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
-        if self.everyone {
-            let all = ReplicaSet::all(self.n);
-            return keys.next().map_or(ReplicaSet::EMPTY, |_| all);
+    /// Panics if the state cannot be: sequences and configurations of grants rising,
+    /// nothing granted or built on that was not sent or has been given back. Cost: a
+    /// few comparisons for each grant; replicas have one or two.
+    pub fn check(&self) {
+        if mutated() {
+            return; // for the oracles to catch
         }
-        let grants = self.by_config.iter();
-        let most = grants.fold(ReplicaSet::EMPTY, |set, (_, granted)| set.union(*granted));
-        let mut tag = ReplicaSet::EMPTY;
-        while tag != most {
-            let Some(key) = keys.next() else { break };
-            for (config, granted) in &self.by_config {
-                tag = tag.union(protected(key, *config, *granted));
-            }
+        assert_eq!(self.peers.len(), self.members.len(), "one for each");
+        for peer in &self.peers {
+            peer.check(self.next_sequence);
         }
-        tag
+        let own = &self.peers[self.me.index()];
+        assert!(own.latest.is_none(), "nothing is promised to oneself");
     }
-}
 
-/// Which of the `granted` hold `key` under `config`. A grant whose
-/// configuration is forgotten (hazard 14) may cover any key.
-fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
-    if key.knows(config) {
-        key.holders(config).intersection(granted)
-    } else {
-        granted
+    fn by_holder(&self) -> impl Iterator<Item = (ReplicaId, &Peer)> {
+        let peers = self.peers.iter().enumerate();
+        peers.map(|(index, peer)| (ReplicaId(index as u8), peer))
     }
 }

@@ -1,45 +1,16 @@
 //! The holder's side: what this replica has been promised, and what it may
 //! read because of it.
 
-use std::collections::VecDeque;
-
 use smallvec::SmallVec;
 
-use super::{LeaseMessage, Promise};
+use super::chain::Chain;
+use super::message::LeaseMessage;
+use super::rules;
 use crate::config::{Configs, KeyView};
-use crate::mutants::{Rule, off};
+use crate::membership::Membership;
+use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
-
-/// Windows remembered per grantor: those of a round trip, at any sensible rate of
-/// renewal. A grantor that names an older one will establish anew.
-const WINDOWS_MAX: usize = 1024;
-
-/// Configurations remembered per grantor: more than follow each other while a slot
-/// is blocked. Without an expired one the barrier is that of a later one: higher.
-const RECORDS_MAX: usize = 32;
-
-/// What one grantor promised under one configuration.
-#[derive(Clone, Copy, Debug, Hash)]
-struct Record {
-    config: ConfigId,
-    expires: Time,
-    /// The least highest-accepted slot over the unbroken promises under it.
-    barrier: Slot,
-}
-
-#[derive(Clone, Debug, Default, Hash)]
-struct Peer {
-    incarnation: Incarnation,
-    /// The highest sequence taken from this incarnation.
-    taken: u64,
-    /// (sequence, when its ack was sent), rising: the windows still of use.
-    windows: VecDeque<(u64, Time)>,
-    /// Rising by configuration, each begun while the one before it here was
-    /// unexpired: a key that was held from one's configuration up to another's
-    /// has been covered without a break. All but the last may have expired since.
-    records: SmallVec<[Record; 2]>,
-}
 
 /// Leave to read one key locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,30 +34,30 @@ pub enum NoPermit {
 #[derive(Clone, Debug, Hash)]
 pub struct Holder {
     me: ReplicaId,
-    peers: Vec<Peer>,
+    members: Membership,
+    /// By grantor; the entry of this replica stays as it began.
+    chains: Vec<Chain>,
+    /// This replica has given its promises back, and takes none.
     refusing: bool,
 }
 
 impl Holder {
     /// A holder among `n` replicas.
     pub fn new(me: ReplicaId, n: usize) -> Holder {
+        let members = Membership::fixed(n);
+        assert!(members.is_member(me), "a holder is a member");
         Holder {
             me,
-            peers: vec![Peer::default(); n],
+            members,
+            chains: vec![Chain::default(); n],
             refusing: false,
         }
     }
 
-    /// A message of `incarnation` came from `grantor`. A new run has forgotten
-    /// its promises and counts its sequences anew: nothing of the old is kept.
+    /// A message of `incarnation` came from `grantor`. Promises of an earlier run of
+    /// it end here.
     pub fn met(&mut self, grantor: ReplicaId, incarnation: Incarnation) {
-        let peer = &mut self.peers[grantor.index()];
-        if incarnation > peer.incarnation {
-            *peer = Peer {
-                incarnation,
-                ..Peer::default()
-            };
-        }
+        self.chains[grantor.index()].met(incarnation);
     }
 
     /// Takes a grantor's guard or promise; returns the ack, or `None` if refused.
@@ -102,22 +73,16 @@ impl Holder {
         if self.refusing {
             return None;
         }
-        match message {
+        let chain = &mut self.chains[grantor.index()];
+        match *message {
             LeaseMessage::Guard { sequence } => {
-                let peer = &mut self.peers[grantor.index()];
-                peer.take(*sequence, now)?;
-                Some(LeaseMessage::GuardAck {
-                    sequence: *sequence,
-                    known,
-                })
+                chain.take(sequence, now)?;
+                Some(LeaseMessage::GuardAck { sequence, known })
             }
             LeaseMessage::Promise(promise) => {
-                let peer = &mut self.peers[grantor.index()];
-                peer.promised(now, promise, known)?;
-                Some(LeaseMessage::PromiseAck {
-                    sequence: promise.sequence,
-                    known,
-                })
+                chain.promised(now, &promise, known)?;
+                let sequence = promise.sequence;
+                Some(LeaseMessage::PromiseAck { sequence, known })
             }
             _ => None,
         }
@@ -128,14 +93,10 @@ impl Holder {
     pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
         self.refusing = true;
         let mut out = Vec::new();
-        for (index, peer) in self.peers.iter_mut().enumerate() {
-            if !off(Rule::H40Chain) {
-                peer.records.clear();
-            }
-            peer.windows.clear();
-            if index != self.me.index() && peer.taken > 0 {
-                let message = LeaseMessage::Relinquish { up_to: peer.taken };
-                out.push((ReplicaId(index as u8), message));
+        for grantor in self.members.others(self.me).iter() {
+            let up_to = self.chains[grantor.index()].erase();
+            if up_to > 0 {
+                out.push((grantor, LeaseMessage::Relinquish { up_to }));
             }
         }
         out
@@ -149,6 +110,9 @@ impl Holder {
     /// May this replica read the key locally at `now`, having executed up to
     /// `executed`? Covered by at least N/2 others, and past the barrier of each
     /// that is counted (§3.6, case 2).
+    ///
+    /// # Errors
+    /// What is missing.
     pub fn permit(
         &self,
         now: Time,
@@ -170,6 +134,9 @@ impl Holder {
     }
 
     /// The same for every key there is or could be.
+    ///
+    /// # Errors
+    /// What is missing.
     pub fn permit_all(
         &self,
         now: Time,
@@ -187,37 +154,18 @@ impl Holder {
         executed: Slot,
         holds: impl Fn(ConfigId) -> bool,
     ) -> Result<Permit, NoPermit> {
-        let needed = self.peers.len() / 2;
+        let needed = self.members.grantors_needed();
         if needed == 0 {
             return Ok(Permit { until: Time::MAX });
         }
-        let mut ready: SmallVec<[Time; 8]> = SmallVec::new();
-        let mut barriers: SmallVec<[Slot; 8]> = SmallVec::new();
-        for peer in &self.peers {
-            let Some((expires, barrier)) = peer.coverage(now, &holds) else {
-                continue;
-            };
-            barriers.push(barrier);
-            // Hazard 6: each grantor that is counted brings its own barrier.
-            let passed = barrier <= executed
-                || off(Rule::H05Barrier)
-                || (off(Rule::H06OneBarrier) && !ready.is_empty());
-            if passed {
-                ready.push(expires);
-            }
-        }
-        if ready.len() >= needed {
-            // The permit lasts while `needed` of them do.
-            ready.sort_unstable_by(|a, b| b.cmp(a));
-            return Ok(Permit {
-                until: ready[needed - 1],
-            });
-        }
-        if barriers.len() >= needed {
-            barriers.sort_unstable();
-            return Err(NoPermit::Barrier(barriers[needed - 1]));
-        }
-        Err(NoPermit::Uncovered)
+        let covered = self.chains.iter().filter_map(|c| c.coverage(now, &holds));
+        let covered: SmallVec<[(Time, Slot); 8]> = covered.collect();
+        let permit = judge(&covered, needed, executed);
+        assert!(
+            permit.is_ok_and(|p| now < p.until) || permit.is_err(),
+            "what has expired permits nothing"
+        );
+        permit
     }
 
     /// Until when `grantor` covers the key here, and the barrier of that chain.
@@ -228,168 +176,116 @@ impl Holder {
         key: KeyView<'_>,
     ) -> Option<(Time, Slot)> {
         let holds = |config| key.holders(config).contains(self.me);
-        self.peers[grantor.index()].coverage(now, holds)
+        self.chains[grantor.index()].coverage(now, holds)
     }
 
     /// Grantors with an unexpired promise here, whatever it covers.
     pub fn grantors(&self, now: Time) -> ReplicaSet {
-        let peers = self.peers.iter().enumerate();
-        peers
-            .filter(|(_, peer)| peer.records.iter().any(|record| now < record.expires))
-            .map(|(index, _)| ReplicaId(index as u8))
-            .collect()
+        let chains = self.chains.iter().enumerate();
+        let live = chains.filter(|(_, chain)| chain.is_live(now));
+        live.map(|(index, _)| ReplicaId(index as u8)).collect()
     }
 
     /// Forgets promises that make no difference any more to a replica that has
     /// executed up to `executed`.
     pub fn forget(&mut self, now: Time, executed: Slot) {
-        for peer in &mut self.peers {
-            peer.forget_ended(now);
-            let records = &peer.records;
-            // What has expired is of use for its barrier alone, and not once that
-            // of a later one is reached: each chain from before to after has both.
-            let last = records.len().saturating_sub(1);
-            let expired = records.iter().take_while(|r| r.expires <= now).count();
-            let expired = expired.min(last);
-            let mut later = (1..=expired).rev();
-            let reached = later.find(|&r| records[r].barrier <= executed);
-            let over = records.len().saturating_sub(RECORDS_MAX).min(expired);
-            peer.records.drain(..reached.unwrap_or(0).max(over));
+        for chain in &mut self.chains {
+            chain.forget(now, executed);
         }
     }
 
     /// The oldest configuration that an unexpired promise, or one before it in its
     /// chain, is under.
     pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
-        let live = |peer: &&Peer| peer.records.iter().any(|record| now < record.expires);
-        let peers = self.peers.iter().filter(live);
-        peers.map(|peer| peer.records[0].config).min()
+        let live = self.chains.iter().filter(|chain| chain.is_live(now));
+        live.filter_map(Chain::oldest_config).min()
     }
 
     /// Until when this replica may believe `grantor`, by this clock, and under
     /// which configurations; also what has expired, if it is remembered.
     #[inline]
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
-        let records = self.peers[grantor.index()].records.iter();
-        records.map(|record| (record.config, record.expires))
+        self.chains[grantor.index()].promises()
     }
+
+    /// Panics if the state cannot be: windows and records rising and bounded, nothing
+    /// believed by one who has given its promises back. Cost: a few comparisons
+    /// for each grantor and each configuration that it is remembered under: rarely
+    /// more than four.
+    pub fn check(&self) {
+        if mutated() {
+            return; // for the oracles to catch
+        }
+        assert_eq!(self.chains.len(), self.members.len(), "one for each");
+        for chain in &self.chains {
+            chain.check();
+            assert!(!self.refusing || chain.is_erased(), "given back");
+        }
+        let own = &self.chains[self.me.index()];
+        assert!(own.is_erased(), "nobody promises to itself");
+    }
+}
+
+/// `covered`: for each grantor that covers the key, until when, and the barrier of its
+/// chain. The permit is that of the `needed` best grantors whose barrier is passed.
+#[inline]
+fn judge(covered: &[(Time, Slot)], needed: usize, executed: Slot) -> Result<Permit, NoPermit> {
+    let mut ready: SmallVec<[Time; 8]> = SmallVec::new();
+    for (expires, barrier) in covered {
+        let passed =
+            rules::is_past(executed, *barrier) || rules::is_passed_by_another(!ready.is_empty());
+        if passed {
+            ready.push(*expires);
+        }
+    }
+    ready.sort_unstable_by(|a, b| b.cmp(a));
+    if let Some(&until) = ready.get(needed - 1) {
+        return Ok(Permit { until });
+    }
+    let mut barriers: SmallVec<[Slot; 8]> = covered.iter().map(|(_, barrier)| *barrier).collect();
+    barriers.sort_unstable();
+    let barrier = barriers.get(needed - 1);
+    Err(barrier.map_or(NoPermit::Uncovered, |slot| NoPermit::Barrier(*slot)))
 }
 
 #[cfg(test)]
 impl Holder {
     /// How many windows of `grantor` are remembered.
     pub(super) fn windows(&self, grantor: ReplicaId) -> usize {
-        self.peers[grantor.index()].windows.len()
+        self.chains[grantor.index()].windows()
     }
 
     /// How many configurations `grantor` is remembered under.
     pub(super) fn records(&self, grantor: ReplicaId) -> usize {
-        self.peers[grantor.index()].records.len()
+        self.chains[grantor.index()].records()
     }
 }
 
-impl Peer {
-    /// Hazard 2: a sequence is taken once, and never after a higher one.
-    fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
-        if sequence <= self.taken && !off(Rule::H02Repeats) {
-            return None;
-        }
-        self.taken = sequence;
-        if self.windows.len() == WINDOWS_MAX {
-            self.windows.pop_front();
-        }
-        self.windows.push_back((sequence, now));
-        Some(())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// When the ack of guard or promise `sequence` was sent.
-    fn opened(&self, now: Time, sequence: u64) -> Option<Time> {
-        if off(Rule::H35NamedAck) {
-            return self.windows.back().map(|(_, sent)| *sent);
+    #[test]
+    fn a_permit_needs_enough_grantors_whose_barriers_are_passed() {
+        let until = |t| Ok(Permit { until: Time(t) });
+        let barrier = |slot| Err(NoPermit::Barrier(Slot(slot)));
+        // (ends and barriers of those that cover the key, needed, executed, permit)
+        for (covered, needed, executed, expected) in [
+            (&[][..], 1, 9, Err(NoPermit::Uncovered)),
+            (&[(50, 0)], 1, 0, until(50)),
+            (&[(50, 0)], 2, 0, Err(NoPermit::Uncovered)),
+            (&[(50, 0), (70, 0)], 1, 0, until(70)),
+            (&[(50, 0), (70, 0)], 2, 0, until(50)),
+            (&[(50, 0), (70, 3)], 1, 2, until(50)),
+            (&[(50, 0), (70, 3)], 2, 2, barrier(3)),
+            (&[(50, 0), (70, 3)], 2, 3, until(50)),
+            (&[(50, 8), (70, 3), (60, 5)], 2, 0, barrier(5)),
+            (&[(50, 8), (70, 3), (60, 5)], 2, 5, until(60)),
+        ] {
+            let grantors: Vec<(Time, Slot)> =
+                covered.iter().map(|&(t, s)| (Time(t), Slot(s))).collect();
+            let found = judge(&grantors, needed, Slot(executed));
+            assert_eq!(found, expected, "{covered:?}, {needed}, {executed}");
         }
-        let named = self.windows.binary_search_by_key(&sequence, |w| w.0);
-        match named {
-            Ok(index) => Some(self.windows[index].1),
-            Err(_) => off(Rule::H16OldPromise).then_some(now),
-        }
-    }
-
-    /// Figure 5, lines 10-12 and 20-21.
-    fn promised(&mut self, now: Time, promise: &Promise, known: ConfigId) -> Option<()> {
-        // Hazard 14: what an unknown configuration gives cannot be told.
-        if promise.config > known && !off(Rule::H14UnknownConfig) {
-            return None;
-        }
-        let config = promise.config.min(known); // differs in that mutant only
-        // Hazards 4 and 35: only within the window of the *named* ack, measured
-        // from when this replica sent it; a promise that lay in a buffer is late.
-        let opened = self.opened(now, promise.base)?;
-        if now >= opened + promise.t0 + promise.t_guard && !off(Rule::H04LatePromise) {
-            return None;
-        }
-        let mut newer = self.records.iter().filter(|record| record.config > config);
-        if newer.any(|record| now < record.expires) {
-            return None;
-        }
-        self.take(promise.sequence, now)?;
-        self.forget_ended(now);
-        // A grantor builds on its newest ack: none before this one is named again.
-        while self.windows.front().is_some_and(|w| w.0 < promise.base) {
-            self.windows.pop_front();
-        }
-        let expires = now + promise.t_lease;
-        match self.records.last_mut() {
-            Some(last) if last.config == config => {
-                last.expires = last.expires.max(expires);
-                if !off(Rule::H24Falls) {
-                    last.barrier = last.barrier.min(promise.highest_accepted);
-                }
-            }
-            _ => self.records.push(Record {
-                config,
-                expires,
-                barrier: promise.highest_accepted,
-            }),
-        }
-        Some(())
-    }
-
-    /// Forgets the chains that have lapsed: nothing can be joined to them.
-    fn forget_ended(&mut self, now: Time) {
-        let ended = |last: &Record| last.expires <= now && !off(Rule::H05Lapse);
-        while self.records.last().is_some_and(ended) {
-            self.records.pop();
-        }
-    }
-
-    /// When the coverage of a key ends, and the barrier of its chain: the least
-    /// highest-accepted slot of its unbroken promises. It is the least because
-    /// it can fall, when a new leader's log drops dead entries (hazard 24).
-    fn coverage(&self, now: Time, holds: impl Fn(ConfigId) -> bool) -> Option<(Time, Slot)> {
-        let live = |record: &&Record| now < record.expires && holds(record.config);
-        let newest = self.records.iter().rposition(|record| live(&record))?;
-        let Record {
-            mut config,
-            mut expires,
-            mut barrier,
-        } = self.records[newest];
-        // A configuration that newly gave the key began a new chain, whether or
-        // not a promise was taken under the one that had not given it: what tells
-        // is the configuration log, not which promises are remembered.
-        for older in self.records[..newest].iter().rev() {
-            let gave = (older.config.0..config.0).all(|id| holds(ConfigId(id)));
-            if !gave && !off(Rule::H05NewlyGiven) {
-                break;
-            }
-            config = older.config;
-            if gave {
-                expires = expires.max(older.expires);
-            }
-            barrier = match off(Rule::H24Falls) {
-                true => older.barrier,
-                false => barrier.min(older.barrier),
-            };
-        }
-        Some((expires, barrier))
     }
 }

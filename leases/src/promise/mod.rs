@@ -1,7 +1,7 @@
 //! The lease engine: guard, promise, renew, expire (§3.5, Figure 5).
 //!
 //! Every replica is a grantor to every other, and a holder of what the others
-//! promised. The rules of time, which everything else rests on:
+//! promised. Everything rests on two rules of time:
 //!
 //! 1. *A holder stops before its grantor does.* The grantor records the expiry
 //!    of a grant before it sends the promise, and outwaits every clock it could
@@ -9,67 +9,26 @@
 //!    a promise only within the window of an ack it sent itself.
 //! 2. *Validity is a comparison*, of `now` with a stored deadline at the moment
 //!    of use, never a flag that a timer clears.
+//!
+//! | file | what |
+//! |---|---|
+//! | `message.rs` | what grantors and holders say to each other |
+//! | `rules.rs` | the hazard rules of the engine, one predicate each |
+//! | `grantor.rs`, `grants.rs` | what this replica has promised to the others |
+//! | `live.rs` | whom an acceptance must notify because of that (tags) |
+//! | `holder.rs`, `chain.rs` | what it has been promised, and may read because of it |
 
+mod chain;
 mod grantor;
+mod grants;
 mod holder;
+mod live;
+mod message;
+mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
-pub use grantor::{Grantor, Live, PollContext};
+pub use grantor::{Grantor, PollContext};
 pub use holder::{Holder, NoPermit, Permit};
-
-use crate::types::{ConfigId, Slot};
-
-/// What grantors and holders say to each other. Sequences are the grantor's,
-/// rising over guards and promises alike, retransmissions included.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum LeaseMessage {
-    /// Grantor: open a window for the promise that follows.
-    Guard {
-        /// The grantor's sequence.
-        sequence: u64,
-    },
-    /// Holder: the window of this sequence is open.
-    GuardAck {
-        /// Of the guard.
-        sequence: u64,
-        /// The newest configuration the holder knows.
-        known: ConfigId,
-    },
-    /// Grantor: you will be notified of every write to what you hold.
-    Promise(Promise),
-    /// Holder: taken.
-    PromiseAck {
-        /// Of the promise.
-        sequence: u64,
-        /// The newest configuration the holder knows.
-        known: ConfigId,
-    },
-    /// Holder: I have erased your promises up to this sequence, and refuse them
-    /// from now on; you may drop the grants behind them.
-    Relinquish {
-        /// The highest sequence given up.
-        up_to: u64,
-    },
-}
-
-/// A promise and what it rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Promise {
-    /// The grantor's sequence.
-    pub sequence: u64,
-    /// The acknowledged sequence it builds on.
-    pub base: u64,
-    /// How long ago the grantor received that ack, on its clock.
-    pub t0: Duration,
-    /// How long after sending that ack (plus `t0`) it may be taken.
-    pub t_guard: Duration,
-    /// How long it lasts from receipt.
-    pub t_lease: Duration,
-    /// The configuration it is under.
-    pub config: ConfigId,
-    /// The highest slot the grantor had accepted when it registered the grant.
-    pub highest_accepted: Slot,
-}
+pub use live::Live;
+pub use message::{LeaseMessage, Promise};

@@ -7,7 +7,7 @@ const A: ReplicaId = ReplicaId(0);
 const B: ReplicaId = ReplicaId(2);
 const C: ReplicaId = ReplicaId(3);
 
-/// Hazard 6: no single grantor knows of the write, but the set has changed.
+/// H06: no single grantor knows of the write, but the set has changed.
 #[test]
 pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     let mut w = World::held_by(5, set(&[0, 1, 2, 3, 4]));
@@ -224,7 +224,7 @@ pub(super) fn a_lapse_behind_a_longer_promise_ends_the_chain() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
 }
 
-/// Hazard 24: the last accepted entry was dropped by a new leader's log and
+/// H24: the last accepted entry was dropped by a new leader's log and
 /// nothing follows it. Its slot may never be executed.
 #[test]
 pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
@@ -241,7 +241,7 @@ pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Hazard 40: a holder that gave its promises up is asked for nothing until it
+/// H40: a holder that gave its promises up is asked for nothing until it
 /// takes new ones, so its chains must not reach across the gap.
 #[test]
 pub(super) fn a_chain_does_not_survive_relinquish() {

@@ -10,7 +10,7 @@ fn defaults(ids: &[u8]) -> ConfigChange {
     }
 }
 
-/// Hazard 12: the old leader is named, so a new one's lease does not end its own.
+/// H12: the old leader is named, so a new one's lease does not end its own.
 #[test]
 pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
     let (old, new, acceptor) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
@@ -26,7 +26,7 @@ pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration
     assert_eq!(w.accept(acceptor, 1, KEY), set(&[0, 1]));
 }
 
-/// Hazard 14, at the holder: what an unknown configuration gives cannot be told.
+/// H14, at the holder: what an unknown configuration gives cannot be told.
 #[test]
 pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -68,7 +68,7 @@ fn a_promise_is_under_the_newest_configuration_both_know() {
     assert_eq!(w.send(G, H).promise().config, ConfigId(2));
 }
 
-/// Hazard 14, at the grantor: under a configuration whose contents it has
+/// H14, at the grantor: under a configuration whose contents it has
 /// forgotten it could not compute the tag that the promise obliges it to.
 #[test]
 fn nothing_is_promised_under_a_forgotten_configuration() {
@@ -95,7 +95,7 @@ fn a_grant_under_a_forgotten_configuration_covers_every_key() {
     assert_eq!(w.tag(G, KEY), set(&[1]));
 }
 
-/// Hazard 17: the shorter lease of a newer configuration, acknowledged, says
+/// H17: the shorter lease of a newer configuration, acknowledged, says
 /// nothing about the longer one of the older.
 #[test]
 pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
@@ -126,7 +126,7 @@ pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_gra
     assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
 }
 
-/// Hazard 17, at the holder: under the new configuration the key is another's,
+/// H17, at the holder: under the new configuration the key is another's,
 /// and the old promise is honoured until it ends, not extended.
 #[test]
 pub(super) fn renewing_under_a_new_configuration_does_not_extend_the_old_promise() {
@@ -163,7 +163,7 @@ fn exclude(ids: &[u8]) -> ConfigChange {
     }
 }
 
-/// Hazard 41: a suspect whose own log lags is not kept alive by the
+/// H41: a suspect whose own log lags is not kept alive by the
 /// configuration that it still knows.
 #[test]
 pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Hazard 1.
+/// H01.
 #[test]
 pub(super) fn an_old_ack_does_not_shorten_a_newer_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -48,7 +48,7 @@ fn the_ack_of_the_latest_promise_shortens_its_grant() {
     w.check_contained(G, H);
 }
 
-/// Hazard 2, guards: the second arrival of a guard must not open its window anew.
+/// H02, guards: the second arrival of a guard must not open its window anew.
 #[test]
 pub(super) fn a_repeated_guard_does_not_move_its_window() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -64,7 +64,7 @@ pub(super) fn a_repeated_guard_does_not_move_its_window() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Hazard 2, promises: a copy must not start the lease again.
+/// H02, promises: a copy must not start the lease again.
 #[test]
 pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -82,7 +82,7 @@ pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Hazard 2, reordered: once a later promise is acknowledged, the grantor counts
+/// H02, reordered: once a later promise is acknowledged, the grantor counts
 /// on the earlier one never being taken.
 #[test]
 pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
@@ -100,7 +100,7 @@ pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     w.check_contained(G, H);
 }
 
-/// Hazard 32: a voluntary Relinquish names a sequence, and is no word on what
+/// H32: a voluntary Relinquish names a sequence, and is no word on what
 /// was promised after it.
 #[test]
 pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
@@ -164,7 +164,7 @@ fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Hazard 35: a promise counts from the guard it names, not from the newest.
+/// H35: a promise counts from the guard it names, not from the newest.
 #[test]
 pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     let mut w = World::held_by(2, set(&[0, 1]));

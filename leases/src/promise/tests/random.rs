@@ -290,6 +290,11 @@ impl Schedule {
     }
 
     fn check(&mut self) {
+        for party in &self.world.parties {
+            party.grantor.check();
+            party.holder.check();
+            party.configs.check();
+        }
         for grantor in (0..REPLICAS as u8).map(ReplicaId) {
             for holder in (0..REPLICAS as u8).map(ReplicaId) {
                 if grantor != holder {
@@ -349,4 +354,62 @@ fn promises_are_contained_and_barriers_cover_what_was_not_asked() {
     assert!(barriers > pairs / 10, "only {barriers} barriers mattered");
     assert!(forgotten > 2 * SEEDS, "only {forgotten} were forgotten");
     assert!(living > 100, "only {living} were, of chains that live");
+}
+
+/// A message that any peer could send, sound or not.
+fn any_message(random: &mut Pcg64) -> LeaseMessage {
+    let number = |random: &mut Pcg64| match random.random_range(0..4) {
+        0 => random.random_range(0..=1 << 56),
+        1 => 0,
+        _ => random.random_range(0..20),
+    };
+    let sequence = number(random);
+    let known = ConfigId(number(random));
+    match random.random_range(0..5) {
+        0 => LeaseMessage::Guard { sequence },
+        1 => LeaseMessage::GuardAck { sequence, known },
+        2 => LeaseMessage::PromiseAck { sequence, known },
+        3 => LeaseMessage::Relinquish { up_to: sequence },
+        _ => LeaseMessage::Promise(Promise {
+            sequence,
+            base: number(random),
+            t0: Duration::from_nanos(number(random)),
+            t_guard: Duration::from_nanos(number(random) << 6),
+            t_lease: Duration::from_nanos(number(random)),
+            config: known,
+            highest_accepted: Slot(number(random)),
+        }),
+    }
+}
+
+/// Invariants are about this replica's own state: no message from a peer breaks one.
+#[test]
+fn whatever_a_peer_sends_trips_no_assertion() {
+    let mut taken = 0u64;
+    for seed in 0..300 {
+        let mut random = Pcg64::seed_from_u64(seed);
+        let mut w = World::held_by(3, set(&[0, 1, 2]));
+        for _ in 0..300 {
+            let message = any_message(&mut random);
+            let from = ReplicaId(random.random_range(1..3));
+            let now = w.now(G);
+            let party = w.party(G);
+            let known = party.configs.newest();
+            let ended = party.grantor.handle(now, from, &message);
+            let answer = party.holder.handle(now, from, &message, known);
+            taken += u64::from(ended) + u64::from(answer.is_some());
+            match random.random_range(0..40) {
+                0 => drop(party.holder.relinquish()),
+                1 => party.holder.accept_again(),
+                2 => drop(w.agree_all(ConfigChange::default())),
+                3 => w.pass(ms(random.random_range(0..3000))),
+                _ => drop(w.poll(G)),
+            }
+            let party = w.party(G);
+            party.holder.forget(now, Slot(5));
+            party.grantor.check();
+            party.holder.check();
+        }
+    }
+    assert!(taken > 1000, "only {taken} messages changed anything");
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Hazards 15 and 23: all grantors restart together, and a majority of them could
+/// H15 and H23: all grantors restart together, and a majority of them could
 /// commit a write at once, while the holder is cut off and reads on.
 #[test]
 pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_have_ended() {
@@ -84,7 +84,7 @@ fn what_writes_no_key_asks_for_nobody_in_the_restart_wait() {
     assert_eq!(live.tag(std::iter::empty()), set(&[]));
 }
 
-/// Hazard 16: the promises of an earlier life are void, those under way as well.
+/// H16: the promises of an earlier life are void, those under way as well.
 #[test]
 fn a_restarted_holder_does_not_read_on_old_promises() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -118,7 +118,7 @@ fn grants_ended_by_a_holders_restart_are_reported_at_once() {
     assert!(!w.poll(G).1, "once");
 }
 
-/// Hazard 32, at restart: news of an earlier run does not end the grants of a
+/// H32, at restart: news of an earlier run does not end the grants of a
 /// later one.
 #[test]
 fn late_news_of_an_earlier_run_drops_nothing() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::time::ClockBound;
 
-/// Hazard 3: the slowest holder and the fastest grantor the bound allows, the
+/// H03: the slowest holder and the fastest grantor the bound allows, the
 /// promise taken at the last moment, its ack lost.
 #[test]
 pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
@@ -87,7 +87,7 @@ impl World {
     }
 }
 
-/// Hazard 4: the holder stops with a promise in its buffer, and wakes after the
+/// H04: the holder stops with a promise in its buffer, and wakes after the
 /// grantor has given the grant up.
 #[test]
 pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
@@ -103,7 +103,7 @@ pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Hazard 4, the other way to stop: with a valid lease, between two reads.
+/// H04, the other way to stop: with a valid lease, between two reads.
 #[test]
 fn a_lease_ends_by_the_clock_without_any_event() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -135,7 +135,7 @@ fn a_permit_lasts_as_long_as_enough_grantors() {
     assert_eq!(three.until, w.now(H) + ms(1700));
 }
 
-/// Hazard 22: N/2 others, and oneself, are a majority for even N as well.
+/// H22: N/2 others, and oneself, are a majority for even N as well.
 #[test]
 fn an_even_cluster_needs_half_of_the_others_too() {
     let mut w = World::held_by(4, set(&[0, 1, 2, 3]));
@@ -147,7 +147,7 @@ fn an_even_cluster_needs_half_of_the_others_too() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Hazard 8, §3.8: a dead holder blocks a write for at most
+/// H08, §3.8: a dead holder blocks a write for at most
 /// t_grace + t_guard + t_lease and the drift, and the grantor says when it ends.
 #[test]
 pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() {

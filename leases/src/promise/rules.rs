@@ -1,0 +1,208 @@
+//! The hazard rules of the lease engine: one predicate for each, named after what
+//! it keeps. A predicate asks [`off`] so that the code which keeps the rule need
+//! not; a mutant (see [`crate::mutants`]) goes without it.
+
+use std::time::Duration;
+
+use super::message::Promise;
+use crate::mutants::{Rule, off};
+use crate::time::Time;
+use crate::types::{ConfigId, Slot};
+
+/// H01: only the ack of the latest promise shortens its grant. An older ack says
+/// nothing about the newer promise, which may still be on its way.
+pub(super) fn only_latest_ack_shortens(latest: u64, acknowledged: u64) -> bool {
+    latest == acknowledged || off(Rule::H01OldAck)
+}
+
+/// H17: that ack shortens the grant under its own configuration only.
+pub(super) fn only_own_grant_is_shortened(grant: ConfigId, acknowledged: ConfigId) -> bool {
+    grant == acknowledged || off(Rule::H17Shortening)
+}
+
+/// H17: a holder has one grant for each configuration. A promise extends the grant
+/// under its own, and takes the place of no other.
+pub(super) fn same_grant(grant: ConfigId, promised: ConfigId) -> bool {
+    grant == promised || off(Rule::H17PerConfig)
+}
+
+/// H08: a grant ends when its time has passed, whether or not its holder answers.
+pub(super) fn kept_for(keep: Duration) -> Duration {
+    match off(Rule::H08Lapse) {
+        true => keep * 1000,
+        false => keep,
+    }
+}
+
+/// H32: a Relinquish ends the grants up to its sequence, and none made later.
+pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
+    grant > up_to && !off(Rule::H32UpTo)
+}
+
+/// H14, at the grantor: promise under the newest configuration that *both* know. A
+/// replica that lags costs freshness, not leases.
+pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
+    match off(Rule::H14UnknownConfig) {
+        true => here,
+        false => holder.min(here),
+    }
+}
+
+/// H14, at the holder: what a configuration gives that is not known here, nobody
+/// can tell. Returns the configuration to count the promise under, if any.
+pub(super) fn understood(promised: ConfigId, known: ConfigId) -> Option<ConfigId> {
+    let counted = promised.min(known); // differs for that mutant only
+    (promised <= known || off(Rule::H14UnknownConfig)).then_some(counted)
+}
+
+/// H41: a suspect is not promised under configurations from before its exclusion.
+pub(super) fn not_before_exclusion(config: ConfigId, oldest: ConfigId) -> bool {
+    config >= oldest || off(Rule::H41Oldest)
+}
+
+/// H15: a grantor that has just restarted asks everyone, for it has forgotten its
+/// grants.
+pub(super) fn asks_everyone(in_restart_wait: bool) -> bool {
+    in_restart_wait && !off(Rule::H15RestartWait)
+}
+
+/// H02: a holder takes a sequence once, and never after a higher one.
+pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
+    sequence > taken || off(Rule::H02Repeats)
+}
+
+/// H35: a promise counts from the ack that it names. A mutant counts from the newest.
+pub(super) fn counts_from_newest_ack() -> bool {
+    off(Rule::H35NamedAck)
+}
+
+/// H16: a window that is not remembered is no window: the ack that the promise names
+/// was sent by an earlier run, or erased. A mutant takes it as sent at `now`.
+pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
+    off(Rule::H16OldPromise).then_some(now)
+}
+
+/// H04: a promise is taken only within the window of its ack, measured from when
+/// this replica sent that. One that lay in a buffer for longer is late.
+pub(super) fn is_in_time(now: Time, opened: Time, promise: &Promise) -> bool {
+    now < opened + promise.t0 + promise.t_guard || off(Rule::H04LatePromise)
+}
+
+/// H40: what is relinquished is erased.
+pub(super) fn relinquishing_erases() -> bool {
+    !off(Rule::H40Chain)
+}
+
+/// H05: a lapse ends the chain: in the gap the grantor accepted without asking.
+pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
+    expires <= now && !off(Rule::H05Lapse)
+}
+
+/// H05: a configuration that newly gives the key begins a new chain.
+pub(super) fn chain_goes_on(gave: bool) -> bool {
+    gave || off(Rule::H05NewlyGiven)
+}
+
+/// H05: a holder reads only when it has executed what its grantors had accepted.
+#[inline]
+pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
+    barrier <= executed || off(Rule::H05Barrier)
+}
+
+/// H06: each grantor that is counted brings a barrier of its own. A mutant counts
+/// it once another's is passed.
+#[inline]
+pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
+    any_passed && off(Rule::H06OneBarrier)
+}
+
+/// H24: the barrier of a chain is its lowest. It falls when a new leader's log drops
+/// dead entries, whose slots may never be executed.
+pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
+    match off(Rule::H24Falls) {
+        true => barrier,
+        false => barrier.min(renewed),
+    }
+}
+
+/// H24, across configurations: `older` is the barrier of the part of the chain before.
+pub(super) fn joined_barrier(barrier: Slot, older: Slot) -> Slot {
+    match off(Rule::H24Falls) {
+        true => older,
+        false => barrier.min(older),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const C: fn(u64) -> ConfigId = ConfigId;
+
+    #[test]
+    fn acks_and_grants() {
+        for (latest, acknowledged, shortens) in [(7, 7, true), (7, 6, false), (7, 8, false)] {
+            assert_eq!(only_latest_ack_shortens(latest, acknowledged), shortens);
+        }
+        for (grant, up_to, outlives) in [(7, 6, true), (7, 7, false), (7, 8, false)] {
+            assert_eq!(outlives_relinquish(grant, up_to), outlives);
+        }
+        assert!(same_grant(C(2), C(2)) && !same_grant(C(2), C(3)));
+        assert!(only_own_grant_is_shortened(C(2), C(2)));
+        assert!(!only_own_grant_is_shortened(C(3), C(2)));
+        assert_eq!(kept_for(Duration::from_secs(4)), Duration::from_secs(4));
+    }
+
+    #[test]
+    fn configurations() {
+        // (the holder's, the grantor's, what is promised under)
+        for (holder, here, under) in [(1, 3, 1), (3, 1, 1), (2, 2, 2)] {
+            assert_eq!(both_know(C(holder), C(here)), C(under));
+        }
+        for (promised, known, counted) in [(1, 3, Some(1)), (3, 3, Some(3)), (4, 3, None)] {
+            assert_eq!(understood(C(promised), C(known)), counted.map(C));
+        }
+        for (config, oldest, may) in [(1, 2, false), (2, 2, true), (3, 2, true)] {
+            assert_eq!(not_before_exclusion(C(config), C(oldest)), may);
+        }
+    }
+
+    #[test]
+    fn windows() {
+        for (sequence, taken, new) in [(1, 0, true), (5, 5, false), (4, 5, false)] {
+            assert_eq!(is_new(sequence, taken), new);
+        }
+        let promise = Promise {
+            sequence: 2,
+            base: 1,
+            t0: Duration::from_nanos(10),
+            t_guard: Duration::from_nanos(20),
+            t_lease: Duration::from_nanos(40),
+            config: C(1),
+            highest_accepted: Slot::ZERO,
+        };
+        for (now, in_time) in [(100, true), (129, true), (130, false), (u64::MAX, false)] {
+            assert_eq!(is_in_time(Time(now), Time(100), &promise), in_time, "{now}");
+        }
+        assert_eq!(opened_if_unknown(Time(5)), None);
+        assert!(!counts_from_newest_ack() && relinquishing_erases());
+    }
+
+    #[test]
+    fn barriers() {
+        let s = Slot;
+        for (executed, barrier, past) in [(5, 5, true), (6, 5, true), (4, 5, false)] {
+            assert_eq!(is_past(s(executed), s(barrier)), past);
+        }
+        for (barrier, other, least) in [(5, 9, 5), (9, 5, 5)] {
+            assert_eq!(renewed_barrier(s(barrier), s(other)), s(least));
+            assert_eq!(joined_barrier(s(barrier), s(other)), s(least));
+        }
+        for (now, expires, lapsed) in [(5, 6, false), (5, 5, true), (6, 5, true)] {
+            assert_eq!(has_lapsed(Time(now), Time(expires)), lapsed);
+        }
+        assert!(chain_goes_on(true) && !chain_goes_on(false));
+        assert!(!is_passed_by_another(true) && !is_passed_by_another(false));
+        assert!(asks_everyone(true) && !asks_everyone(false));
+    }
+}
