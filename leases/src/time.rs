@@ -68,6 +68,10 @@ impl ClockBound {
 
     /// What this clock must count to be sure that a span measured by another
     /// clock has passed there: `span (1 + rho) / (1 - rho)`, rounded up.
+    ///
+    /// # Panics
+    /// If `rho` is above [`RHO_PPM_MAX`](Self::RHO_PPM_MAX): settings and messages
+    /// with such a bound are refused before.
     pub fn outwait(self, span: Duration) -> Duration {
         if !stretches() {
             return span;

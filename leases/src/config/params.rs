@@ -75,6 +75,9 @@ impl LeaseParams {
 
     /// How long a restarted replica must assume that grants it has forgotten
     /// are still alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
+    ///
+    /// # Panics
+    /// If `rho` is above [`ClockBound::RHO_PPM_MAX`]: [`check`](Self::check) first.
     pub fn restart_wait(&self) -> Duration {
         self.clock
             .keep_from_send(self.t_lease, self.t_guard, self.t0_cap)
