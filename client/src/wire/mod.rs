@@ -4,6 +4,7 @@
 mod codec;
 mod meaning;
 mod receive;
+mod validate;
 
 #[allow(missing_docs, clippy::all)]
 mod generated {
@@ -14,8 +15,8 @@ pub use codec::{
     split_frame,
 };
 pub use generated::*;
-pub use meaning::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, validate, validate_op};
 pub use receive::{Received, decode_request};
+pub use validate::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, validate, validate_op};
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
-use super::meaning::too_many;
+use super::validate::too_many;
 use super::{COMMAND_PARTS_MAX, Error, Request};
 
 /// A request in which nothing is missing or malformed, but that may not be

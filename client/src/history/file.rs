@@ -1,0 +1,421 @@
+//! The file of a history.
+//!
+//! Little-endian: magic, format version (u32), number of events (u64), the
+//! events, and the CRC-32 of everything before it (u32). Numbers inside an event
+//! are varints; begins are differences to the event before, so that an event
+//! takes about a dozen bytes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Action, Event, History, ValueId};
+
+const MAGIC: [u8; 8] = *b"LHSHIST\0";
+const FORMAT: u32 = 1;
+const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
+const CHECKSUM_BYTES: usize = 4;
+/// The shortest event, a delete without an answer: kind, process, key, begin, a byte each.
+const EVENT_BYTES_MIN: usize = 4;
+
+/// Why a history could not be stored or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The file could not be written or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// It does not begin as a history does.
+    #[error("not a history: the magic is missing")]
+    NotAHistory,
+    /// It was written by another version of this program.
+    #[error("history of format {found}, this program reads format {FORMAT}")]
+    Format {
+        /// The format that the file claims.
+        found: u32,
+    },
+    /// Its checksum does not match its contents.
+    #[error("history damaged: its checksum is {stored:08x}, its contents give {computed:08x}")]
+    Checksum {
+        /// In the file.
+        stored: u32,
+        /// Over the bytes before it.
+        computed: u32,
+    },
+    /// Its contents make no sense although the checksum matches.
+    #[error("history malformed at byte {offset}")]
+    Malformed {
+        /// Where the event begins that could not be read.
+        offset: usize,
+    },
+}
+
+impl History {
+    /// Stores it as a file, replacing what is there.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn save(&self, path: &Path) -> Result<(), HistoryError> {
+        std::fs::write(path, self.to_bytes()).map_err(|source| io_error(path, source))
+    }
+
+    /// Loads what [`History::save`] stored.
+    ///
+    /// # Errors
+    /// Any [`HistoryError`].
+    pub fn load(path: &Path) -> Result<History, HistoryError> {
+        let bytes = std::fs::read(path).map_err(|source| io_error(path, source))?;
+        History::from_bytes(&bytes)
+    }
+
+    /// The contents of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.events.len() * 16);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&(self.events.len() as u64).to_le_bytes());
+        let mut before = 0;
+        for event in &self.events {
+            put_event(&mut bytes, event, before);
+            before = event.invoke_ns;
+        }
+        let checksum = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the contents of a file. Uses memory in proportion to `bytes`,
+    /// whatever they claim.
+    ///
+    /// # Errors
+    /// Any [`HistoryError`] but `Io`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<History, HistoryError> {
+        let (contents, count) = open_file(bytes)?;
+        let mut input = Input {
+            bytes: contents,
+            offset: HEADER_BYTES,
+        };
+        let fitting = (contents.len() - HEADER_BYTES) / EVENT_BYTES_MIN;
+        let mut events = Vec::with_capacity(fitting.min(usize::try_from(count).unwrap_or(fitting)));
+        let mut before = 0;
+        for _ in 0..count {
+            let offset = input.offset;
+            let event = take_event(&mut input, before);
+            let event = event.ok_or(HistoryError::Malformed { offset })?;
+            before = event.invoke_ns;
+            events.push(event);
+        }
+        if input.offset != contents.len() {
+            let offset = input.offset;
+            return Err(HistoryError::Malformed { offset });
+        }
+        Ok(History { events })
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> HistoryError {
+    let path = path.to_owned();
+    HistoryError::Io { path, source }
+}
+
+/// Checks everything around the events: what is left of `bytes` without the
+/// checksum, and how many events it claims to hold.
+fn open_file(bytes: &[u8]) -> Result<(&[u8], u64), HistoryError> {
+    if !bytes.starts_with(&MAGIC) {
+        return Err(HistoryError::NotAHistory);
+    }
+    let truncated = HistoryError::Malformed {
+        offset: bytes.len(),
+    };
+    let Some((contents, checksum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+        return Err(truncated);
+    };
+    let Some((header, _)) = contents.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(truncated);
+    };
+    let (found, count) = header_fields(header);
+    if found != FORMAT {
+        return Err(HistoryError::Format { found });
+    }
+    let stored = u32::from_le_bytes(*checksum);
+    let computed = crc32fast::hash(contents);
+    if stored != computed {
+        return Err(HistoryError::Checksum { stored, computed });
+    }
+    Ok((contents, count))
+}
+
+fn header_fields(header: &[u8; HEADER_BYTES]) -> (u32, u64) {
+    let [_, _, _, _, _, _, _, _, f0, f1, f2, f3, count @ ..] = *header;
+    (
+        u32::from_le_bytes([f0, f1, f2, f3]),
+        u64::from_le_bytes(count),
+    )
+}
+
+/// What happened, without its values: the low bits of an event's first byte.
+#[derive(Clone, Copy)]
+enum Kind {
+    ReadValue,
+    ReadAbsent,
+    Write,
+    Delete,
+    CasValue,
+    CasAbsent,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind::ReadValue,
+    Kind::ReadAbsent,
+    Kind::Write,
+    Kind::Delete,
+    Kind::CasValue,
+    Kind::CasAbsent,
+];
+const SWAPPED: u8 = 0x40;
+const ANSWERED: u8 = 0x80;
+
+fn put_event(bytes: &mut Vec<u8>, event: &Event, before_ns: u64) {
+    let (head, values) = put_action(event.action);
+    let answered = event.return_ns.map_or(0, |_| ANSWERED);
+    bytes.push(head | answered);
+    put_varint(bytes, event.process.into());
+    put_varint(bytes, event.key);
+    for value in values.into_iter().flatten() {
+        put_varint(bytes, value.0);
+    }
+    put_varint(bytes, zigzag(event.invoke_ns.wrapping_sub(before_ns)));
+    if let Some(return_ns) = event.return_ns {
+        put_varint(bytes, zigzag(return_ns.wrapping_sub(event.invoke_ns)));
+    }
+}
+
+/// The kind of an action, with `SWAPPED` if it swapped, and the values that follow.
+fn put_action(action: Action) -> (u8, [Option<ValueId>; 2]) {
+    match action {
+        Action::Read { value: Some(value) } => (Kind::ReadValue as u8, [Some(value), None]),
+        Action::Read { value: None } => (Kind::ReadAbsent as u8, [None, None]),
+        Action::Write { value } => (Kind::Write as u8, [Some(value), None]),
+        Action::Delete => (Kind::Delete as u8, [None, None]),
+        Action::Cas {
+            expected,
+            new,
+            swapped,
+        } => {
+            let kind = expected.map_or(Kind::CasAbsent, |_| Kind::CasValue) as u8;
+            let flag = if swapped { SWAPPED } else { 0 };
+            (kind | flag, [Some(new), expected])
+        }
+    }
+}
+
+fn take_event(input: &mut Input, before_ns: u64) -> Option<Event> {
+    let head = input.byte()?;
+    let kind = *KINDS.get(usize::from(head & !(SWAPPED | ANSWERED)))?;
+    let process = u32::try_from(input.varint()?).ok()?;
+    let key = input.varint()?;
+    let action = take_action(input, kind, head & SWAPPED != 0)?;
+    let invoke_ns = before_ns.wrapping_add(unzigzag(input.varint()?));
+    let return_ns = if head & ANSWERED != 0 {
+        Some(invoke_ns.wrapping_add(unzigzag(input.varint()?)))
+    } else {
+        None
+    };
+    Some(Event {
+        process,
+        key,
+        action,
+        invoke_ns,
+        return_ns,
+    })
+}
+
+fn take_action(input: &mut Input, kind: Kind, swapped: bool) -> Option<Action> {
+    Some(match kind {
+        Kind::ReadValue => Action::Read {
+            value: Some(input.value()?),
+        },
+        Kind::ReadAbsent => Action::Read { value: None },
+        Kind::Write => Action::Write {
+            value: input.value()?,
+        },
+        Kind::Delete => Action::Delete,
+        Kind::CasValue => Action::Cas {
+            new: input.value()?,
+            expected: Some(input.value()?),
+            swapped,
+        },
+        Kind::CasAbsent => Action::Cas {
+            new: input.value()?,
+            expected: None,
+            swapped,
+        },
+    })
+}
+
+/// Small for small differences in either direction, and loses none.
+fn zigzag(difference: u64) -> u64 {
+    let signed = difference as i64;
+    ((signed << 1) ^ (signed >> 63)) as u64
+}
+
+fn unzigzag(encoded: u64) -> u64 {
+    (encoded >> 1) ^ (encoded & 1).wrapping_neg()
+}
+
+fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+struct Input<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl Input<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.offset)?;
+        self.offset += 1;
+        Some(byte)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7F);
+            if (bits << shift) >> shift != bits {
+                return None;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn value(&mut self) -> Option<ValueId> {
+        self.varint().map(ValueId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn action() -> impl Strategy<Value = Action> {
+        let value = || any::<u64>().prop_map(ValueId);
+        prop_oneof![
+            proptest::option::of(value()).prop_map(|value| Action::Read { value }),
+            value().prop_map(|value| Action::Write { value }),
+            Just(Action::Delete),
+            (proptest::option::of(value()), value(), any::<bool>()).prop_map(
+                |(expected, new, swapped)| Action::Cas {
+                    expected,
+                    new,
+                    swapped
+                }
+            ),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let time = prop_oneof![any::<u64>(), 0..1000_u64];
+        (
+            any::<u32>(),
+            any::<u64>(),
+            action(),
+            time.clone(),
+            proptest::option::of(time),
+        )
+            .prop_map(|(process, key, action, invoke_ns, return_ns)| Event {
+                process,
+                key,
+                action,
+                invoke_ns,
+                return_ns,
+            })
+    }
+
+    fn write(value: u64) -> Event {
+        Event {
+            process: 1,
+            key: 2,
+            action: Action::Write {
+                value: ValueId(value),
+            },
+            invoke_ns: 1_000_000 * value,
+            return_ns: Some(1_000_000 * value + 500_000),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_stored_is_loaded(events in proptest::collection::vec(event(), 0..50)) {
+            let history: History = events.into_iter().collect();
+            prop_assert_eq!(History::from_bytes(&history.to_bytes()).unwrap(), history);
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed(
+            events in proptest::collection::vec(event(), 1..10),
+            at in any::<proptest::sample::Index>(),
+            flip in 1..=u8::MAX,
+        ) {
+            let history: History = events.into_iter().collect();
+            let mut bytes = history.to_bytes();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(History::from_bytes(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_contents_are_read_or_refused(
+            count in any::<u64>(),
+            contents in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes(), &count.to_le_bytes(), &contents]
+                .concat();
+            bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+            if let Ok(history) = History::from_bytes(&bytes) {
+                prop_assert_eq!(history.len() as u64, count);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_none_says_so() {
+        let bytes = History::from_iter([write(1)]).to_bytes();
+        for length in 0..bytes.len() {
+            assert!(History::from_bytes(&bytes[..length]).is_err(), "{length}");
+        }
+        let error = History::from_bytes(b"PNG and so on").unwrap_err();
+        assert!(matches!(error, HistoryError::NotAHistory), "{error}");
+        let mut newer = bytes;
+        newer[MAGIC.len()] = 9;
+        let error = History::from_bytes(&newer).unwrap_err();
+        assert!(error.to_string().contains("format 9"), "{error}");
+    }
+
+    #[test]
+    fn files_hold_what_was_saved_and_errors_name_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.bin");
+        let error = History::load(&path).unwrap_err();
+        assert!(error.to_string().contains("history.bin"), "{error}");
+        let history: History = (0..100).map(write).collect();
+        history.save(&path).unwrap();
+        assert_eq!(History::load(&path).unwrap(), history);
+        let bytes = std::fs::metadata(&path).unwrap().len();
+        assert!(bytes < 100 * 14, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,271 @@
+//! The check that every listener makes before a command reaches the core, and the
+//! limits of commands.
+
+use bytes::Bytes;
+
+use super::command::Op;
+use super::{
+    Command, Error, ErrorCode, FRAME_BYTES_MAX, KEY_BYTES_MAX, KeyValue, PutFields, Scan,
+    VALUE_BYTES_MAX,
+};
+
+/// Most entries that one Scan may ask for.
+pub const SCAN_ENTRIES_MAX: u32 = 10_000;
+/// Most keys of one MultiGet, entries of one MultiPut, fields of one PutFields:
+/// bounds the work of one command, which no limit in bytes does.
+pub const COMMAND_PARTS_MAX: usize = 10_000;
+
+/// Longest command, in bytes as encoded: leaves room in a frame for what the
+/// replicas add when they pass it on.
+pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
+
+/// Whether a command can be executed at all: what no state of the store could
+/// make acceptable is refused here, before it costs anything.
+///
+/// # Errors
+/// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent; the message names the field,
+/// what was found there and the limit.
+pub fn validate(command: &Command) -> Result<(), Error> {
+    let Some(op) = &command.op else {
+        return Err(bad("op is not set, one operation is required"));
+    };
+    validate_op(op)?;
+    if op.is_write() {
+        validate_session(command)?;
+    }
+    Ok(())
+}
+
+/// The part of [`validate`] that does not need a session.
+///
+/// # Errors
+/// As [`validate`].
+pub fn validate_op(op: &Op) -> Result<(), Error> {
+    match op {
+        Op::Get(get) => check_key("get.key", &get.key),
+        Op::Delete(delete) => check_key("delete.key", &delete.key),
+        Op::Put(put) => {
+            check_key("put.key", &put.key)?;
+            check_size("put.value", put.value.len(), VALUE_BYTES_MAX)
+        }
+        Op::Cas(cas) => {
+            check_key("cas.key", &cas.key)?;
+            check_size("cas.value", cas.value.len(), VALUE_BYTES_MAX)
+        }
+        Op::PutFields(put) => check_fields(put),
+        Op::MultiGet(get) => {
+            check_count("multi_get.keys", get.keys.len())?;
+            get.keys
+                .iter()
+                .try_for_each(|key| check_key("multi_get.keys[]", key))?;
+            check_size("multi_get", op.encoded_len(), COMMAND_BYTES_MAX)
+        }
+        Op::MultiPut(put) => {
+            check_count("multi_put.entries", put.entries.len())?;
+            put.entries.iter().try_for_each(check_entry)?;
+            check_size("multi_put", op.encoded_len(), COMMAND_BYTES_MAX)
+        }
+        Op::Scan(scan) => check_scan(scan),
+    }
+}
+
+fn validate_session(command: &Command) -> Result<(), Error> {
+    if command.client == 0 {
+        return Err(bad("client is 0, a write needs a session above 0"));
+    }
+    if command.sequence == 0 {
+        return Err(bad("sequence is 0, a write needs one above 0"));
+    }
+    if command.acked_below > command.sequence {
+        return Err(bad(format!(
+            "acked_below is {}, the limit is this command's own sequence {}",
+            command.acked_below, command.sequence
+        )));
+    }
+    Ok(())
+}
+
+fn check_entry(entry: &KeyValue) -> Result<(), Error> {
+    check_key("multi_put.entries[].key", &entry.key)?;
+    check_size(
+        "multi_put.entries[].value",
+        entry.value.len(),
+        VALUE_BYTES_MAX,
+    )
+}
+
+fn check_fields(put: &PutFields) -> Result<(), Error> {
+    check_key("put_fields.key", &put.key)?;
+    check_count("put_fields.fields", put.fields.len())?;
+    for field in &put.fields {
+        check_key("put_fields.fields[].name", &field.name)?;
+    }
+    let total = put
+        .fields
+        .iter()
+        .map(|f| f.name.len() + f.value.len())
+        .sum();
+    check_size("put_fields.fields", total, VALUE_BYTES_MAX)
+}
+
+fn check_scan(scan: &Scan) -> Result<(), Error> {
+    check_size("scan.from", scan.from.len(), KEY_BYTES_MAX)?;
+    check_size("scan.to", scan.to.len(), KEY_BYTES_MAX)?;
+    if scan.limit == 0 || scan.limit > SCAN_ENTRIES_MAX {
+        return Err(bad(format!(
+            "scan.limit is {}, allowed are 1 to {SCAN_ENTRIES_MAX} entries",
+            scan.limit
+        )));
+    }
+    Ok(())
+}
+
+fn check_key(field: &str, key: &Bytes) -> Result<(), Error> {
+    if key.is_empty() {
+        return Err(bad(format!(
+            "{field} is empty, allowed are 1 to {KEY_BYTES_MAX} bytes"
+        )));
+    }
+    check_size(field, key.len(), KEY_BYTES_MAX)
+}
+
+fn check_size(field: &str, found: usize, limit: usize) -> Result<(), Error> {
+    if found > limit {
+        return Err(Error::new(
+            ErrorCode::TooLarge,
+            format!("{field} is {found} bytes long, the limit is {limit} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_count(field: &str, found: usize) -> Result<(), Error> {
+    if found == 0 || found > COMMAND_PARTS_MAX {
+        return Err(too_many(field, found));
+    }
+    Ok(())
+}
+
+/// The refusal of a command of which `field` has `found` entries.
+pub(super) fn too_many(field: &str, found: usize) -> Error {
+    bad(format!(
+        "{field} has {found} entries, allowed are 1 to {COMMAND_PARTS_MAX}"
+    ))
+}
+
+fn bad(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Field;
+    use super::*;
+
+    fn entry(key: &'static str, value: usize) -> KeyValue {
+        KeyValue {
+            key: key.into(),
+            value: vec![0; value].into(),
+        }
+    }
+
+    fn field(name: &'static str, value: usize) -> Field {
+        Field {
+            name: name.into(),
+            value: vec![0; value].into(),
+        }
+    }
+
+    #[test]
+    fn the_limits_themselves_are_allowed() {
+        let key = vec![b'k'; KEY_BYTES_MAX];
+        let value = vec![0; VALUE_BYTES_MAX];
+        for op in [
+            Op::get(key.clone()),
+            Op::put(key.clone(), value.clone()),
+            Op::put("k", ""),
+            Op::delete("k"),
+            Op::cas(key.clone(), value, None),
+            Op::put_fields("k", vec![field("name", VALUE_BYTES_MAX - 4)]),
+            Op::multi_get(vec![key.clone().into(); 3]),
+            Op::multi_put(vec![entry("k", VALUE_BYTES_MAX), entry("l", 0)]),
+            Op::scan("", "", 1),
+            Op::scan(key.clone(), key, SCAN_ENTRIES_MAX),
+        ] {
+            assert_eq!(validate(&Command::session(1, 1, 1, op)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_the_finding_and_the_limit() {
+        let long = vec![b'k'; KEY_BYTES_MAX + 1];
+        let big = vec![0; VALUE_BYTES_MAX + 1];
+        let too_many = vec![Bytes::from("k"); COMMAND_PARTS_MAX + 1];
+        for (op, parts) in [
+            (Op::get(""), ["get.key", "empty", "4096"]),
+            (Op::get(long.clone()), ["get.key", "4097", "4096"]),
+            (Op::delete(""), ["delete.key", "empty", "4096"]),
+            (Op::put("", "v"), ["put.key", "empty", "4096"]),
+            (
+                Op::put("k", big.clone()),
+                ["put.value", "1048577", "1048576"],
+            ),
+            (Op::cas("k", big, None), ["cas.value", "1048577", "1048576"]),
+            (
+                Op::put_fields("k", vec![]),
+                ["put_fields.fields", "0 entries", "10000"],
+            ),
+            (
+                Op::put_fields("k", vec![field("", 1)]),
+                ["put_fields.fields[].name", "empty", "4096"],
+            ),
+            (
+                Op::put_fields("k", vec![field("a", 1 << 19), field("b", 1 << 19)]),
+                ["put_fields.fields", "1048578", "1048576"],
+            ),
+            (
+                Op::multi_get(vec![]),
+                ["multi_get.keys", "0 entries", "10000"],
+            ),
+            (
+                Op::multi_get(too_many),
+                ["multi_get.keys", "10001 entries", "10000"],
+            ),
+            (
+                Op::multi_put(vec![entry("k", 1), entry("", 1)]),
+                ["multi_put.entries[].key", "empty", "4096"],
+            ),
+            (
+                Op::multi_put(vec![entry("k", VALUE_BYTES_MAX + 1)]),
+                ["multi_put.entries[].value", "1048577", "1048576"],
+            ),
+            (
+                Op::multi_put(vec![entry("k", VALUE_BYTES_MAX); 4]),
+                ["multi_put", "41943", "4128768"],
+            ),
+            (Op::scan("", "", 0), ["scan.limit", "is 0", "10000"]),
+            (Op::scan("", "", 10_001), ["scan.limit", "10001", "10000"]),
+            (Op::scan(long, "", 1), ["scan.from", "4097", "4096"]),
+        ] {
+            let message = validate(&Command::session(1, 1, 1, op))
+                .unwrap_err()
+                .message;
+            for part in parts {
+                assert!(message.contains(part), "{part:?} is not in {message:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_needs_a_session_and_a_read_does_not() {
+        assert_eq!(validate(&Op::get("k").into()), Ok(()));
+        let refused = |client, sequence, acked_below| {
+            let command = Command::session(client, sequence, acked_below, Op::put("k", "v"));
+            validate(&command).unwrap_err().message
+        };
+        assert!(refused(0, 1, 0).starts_with("client is 0"));
+        assert!(refused(1, 0, 0).starts_with("sequence is 0"));
+        assert!(refused(1, 4, 5).starts_with("acked_below is 5"));
+        assert!(validate(&Command::default()).is_err());
+    }
+}
