@@ -368,7 +368,10 @@ impl Key {
     }
 
     fn note_failure(&mut self, effect: Effect, begin: Moment, end: Moment) {
-        if let Effect::Fail(expected) = effect {
+        // What nobody wrote is never there: such a swap fails in every order.
+        if let Effect::Fail(expected) = effect
+            && expected != NEVER_WRITTEN
+        {
             self.uses[expected as usize].is_wanted = true;
             let latest = self.failures_to.last().map_or(0, |&(_, latest)| latest);
             self.failures_to.push((begin, latest.max(end)));

@@ -163,6 +163,30 @@ fn a_failed_swap_may_be_owed_to_an_unanswered_write_of_several_keys() {
 }
 
 #[test]
+fn a_swap_that_expected_what_nobody_wrote_fails_in_every_order() {
+    let failed = swap(99, 12, false);
+    let events = |other| {
+        [
+            transaction(1, &[(1, write(10)), (2, write(20))], 0, 9),
+            transaction(2, &[(1, failed), (2, other)], 1, 8),
+            transaction(3, &[(1, read(10)), (2, read(20))], 10, 11),
+        ]
+    };
+    assert_serializable(&events(ABSENT));
+    assert_serializable(&events(read(20)));
+    assert_serializable(&events(swap(98, 22, false)));
+    assert_violation(
+        &[
+            transaction(1, &[(1, write(10)), (2, write(20))], 0, 9),
+            transaction(2, &[(1, failed), (2, read(20))], 1, 3),
+            transaction(3, &[(1, ABSENT), (2, ABSENT)], 4, 5),
+        ],
+        &[2],
+        &["key 2 alone"],
+    );
+}
+
+#[test]
 fn what_cannot_be_judged_is_unknown() {
     let unknown = |transactions: &[Transaction], part: &str| match check(transactions) {
         Verdict::Unknown { reason } => assert!(reason.contains(part), "{reason}"),
