@@ -23,6 +23,9 @@
 //! begun before it must. That is not always the best choice, so what the pass cannot order with failed swaps and can without is left
 //! to `search`.
 
+mod failures;
+mod ticks;
+
 use std::collections::{BTreeSet, HashMap};
 
 use super::Flaw;
@@ -30,6 +33,7 @@ use super::blocks::{self, Block, Blocks};
 use super::explain::operation;
 use super::prepare::{Held, Key, Kind, Moment, NEVER, Op, moment};
 use crate::history::Event;
+use ticks::{Tick, What, ticks};
 
 /// Deletions that an explanation names.
 const EXPLAINED: usize = 6;
@@ -62,74 +66,6 @@ pub(super) fn check(key: &Key) -> Result<Outcome, Flaw> {
         Ok(()) => Ok(Outcome::Ordered),
         Err(flaw) => Err(flaw),
     }
-}
-
-/// What happens at one moment, in this order: what touches overlaps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    ForwardEnds(u32),
-    BlockBegins(u32),
-    DeletionBegins(u32),
-    AbsenceEnds(u32),
-    DeletionEnds(u32),
-    BlockEnds(u32),
-    ForwardBegins(u32),
-    FailureEnds(u32),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Tick {
-    at: Moment,
-    what: What,
-}
-
-fn ticks(key: &Key, blocks: &Blocks) -> Result<Vec<Tick>, Flaw> {
-    let mut ticks = Vec::with_capacity(key.ops.len() + 2 * blocks.all.len());
-    let mut tick = |at, what| ticks.push(Tick { at, what });
-    for (index, block) in (0..).zip(&blocks.all) {
-        if block.is_forward() {
-            tick(block.first_end, What::ForwardBegins(index));
-            tick(block.last_begin, What::ForwardEnds(index));
-        } else {
-            let fits = blocks.fit(block.last_begin, block.first_end);
-            let (begin, end) = fits.expect("checked with the blocks");
-            tick(begin, What::BlockBegins(index));
-            tick(end, What::BlockEnds(index));
-        }
-    }
-    for (index, op) in (0..).zip(&key.ops) {
-        let is_deletion = op.kind == Kind::Delete;
-        match op.kind {
-            Kind::Fail { .. } => tick(op.end, What::FailureEnds(index)),
-            Kind::Delete | Kind::Read(Held::ABSENT) => {
-                let fits = blocks.fit(op.begin, op.end);
-                let (begin, end) = fits.map_err(|outer| meanwhile(key, outer, op))?;
-                if is_deletion {
-                    tick(begin, What::DeletionBegins(index));
-                    tick(end, What::DeletionEnds(index));
-                } else {
-                    tick(end, What::AbsenceEnds(index));
-                }
-            }
-            Kind::Read(_) | Kind::Write(_) | Kind::Swap { .. } => {}
-        }
-    }
-    ticks.sort_unstable();
-    Ok(ticks)
-}
-
-fn meanwhile(key: &Key, outer: &Block, op: &Op) -> Flaw {
-    let explanation = format!(
-        "the key must have held {}, but {}",
-        blocks::span(key, outer),
-        operation(op.event),
-    );
-    Flaw::violation(explanation, blocks::events_of(key, outer).chain([op.event]))
-}
-
-fn unexplained() -> Flaw {
-    let reason = "a swap failed that the pass cannot explain".to_owned();
-    Flaw::Unknown { reason }
 }
 
 /// What the key holds, and since when.
@@ -324,134 +260,6 @@ impl<'k, 'a> Sweep<'k, 'a> {
         self.now = Now::Holds { value, since };
         self.note_moment();
     }
-
-    /// Checks that a failed swap's expectation was wrong at some moment until now, or
-    /// makes it wrong.
-    fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
-        let op = self.op(index);
-        let Kind::Fail { expected } = op.kind else {
-            unreachable!("only swaps fail");
-        };
-        let is_explained = match self.now {
-            _ if expected == Held::ABSENT => self.present_at.is_some_and(|at| at >= op.begin),
-            Now::Holds { value, since } => value != expected || since >= op.begin,
-            Now::Absent => true,
-        };
-        if is_explained || self.could_be_present(op.begin) || self.change() {
-            return Ok(());
-        }
-        Err(unexplained())
-    }
-
-    /// While there is no key: puts a block that waits where it does no harm, if that is
-    /// at `since` or later.
-    fn could_be_present(&mut self, since: Moment) -> bool {
-        let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
-            return false;
-        };
-        if !matches!(self.now, Now::Absent) {
-            return false;
-        }
-        let fits = |&&(_, index): &&(Moment, u32)| self.block(index).last_begin <= harmless_at;
-        let Some(&write) = self.writes.iter().find(fits) else {
-            return false;
-        };
-        self.writes.remove(&write);
-        self.present_at = Some(harmless_at);
-        true
-    }
-
-    /// Does something that waits, so that the key holds something else; what costs
-    /// least first.
-    fn change(&mut self) -> bool {
-        if self.at < self.busy_until {
-            return false;
-        }
-        let held = match self.now {
-            Now::Absent => Held::ABSENT,
-            Now::Holds { value, .. } => value,
-        };
-        self.take_chance();
-        if matches!(self.now, Now::Holds { .. }) && held == Held::ABSENT {
-            return true;
-        }
-        if let Some((_, block)) = self.writes.pop_first() {
-            self.hold(self.block(block).last);
-            return true;
-        }
-        let key = self.key;
-        let begun = |index: &mut u32| key.ops[*index as usize].begin <= self.at;
-        let unseen = self.unseen_swaps.get_mut(&held);
-        if let Some(swap) = unseen.and_then(|swaps| swaps.pop_if(begun))
-            && let Kind::Swap { new, .. } = self.op(swap).kind
-        {
-            self.hold(new);
-            return true;
-        }
-        if self.begin_early() {
-            return true;
-        }
-        let deletion = (held != Held::ABSENT).then(|| self.deletions.pop_first());
-        let Some((_, deletion)) = deletion.flatten() else {
-            return false;
-        };
-        self.delete(deletion);
-        true
-    }
-
-    /// Begins the next forward block now, if everything else that has to end before it
-    /// ends can be done before.
-    fn begin_early(&mut self) -> bool {
-        let is_begin = |tick: &&Tick| matches!(tick.what, What::ForwardBegins(_));
-        let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
-            return false;
-        };
-        let What::ForwardBegins(index) = next.what else {
-            return false;
-        };
-        let block = self.block(index);
-        // In a chain, what failed on its first value would have to be looked at again.
-        let has_begun = self.writer(block).invoke_ns < self.at;
-        if block.head != block.last || !has_begun || !self.clear_until(next.at) {
-            return false;
-        }
-        self.early = Some(index);
-        self.busy_until = block.last_begin;
-        if self.begin_forward(index).is_err() {
-            return false;
-        }
-        let value = block.last;
-        let since = self.at;
-        self.now = Now::Holds { value, since };
-        true
-    }
-
-    /// Does all that waits and has to be done until `until`. Fails if something else
-    /// has to be done in that time.
-    fn clear_until(&mut self, until: Moment) -> bool {
-        let ticks = &self.ticks[self.position + 1..];
-        let ends: Vec<What> = (ticks.iter().take_while(|tick| tick.at <= until))
-            .map(|tick| tick.what)
-            .collect();
-        let has_begun = |what: &What| match *what {
-            What::AbsenceEnds(index) => self.op(index).begin <= self.at,
-            What::DeletionEnds(index) => self.op(index).begin <= self.at,
-            What::BlockEnds(index) => self.block(index).last_begin <= self.at,
-            _ => true,
-        };
-        if !ends.iter().all(has_begun) {
-            return false;
-        }
-        let is_end = |what: &What| {
-            matches!(
-                what,
-                What::AbsenceEnds(_) | What::DeletionEnds(_) | What::BlockEnds(_)
-            )
-        };
-        let mut ends = ends.into_iter().filter(is_end);
-        ends.all(|what| self.step(what).is_ok())
-    }
-
     fn block(&self, index: u32) -> &'k Block {
         &self.blocks.all[index as usize]
     }

@@ -2,6 +2,9 @@
 //! those without an answer are settled or left out, and what limits the orders is
 //! gathered by value.
 
+mod key;
+mod sightings;
+
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
@@ -9,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::Transaction;
 use crate::history::{Action, ValueId};
+pub(super) use key::Key;
 
 /// What a key holds, as a number for each value written to it; 0 is absence.
 pub(super) type Held = u32;
@@ -21,7 +25,6 @@ pub(super) type Moment = u64;
 pub(super) const NEVER: Moment = u64::MAX;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
-
 /// What one part of a transaction does to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -71,37 +74,6 @@ pub(super) struct Txn {
     /// The last moment at which anything could owe its answer to this one, if it is
     /// not known to have taken effect.
     pub last_use: Moment,
-}
-
-/// How a value's readers and successor limit the orders.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Uses {
-    /// The last begin of a transaction that read it.
-    pub last_read: Moment,
-    /// The swap that certainly replaced it: of absence there is none, since that may
-    /// be replaced often.
-    pub successor: Option<usize>,
-    /// Whether any answer depends on it.
-    pub is_wanted: bool,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Key {
-    /// By value.
-    pub uses: Vec<Uses>,
-    values: Map<ValueId, Held>,
-    /// By begin: of each mutation the begin, and the earliest end among it and all
-    /// that begin later.
-    ends_from: Vec<(Moment, Moment)>,
-    sightings: Sightings,
-    /// Of failed swaps that are not explained otherwise, by begin: the begin, and the
-    /// latest end among it and all that began earlier.
-    failures_to: Vec<(Moment, Moment)>,
-    /// The latest end of what found absence.
-    absent_until: Moment,
-    /// By value: begin and end of its only write.
-    writes: Vec<Option<(Moment, Moment)>>,
-    has_deletions: bool,
 }
 
 #[derive(Debug)]
@@ -236,17 +208,10 @@ impl Builder {
             let next = self.keys.len();
             let index = *self.indexes.entry(*key).or_insert(next);
             if index == next {
-                self.keys.push(Key {
-                    uses: vec![Uses::default()],
-                    writes: vec![Some((0, 0))],
-                    ..Key::default()
-                });
+                self.keys.push(Key::new());
             }
-            let key = &mut self.keys[index];
             if let Some(value) = written(action, transaction.return_ns.is_none()) {
-                key.values.insert(value, key.uses.len() as Held);
-                key.uses.push(Uses::default());
-                key.writes.push(None);
+                self.keys[index].number(value);
             }
         }
     }
@@ -278,9 +243,22 @@ impl Builder {
 
     fn build(mut self) -> Prepared {
         self.keys.iter_mut().for_each(Key::finish);
+        self.leave_out_explained();
+        self.find_uses();
+        self.txns
+            .retain(|txn| !txn.parts.is_empty() && txn.begin <= txn.last_use);
+        self.find_successors();
+        Prepared {
+            txns: self.txns,
+            keys: self.keys,
+        }
+    }
+
+    /// Leaves out what holds in every order, at a moment of its own, and tells the keys
+    /// of the failed swaps that remain.
+    fn leave_out_explained(&mut self) {
         for txn in &mut self.txns {
             let (begin, end) = (txn.begin, txn.end);
-            // What holds in every order, at a moment of its own, need not be followed.
             if let [(key, effect)] = txn.parts[..]
                 && self.keys[key].is_explained(effect, begin, end)
             {
@@ -290,6 +268,10 @@ impl Builder {
                 self.keys[key].note_failure(effect, begin, end);
             }
         }
+    }
+
+    /// What could need each transaction, and until when.
+    fn find_uses(&mut self) {
         for txn in &mut self.txns {
             let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);
             txn.explains_a_failure = !txn.is_read && txn.parts.iter().any(explains);
@@ -297,13 +279,6 @@ impl Builder {
                 let last_use = |&(key, effect): &(usize, Effect)| self.keys[key].last_use(effect);
                 txn.last_use = txn.parts.iter().map(last_use).max().unwrap_or(0);
             }
-        }
-        self.txns
-            .retain(|txn| !txn.parts.is_empty() && txn.begin <= txn.last_use);
-        self.find_successors();
-        Prepared {
-            txns: self.txns,
-            keys: self.keys,
         }
     }
 
@@ -320,171 +295,5 @@ impl Builder {
                 }
             }
         }
-    }
-}
-
-impl Key {
-    fn held(&self, value: Option<ValueId>) -> Held {
-        value.map_or(ABSENT, |value| {
-            self.values.get(&value).copied().unwrap_or(NEVER_WRITTEN)
-        })
-    }
-
-    fn effect(&self, action: &Action, open: bool) -> Effect {
-        match *action {
-            Action::Read { value } => Effect::Read(self.held(value)),
-            Action::Write { value } => Effect::Write(self.held(Some(value))),
-            Action::Delete => Effect::Write(ABSENT),
-            Action::Cas { expected, .. } if is_failed_swap(action, open) => {
-                Effect::Fail(self.held(expected))
-            }
-            Action::Cas { expected, new, .. } => Effect::Swap {
-                expected: self.held(expected),
-                new: self.held(Some(new)),
-            },
-        }
-    }
-
-    fn note(&mut self, effect: Effect, begin: Moment, end: Moment) {
-        let (found, left) = (effect.finds(), effect.leaves());
-        if let Some(found) = found.filter(|found| *found != NEVER_WRITTEN) {
-            let uses = &mut self.uses[found as usize];
-            uses.is_wanted = true;
-            if left.is_none() {
-                uses.last_read = uses.last_read.max(begin);
-            }
-            if found == ABSENT {
-                self.absent_until = self.absent_until.max(end);
-            }
-        }
-        if let Some(new) = left {
-            self.has_deletions |= new == ABSENT;
-            self.writes[new as usize] = Some((begin, end));
-            self.ends_from.push((begin, end));
-        }
-        for held in found.into_iter().chain(left) {
-            self.sightings.push(held, begin, end);
-        }
-    }
-
-    fn note_failure(&mut self, effect: Effect, begin: Moment, end: Moment) {
-        // What nobody wrote is never there: such a swap fails in every order.
-        if let Effect::Fail(expected) = effect
-            && expected != NEVER_WRITTEN
-        {
-            self.uses[expected as usize].is_wanted = true;
-            let latest = self.failures_to.last().map_or(0, |&(_, latest)| latest);
-            self.failures_to.push((begin, latest.max(end)));
-        }
-    }
-
-    /// Whether a failed swap may have found what `txn` left: not if that was
-    /// overwritten before the swap began, or came after it.
-    fn may_explain(&self, txn: &Txn) -> bool {
-        let until = self.overwritten(txn.end);
-        let begun = self
-            .failures_to
-            .partition_point(|&(begin, _)| begin <= until);
-        begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
-    }
-
-    /// Until when this could matter although nobody found it.
-    fn last_use(&self, effect: Effect) -> Moment {
-        let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
-        match effect {
-            Effect::Write(ABSENT) => failures.max(self.absent_until),
-            _ => failures,
-        }
-    }
-
-    fn finish(&mut self) {
-        self.sightings.finish();
-        let mut earliest = NEVER;
-        for (_, end) in self.ends_from.iter_mut().rev() {
-            earliest = earliest.min(*end);
-            *end = earliest;
-        }
-        if self.has_deletions {
-            // Absence may come again.
-            self.writes[ABSENT as usize] = None;
-            self.uses[ABSENT as usize].last_read = 0;
-        }
-    }
-
-    /// Whether a failed swap's expectation was certainly wrong at some moment: another
-    /// value was there during it; or the value was not written yet, or overwritten,
-    /// and it has only one write.
-    fn is_explained(&self, effect: Effect, begin: Moment, end: Moment) -> bool {
-        let Effect::Fail(expected) = effect else {
-            return false;
-        };
-        let write = match expected {
-            NEVER_WRITTEN => return true,
-            _ if self.sightings.of_another(expected, begin, end) => return true,
-            expected => self.writes[expected as usize],
-        };
-        write.is_some_and(|(write_begin, write_end)| {
-            begin <= write_begin || self.overwritten(write_end) <= end
-        })
-    }
-
-    /// The earliest moment by which something else has certainly been written after
-    /// what ended at `end`.
-    fn overwritten(&self, end: Moment) -> Moment {
-        let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
-        self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
-    }
-}
-
-/// What a key certainly held at some moment between a begin and an end.
-#[derive(Debug, Clone, Copy)]
-struct Sighting {
-    held: Held,
-    begin: Moment,
-    end: Moment,
-}
-
-#[derive(Debug, Default)]
-struct Sightings {
-    /// By begin.
-    all: Vec<Sighting>,
-    /// For each of these, of it and all that begin later: the one that ends first,
-    /// and the one that ends first of those of other values.
-    first_from: Vec<[Sighting; 2]>,
-}
-
-impl Sightings {
-    fn push(&mut self, held: Held, begin: Moment, end: Moment) {
-        self.all.push(Sighting { held, begin, end });
-    }
-
-    fn finish(&mut self) {
-        let none = Sighting {
-            held: NEVER_WRITTEN,
-            begin: NEVER,
-            end: NEVER,
-        };
-        let mut first = [none; 2];
-        for &sighting in self.all.iter().rev() {
-            if sighting.end < first[0].end {
-                if sighting.held != first[0].held {
-                    first[1] = first[0];
-                }
-                first[0] = sighting;
-            } else if sighting.held != first[0].held && sighting.end < first[1].end {
-                first[1] = sighting;
-            }
-            self.first_from.push(first);
-        }
-        self.first_from.reverse();
-    }
-
-    /// Whether something but `held` was there at some moment from `begin` to `end`.
-    fn of_another(&self, held: Held, begin: Moment, end: Moment) -> bool {
-        let from = self.all.partition_point(|sighting| sighting.begin < begin);
-        self.first_from.get(from).is_some_and(|first| {
-            let is_another = |of: &Sighting| of.held != held && of.end <= end;
-            end != NEVER && first.iter().any(is_another)
-        })
     }
 }

@@ -1,0 +1,139 @@
+//! Failed swaps: each needs a moment at which its expectation was wrong.
+
+use super::super::Flaw;
+use super::super::prepare::{Held, Kind, Moment};
+use super::ticks::{Tick, What};
+use super::{Now, Sweep};
+
+fn unexplained() -> Flaw {
+    let reason = "a swap failed that the pass cannot explain".to_owned();
+    Flaw::Unknown { reason }
+}
+impl Sweep<'_, '_> {
+    /// Checks that a failed swap's expectation was wrong at some moment until now, or
+    /// makes it wrong.
+    pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
+        let op = self.op(index);
+        let Kind::Fail { expected } = op.kind else {
+            unreachable!("only swaps fail");
+        };
+        let is_explained = match self.now {
+            _ if expected == Held::ABSENT => self.present_at.is_some_and(|at| at >= op.begin),
+            Now::Holds { value, since } => value != expected || since >= op.begin,
+            Now::Absent => true,
+        };
+        if is_explained || self.could_be_present(op.begin) || self.change() {
+            return Ok(());
+        }
+        Err(unexplained())
+    }
+
+    /// While there is no key: puts a block that waits where it does no harm, if that is
+    /// at `since` or later.
+    fn could_be_present(&mut self, since: Moment) -> bool {
+        let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
+            return false;
+        };
+        if !matches!(self.now, Now::Absent) {
+            return false;
+        }
+        let fits = |&&(_, index): &&(Moment, u32)| self.block(index).last_begin <= harmless_at;
+        let Some(&write) = self.writes.iter().find(fits) else {
+            return false;
+        };
+        self.writes.remove(&write);
+        self.present_at = Some(harmless_at);
+        true
+    }
+
+    /// Does something that waits, so that the key holds something else; what costs
+    /// least first.
+    fn change(&mut self) -> bool {
+        if self.at < self.busy_until {
+            return false;
+        }
+        let held = match self.now {
+            Now::Absent => Held::ABSENT,
+            Now::Holds { value, .. } => value,
+        };
+        self.take_chance();
+        if matches!(self.now, Now::Holds { .. }) && held == Held::ABSENT {
+            return true;
+        }
+        if let Some((_, block)) = self.writes.pop_first() {
+            self.hold(self.block(block).last);
+            return true;
+        }
+        let key = self.key;
+        let begun = |index: &mut u32| key.ops[*index as usize].begin <= self.at;
+        let unseen = self.unseen_swaps.get_mut(&held);
+        if let Some(swap) = unseen.and_then(|swaps| swaps.pop_if(begun))
+            && let Kind::Swap { new, .. } = self.op(swap).kind
+        {
+            self.hold(new);
+            return true;
+        }
+        if self.begin_early() {
+            return true;
+        }
+        let deletion = (held != Held::ABSENT).then(|| self.deletions.pop_first());
+        let Some((_, deletion)) = deletion.flatten() else {
+            return false;
+        };
+        self.delete(deletion);
+        true
+    }
+
+    /// Begins the next forward block now, if everything else that has to end before it
+    /// ends can be done before.
+    fn begin_early(&mut self) -> bool {
+        let is_begin = |tick: &&Tick| matches!(tick.what, What::ForwardBegins(_));
+        let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
+            return false;
+        };
+        let What::ForwardBegins(index) = next.what else {
+            return false;
+        };
+        let block = self.block(index);
+        // In a chain, what failed on its first value would have to be looked at again.
+        let has_begun = self.writer(block).invoke_ns < self.at;
+        if block.head != block.last || !has_begun || !self.clear_until(next.at) {
+            return false;
+        }
+        self.early = Some(index);
+        self.busy_until = block.last_begin;
+        if self.begin_forward(index).is_err() {
+            return false;
+        }
+        let value = block.last;
+        let since = self.at;
+        self.now = Now::Holds { value, since };
+        true
+    }
+
+    /// Does all that waits and has to be done until `until`. Fails if something else
+    /// has to be done in that time.
+    fn clear_until(&mut self, until: Moment) -> bool {
+        let ticks = &self.ticks[self.position + 1..];
+        let ends: Vec<What> = (ticks.iter().take_while(|tick| tick.at <= until))
+            .map(|tick| tick.what)
+            .collect();
+        let has_begun = |what: &What| match *what {
+            What::AbsenceEnds(index) => self.op(index).begin <= self.at,
+            What::DeletionEnds(index) => self.op(index).begin <= self.at,
+            What::BlockEnds(index) => self.block(index).last_begin <= self.at,
+            _ => true,
+        };
+        if !ends.iter().all(has_begun) {
+            return false;
+        }
+        let is_end = |what: &What| {
+            matches!(
+                what,
+                What::AbsenceEnds(_) | What::DeletionEnds(_) | What::BlockEnds(_)
+            )
+        };
+        let mut ends = ends.into_iter().filter(is_end);
+        ends.all(|what| self.step(what).is_ok())
+    }
+}

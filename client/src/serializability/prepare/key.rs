@@ -1,0 +1,166 @@
+//! What is known of one key, by its values: who uses them, and which failed swaps
+//! that leaves to be explained.
+
+use super::sightings::Sightings;
+use super::{ABSENT, Effect, Held, Map, Moment, NEVER, NEVER_WRITTEN, Txn, is_failed_swap};
+use crate::history::{Action, ValueId};
+
+/// How a value's readers and successor limit the orders.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in super::super) struct Uses {
+    /// The last begin of a transaction that read it.
+    pub last_read: Moment,
+    /// The swap that certainly replaced it: of absence there is none, since that may
+    /// be replaced often.
+    pub successor: Option<usize>,
+    /// Whether any answer depends on it.
+    pub is_wanted: bool,
+}
+
+#[derive(Debug, Default)]
+pub(in super::super) struct Key {
+    /// By value.
+    pub uses: Vec<Uses>,
+    values: Map<ValueId, Held>,
+    /// By begin: of each mutation the begin, and the earliest end among it and all
+    /// that begin later.
+    ends_from: Vec<(Moment, Moment)>,
+    sightings: Sightings,
+    /// Of failed swaps that are not explained otherwise, by begin: the begin, and the
+    /// latest end among it and all that began earlier.
+    failures_to: Vec<(Moment, Moment)>,
+    /// The latest end of what found absence.
+    absent_until: Moment,
+    /// By value: begin and end of its only write.
+    writes: Vec<Option<(Moment, Moment)>>,
+    has_deletions: bool,
+}
+
+impl Key {
+    /// A key that holds nothing yet.
+    pub(super) fn new() -> Key {
+        Key {
+            uses: vec![Uses::default()],
+            writes: vec![Some((0, 0))],
+            ..Key::default()
+        }
+    }
+
+    /// Gives the next number to a value that is written to it.
+    pub(super) fn number(&mut self, value: ValueId) {
+        self.values.insert(value, self.uses.len() as Held);
+        self.uses.push(Uses::default());
+        self.writes.push(None);
+    }
+
+    fn held(&self, value: Option<ValueId>) -> Held {
+        value.map_or(ABSENT, |value| {
+            self.values.get(&value).copied().unwrap_or(NEVER_WRITTEN)
+        })
+    }
+
+    pub(super) fn effect(&self, action: &Action, open: bool) -> Effect {
+        match *action {
+            Action::Read { value } => Effect::Read(self.held(value)),
+            Action::Write { value } => Effect::Write(self.held(Some(value))),
+            Action::Delete => Effect::Write(ABSENT),
+            Action::Cas { expected, .. } if is_failed_swap(action, open) => {
+                Effect::Fail(self.held(expected))
+            }
+            Action::Cas { expected, new, .. } => Effect::Swap {
+                expected: self.held(expected),
+                new: self.held(Some(new)),
+            },
+        }
+    }
+
+    pub(super) fn note(&mut self, effect: Effect, begin: Moment, end: Moment) {
+        let (found, left) = (effect.finds(), effect.leaves());
+        if let Some(found) = found.filter(|found| *found != NEVER_WRITTEN) {
+            let uses = &mut self.uses[found as usize];
+            uses.is_wanted = true;
+            if left.is_none() {
+                uses.last_read = uses.last_read.max(begin);
+            }
+            if found == ABSENT {
+                self.absent_until = self.absent_until.max(end);
+            }
+        }
+        if let Some(new) = left {
+            self.has_deletions |= new == ABSENT;
+            self.writes[new as usize] = Some((begin, end));
+            self.ends_from.push((begin, end));
+        }
+        for held in found.into_iter().chain(left) {
+            self.sightings.push(held, begin, end);
+        }
+    }
+
+    pub(super) fn note_failure(&mut self, effect: Effect, begin: Moment, end: Moment) {
+        // What nobody wrote is never there: such a swap fails in every order.
+        if let Effect::Fail(expected) = effect
+            && expected != NEVER_WRITTEN
+        {
+            self.uses[expected as usize].is_wanted = true;
+            let latest = self.failures_to.last().map_or(0, |&(_, latest)| latest);
+            self.failures_to.push((begin, latest.max(end)));
+        }
+    }
+
+    /// Whether a failed swap may have found what `txn` left: not if that was
+    /// overwritten before the swap began, or came after it.
+    pub(super) fn may_explain(&self, txn: &Txn) -> bool {
+        let until = self.overwritten(txn.end);
+        let begun = self
+            .failures_to
+            .partition_point(|&(begin, _)| begin <= until);
+        begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
+    }
+
+    /// Until when this could matter although nobody found it.
+    pub(super) fn last_use(&self, effect: Effect) -> Moment {
+        let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
+        match effect {
+            Effect::Write(ABSENT) => failures.max(self.absent_until),
+            _ => failures,
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.sightings.finish();
+        let mut earliest = NEVER;
+        for (_, end) in self.ends_from.iter_mut().rev() {
+            earliest = earliest.min(*end);
+            *end = earliest;
+        }
+        if self.has_deletions {
+            // Absence may come again.
+            self.writes[ABSENT as usize] = None;
+            self.uses[ABSENT as usize].last_read = 0;
+        }
+    }
+
+    /// Whether a failed swap's expectation was certainly wrong at some moment: another
+    /// value was there during it; or the value was not written yet, or overwritten,
+    /// and it has only one write.
+    pub(super) fn is_explained(&self, effect: Effect, begin: Moment, end: Moment) -> bool {
+        let Effect::Fail(expected) = effect else {
+            return false;
+        };
+        let write = match expected {
+            NEVER_WRITTEN => return true,
+            _ if self.sightings.of_another(expected, begin, end) => return true,
+            expected => self.writes[expected as usize],
+        };
+        write.is_some_and(|(write_begin, write_end)| {
+            begin <= write_begin || self.overwritten(write_end) <= end
+        })
+    }
+
+    /// The earliest moment by which something else has certainly been written after
+    /// what ended at `end`.
+    fn overwritten(&self, end: Moment) -> Moment {
+        let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
+        self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
+    }
+}

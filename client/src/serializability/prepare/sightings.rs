@@ -1,0 +1,56 @@
+//! What a key certainly held, and when.
+
+use super::{Held, Moment, NEVER, NEVER_WRITTEN};
+
+/// What a key certainly held at some moment between a begin and an end.
+#[derive(Debug, Clone, Copy)]
+struct Sighting {
+    held: Held,
+    begin: Moment,
+    end: Moment,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Sightings {
+    /// By begin.
+    all: Vec<Sighting>,
+    /// For each of these, of it and all that begin later: the one that ends first,
+    /// and the one that ends first of those of other values.
+    first_from: Vec<[Sighting; 2]>,
+}
+
+impl Sightings {
+    pub fn push(&mut self, held: Held, begin: Moment, end: Moment) {
+        self.all.push(Sighting { held, begin, end });
+    }
+
+    pub fn finish(&mut self) {
+        let none = Sighting {
+            held: NEVER_WRITTEN,
+            begin: NEVER,
+            end: NEVER,
+        };
+        let mut first = [none; 2];
+        for &sighting in self.all.iter().rev() {
+            if sighting.end < first[0].end {
+                if sighting.held != first[0].held {
+                    first[1] = first[0];
+                }
+                first[0] = sighting;
+            } else if sighting.held != first[0].held && sighting.end < first[1].end {
+                first[1] = sighting;
+            }
+            self.first_from.push(first);
+        }
+        self.first_from.reverse();
+    }
+
+    /// Whether something but `held` was there at some moment from `begin` to `end`.
+    pub fn of_another(&self, held: Held, begin: Moment, end: Moment) -> bool {
+        let from = self.all.partition_point(|sighting| sighting.begin < begin);
+        self.first_from.get(from).is_some_and(|first| {
+            let is_another = |of: &Sighting| of.held != held && of.end <= end;
+            end != NEVER && first.iter().any(is_another)
+        })
+    }
+}
