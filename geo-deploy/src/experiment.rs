@@ -5,15 +5,23 @@
 //! overridden by name, and what a report shows is the effective experiment, with
 //! every default and override in it.
 
+mod error;
+mod lease;
 mod overrides;
+#[cfg(test)]
+mod tests;
+mod validate;
 
 use std::path::Path;
 
-use leases::StrategySpec;
 use serde::{Deserialize, Serialize};
 use server::node::config::from_toml;
+use server::node::storage::Durability;
 
-use crate::topology::{Topology, is_plain_name};
+pub use error::ExperimentError;
+pub use lease::Lease;
+
+use crate::topology::Topology;
 
 /// Experiments that ship with the program.
 const BUILT_IN: [(&str, &str); 3] = [
@@ -60,51 +68,6 @@ fn default_leader() -> String {
 
 fn default_seed() -> u64 {
     1
-}
-
-/// Who holds keys that nobody has read yet, under `quorum`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Unlisted {
-    /// The leader and the N/2 replicas nearest to it.
-    #[default]
-    Nearest,
-    /// The leader alone, as in the paper.
-    Leader,
-}
-
-/// Lease durations (in ms) and policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Lease {
-    /// How long a promise lasts.
-    pub t_lease_ms: u64,
-    /// Within which time of an acknowledgement a promise must arrive.
-    pub t_guard_ms: u64,
-    /// How often promises are renewed.
-    pub renew_ms: u64,
-    /// How often holders are chosen anew.
-    pub reconfigure_ms: u64,
-    /// How long a replica may be silent before it is suspected.
-    pub grace_ms: u64,
-    /// How far clock rates may differ.
-    pub rho: f64,
-    /// Who holds keys that nobody has read yet.
-    pub unlisted: Unlisted,
-}
-
-impl Default for Lease {
-    fn default() -> Lease {
-        Lease {
-            t_lease_ms: 2_000,
-            t_guard_ms: 2_000,
-            renew_ms: 500,
-            reconfigure_ms: 10_000,
-            grace_ms: 5_000,
-            rho: 0.001,
-            unlisted: Unlisted::Nearest,
-        }
-    }
 }
 
 /// How keys are drawn at a site.
@@ -167,24 +130,12 @@ pub struct Network {
     pub reorder: f64,
 }
 
-/// When a replica on this machine calls a write durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// On the disk.
-    #[default]
-    Sync,
-    /// With the operating system.
-    Async,
-    /// Never written.
-    None,
-}
-
 /// Settings of the backend that runs real processes on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Local {
     /// When a write is durable.
+    #[serde(with = "DurabilityName")]
     pub durability: Durability,
     /// Random delay added on each link, at most this many ms.
     pub jitter_ms: f64,
@@ -236,72 +187,13 @@ impl StrategyPlan {
     }
 }
 
-/// Why an experiment cannot be run as asked.
-#[derive(Debug, thiserror::Error)]
-pub enum ExperimentError {
-    /// No built-in experiment of that name.
-    #[error(
-        "no experiment is called {name:?}; there are {known}, or give the path of a .toml file"
-    )]
-    Unknown {
-        /// The name asked for.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
-    /// The file cannot be read.
-    #[error("experiment file {path}: {source}")]
-    Unreadable {
-        /// The file asked for.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// Not TOML, or a field that does not exist or has the wrong type.
-    #[error("experiment {name}: {message}")]
-    Malformed {
-        /// The experiment or its file.
-        name: String,
-        /// Where and why.
-        message: String,
-    },
-    /// An override that is not `key=value`.
-    #[error("--set {found}: write key=value, as in --set requests=1000")]
-    NotAPair {
-        /// What was written.
-        found: String,
-    },
-    /// An override of something that does not exist.
-    #[error("--set {key}: there is no such setting; there are {known}")]
-    UnknownKey {
-        /// The key.
-        key: String,
-        /// Everything that can be set.
-        known: String,
-    },
-    /// An override with a value that the field does not accept.
-    #[error("--set {key}={value}: {message}")]
-    BadValue {
-        /// The key.
-        key: String,
-        /// The value.
-        value: String,
-        /// What is accepted.
-        message: String,
-    },
-    /// The overridden topology.
-    #[error("--set topology: {0}")]
-    Topology(#[from] crate::topology::TopologyError),
-    /// A field whose value makes no sense, alone or beside another.
-    #[error("{field} = {found}: {mend}")]
-    Invalid {
-        /// The field, dotted.
-        field: String,
-        /// Its value.
-        found: String,
-        /// What is accepted, or what to change.
-        mend: String,
-    },
+/// [`Durability`] by the names that files and overrides use.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Durability", rename_all = "lowercase")]
+pub(crate) enum DurabilityName {
+    Sync,
+    Async,
+    None,
 }
 
 /// The built-in experiments: name and one-line description, in order of name.
@@ -367,160 +259,4 @@ impl Experiment {
         let leader = self.topology.index(&self.leader);
         leader.expect("validate() has seen the leader among the sites")
     }
-
-    fn validate(&self) -> Result<(), ExperimentError> {
-        plain_name("name", &self.name, "of a directory")?;
-        let names = self.topology.names().join(", ");
-        let known = |site: &str| self.topology.index(site).is_some();
-        check(known(&self.leader), "leader", &self.leader, || {
-            let first = &self.topology.names()[0];
-            format!(
-                "no such site; the sites are {names}: say which leads, as in --set leader={first}"
-            )
-        })?;
-        self.validate_workload()?;
-        self.validate_lease()?;
-        check(!self.strategies.is_empty(), "strategies", "[]", || {
-            "name at least one strategy".to_owned()
-        })?;
-        for (i, plan) in self.strategies.iter().enumerate() {
-            let fresh = self.strategies[..i].iter().all(|p| p.label != plan.label);
-            check(fresh, "strategies.label", &plan.label, || {
-                "used twice; give every strategy a label of its own".to_owned()
-            })?;
-            plan.validate(&names, known)?;
-        }
-        Ok(())
-    }
-
-    fn validate_workload(&self) -> Result<(), ExperimentError> {
-        let w = &self.workload;
-        let positive = |field: &str, value: u64| {
-            check(value > 0, field, value, || "at least 1 is needed".into())
-        };
-        positive("workload.keys", w.keys)?;
-        positive("workload.clients", w.clients.into())?;
-        positive("workload.requests", w.requests)?;
-        share("workload.reads", w.reads)?;
-        check(w.warmup < w.requests, "workload.warmup", w.warmup, || {
-            format!(
-                "nothing would be measured, as each client makes {} requests in total; raise requests or lower warmup",
-                w.requests
-            )
-        })?;
-        let exponent = w.theta > 0.0 && w.theta < 10.0;
-        check(exponent, "workload.theta", w.theta, || {
-            "an exponent above 0 and below 10 is needed".into()
-        })?;
-        share("network.loss", self.network.loss)?;
-        share("network.duplication", self.network.duplication)?;
-        share("network.reorder", self.network.reorder)?;
-        let jitter = (0.0..=10_000.0).contains(&self.local.jitter_ms);
-        check(jitter, "local.jitter_ms", self.local.jitter_ms, || {
-            "0 to 10000 ms are accepted".into()
-        })
-    }
-
-    fn validate_lease(&self) -> Result<(), ExperimentError> {
-        let l = &self.lease;
-        for (field, value) in [
-            ("lease.t_lease_ms", l.t_lease_ms),
-            ("lease.t_guard_ms", l.t_guard_ms),
-            ("lease.renew_ms", l.renew_ms),
-            ("lease.reconfigure_ms", l.reconfigure_ms),
-            ("lease.grace_ms", l.grace_ms),
-        ] {
-            check((1..=3_600_000).contains(&value), field, value, || {
-                "1 ms to 3600000 ms (an hour) are accepted".into()
-            })?;
-        }
-        check(
-            l.renew_ms < l.t_lease_ms,
-            "lease.renew_ms",
-            l.renew_ms,
-            || {
-                format!(
-                    "leases of {} ms would lapse before they are renewed; choose less, a quarter is usual",
-                    l.t_lease_ms
-                )
-            },
-        )?;
-        check((0.0..=0.1).contains(&l.rho), "lease.rho", l.rho, || {
-            "0 to 0.1 are accepted (0.001 is one part in a thousand)".into()
-        })
-    }
 }
-
-impl StrategyPlan {
-    fn validate(&self, sites: &str, known: impl Fn(&str) -> bool) -> Result<(), ExperimentError> {
-        let field = |name: &str| format!("strategies.{}.{name}", self.label);
-        let named = StrategySpec::NAMES.contains(&self.strategy.as_str());
-        check(named, &field("strategy"), &self.strategy, || {
-            format!(
-                "no such strategy; there are {}",
-                StrategySpec::NAMES.join(", ")
-            )
-        })?;
-        plain_name("strategies.label", &self.label, "of a file")?;
-        let wants_ranges = self.strategy == "fixed";
-        let found = format!("{} ranges", self.ranges.len());
-        check(
-            wants_ranges != self.ranges.is_empty(),
-            &field("ranges"),
-            found,
-            || {
-                "`fixed` needs ranges, as in ranges = [{ share = 1.0, holders = [\"CA\"] }]; the other strategies take none".into()
-            },
-        )?;
-        for range in &self.ranges {
-            share(&field("ranges.share"), range.share)?;
-            let found = format!("{:?}", range.holders);
-            let good = !range.holders.is_empty() && range.holders.iter().all(|site| known(site));
-            check(good, &field("ranges.holders"), found, || {
-                format!(
-                    "name at least one site, of these: {sites}; or leave the strategy out, as in \
-                     --set strategies=leader,quorum"
-                )
-            })?;
-        }
-        let sum: f64 = self.ranges.iter().map(|range| range.share).sum();
-        let whole = self.ranges.is_empty() || (sum - 1.0).abs() < 1e-6;
-        check(
-            whole,
-            &field("ranges"),
-            format!("shares summing to {sum}"),
-            || "the shares must sum to 1".into(),
-        )
-    }
-}
-
-fn plain_name(field: &str, name: &str, becomes: &str) -> Result<(), ExperimentError> {
-    check(is_plain_name(name), field, format!("{name:?}"), || {
-        format!("use letters, digits, '-' or '_': it becomes the name {becomes}")
-    })
-}
-
-fn share(field: &str, value: f64) -> Result<(), ExperimentError> {
-    check((0.0..=1.0).contains(&value), field, value, || {
-        "a share from 0 to 1 is needed".into()
-    })
-}
-
-fn check(
-    good: bool,
-    field: &str,
-    found: impl ToString,
-    mend: impl FnOnce() -> String,
-) -> Result<(), ExperimentError> {
-    if good {
-        return Ok(());
-    }
-    Err(ExperimentError::Invalid {
-        field: field.to_owned(),
-        found: found.to_string(),
-        mend: mend(),
-    })
-}
-
-#[cfg(test)]
-mod tests;

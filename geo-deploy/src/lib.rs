@@ -10,6 +10,7 @@
 pub mod attainable;
 pub mod backend;
 pub mod bound;
+mod cluster_file;
 pub mod experiment;
 pub mod report;
 pub mod standing;

@@ -1,8 +1,9 @@
 //! Virtual time: the same replicas without sockets, exact and in seconds.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use client::wire::{Command, StatusReply, command::Op};
+use client::wire::{Command, Outcome, Path, command::Op};
 use leases::ReplicaId;
 use server::replica::action::{ClientHandle, Event as Note};
 use server::replica::{Event as ReplicaEvent, Settings};
@@ -10,9 +11,10 @@ use server::sim::network::Faults;
 use server::sim::world::{Happened, Reply, World, WorldSettings};
 use ycsb::sample::OpKind;
 
-use super::{Ask, ClosedLoop, Plan, Progress, Ran, Recorder, key_name, value};
-use crate::experiment::Experiment;
-use crate::report::{Event, StrategyRun};
+use super::counters::sum_counters;
+use super::{Around, Ask, ClosedLoop, Ended, Plan, Progress, Ran, Recorder, key_name, value};
+use crate::experiment::{Experiment, Network};
+use crate::report::Event;
 
 /// How long the cluster has to elect its leader and establish leases, in ns.
 const SETTLE_NS: u64 = 5_000_000_000;
@@ -36,33 +38,32 @@ pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Ve
     for plan in &plans {
         plan.spec()?;
     }
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut all = in_parallel(&plans, progress);
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, ran)| ran).collect()
+}
+
+/// Every plan's run beside its index, in the order in which they ended.
+fn in_parallel(plans: &[Plan<'_>], progress: Progress<'_>) -> Vec<(usize, anyhow::Result<Ran>)> {
+    let next = AtomicUsize::new(0);
     let worker = || {
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < plans.len());
         let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let Some(plan) = plans.get(index) else {
-                return done;
-            };
-            done.push((index, run_plan(plan, progress)));
+        while let Some(index) = take() {
+            done.push((index, run_plan(&plans[index], progress)));
         }
+        done
     };
-    let mut all: Vec<(usize, anyhow::Result<Ran>)> = std::thread::scope(|scope| {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.min(plans.len()))
             .map(|_| scope.spawn(worker))
             .collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| {
-                worker
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
+        let ended = workers.into_iter().map(|worker| worker.join());
+        ended
+            .flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
-    });
-    all.sort_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, ran)| ran).collect()
+    })
 }
 
 fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
@@ -72,21 +73,9 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     replica.strategy = plan.spec()?;
     replica.params = plan.params();
     replica.preferred_leader = Some(ReplicaId(plan.experiment.leader_index() as u8));
-    replica.timing.reconfigure =
-        std::time::Duration::from_millis(plan.experiment.lease.reconfigure_ms);
+    replica.timing.reconfigure = Duration::from_millis(plan.experiment.lease.reconfigure_ms);
     let one_way = |a: usize, b: usize| (topology.rtt_ms(a, b) / 2.0 * 1e6).round() as u64;
-    let network = &plan.experiment.network;
-    let faults = Faults {
-        loss: network.loss,
-        duplication: network.duplication,
-        reordering: network.reorder,
-        delay_max_ns: if network.reorder + network.duplication > 0.0 {
-            REORDER_NS
-        } else {
-            0
-        },
-        ..Faults::default()
-    };
+    let faults = faults(&plan.experiment.network);
     Ok(WorldSettings {
         replica,
         one_way_ns: (0..n)
@@ -101,11 +90,34 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     })
 }
 
+fn faults(network: &Network) -> Faults {
+    let delays = network.reorder + network.duplication > 0.0;
+    Faults {
+        loss: network.loss,
+        duplication: network.duplication,
+        reordering: network.reorder,
+        delay_max_ns: if delays { REORDER_NS } else { 0 },
+        ..Faults::default()
+    }
+}
+
 struct Running {
     client: ClosedLoop,
     sequence: u64,
     attempt: u64,
     busy: Option<(Ask, u64)>,
+}
+
+impl Running {
+    fn command(&mut self, ask: Ask) -> Command {
+        if ask.kind == OpKind::Read {
+            return Op::get(key_name(ask.key)).into();
+        }
+        self.sequence += 1;
+        let op = Op::put(key_name(ask.key), value(ask.value, 8));
+        let session = u64::from(self.client.process) + 1;
+        Command::session(session, self.sequence, self.sequence, op)
+    }
 }
 
 struct Sim<'a> {
@@ -171,15 +183,8 @@ impl Sim<'_> {
         if attempt == 0 {
             return self.ask(index);
         }
-        let client = &mut self.clients[index];
-        if client.attempt & 0xffff_ffff == attempt
-            && let Some((ask, began_ns)) = client.busy.take()
-        {
-            let now_ns = self.world.now_ns();
-            let (site, process) = (client.client.site, client.client.process);
-            self.recorder
-                .ended(site, process, ask, began_ns, now_ns, None);
-            self.ask(index);
+        if self.clients[index].attempt & 0xffff_ffff == attempt {
+            self.ended(index, None);
         }
     }
 
@@ -192,18 +197,7 @@ impl Sim<'_> {
         };
         client.busy = Some((ask, now_ns));
         client.attempt += 1;
-        let command = match ask.kind {
-            OpKind::Read => Command {
-                op: Some(Op::get(key_name(ask.key))),
-                ..Command::default()
-            },
-            _ => {
-                client.sequence += 1;
-                let op = Op::put(key_name(ask.key), value(ask.value, 8));
-                let id = u64::from(client.client.process) + 1;
-                Command::session(id, client.sequence, client.sequence, op)
-            }
-        };
+        let command = client.command(ask);
         let from = ClientHandle {
             connection: index as u64,
             request: client.attempt,
@@ -218,66 +212,45 @@ impl Sim<'_> {
 
     fn replied(&mut self, reply: Reply) {
         let index = reply.to.connection as usize;
-        let client = &mut self.clients[index];
-        if client.attempt != reply.to.request {
-            return;
+        if self.clients[index].attempt == reply.to.request {
+            self.ended(index, Some((reply.path, &reply.outcome)));
         }
-        let Some((ask, began_ns)) = client.busy.take() else {
+    }
+
+    /// Notes the end of what a client waits for, if it does, and lets it ask again.
+    fn ended(&mut self, index: usize, answer: Option<(Path, &Outcome)>) {
+        let running = &mut self.clients[index];
+        let Some((ask, began_ns)) = running.busy.take() else {
             return;
         };
-        let now_ns = self.world.now_ns();
-        let answer = Some((reply.path, &reply.outcome));
-        let (site, process) = (client.client.site, client.client.process);
-        self.recorder
-            .ended(site, process, ask, began_ns, now_ns, answer);
+        self.recorder.ended(&Ended {
+            site: running.client.site,
+            process: running.client.process,
+            ask,
+            began_ns,
+            now_ns: self.world.now_ns(),
+            answer,
+        });
         self.ask(index);
     }
 
-    fn finish(mut self, started: Instant) -> Ran {
-        let attainable = self.recorder.attainable(self.plan);
-        let statuses = (0..self.plan.topology().len()).filter_map(|node| {
-            self.world
-                .replica(node)
-                .map(|replica| replica.status(self.world.clock(node)))
-        });
-        let counters = sum_counters(statuses);
-        let linearizable = self.recorder.judge();
-        let label = self.plan.strategy.label.clone();
-        let events = self.world.notes.iter();
-        let events = events
-            .filter_map(|(at_ns, site, note)| event(self.plan, *at_ns as f64 / 1e9, *site, note))
-            .collect();
-        let run = StrategyRun {
-            label,
-            strategy: self.plan.strategy.strategy.clone(),
-            workload: self.plan.words(),
-            samples: self.recorder.samples,
-            wall_s: started.elapsed().as_secs_f64(),
+    fn finish(self, started: Instant) -> Ran {
+        let replicas = (0..self.plan.topology().len())
+            .filter_map(|node| Some((self.world.replica(node)?, self.world.clock(node))));
+        let counters = sum_counters(replicas.map(|(replica, clock)| replica.status(clock)));
+        let notes = self.world.notes.iter();
+        let events = notes
+            .filter_map(|(at_ns, site, note)| event(self.plan, *at_ns as f64 / 1e9, *site, note));
+        let around = Around {
+            started,
             virtual_s: Some(self.world.now_ns() as f64 / 1e9),
-            linearizable,
-            attainable_local: attainable.as_ref().map(|a| a.local_reads.clone()),
-            attainable_minimum: attainable.map(|a| a.writes_at_minimum),
+            events: events.collect(),
             notes: Vec::new(),
             counters,
             measured_rtt_ms: None,
         };
-        Ran {
-            run,
-            events,
-            history: self.recorder.history,
-        }
+        self.recorder.finish(self.plan, around)
     }
-}
-
-/// Counters of several replicas, summed by name.
-pub(crate) fn sum_counters(
-    statuses: impl Iterator<Item = StatusReply>,
-) -> std::collections::BTreeMap<String, u64> {
-    let mut sum = std::collections::BTreeMap::new();
-    for counter in statuses.flat_map(|status| status.counters) {
-        *sum.entry(counter.name).or_insert(0) += counter.value;
-    }
-    sum
 }
 
 fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Event> {

@@ -1,3 +1,5 @@
+use leases::Unlisted;
+
 use super::*;
 
 fn fig6() -> Experiment {

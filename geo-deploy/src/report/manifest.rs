@@ -78,7 +78,7 @@ pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
     let rest = json!({
         "backend": report.backend,
         "seed": report.seed,
-        "durability": report.experiment.local.durability,
+        "durability": report.experiment.local.durability.name(),
         "sites": report.topology.names(),
         "rtt_asked_ms": report.topology.matrix(),
         "rtt_measured_ms": measured.collect::<Vec<_>>(),

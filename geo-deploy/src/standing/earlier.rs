@@ -6,24 +6,11 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use serde::Deserialize;
 use server::node::config::from_toml;
 use toml::Table;
 
 use crate::backend::Plan;
-use crate::experiment::Lease;
-
-/// What there is of it in the configuration that the replicas were started with.
-#[derive(Debug, Deserialize)]
-struct Earlier {
-    lease: Table,
-    node: Vec<Node>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Node {
-    name: String,
-}
+use crate::cluster_file::{ClusterFile, LeaseSection};
 
 /// Refuses a plan with other sites, another strategy or other durations than those
 /// of the data in `dir`, if there is any.
@@ -36,7 +23,7 @@ pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let read = || anyhow::Ok(from_toml(&std::fs::read_to_string(&path)?)?);
-    let earlier: Earlier = read().with_context(|| {
+    let earlier: ClusterFile = read().with_context(|| {
         format!(
             "{}, which says what the data beside it is of, cannot be read; give another directory",
             path.display()
@@ -54,24 +41,20 @@ pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<()> {
             asked.join(", ")
         );
     }
-    check_lease(plan, earlier.lease, &data)
+    check_lease(plan, &earlier.lease, &data)
 }
 
-fn check_lease(plan: &Plan<'_>, mut found: Table, data: &str) -> anyhow::Result<()> {
+fn check_lease(plan: &Plan<'_>, found: &LeaseSection, data: &str) -> anyhow::Result<()> {
     let asked = &plan.strategy.strategy;
-    let strategy = found.remove("strategy");
-    let strategy = strategy.as_ref().and_then(toml::Value::as_str);
-    let strategy = strategy.unwrap_or_default();
+    let strategy = &found.strategy;
     if strategy != asked {
         bail!(
             "{data} with strategy '{strategy}', and '{asked}' was asked for: give another \
              directory, or the strategy it has"
         );
     }
-    found.remove("range");
-    let found: Lease = found.try_into().context("[lease] of cluster.toml")?;
     let (found, asked) = (
-        Table::try_from(found)?,
+        Table::try_from(&found.settings)?,
         Table::try_from(&plan.experiment.lease)?,
     );
     let differs = |field: &&String| match field.as_str() {
@@ -102,7 +85,7 @@ mod tests {
     use super::*;
     use crate::experiment::Experiment;
 
-    const OLD: &str = "leader = 'CA'\n[lease]\nstrategy = 'quorum'\nunlisted = 'nearest'\n\
+    const OLD: &str = "cluster = 'standing'\nleader = 'CA'\ndurability = 'sync'\ndata = 'data'\n[lease]\nstrategy = 'quorum'\nunlisted = 'nearest'\n\
                        t_lease_ms = 2000\nt_guard_ms = 2000\nrenew_ms = 500\n\
                        reconfigure_ms = 10000\ngrace_ms = 5000\nrho = 0.001\n";
 
@@ -111,7 +94,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let nodes = sites.iter();
         let nodes: String = nodes
-            .map(|site| format!("[[node]]\nname = '{site}'\npeer = 'h:1'\n"))
+            .map(|site| {
+                format!("[[node]]\nname = '{site}'\nclient = '127.0.0.1:1'\npeer = '127.0.0.1:2'\n")
+            })
             .collect();
         std::fs::write(dir.path().join("cluster.toml"), format!("{OLD}{nodes}")).unwrap();
         std::fs::create_dir(dir.path().join("data")).unwrap();

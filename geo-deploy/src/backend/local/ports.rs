@@ -1,0 +1,49 @@
+//! Ports on loopback for the replicas and their clients.
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::{Context, bail};
+
+/// Ports of these are not handed to outgoing connections on a usual system, so
+/// one that is free now is still free when the replica binds it.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Free ports on loopback; where the search begins differs between processes.
+pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    let span = PORTS.len() as u32;
+    let begin = std::process::id().wrapping_mul(61) % span;
+    let candidates = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
+    let bound = candidates.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    // All are held until all are chosen.
+    let held: Vec<TcpListener> = bound.take(count).collect();
+    if held.len() < count {
+        bail!("{count} free ports were needed on 127.0.0.1 in {PORTS:?}: end what uses them");
+    }
+    held.iter()
+        .map(|listener| listener.local_addr().context("a bound port"))
+        .collect()
+}
+
+/// A row of ports on loopback from `first` on, all of them free.
+pub(super) fn row_of_ports(count: usize, first: u16) -> anyhow::Result<Vec<SocketAddr>> {
+    let bind = |index: usize| {
+        let port = u16::try_from(usize::from(first) + index).ok();
+        let port = port.with_context(|| {
+            format!(
+                "client port {first}: there are no {count} ports from there on; choose a lower one"
+            )
+        })?;
+        TcpListener::bind(("127.0.0.1", port)).with_context(|| {
+            format!(
+                "port {port} on 127.0.0.1 is not free; choose another row of {count} with \
+                 --client-port, or end what uses it"
+            )
+        })
+    };
+    let held = (0..count)
+        .map(bind)
+        .collect::<anyhow::Result<Vec<TcpListener>>>()?;
+    held.iter()
+        .map(|listener| listener.local_addr().context("a bound port"))
+        .collect()
+}

@@ -1,0 +1,106 @@
+//! What an experiment and one of its strategies say, in the terms of replicas and
+//! clients.
+
+use leases::{RangeHolders, LeaseParams, ReplicaId, ReplicaSet, StrategySpec};
+use ycsb::site_stream::{Popularity, SiteStream};
+
+use super::key_name;
+use crate::experiment::{Distribution, Experiment, StrategyPlan};
+use crate::topology::Topology;
+
+/// One strategy of an experiment: what a backend runs.
+pub struct Plan<'a> {
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// The strategy.
+    pub strategy: &'a StrategyPlan,
+}
+
+impl Plan<'_> {
+    /// Where it runs.
+    pub fn topology(&self) -> &Topology {
+        &self.experiment.topology
+    }
+
+    /// Requests of all clients, warm-up included.
+    pub fn requests(&self) -> u64 {
+        let workload = &self.experiment.workload;
+        workload.requests * u64::from(workload.clients) * self.topology().len() as u64
+    }
+
+    /// The strategy, as replicas agree on it.
+    ///
+    /// # Errors
+    /// If its name is none that replicas know.
+    pub fn spec(&self) -> anyhow::Result<StrategySpec> {
+        Ok(match self.strategy.strategy.as_str() {
+            "none" => StrategySpec::None,
+            "leader" => StrategySpec::Leader,
+            "all" => StrategySpec::All,
+            "quorum" => StrategySpec::Quorum {
+                unlisted: self.experiment.lease.unlisted,
+            },
+            "fixed" => StrategySpec::Fixed {
+                ranges: self.ranges(),
+            },
+            other => anyhow::bail!(
+                "strategies.strategy: '{other}' is not one of {}",
+                StrategySpec::NAMES.join(", ")
+            ),
+        })
+    }
+
+    fn ranges(&self) -> Vec<RangeHolders> {
+        let starts = self.strategy.range_starts(self.experiment.workload.keys);
+        let replica = |name: &String| self.topology().index(name).map(|i| ReplicaId(i as u8));
+        starts
+            .into_iter()
+            .map(|(start, holders)| RangeHolders {
+                from: key_name(start),
+                holders: holders.iter().filter_map(replica).collect::<ReplicaSet>(),
+            })
+            .collect()
+    }
+
+    /// Lease durations.
+    pub fn params(&self) -> LeaseParams {
+        self.experiment.lease.params()
+    }
+
+    /// The requests of one client.
+    pub fn stream(&self, site: usize, client: usize) -> SiteStream {
+        let workload = &self.experiment.workload;
+        let popularity = match self.strategy.distribution(workload) {
+            Distribution::Uniform => Popularity::Uniform,
+            Distribution::Zipf => Popularity::Zipf(workload.theta),
+        };
+        let (site, client) = (site as u64, client as u64);
+        let seed = self.experiment.seed;
+        SiteStream::new(
+            workload.keys,
+            popularity,
+            workload.reads,
+            site,
+            client,
+            seed,
+        )
+    }
+
+    /// The workload in words.
+    pub fn words(&self) -> String {
+        let workload = &self.experiment.workload;
+        let popularity = match self.strategy.distribution(workload) {
+            Distribution::Uniform => "uniform".to_string(),
+            Distribution::Zipf => format!("Zipf {}, another order at each site", workload.theta),
+        };
+        format!(
+            "{:.0}% reads, {} keys, {popularity}; {} clients a site, {} requests each, the first \
+             {} not measured",
+            workload.reads * 100.0,
+            workload.keys,
+            workload.clients,
+            workload.requests,
+            workload.warmup,
+        )
+    }
+}

@@ -1,0 +1,187 @@
+//! `cluster.toml`, the configuration of the replicas that we start. A standing
+//! cluster reads it again, to know what the data beside it is of.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
+use server::node::storage::Durability;
+use toml::{Table, Value};
+
+use crate::backend::{Plan, key_name};
+use crate::experiment::{DurabilityName, Lease};
+
+/// What the file says of a cluster.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ClusterFile {
+    pub cluster: String,
+    pub leader: String,
+    #[serde(with = "DurabilityName")]
+    pub durability: Durability,
+    /// The directory of the replicas' data, beside the file.
+    pub data: String,
+    pub lease: LeaseSection,
+    pub node: Vec<Node>,
+}
+
+/// `[lease]`: an experiment's settings, and beside them what its strategy adds.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Table")]
+pub(crate) struct LeaseSection {
+    pub strategy: String,
+    /// For `fixed`: who holds what.
+    pub range: Vec<Range>,
+    pub settings: Lease,
+}
+
+/// The keys from `from` to the next range, and who holds them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Range {
+    pub from: String,
+    pub holders: Vec<String>,
+}
+
+/// A replica and where it is reached.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Node {
+    pub name: String,
+    pub client: SocketAddr,
+    pub peer: SocketAddr,
+    /// Where this replica dials others, by their names: the ends of the emulated WAN.
+    #[serde(default)]
+    pub via: BTreeMap<String, SocketAddr>,
+}
+
+impl ClusterFile {
+    /// The file of a plan's cluster, called `cluster`, of these replicas.
+    pub fn new(plan: &Plan<'_>, cluster: &str, node: Vec<Node>) -> ClusterFile {
+        ClusterFile {
+            cluster: cluster.to_owned(),
+            leader: plan.experiment.leader.clone(),
+            durability: plan.experiment.local.durability,
+            data: "data".to_owned(),
+            lease: LeaseSection::new(plan),
+            node,
+        }
+    }
+}
+
+impl LeaseSection {
+    fn new(plan: &Plan<'_>) -> LeaseSection {
+        let starts = plan.strategy.range_starts(plan.experiment.workload.keys);
+        let range = |(start, holders): (u64, &[String])| Range {
+            from: String::from_utf8_lossy(&key_name(start)).into_owned(),
+            holders: holders.to_vec(),
+        };
+        LeaseSection {
+            strategy: plan.strategy.strategy.clone(),
+            range: starts.into_iter().map(range).collect(),
+            settings: plan.experiment.lease.clone(),
+        }
+    }
+}
+
+impl Serialize for LeaseSection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut table = Table::try_from(&self.settings).map_err(S::Error::custom)?;
+        // Replicas refuse a setting that their strategy does not look at.
+        if self.strategy != "quorum" {
+            table.remove("unlisted");
+        }
+        if !self.range.is_empty() {
+            let range = Value::try_from(&self.range).map_err(S::Error::custom)?;
+            table.insert("range".to_owned(), range);
+        }
+        table.insert("strategy".to_owned(), self.strategy.as_str().into());
+        table.serialize(serializer)
+    }
+}
+
+impl TryFrom<Table> for LeaseSection {
+    type Error = toml::de::Error;
+
+    fn try_from(mut table: Table) -> Result<LeaseSection, toml::de::Error> {
+        let strategy = table.remove("strategy");
+        let strategy = strategy.ok_or_else(|| toml::de::Error::missing_field("strategy"))?;
+        let range = table.remove("range");
+        let range = range.unwrap_or_else(|| Value::Array(Vec::new()));
+        Ok(LeaseSection {
+            strategy: strategy.try_into()?,
+            range: range.try_into()?,
+            settings: table.try_into()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use server::node::config::{ClusterConfig, from_toml};
+
+    use super::*;
+    use crate::experiment::Experiment;
+
+    fn nodes(plan: &Plan<'_>) -> Vec<Node> {
+        let names = plan.topology().names().into_iter().zip(0..);
+        let node = |(name, site): (&str, u16)| Node {
+            name: name.to_owned(),
+            client: ([127, 0, 0, 1], 7001 + site).into(),
+            peer: ([127, 0, 0, 1], 8001 + site).into(),
+            via: BTreeMap::new(),
+        };
+        let mut nodes: Vec<Node> = names.map(node).collect();
+        let address = ([127, 0, 0, 1], 9001).into();
+        nodes[0].via.insert("CA".to_owned(), address);
+        nodes
+    }
+
+    #[test]
+    fn replicas_are_told_what_the_experiment_says() {
+        let sets = ["lease.t_lease_ms=800", "lease.rho=0.002"];
+        let sets = sets.map(String::from);
+        for unlisted in ["nearest", "leader"] {
+            let unlisted = format!("lease.unlisted={unlisted}");
+            let experiment = Experiment::find("fig6").unwrap();
+            let experiment = experiment.with(&[&sets[..], &[unlisted]].concat()).unwrap();
+            for strategy in &experiment.strategies {
+                let plan = Plan {
+                    experiment: &experiment,
+                    strategy,
+                };
+                let file = ClusterFile::new(&plan, "demo", nodes(&plan));
+                let text = toml::to_string(&file).unwrap();
+                let read = ClusterConfig::parse(&text, Path::new("cluster.toml")).unwrap();
+                assert_eq!(read.cluster, "demo");
+                assert_eq!(read.strategy, plan.spec().unwrap(), "{text}");
+                assert_eq!(read.params.t_lease, plan.params().t_lease);
+                assert_eq!(read.params.clock, plan.params().clock);
+                assert_eq!(read.leader.unwrap().index(), experiment.leader_index());
+                assert_eq!(read.nodes[0].via["CA"], "127.0.0.1:9001");
+                assert_eq!(read.nodes[4].peer, "127.0.0.1:8005");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let experiment = Experiment::find("fig6").unwrap();
+        let strategy = &experiment.strategies[1];
+        let plan = Plan {
+            experiment: &experiment,
+            strategy,
+        };
+        let file = ClusterFile::new(&plan, "demo", nodes(&plan));
+        let text = toml::to_string(&file).unwrap();
+        let read: ClusterFile = from_toml(&text).unwrap();
+        assert_eq!(read.lease.strategy, "fixed");
+        assert_eq!(read.lease.settings, experiment.lease);
+        assert_eq!(read.lease.range[1].holders, ["CA", "VA", "IRL"]);
+        assert_eq!(toml::to_string(&read).unwrap(), text);
+        let unknown = text.replace("renew_ms", "renew_s");
+        let error = from_toml::<ClusterFile>(&unknown).unwrap_err().to_string();
+        assert!(error.contains("renew_s"), "{error}");
+    }
+}

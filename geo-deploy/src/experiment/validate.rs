@@ -1,0 +1,149 @@
+//! What an experiment's fields must be, alone and beside each other.
+
+use leases::StrategySpec;
+
+use super::{Experiment, ExperimentError, StrategyPlan};
+use crate::topology::{Topology, is_plain_name};
+
+impl Experiment {
+    pub(super) fn validate(&self) -> Result<(), ExperimentError> {
+        plain_name("name", &self.name, "of a directory")?;
+        let known = self.topology.index(&self.leader).is_some();
+        check(known, "leader", &self.leader, || {
+            let names = self.topology.names();
+            format!(
+                "no such site; the sites are {}: say which leads, as in --set leader={}",
+                names.join(", "),
+                names[0]
+            )
+        })?;
+        self.validate_workload()?;
+        self.lease.validate()?;
+        self.validate_strategies()
+    }
+
+    fn validate_strategies(&self) -> Result<(), ExperimentError> {
+        check(!self.strategies.is_empty(), "strategies", "[]", || {
+            "name at least one strategy".to_owned()
+        })?;
+        for (i, plan) in self.strategies.iter().enumerate() {
+            let fresh = self.strategies[..i].iter().all(|p| p.label != plan.label);
+            check(fresh, "strategies.label", &plan.label, || {
+                "used twice; give every strategy a label of its own".to_owned()
+            })?;
+            plan.validate(&self.topology)?;
+        }
+        Ok(())
+    }
+
+    fn validate_workload(&self) -> Result<(), ExperimentError> {
+        let w = &self.workload;
+        let positive = |field: &str, value: u64| {
+            check(value > 0, field, value, || "at least 1 is needed".into())
+        };
+        positive("workload.keys", w.keys)?;
+        positive("workload.clients", w.clients.into())?;
+        positive("workload.requests", w.requests)?;
+        share("workload.reads", w.reads)?;
+        check(w.warmup < w.requests, "workload.warmup", w.warmup, || {
+            format!(
+                "nothing would be measured, as each client makes {} requests in total; raise requests or lower warmup",
+                w.requests
+            )
+        })?;
+        let exponent = w.theta > 0.0 && w.theta < 10.0;
+        check(exponent, "workload.theta", w.theta, || {
+            "an exponent above 0 and below 10 is needed".into()
+        })?;
+        self.validate_network()
+    }
+
+    fn validate_network(&self) -> Result<(), ExperimentError> {
+        share("network.loss", self.network.loss)?;
+        share("network.duplication", self.network.duplication)?;
+        share("network.reorder", self.network.reorder)?;
+        let jitter = (0.0..=10_000.0).contains(&self.local.jitter_ms);
+        check(jitter, "local.jitter_ms", self.local.jitter_ms, || {
+            "0 to 10000 ms are accepted".into()
+        })
+    }
+}
+
+impl StrategyPlan {
+    fn validate(&self, topology: &Topology) -> Result<(), ExperimentError> {
+        let named = StrategySpec::NAMES.contains(&self.strategy.as_str());
+        check(named, &self.field("strategy"), &self.strategy, || {
+            format!(
+                "no such strategy; there are {}",
+                StrategySpec::NAMES.join(", ")
+            )
+        })?;
+        plain_name("strategies.label", &self.label, "of a file")?;
+        let wants_ranges = self.strategy == "fixed";
+        let found = format!("{} ranges", self.ranges.len());
+        check(
+            wants_ranges != self.ranges.is_empty(),
+            &self.field("ranges"),
+            found,
+            || {
+                "`fixed` needs ranges, as in ranges = [{ share = 1.0, holders = [\"CA\"] }]; the other strategies take none".into()
+            },
+        )?;
+        self.validate_ranges(topology)
+    }
+
+    fn validate_ranges(&self, topology: &Topology) -> Result<(), ExperimentError> {
+        for range in &self.ranges {
+            share(&self.field("ranges.share"), range.share)?;
+            let found = format!("{:?}", range.holders);
+            let known = |site: &String| topology.index(site).is_some();
+            let good = !range.holders.is_empty() && range.holders.iter().all(known);
+            check(good, &self.field("ranges.holders"), found, || {
+                format!(
+                    "name at least one site, of these: {}; or leave the strategy out, as in \
+                     --set strategies=leader,quorum",
+                    topology.names().join(", ")
+                )
+            })?;
+        }
+        let sum: f64 = self.ranges.iter().map(|range| range.share).sum();
+        let whole = self.ranges.is_empty() || (sum - 1.0).abs() < 1e-6;
+        let found = format!("shares summing to {sum}");
+        check(whole, &self.field("ranges"), found, || {
+            "the shares must sum to 1".into()
+        })
+    }
+
+    /// The name of a field, as overrides write it.
+    fn field(&self, name: &str) -> String {
+        format!("strategies.{}.{name}", self.label)
+    }
+}
+
+fn plain_name(field: &str, name: &str, becomes: &str) -> Result<(), ExperimentError> {
+    check(is_plain_name(name), field, format!("{name:?}"), || {
+        format!("use letters, digits, '-' or '_': it becomes the name {becomes}")
+    })
+}
+
+fn share(field: &str, value: f64) -> Result<(), ExperimentError> {
+    check((0.0..=1.0).contains(&value), field, value, || {
+        "a share from 0 to 1 is needed".into()
+    })
+}
+
+pub(super) fn check(
+    good: bool,
+    field: &str,
+    found: impl ToString,
+    mend: impl FnOnce() -> String,
+) -> Result<(), ExperimentError> {
+    if good {
+        return Ok(());
+    }
+    Err(ExperimentError::Invalid {
+        field: field.to_owned(),
+        found: found.to_string(),
+        mend: mend(),
+    })
+}
