@@ -49,6 +49,24 @@ pub struct State {
 }
 
 impl State {
+    /// Of a cluster whose supervisor listens at `control`.
+    fn of(cluster: &LocalCluster, plan: &Plan<'_>, control: SocketAddr) -> State {
+        let names = plan.topology().names();
+        let clients = names.iter().zip(cluster.client_addresses());
+        let token = std::collections::hash_map::RandomState::new();
+        let token = std::hash::BuildHasher::hash_one(&token, std::process::id());
+        State {
+            cluster: cluster.name().to_string(),
+            strategy: plan.strategy.strategy.clone(),
+            leader: plan.experiment.leader.clone(),
+            clients: clients
+                .map(|(name, address)| (name.to_string(), *address))
+                .collect(),
+            control,
+            token: format!("{token:016x}"),
+        }
+    }
+
     fn path(dir: &Path) -> PathBuf {
         dir.join("state.json")
     }
@@ -159,34 +177,32 @@ pub async fn supervise(
     let settings = LocalSettings {
         program,
         cluster: "standing".to_string(),
-        dir: dir.clone(),
+        dir,
         client_port,
     };
     let mut cluster = LocalCluster::start(&plan, &settings)?;
     cluster.ready(&plan).await?;
+    hold(cluster, &plan, &settings.dir, interrupted).await
+}
+
+/// Keeps a cluster that is ready until its end is asked for, and ends it.
+async fn hold(
+    mut cluster: LocalCluster,
+    plan: &Plan<'_>,
+    dir: &Path,
+    interrupted: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let control = TcpListener::bind("127.0.0.1:0");
     let control = control.await.context("binding the control port")?;
-    let names = plan.topology().names();
-    let clients = names.iter().zip(cluster.client_addresses());
-    let token = std::collections::hash_map::RandomState::new();
-    let token = std::hash::BuildHasher::hash_one(&token, std::process::id());
-    let state = State {
-        cluster: settings.cluster,
-        strategy: strategy.strategy.clone(),
-        leader: experiment.leader.clone(),
-        clients: clients
-            .map(|(name, address)| (name.to_string(), *address))
-            .collect(),
-        control: control.local_addr().context("the control port")?,
-        token: format!("{token:016x}"),
-    };
-    state.save(&dir)?;
+    let address = control.local_addr().context("the control port")?;
+    let state = State::of(&cluster, plan, address);
+    state.save(dir)?;
     let reply = tokio::select! {
         asked = wait_for_stop(&control, &state.token) => Some(asked),
         () = interrupted => None,
     };
     cluster.stop();
-    let _ = std::fs::remove_file(State::path(&dir));
+    let _ = std::fs::remove_file(State::path(dir));
     if let Some(mut stream) = reply {
         let _ = stream.write_all(GO_DOWN).await;
     }

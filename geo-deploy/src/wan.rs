@@ -64,6 +64,36 @@ struct RelayPlan {
     back: Arc<Link>,
 }
 
+/// By the site it leads from and the one it leads to; `None` within a site.
+type ByPair<T> = Vec<Vec<Option<T>>>;
+
+/// A listener for every link, and where it listens.
+fn listen(
+    links: &ByPair<Arc<Link>>,
+    targets: &[SocketAddr],
+) -> io::Result<(Vec<RelayPlan>, ByPair<SocketAddr>)> {
+    let n = links.len();
+    let mut addresses = vec![vec![None; n]; n];
+    let mut plans = Vec::new();
+    for (from, row) in links.iter().enumerate() {
+        for (to, forth) in row.iter().enumerate() {
+            let (Some(forth), Some(back)) = (forth, &links[to][from]) else {
+                continue;
+            };
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            listener.set_nonblocking(true)?;
+            addresses[from][to] = Some(listener.local_addr()?);
+            plans.push(RelayPlan {
+                listener,
+                target: targets[to],
+                forth: forth.clone(),
+                back: back.clone(),
+            });
+        }
+    }
+    Ok((plans, addresses))
+}
+
 impl Wan {
     /// Relays for every ordered pair of sites, with half of each round trip as
     /// the delay of either direction. `targets` are the addresses on which the
@@ -100,24 +130,7 @@ impl Wan {
         let links: Vec<Vec<_>> = (0..n)
             .map(|from| (0..n).map(|to| link(from, to)).collect())
             .collect();
-        let mut addresses = vec![vec![None; n]; n];
-        let mut plans = Vec::new();
-        for (from, row) in links.iter().enumerate() {
-            for (to, forth) in row.iter().enumerate() {
-                let (Some(forth), Some(back)) = (forth, &links[to][from]) else {
-                    continue;
-                };
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-                listener.set_nonblocking(true)?;
-                addresses[from][to] = Some(listener.local_addr()?);
-                plans.push(RelayPlan {
-                    listener,
-                    target: targets[to],
-                    forth: forth.clone(),
-                    back: back.clone(),
-                });
-            }
-        }
+        let (plans, addresses) = listen(&links, targets)?;
         let (shutdown, stopped) = oneshot::channel();
         let thread = relay::spawn(plans, stopped)?;
         Ok(Wan {

@@ -27,8 +27,30 @@ struct Section {
 }
 
 fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
-    let timeline = report.has_faults().then_some("timeline");
-    let mut sections = vec![
+    let mut sections = Vec::from(results(report, summary));
+    if !report.events.is_empty() {
+        sections.push(happened(report));
+    }
+    sections.extend([
+        Section {
+            heading: "Every site",
+            paragraphs: vec![prose::tables_note(summary)],
+            tables: [tables::per_run(report, summary), tables::details(summary)].concat(),
+            ..Section::default()
+        },
+        Section {
+            heading: "The network",
+            tables: tables::network(report),
+            ..Section::default()
+        },
+        repeat(report, summary),
+    ]);
+    sections
+}
+
+/// What the experiment asked for: latencies, local reads and fast writes.
+fn results(report: &Report, summary: &Summary) -> [Section; 4] {
+    [
         Section {
             heading: "In brief",
             warnings: prose::warnings(report, summary),
@@ -57,32 +79,19 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
             tables: vec![tables::minimum(report, summary)],
             ..Section::default()
         },
-    ];
-    if !report.events.is_empty() {
-        sections.push(Section {
-            heading: "What happened",
-            // Absent without faults.
-            figures: timeline.into_iter().collect(),
-            tables: vec![tables::events(report)],
-            notes: prose::configurations(report),
-            ..Section::default()
-        });
+    ]
+}
+
+fn happened(report: &Report) -> Section {
+    // The timeline is drawn only for runs with faults.
+    let timeline = report.has_faults().then_some("timeline");
+    Section {
+        heading: "What happened",
+        figures: timeline.into_iter().collect(),
+        tables: vec![tables::events(report)],
+        notes: prose::configurations(report),
+        ..Section::default()
     }
-    sections.extend([
-        Section {
-            heading: "Every site",
-            paragraphs: vec![prose::tables_note(summary)],
-            tables: [tables::per_run(report, summary), tables::details(summary)].concat(),
-            ..Section::default()
-        },
-        Section {
-            heading: "The network",
-            tables: tables::network(report),
-            ..Section::default()
-        },
-        repeat(report, summary),
-    ]);
-    sections
 }
 
 fn repeat(report: &Report, summary: &Summary) -> Section {

@@ -160,19 +160,12 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
         writes: writes(report, run, &digest.writes[site], site),
     };
     let sites: Vec<SiteSummary> = (0..names.len()).map(site).collect();
-    let (read_count, write_count) = sites.iter().fold((0, 0), |(reads, writes), site| {
-        (reads + site.reads.count, writes + site.writes.count)
-    });
-    let weighted = |part: fn(&SiteSummary) -> f64, all: u64| match all {
-        0 => 0.0,
-        all => sites.iter().map(part).sum::<f64>() / all as f64,
-    };
-    let ops = read_count + write_count;
+    let totals = Totals::of(&sites);
     RunSummary {
         label: run.label.clone(),
         strategy: run.strategy.clone(),
         workload: run.workload.clone(),
-        ops,
+        ops: totals.reads + totals.writes,
         failed: sites.iter().map(|s| s.reads.failed + s.writes.failed).sum(),
         timed_out: sites
             .iter()
@@ -180,22 +173,45 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
             .sum(),
         wall_s: run.wall_s,
         virtual_s: run.virtual_s,
-        mean_ms: weighted(
-            |s| s.reads.mean_ms * s.reads.count as f64 + s.writes.mean_ms * s.writes.count as f64,
-            ops,
-        ),
-        local_fraction: weighted(
-            |s| s.reads.local_fraction * s.reads.count as f64,
-            read_count,
-        ),
-        min_latency_fraction: weighted(
-            |s| s.writes.min_latency_fraction * s.writes.count as f64,
-            write_count,
-        ),
+        mean_ms: totals.mean_ms,
+        local_fraction: totals.local_fraction,
+        min_latency_fraction: totals.min_latency_fraction,
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),
         counters: run.counters.clone(),
         sites,
+    }
+}
+
+/// All sites together, each weighted by its operations.
+struct Totals {
+    reads: u64,
+    writes: u64,
+    mean_ms: f64,
+    local_fraction: f64,
+    min_latency_fraction: f64,
+}
+
+impl Totals {
+    fn of(sites: &[SiteSummary]) -> Totals {
+        let reads = sites.iter().map(|site| site.reads.count).sum();
+        let writes = sites.iter().map(|site| site.writes.count).sum();
+        let weighted = |part: fn(&SiteSummary) -> f64, all: u64| match all {
+            0 => 0.0,
+            all => sites.iter().map(part).sum::<f64>() / all as f64,
+        };
+        let total_ms = |s: &SiteSummary| {
+            s.reads.mean_ms * s.reads.count as f64 + s.writes.mean_ms * s.writes.count as f64
+        };
+        let local = |s: &SiteSummary| s.reads.local_fraction * s.reads.count as f64;
+        let at_minimum = |s: &SiteSummary| s.writes.min_latency_fraction * s.writes.count as f64;
+        Totals {
+            reads,
+            writes,
+            mean_ms: weighted(total_ms, reads + writes),
+            local_fraction: weighted(local, reads),
+            min_latency_fraction: weighted(at_minimum, writes),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use toml::Table;
 
 use crate::backend::Plan;
 use crate::cluster_file::{ClusterFile, LeaseSection};
+use crate::experiment::Lease;
 
 /// Refuses a plan with other sites, another strategy or other durations than those
 /// of the data in `dir`, if there is any.
@@ -53,10 +54,11 @@ fn check_lease(plan: &Plan<'_>, found: &LeaseSection, data: &str) -> anyhow::Res
              directory, or the strategy it has"
         );
     }
-    let (found, asked) = (
-        Table::try_from(&found.settings)?,
-        Table::try_from(&plan.experiment.lease)?,
-    );
+    check_settings(strategy, &found.settings, &plan.experiment.lease, data)
+}
+
+fn check_settings(strategy: &str, found: &Lease, asked: &Lease, data: &str) -> anyhow::Result<()> {
+    let (found, asked) = (Table::try_from(found)?, Table::try_from(asked)?);
     let differs = |field: &&String| match field.as_str() {
         // Each replica's own, and not of the data.
         "reconfigure_ms" => false,

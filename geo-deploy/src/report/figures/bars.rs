@@ -74,8 +74,6 @@ fn chart(
     frame(&mut svg, title);
     let sites = report.topology.len();
     let site_width = (WIDTH - LEFT - RIGHT) / sites as f64;
-    let bar_width = site_width * (1.0 - GAP) / bars.len().max(1) as f64;
-    let bar_width = bar_width.min(BAR_WIDTH_MAX);
     for (site, name) in report.topology.names().into_iter().enumerate() {
         let middle = LEFT + (site as f64 + 0.5) * site_width;
         let look = Lettering {
@@ -83,19 +81,22 @@ fn chart(
             ..Lettering::title()
         };
         svg.text((middle, TOP + PLOT_HEIGHT + 21.0), name, look);
-        let first = middle - bar_width * bars.len() as f64 / 2.0;
-        for (run, of_run) in bars.iter().enumerate() {
-            let left = first + run as f64 * bar_width;
-            draw_bar(
-                &mut svg,
-                &of_run[site],
-                left,
-                bar_width,
-                Ink::Series(looks[run]),
-            );
-        }
+        let of_site = bars.iter().map(|of_run| &of_run[site]);
+        let inks = looks.iter().map(|look| Ink::Series(*look));
+        draw_group(&mut svg, middle, site_width, of_site.zip(inks).collect());
     }
     svg
+}
+
+/// The bars of one site, beside each other.
+fn draw_group(svg: &mut Svg, middle: f64, site_width: f64, bars: Vec<(&Bar, Ink)>) {
+    let bar_width = site_width * (1.0 - GAP) / bars.len().max(1) as f64;
+    let bar_width = bar_width.min(BAR_WIDTH_MAX);
+    let first = middle - bar_width * bars.len() as f64 / 2.0;
+    for (run, (bar, ink)) in bars.into_iter().enumerate() {
+        let left = first + run as f64 * bar_width;
+        draw_bar(svg, bar, left, bar_width, ink);
+    }
 }
 
 fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize], bars: &[Vec<Bar>]) {

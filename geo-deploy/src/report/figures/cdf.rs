@@ -25,7 +25,7 @@ pub(super) fn figure(report: &Report, digests: &[Digest], summary: &Summary) -> 
     let look = Lettering::small(Ink::Muted, Anchor::Start);
     svg.text((LEFT, height - 12.0), note, look);
     for (column, class) in Class::BOTH.into_iter().enumerate() {
-        let axis = axis(class, digests, summary, column);
+        let axis = axis(extent(class, digests, summary), column);
         for site in 0..sites {
             let panel = Panel {
                 class,
@@ -67,7 +67,24 @@ fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize]) {
 }
 
 /// One axis for a whole column, so that its panels can be compared.
-fn axis(class: Class, digests: &[Digest], summary: &Summary, column: usize) -> LogAxis {
+fn axis((low, high): (f64, f64), column: usize) -> LogAxis {
+    let width = (WIDTH - LEFT - RIGHT - COLUMN_GAP) / 2.0;
+    let from_px = LEFT + column as f64 * (width + COLUMN_GAP);
+    // Whole decades where there are several; else no more room than is needed.
+    let from_ms = match high / low.max(0.001) > 30.0 {
+        true => 10f64.powf(low.max(0.001).log10().floor()),
+        false => low.max(0.001) * 0.85,
+    };
+    LogAxis {
+        from_ms,
+        to_ms: (high * 1.2).max(from_ms * 3.0),
+        from_px,
+        to_px: from_px + width,
+    }
+}
+
+/// The shortest and the longest time that a column shows, in ms.
+fn extent(class: Class, digests: &[Digest], summary: &Summary) -> (f64, f64) {
     let measured = digests.iter().flat_map(|digest| digest.of(class));
     let measured = measured.filter(|latencies| latencies.count() > 0);
     let (mut low, mut high) = (f64::INFINITY, 0f64);
@@ -89,19 +106,7 @@ fn axis(class: Class, digests: &[Digest], summary: &Summary, column: usize) -> L
     if !low.is_finite() || high <= 0.0 {
         (low, high) = (1.0, 1_000.0);
     }
-    let width = (WIDTH - LEFT - RIGHT - COLUMN_GAP) / 2.0;
-    let from_px = LEFT + column as f64 * (width + COLUMN_GAP);
-    // Whole decades where there are several; else no more room than is needed.
-    let from_ms = match high / low.max(0.001) > 30.0 {
-        true => 10f64.powf(low.max(0.001).log10().floor()),
-        false => low.max(0.001) * 0.85,
-    };
-    LogAxis {
-        from_ms,
-        to_ms: (high * 1.2).max(from_ms * 3.0),
-        from_px,
-        to_px: from_px + width,
-    }
+    (low, high)
 }
 
 struct Panel {
