@@ -1,5 +1,6 @@
 //! `leasehold cluster`.
 
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use client::wire::StatusReply;
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, State};
 use tokio::time::{sleep, timeout};
@@ -107,50 +109,9 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     let dir = &args.at.dir;
     standing::not_up(dir)?;
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
-    let path = dir.join("supervisor.log");
-    let log =
-        std::fs::File::create(&path).with_context(|| format!("creating {}", path.display()))?;
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(["cluster", "run", "--strategy", args.strategy.name()]);
-    command
-        .arg("--dir")
-        .arg(dir)
-        .arg("--client-port")
-        .arg(args.client_port.to_string());
-    for set in &args.sets {
-        command.args(["--set", set]);
-    }
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    let enough = runtime()?.block_on(async {
-        let mut enough = false;
-        let mut interrupted = pin!(interrupted());
-        // A first look makes this process hear of Ctrl-C from here on.
-        let _ = timeout(Duration::ZERO, &mut interrupted).await;
-        // Its own process group: Ctrl-C in this terminal is not for it.
-        let mut supervisor = command
-            .process_group(0)
-            .spawn()
-            .context("starting the supervisor")?;
-        while !State::load(dir).is_ok_and(|state| state.alive()) {
-            if let Some(ended) = supervisor.try_wait()? {
-                let text = std::fs::read_to_string(&path).unwrap_or_default();
-                let text = text.trim_end().trim_start_matches("leasehold: ");
-                bail!("the cluster did not start ({ended}): {text}");
-            }
-            tokio::select! {
-                () = &mut interrupted, if !enough => {
-                    enough = true;
-                    eprintln!("interrupted: it is ended as soon as it has started");
-                }
-                () = sleep(Duration::from_millis(100)) => {}
-            }
-        }
-        Ok(enough)
-    })?;
-    if enough {
+    let log = dir.join("supervisor.log");
+    let command = supervisor(args, &log)?;
+    if runtime()?.block_on(start(command, dir, &log))? == Started::Interrupted {
         standing::stop(dir)?;
         let words = format!("interrupted; the cluster in {} is down", dir.display());
         return Err(Interrupted(words).into());
@@ -165,6 +126,59 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
         addresses.join(",")
     );
     Ok(())
+}
+
+/// `leasehold cluster run` with the same arguments, writing into `log`.
+fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
+    let file = std::fs::File::create(log).with_context(|| format!("creating {}", log.display()))?;
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command
+        .args(["cluster", "run", "--strategy", args.strategy.name()])
+        .arg("--dir")
+        .arg(&args.at.dir)
+        .arg("--client-port")
+        .arg(args.client_port.to_string());
+    for set in &args.sets {
+        command.args(["--set", set]);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        // Its own process group: Ctrl-C in this terminal is not for it.
+        .process_group(0);
+    Ok(command)
+}
+
+/// How the start of a cluster ended. It is up in either case.
+#[derive(PartialEq, Eq)]
+enum Started {
+    Wanted,
+    Interrupted,
+}
+
+/// Starts the supervisor, and waits until the cluster is up.
+async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Result<Started> {
+    let mut started = Started::Wanted;
+    let mut interrupted = pin!(interrupted());
+    // A first look makes this process hear of Ctrl-C from here on.
+    let _ = timeout(Duration::ZERO, &mut interrupted).await;
+    let mut supervisor = supervisor.spawn().context("starting the supervisor")?;
+    while !State::load(dir).is_ok_and(|state| state.alive()) {
+        if let Some(ended) = supervisor.try_wait()? {
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            let text = text.trim_end().trim_start_matches("leasehold: ");
+            bail!("the cluster did not start ({ended}): {text}");
+        }
+        tokio::select! {
+            () = &mut interrupted, if started == Started::Wanted => {
+                started = Started::Interrupted;
+                eprintln!("interrupted: waiting for it to start, then stopping it");
+            }
+            () = sleep(Duration::from_millis(100)) => {}
+        }
+    }
+    Ok(started)
 }
 
 fn status(dir: &Path) -> anyhow::Result<()> {
@@ -189,19 +203,7 @@ fn status(dir: &Path) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         for (site, address) in &state.clients {
             match ask(*address, &state.cluster).await {
-                Ok(status) => {
-                    let granted = status.peers.iter().filter(|peer| peer.granted_by);
-                    let names: Vec<&str> = granted.map(|peer| peer.name.as_str()).collect();
-                    say!(
-                        "{site:8} {address:<16} {:8} {:8} {:>9} {:>9} {:>6}  {}",
-                        status.leader,
-                        status.strategy,
-                        status.committed,
-                        status.executed,
-                        status.keys,
-                        names.join(" ")
-                    );
-                }
+                Ok(status) => say_status(site, *address, &status),
                 Err(error) => say!("{site:8} {address:<16} {error}"),
             }
         }
@@ -209,10 +211,21 @@ fn status(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn ask(
-    address: std::net::SocketAddr,
-    cluster: &str,
-) -> Result<client::wire::StatusReply, client::Error> {
+fn say_status(site: &str, address: SocketAddr, status: &StatusReply) {
+    let granted = status.peers.iter().filter(|peer| peer.granted_by);
+    let names: Vec<&str> = granted.map(|peer| peer.name.as_str()).collect();
+    say!(
+        "{site:8} {address:<16} {:8} {:8} {:>9} {:>9} {:>6}  {}",
+        status.leader,
+        status.strategy,
+        status.committed,
+        status.executed,
+        status.keys,
+        names.join(" ")
+    );
+}
+
+async fn ask(address: SocketAddr, cluster: &str) -> Result<StatusReply, client::Error> {
     let mut options = ClientOptions::new(address.to_string());
     options.cluster = Some(cluster.to_string());
     options.request_timeout = Duration::from_secs(5);

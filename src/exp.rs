@@ -142,6 +142,10 @@ fn run_and_report(
         history.save(&out.join(format!("history-{label}.bin")))?;
     }
     say!("The report: {}", out.join("report.html").display());
+    refuse_violations(&report)
+}
+
+fn refuse_violations(report: &Report) -> anyhow::Result<()> {
     for run in &report.runs {
         if let Verdict::No(counterexample) = &run.linearizable {
             anyhow::bail!(

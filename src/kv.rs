@@ -134,31 +134,36 @@ fn options(args: &KvArgs) -> anyhow::Result<ClientOptions> {
         );
     }
     let mut options = match &args.address {
-        Some(address) => {
-            let port = address
-                .rsplit_once(':')
-                .map(|(_, port)| port.parse::<u16>());
-            if !matches!(port, Some(Ok(1..))) {
-                bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
-            }
-            ClientOptions::new(address.clone())
-        }
-        None => {
-            let state = State::load(&args.dir)?;
-            let site = args.site.as_ref().unwrap_or(&state.leader);
-            let address = state.clients.get(site).with_context(|| {
-                let known: Vec<&str> = state.clients.keys().map(String::as_str).collect();
-                format!(
-                    "--site: there is no site '{site}'; there are {}",
-                    known.join(", ")
-                )
-            })?;
-            let mut options = ClientOptions::new(address.to_string());
-            options.cluster = Some(state.cluster);
-            options
-        }
+        Some(address) => of_address(address)?,
+        None => of_site(args)?,
     };
     options.request_timeout = Duration::from_secs_f64(args.timeout);
+    Ok(options)
+}
+
+fn of_address(address: &str) -> anyhow::Result<ClientOptions> {
+    let port = address
+        .rsplit_once(':')
+        .map(|(_, port)| port.parse::<u16>());
+    if !matches!(port, Some(Ok(1..))) {
+        bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
+    }
+    Ok(ClientOptions::new(address))
+}
+
+/// The replica of a standing cluster at the site asked for, or at the leader's.
+fn of_site(args: &KvArgs) -> anyhow::Result<ClientOptions> {
+    let state = State::load(&args.dir)?;
+    let site = args.site.as_ref().unwrap_or(&state.leader);
+    let address = state.clients.get(site).with_context(|| {
+        let known: Vec<&str> = state.clients.keys().map(String::as_str).collect();
+        format!(
+            "--site: there is no site '{site}'; there are {}",
+            known.join(", ")
+        )
+    })?;
+    let mut options = ClientOptions::new(address.to_string());
+    options.cluster = Some(state.cluster);
     Ok(options)
 }
 
@@ -213,36 +218,37 @@ fn path_name(path: Path) -> &'static str {
 
 fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let show = |version: &Option<Version>| {
-        version.map_or("absent".to_string(), |v| format!("{}.{}", v.slot, v.index))
-    };
     match &reply.outcome.result {
         Some(Answer::Value(found)) => {
             out.write_all(&found.value)?;
             writeln!(out)?;
             if verbose {
-                eprintln!("version: {}", show(&found.version));
+                eprintln!("version: {}", shown(found.version.as_ref()));
             }
         }
         Some(Answer::Entries(entries)) => {
             for entry in &entries.entries {
-                out.write_all(&entry.key)?;
-                out.write_all(b"\t")?;
-                out.write_all(&entry.value)?;
-                writeln!(out)?;
+                out.write_all(&[&entry.key[..], b"\t", &entry.value, b"\n"].concat())?;
             }
         }
-        Some(Answer::Written(written)) => {
-            if verbose {
-                eprintln!("version: {}", show(&Some(*written)));
-            }
+        Some(Answer::Written(written)) if verbose => {
+            eprintln!("version: {}", shown(Some(written)));
         }
+        Some(Answer::Written(_)) => {}
         Some(Answer::Missing(_)) => bail!("there is no such key"),
         Some(Answer::Mismatch(found)) => {
-            bail!("not written: its version is {}", show(&found.actual))
+            bail!(
+                "not written: its version is {}",
+                shown(found.actual.as_ref())
+            )
         }
         Some(Answer::Error(error)) => bail!("{}", error.message),
         None => bail!("the replica's answer is of a kind this version does not know"),
     }
     Ok(())
+}
+
+/// A version as `kv cas` takes it.
+fn shown(version: Option<&Version>) -> String {
+    version.map_or("absent".to_string(), |v| format!("{}.{}", v.slot, v.index))
 }

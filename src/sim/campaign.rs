@@ -143,7 +143,7 @@ pub fn drive(
         stop: AtomicBool::new(false),
         examine,
     });
-    let (sender, mut results) = mpsc::unbounded_channel();
+    let (sender, results) = mpsc::unbounded_channel();
     let workers: Vec<_> = (0..threads)
         .map(|_| {
             let (shared, sender) = (shared.clone(), sender.clone());
@@ -151,29 +151,7 @@ pub fn drive(
         })
         .collect();
     drop(sender);
-    let ended = runtime()?.block_on(async {
-        let mut ended = Ended::Over;
-        let mut signal = std::pin::pin!(interrupted());
-        let mut ticks = tokio::time::interval(TICK);
-        loop {
-            tokio::select! {
-                () = &mut signal, if ended == Ended::Over => {
-                    ended = Ended::Interrupted;
-                    shared.stop.store(true, Ordering::Relaxed);
-                }
-                result = results.recv() => {
-                    let Some((seed, came)) = result else {
-                        return anyhow::Ok(ended);
-                    };
-                    course.take(seed, came);
-                    if course.enough() {
-                        shared.stop.store(true, Ordering::Relaxed);
-                    }
-                }
-                _ = ticks.tick() => watch(course)?,
-            }
-        }
-    });
+    let ended = runtime()?.block_on(gather(course, results, &shared.stop, &mut watch));
     // An error of `watch` must not leave threads behind.
     shared.stop.store(true, Ordering::Relaxed);
     for worker in workers {
@@ -182,6 +160,36 @@ pub fn drive(
         }
     }
     ended
+}
+
+/// Takes what the threads examine, until they have ended.
+async fn gather(
+    course: &mut Course,
+    mut results: mpsc::UnboundedReceiver<(u64, Result<Tally, Failure>)>,
+    stop: &AtomicBool,
+    watch: &mut impl FnMut(&Course) -> anyhow::Result<()>,
+) -> anyhow::Result<Ended> {
+    let mut ended = Ended::Over;
+    let mut signal = std::pin::pin!(interrupted());
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        tokio::select! {
+            () = &mut signal, if ended == Ended::Over => {
+                ended = Ended::Interrupted;
+                stop.store(true, Ordering::Relaxed);
+            }
+            result = results.recv() => {
+                let Some((seed, came)) = result else {
+                    return Ok(ended);
+                };
+                course.take(seed, came);
+                if course.enough() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+            _ = ticks.tick() => watch(course)?,
+        }
+    }
 }
 
 type Results = mpsc::UnboundedSender<(u64, Result<Tally, Failure>)>;

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, bail};
+use server::sim::scenario::Choices;
 use server::sim::tally::Tally;
 
 use super::campaign::{self, Course, Ended, Goal};
 use super::choices::Asked;
-use super::examine;
+use super::examine::{self, Failure};
 use super::meter::{Meter, Show};
 use super::single;
 use crate::terminal::{Interrupted, say};
@@ -22,18 +23,8 @@ pub fn run(asked: &Asked, from: u64, seeds: Option<u64>, threads: usize) -> anyh
     let (name, judges) = (control.name(), control.judges());
     let goal = Goal::Seeds(from + seeds.unwrap_or(SEEDS));
     let mut course = Course::new(goal, from, Tally::default());
-    let others: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
-    let worker = {
-        let (choices, others) = (asked.choices(), others.clone());
-        move |seed| match examine::seed(seed, &choices, false) {
-            Err(failure) if !judges.contains(&failure.oracle.as_str()) => {
-                let mut others = others.lock().expect("no holder panics");
-                *others.entry(failure.oracle).or_insert(0) += 1;
-                Ok(Tally::default())
-            }
-            came => came,
-        }
-    };
+    let others = Others::default();
+    let worker = worker(asked.choices(), judges, others.clone());
     let meter = Meter::begin(0.0, 0.0);
     let mut show = Show::begin(&course);
     let ended = campaign::drive(&mut course, threads, worker, |course| {
@@ -58,4 +49,23 @@ pub fn run(asked: &Asked, from: u64, seeds: Option<u64>, threads: usize) -> anyh
         "the control fails: {} noticed nothing in {tried} seeds",
         judges.join(" and ")
     )
+}
+
+/// How many seeds each oracle ended that is not one of the control's judges.
+type Others = Arc<Mutex<BTreeMap<String, u64>>>;
+
+/// Examines a seed; only what the judges notice counts as found.
+fn worker(
+    choices: Choices,
+    judges: &'static [&'static str],
+    others: Others,
+) -> impl Fn(u64) -> Result<Tally, Failure> + Send + Sync {
+    move |seed| match examine::seed(seed, &choices, false) {
+        Err(failure) if !judges.contains(&failure.oracle.as_str()) => {
+            let mut others = others.lock().expect("no holder panics");
+            *others.entry(failure.oracle).or_insert(0) += 1;
+            Ok(Tally::default())
+        }
+        came => came,
+    }
 }

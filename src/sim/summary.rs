@@ -1,5 +1,7 @@
 //! A campaign's summary: the same figures on the terminal, as JSON and as a page.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use server::sim::fault::Fault;
 use server::sim::tally::Tally;
@@ -65,11 +67,12 @@ impl Summary {
         let until = failed.max().unwrap_or(0).max(course.next());
         let (from, seeds) = (begun.0, until - begun.0);
         let words = asked.words();
+        let faults = Fault::ALL.into_iter();
         Summary {
             command: format!("leasehold sim --seeds {seeds} --from {from}{words}{twice}"),
             code: SIMULATED,
             choices: named,
-            from: begun.0,
+            from,
             next: course.next(),
             cluster_hours: hours,
             cpu_minutes,
@@ -82,10 +85,7 @@ impl Summary {
             violations: course.failures().into_iter().cloned().collect(),
             missing: totals.missing(&choices),
             totals,
-            faults: Fault::ALL
-                .into_iter()
-                .filter(|fault| choices.enables(*fault))
-                .collect(),
+            faults: faults.filter(|fault| choices.enables(*fault)).collect(),
         }
     }
 
@@ -105,30 +105,49 @@ impl Summary {
 
     fn sections(&self) -> Vec<Section> {
         let totals = &self.totals;
-        let row = |name: &str, figure: String| (name.to_owned(), figure);
-        let counts = |all: &std::collections::BTreeMap<String, u64>| {
+        let counts = |all: &BTreeMap<String, u64>| {
             all.iter().map(|(name, n)| row(name, grouped(*n))).collect()
         };
         let fired = self.faults.iter();
         let fired = fired.map(|fault| row(fault.name(), grouped(totals.fired(*fault))));
+        vec![
+            ("In all", [self.operations(), self.costs()].concat()),
+            ("Operations by path", counts(&totals.paths)),
+            ("Checks by oracle", counts(&totals.oracles)),
+            ("Faults that fired", fired.collect()),
+            ("Seeds by strategy", counts(&totals.strategies)),
+        ]
+    }
+
+    /// What was simulated, and what became of the operations.
+    fn operations(&self) -> Vec<(String, String)> {
+        let totals = &self.totals;
         let seeds = match totals.seeds {
             0 => "none".to_owned(),
             _ => format!("{} to {}", self.from, self.next - 1),
         };
-        let all = vec![
+        let tenths = |number: f64| format!("{number:.1}");
+        vec![
             row("seeds", seeds),
             row("operations asked", grouped(totals.asked)),
             row("operations answered", grouped(totals.operations)),
             row(
                 "asked per virtual second, while clients asked",
-                format!("{:.1}", self.asked_per_virtual_second),
+                tenths(self.asked_per_virtual_second),
             ),
             row(
                 "answered per virtual second, likewise",
-                format!("{:.1}", self.answered_per_virtual_second),
+                tenths(self.answered_per_virtual_second),
             ),
             row("operations of unknown fate", grouped(totals.unknown)),
             row("histories left undecided", grouped(totals.undecided)),
+        ]
+    }
+
+    /// How close it came to the leases' ends, what it took, and what it was.
+    fn costs(&self) -> Vec<(String, String)> {
+        let totals = &self.totals;
+        vec![
             row(
                 "reads within 10 ms of a lease's end",
                 grouped(totals.near_end),
@@ -143,13 +162,6 @@ impl Summary {
                 format!("{:.1}", self.cluster_hours_per_cpu_minute),
             ),
             row("digest", self.digest.clone()),
-        ];
-        vec![
-            ("In all", all),
-            ("Operations by path", counts(&totals.paths)),
-            ("Checks by oracle", counts(&totals.oracles)),
-            ("Faults that fired", fired.collect()),
-            ("Seeds by strategy", counts(&totals.strategies)),
         ]
     }
 
@@ -192,6 +204,10 @@ impl Summary {
         }
         page
     }
+}
+
+fn row(name: &str, figure: String) -> (String, String) {
+    (name.to_owned(), figure)
 }
 
 /// A number with its digits in threes.
