@@ -190,6 +190,19 @@ fn status(dir: &Path) -> anyhow::Result<()> {
             dir.display()
         );
     }
+    say_heading();
+    runtime()?.block_on(async {
+        for (site, address) in &state.clients {
+            match ask(*address, &state.cluster).await {
+                Ok(status) => say_status(site, *address, &status),
+                Err(error) => say!("{site:8} {address:<16} {error}"),
+            }
+        }
+    });
+    Ok(())
+}
+
+fn say_heading() {
     say!(
         "{:8} {:16} {:8} {:8} {:>9} {:>9} {:>6}  promised by",
         "site",
@@ -200,15 +213,6 @@ fn status(dir: &Path) -> anyhow::Result<()> {
         "executed",
         "keys"
     );
-    runtime()?.block_on(async {
-        for (site, address) in &state.clients {
-            match ask(*address, &state.cluster).await {
-                Ok(status) => say_status(site, *address, &status),
-                Err(error) => say!("{site:8} {address:<16} {error}"),
-            }
-        }
-    });
-    Ok(())
 }
 
 fn say_status(site: &str, address: SocketAddr, status: &StatusReply) {

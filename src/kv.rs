@@ -218,23 +218,18 @@ fn path_name(path: Path) -> &'static str {
 
 fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
+    let mut version = None;
     match &reply.outcome.result {
         Some(Answer::Value(found)) => {
-            out.write_all(&found.value)?;
-            writeln!(out)?;
-            if verbose {
-                eprintln!("version: {}", shown(found.version.as_ref()));
-            }
+            out.write_all(&[&found.value[..], b"\n"].concat())?;
+            version = Some(found.version.as_ref());
         }
         Some(Answer::Entries(entries)) => {
             for entry in &entries.entries {
                 out.write_all(&[&entry.key[..], b"\t", &entry.value, b"\n"].concat())?;
             }
         }
-        Some(Answer::Written(written)) if verbose => {
-            eprintln!("version: {}", shown(Some(written)));
-        }
-        Some(Answer::Written(_)) => {}
+        Some(Answer::Written(written)) => version = Some(Some(written)),
         Some(Answer::Missing(_)) => bail!("there is no such key"),
         Some(Answer::Mismatch(found)) => {
             bail!(
@@ -244,6 +239,9 @@ fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
         }
         Some(Answer::Error(error)) => bail!("{}", error.message),
         None => bail!("the replica's answer is of a kind this version does not know"),
+    }
+    if let Some(version) = version.filter(|_| verbose) {
+        eprintln!("version: {}", shown(version));
     }
     Ok(())
 }

@@ -114,6 +114,19 @@ impl Bars {
         }
     }
 
+    fn begin(&self, label: &str, total: u64) -> ProgressBar {
+        let Some(all) = &self.all else {
+            eprintln!("{label}: {total} requests");
+            return ProgressBar::hidden();
+        };
+        let bar = all.add(ProgressBar::new(total));
+        let style =
+            ProgressStyle::with_template("{prefix:>12} {wide_bar} {pos}/{len} requests {elapsed}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(label.to_string());
+        bar
+    }
+
     /// Shows how far `label` is.
     pub fn show(&self, label: &str, done: u64, total: u64) {
         let Ok(mut bars) = self.bars.lock() else {
@@ -121,21 +134,7 @@ impl Bars {
         };
         let bar = bars
             .entry(label.to_string())
-            .or_insert_with(|| match &self.all {
-                Some(all) => {
-                    let bar = all.add(ProgressBar::new(total));
-                    let style = ProgressStyle::with_template(
-                        "{prefix:>12} {wide_bar} {pos}/{len} requests {elapsed}",
-                    );
-                    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-                    bar.set_prefix(label.to_string());
-                    bar
-                }
-                None => {
-                    eprintln!("{label}: {total} requests");
-                    ProgressBar::hidden()
-                }
-            });
+            .or_insert_with(|| self.begin(label, total));
         bar.set_position(done);
         if done >= total && !bar.is_finished() {
             bar.finish();

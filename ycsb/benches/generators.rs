@@ -3,7 +3,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use ycsb::generator::{Permutation, Random, Scrambled, ZipfExact, Zipfian};
-use ycsb::{Popularity, SiteStream};
+use ycsb::{Popularity, Requests, SiteStream};
 
 fn draws(c: &mut Criterion) {
     let mut random = Random::new(1, &[]);
@@ -25,7 +25,13 @@ fn draws(c: &mut Criterion) {
             order.apply(black_box(index))
         })
     });
-    let mut stream = SiteStream::new(100_000, Popularity::Zipf(0.99), 0.9, 1, 1, 1);
+    let requests = Requests {
+        keys: 100_000,
+        popularity: Popularity::Zipf(0.99),
+        reads: 0.9,
+        seed: 1,
+    };
+    let mut stream = SiteStream::new(&requests, 1, 1);
     c.bench_function("site stream", |b| b.iter(|| stream.next()));
 }
 

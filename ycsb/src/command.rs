@@ -73,7 +73,12 @@ pub async fn execute(
     for address in settings.addresses.iter().cycle().take(connections) {
         stores.push(Client::connect(client_options(&settings, address)).await?);
     }
-    carry_out(args.phase, &settings, &workload, stores, out, cancel).await
+    let job = Job {
+        phase: args.phase,
+        settings: &settings,
+        workload: &workload,
+    };
+    carry_out(&job, stores, out, cancel).await
 }
 
 fn echo(args: &YcsbArgs) {
@@ -93,18 +98,24 @@ fn client_options(settings: &Settings, address: &str) -> ClientOptions {
     }
 }
 
-/// The same against any stores; they belong to the settings' sites in turn.
+/// What is to be carried out.
+struct Job<'a> {
+    phase: Phase,
+    settings: &'a Settings,
+    workload: &'a CoreWorkload,
+}
+
+/// Runs a job against stores, which belong to the settings' sites in turn.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub async fn carry_out<S: Store>(
-    phase: Phase,
-    settings: &Settings,
-    workload: &CoreWorkload,
+async fn carry_out<S: Store>(
+    job: &Job<'_>,
     stores: Vec<S>,
     out: &mut dyn Write,
     cancel: &Cancel,
 ) -> Result<Outcome, CommandError> {
+    let settings = job.settings;
     let sites = (0u8..).zip(&settings.sites).cycle();
     let stores: Vec<_> = stores
         .into_iter()
@@ -118,9 +129,9 @@ pub async fn carry_out<S: Store>(
     wait_for_start(settings.start_s, cancel).await;
     let mut status = status(settings);
     let mut files = Files::create(settings)?;
-    let options = run_options(phase, settings, matches!(status, Status::Bar(_)));
+    let options = run_options(job.phase, settings, matches!(status, Status::Bar(_)));
     let mut observer = Both(&mut status, &mut files);
-    let outcome = runner::run(workload, &stores, &options, &mut observer, cancel).await?;
+    let outcome = runner::run(job.workload, &stores, &options, &mut observer, cancel).await?;
     status.finish();
     files.finish(&outcome)?;
     if outcome.abandoned > 0 {

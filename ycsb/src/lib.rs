@@ -22,4 +22,4 @@ pub mod status;
 pub mod store;
 pub mod workload;
 
-pub use site_stream::{Popularity, SiteStream};
+pub use site_stream::{Popularity, Requests, SiteStream};

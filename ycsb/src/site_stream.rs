@@ -14,6 +14,19 @@ pub enum Popularity {
     Zipf(f64),
 }
 
+/// What the clients of all sites ask.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Requests {
+    /// Keys are from 0 up to, and without, this one.
+    pub keys: u64,
+    /// How popular each key is; which one is the most popular differs from site to site.
+    pub popularity: Popularity,
+    /// The share of the requests that are reads, 0 to 1.
+    pub reads: f64,
+    /// Another one makes another stream of every client.
+    pub seed: u64,
+}
+
 /// An endless, reproducible stream of requests.
 #[derive(Clone, Debug)]
 pub struct SiteStream {
@@ -25,23 +38,18 @@ pub struct SiteStream {
 }
 
 impl SiteStream {
-    /// The stream of client number `client` at site number `site`: keys are in
-    /// `0..keys`, and the share `reads` of the requests are reads. Clients of a
-    /// site share its order of popularity; `seed` changes everything.
+    /// The stream of client number `client` at site number `site`. Clients of a site
+    /// share its order of popularity.
     ///
     /// # Panics
     /// If there are no keys, or Zipf's constant is negative.
-    pub fn new(
-        keys: u64,
-        popularity: Popularity,
-        reads: f64,
-        site: u64,
-        client: u64,
-        seed: u64,
-    ) -> Self {
+    pub fn new(requests: &Requests, site: u64, client: u64) -> Self {
+        let Requests {
+            keys, reads, seed, ..
+        } = *requests;
         assert!(keys > 0, "a stream needs keys");
         SiteStream {
-            zipf: match popularity {
+            zipf: match requests.popularity {
                 Popularity::Uniform => None,
                 Popularity::Zipf(theta) => Some(ZipfExact::new(keys, theta)),
             },
@@ -114,7 +122,13 @@ mod tests {
     use super::*;
 
     fn stream(site: u64, client: u64) -> SiteStream {
-        SiteStream::new(100_000, Popularity::Zipf(0.99), 0.9, site, client, 7)
+        let requests = Requests {
+            keys: 100_000,
+            popularity: Popularity::Zipf(0.99),
+            reads: 0.9,
+            seed: 7,
+        };
+        SiteStream::new(&requests, site, client)
     }
 
     #[test]
@@ -151,7 +165,13 @@ mod tests {
 
     #[test]
     fn uniform_streams_have_no_favourite() {
-        let mut stream = SiteStream::new(10, Popularity::Uniform, 0.5, 0, 0, 1);
+        let requests = Requests {
+            keys: 10,
+            popularity: Popularity::Uniform,
+            reads: 0.5,
+            seed: 1,
+        };
+        let mut stream = SiteStream::new(&requests, 0, 0);
         let mut counts = [0; 10];
         for _ in 0..100_000 {
             counts[stream.next().1 as usize] += 1;

@@ -1,8 +1,8 @@
 //! What an experiment and one of its strategies say, in the terms of replicas and
 //! clients.
 
-use leases::{RangeHolders, LeaseParams, ReplicaId, ReplicaSet, StrategySpec};
-use ycsb::site_stream::{Popularity, SiteStream};
+use leases::{LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
+use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
 use crate::experiment::{Distribution, Experiment, StrategyPlan};
@@ -74,16 +74,13 @@ impl Plan<'_> {
             Distribution::Uniform => Popularity::Uniform,
             Distribution::Zipf => Popularity::Zipf(workload.theta),
         };
-        let (site, client) = (site as u64, client as u64);
-        let seed = self.experiment.seed;
-        SiteStream::new(
-            workload.keys,
+        let requests = Requests {
+            keys: workload.keys,
             popularity,
-            workload.reads,
-            site,
-            client,
-            seed,
-        )
+            reads: workload.reads,
+            seed: self.experiment.seed,
+        };
+        SiteStream::new(&requests, site as u64, client as u64)
     }
 
     /// The workload in words.

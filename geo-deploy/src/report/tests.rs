@@ -4,7 +4,7 @@ use client::wire::Path as Served;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use ycsb::sample::{End, OpKind};
-use ycsb::{Popularity, SiteStream};
+use ycsb::{Popularity, Requests, SiteStream};
 
 use super::*;
 use crate::attainable::{Attainable, Issued, attainable};
@@ -39,12 +39,15 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         Distribution::Uniform => Popularity::Uniform,
     };
     let mut random = Pcg64Mcg::seed_from_u64(e.seed);
+    let requests = Requests {
+        keys: e.workload.keys,
+        popularity,
+        reads: 0.5,
+        seed: 1,
+    };
     let mut streams: Vec<(usize, SiteStream)> = (0..u64::from(e.workload.clients))
         .flat_map(|client| (0..topology.len()).map(move |site| (site, client)))
-        .map(|(site, client)| {
-            let stream = SiteStream::new(e.workload.keys, popularity, 0.5, site as u64, client, 1);
-            (site, stream)
-        })
+        .map(|(site, client)| (site, SiteStream::new(&requests, site as u64, client)))
         .collect();
     let mut counts: HashMap<u64, [u32; 5]> = HashMap::new();
     let mut issued = Vec::new();
