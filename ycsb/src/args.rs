@@ -116,46 +116,15 @@ fn parse_options(
     phase: Phase,
     rest: &mut dyn Iterator<Item = String>,
 ) -> Result<Parsed, ArgsError> {
-    let mut files = Vec::new();
-    let mut arguments = Vec::new();
-    let mut warnings = Vec::new();
+    let mut options = Options::default();
     while let Some(argument) = rest.next() {
-        let (option, attached) = split(&argument);
-        let mut value = |expected| {
-            let value = attached.map(str::to_owned).or_else(|| rest.next());
-            value.ok_or(ArgsError::NoValue {
-                option: argument.clone(),
-                expected,
-            })
-        };
-        match option {
-            "h" | "help" => return Ok(Parsed::Help(HELP)),
-            "P" => files.push(value("a property file")?),
-            "p" => arguments.push(value("name=value")?),
-            "s" => arguments.push("status=true".to_owned()),
-            "l" | "label" => arguments.push(format!("label={}", value("a label")?)),
-            "threads" => arguments.push(format!("threadcount={}", value("a number")?)),
-            "target" => arguments.push(format!("target={}", value("operations a second")?)),
-            "address" => {
-                arguments.push(format!("leasehold.address={}", value("HOST:PORT[,...]")?));
-            }
-            "db" | "jvm-args" | "cp" => {
-                let value = value("a value, which is ignored")?;
-                warnings.push(format!(
-                    "-{option} {value} is ignored: the store is Leasehold"
-                ));
-            }
-            "load" | "t" => {
-                warnings.push(format!("{argument} is ignored: the phase was named before"));
-            }
-            // `ycsb run mongodb -P ...`: the binding's name comes first.
-            _ if !argument.starts_with('-') && files.is_empty() && arguments.is_empty() => {
-                warnings.push(format!("{argument} is ignored: the store is Leasehold"));
-            }
-            _ => return Err(ArgsError::Unknown(argument)),
+        if let ("h" | "help", _) = split(&argument) {
+            return Ok(Parsed::Help(HELP));
         }
+        options.take(&argument, rest)?;
     }
-    let properties = layer(&files, &arguments)?;
+    let properties = layer(&options.files, &options.arguments)?;
+    let mut warnings = options.warnings;
     warnings.extend(properties.warnings());
     Ok(Parsed::Go(Box::new(YcsbArgs {
         phase,
@@ -164,8 +133,72 @@ fn parse_options(
     })))
 }
 
-/// The name of an option without its dashes, and the value behind a `=`. What is
-/// no option has no name.
+/// What the options so far ask for.
+#[derive(Default)]
+struct Options {
+    files: Vec<String>,
+    /// Each `name=value`.
+    arguments: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Options {
+    /// Takes an option, and its value from `rest` if it is not attached.
+    fn take(
+        &mut self,
+        argument: &str,
+        rest: &mut dyn Iterator<Item = String>,
+    ) -> Result<(), ArgsError> {
+        let (option, attached) = split(argument);
+        let mut value = |expected| {
+            let value = attached.map(str::to_owned).or_else(|| rest.next());
+            value.ok_or_else(|| ArgsError::NoValue {
+                option: argument.to_owned(),
+                expected,
+            })
+        };
+        let property = match option {
+            "P" => {
+                self.files.push(value("a property file")?);
+                return Ok(());
+            }
+            "p" => value("name=value")?,
+            "s" => "status=true".to_owned(),
+            "l" | "label" => format!("label={}", value("a label")?),
+            "threads" => format!("threadcount={}", value("a number")?),
+            "target" => format!("target={}", value("operations a second")?),
+            "address" => format!("leasehold.address={}", value("HOST:PORT[,...]")?),
+            "db" | "jvm-args" | "cp" => {
+                let value = value("a value, which is ignored")?;
+                return self.ignore(&format!("-{option} {value}"), OTHER_STORE);
+            }
+            "load" | "t" => return self.ignore(argument, "the phase was named before"),
+            // `ycsb run mongodb -P ...`: the binding's name comes first.
+            _ if !argument.starts_with('-') && self.is_empty() => {
+                return self.ignore(argument, OTHER_STORE);
+            }
+            _ => return Err(ArgsError::Unknown(argument.to_owned())),
+        };
+        self.arguments.push(property);
+        Ok(())
+    }
+
+    /// Whether no property or file was named yet.
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.arguments.is_empty()
+    }
+
+    fn ignore(&mut self, what: &str, why: &str) -> Result<(), ArgsError> {
+        self.warnings.push(format!("{what} is ignored: {why}"));
+        Ok(())
+    }
+}
+
+/// Why an option that chooses a store is ignored.
+const OTHER_STORE: &str = "the store is Leasehold";
+
+/// The name of an option without its dashes, and the value behind a `=`. The name is
+/// empty for what is no option.
 fn split(argument: &str) -> (&str, Option<&str>) {
     let long = argument.strip_prefix("--");
     let Some(option) = long.or_else(|| argument.strip_prefix('-')) else {
