@@ -35,7 +35,7 @@ pub struct WhereArgs {
     pub dir: PathBuf,
 }
 
-/// Who may read locally, of what needs no more than a name.
+/// Strategies that need no settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Strategy {
     /// Nobody
@@ -145,7 +145,7 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file)
-        // Its own process group: Ctrl-C in this terminal is not for it.
+        // In a process group of its own, so that Ctrl-C in this terminal does not reach it.
         .process_group(0);
     Ok(command)
 }
@@ -161,7 +161,7 @@ enum Started {
 async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Result<Started> {
     let mut started = Started::Wanted;
     let mut interrupted = pin!(interrupted());
-    // A first look makes this process hear of Ctrl-C from here on.
+    // The first poll installs the handler: Ctrl-C is noticed from here on.
     let _ = timeout(Duration::ZERO, &mut interrupted).await;
     let mut supervisor = supervisor.spawn().context("starting the supervisor")?;
     while !State::load(dir).is_ok_and(|state| state.alive()) {

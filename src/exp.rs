@@ -110,7 +110,7 @@ fn run_and_report(
     out: &Path,
     work: Option<&Path>,
 ) -> anyhow::Result<()> {
-    // A place that cannot be written is better noticed now than after the run.
+    // Fails before the run, not after it, if the directory cannot be written.
     std::fs::create_dir_all(out).with_context(|| {
         format!(
             "--out: {} cannot be made a directory; name one that can be written",
@@ -157,8 +157,7 @@ fn refuse_violations(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those of an earlier run: it may have had other strategies, and what is there
-/// afterwards should be this run's.
+/// Removes the histories of an earlier run, which may have had other strategies.
 fn remove_histories(out: &Path) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(out).with_context(|| format!("listing {}", out.display()))?;
     for entry in entries {

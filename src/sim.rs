@@ -27,9 +27,9 @@ use self::state::Store;
 use self::summary::Summary;
 use crate::terminal::{Interrupted, say};
 
-/// Seeds of a campaign that names no end.
+/// Seeds of a campaign without --seeds or --hours.
 const SEEDS: u64 = 2000;
-/// Less than this need not have met everything, in cluster-hours.
+/// In a smaller campaign, in cluster-hours, some faults and checks may be missing.
 const TINY: f64 = 1.0;
 /// How often the state is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
@@ -186,7 +186,7 @@ fn report_failures(
     }
 }
 
-/// Without a violation, what may still be wrong with a campaign.
+/// What may be wrong with a campaign without a violation.
 fn verdict(
     args: &SimArgs,
     course: &Course,

@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-/// Starts the log on stderr; a slow terminal loses lines, never time. `RUST_LOG`
+/// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
 /// chooses what is logged. Lines are written until the guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
@@ -21,9 +21,8 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Prints a line to stdout. Whoever reads it may have enough before the end
-/// (`| head`): that is no error, and there is nobody left to tell. Whatever else goes wrong ends
-/// the command, for its result would be lost.
+/// Prints a line to stdout. A reader that stops early (`| head`) is no error. Any other
+/// error ends the command, because its result would be lost.
 macro_rules! say {
     ($($words:tt)*) => {
         $crate::terminal::print(format_args!($($words)*))
@@ -53,8 +52,8 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
-/// A Ctrl-C ended what was asked for: an exit status of its own, for it says nothing
-/// about the result.
+/// A Ctrl-C ended the command. It has an exit status of its own, because the result is
+/// not known.
 #[derive(Debug)]
 pub struct Interrupted(pub String);
 

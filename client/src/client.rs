@@ -1,9 +1,8 @@
-//! A client of one replica: cheap to clone, pipelined, and patient. Every clone
-//! shares one connection and one session; as many operations may be in flight as
-//! there are callers.
+//! A client of one replica. It is cheap to clone: all clones share one connection and
+//! one session. Every caller may have an operation in flight.
 //!
-//! What may be repeated is: a read always, a write under the same (client,
-//! sequence), so that it is executed once. All attempts together are bounded by
+//! Operations are sent again after a failure. A read may always be repeated; a write is
+//! repeated under the same (client, sequence), so that it is executed once. All attempts together are bounded by
 //! the request timeout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -265,8 +264,8 @@ impl Client {
         }
     }
 
-    /// Executes a command under one identity, or, if its session had expired
-    /// before it was first sent, once more under the next session's.
+    /// Executes a command under one identity. If its session had expired before the
+    /// command was first sent, once more under the identity of a new session.
     async fn execute_once(&self, op: Op, sent: &AtomicBool) -> Result<Reply, Error> {
         if !op.is_write() {
             return self.reply(self.attempt(Body::Command(op.into()), sent).await?);
@@ -307,7 +306,7 @@ impl Client {
         result
     }
 
-    /// Sends until there is an answer that more attempts would not change.
+    /// Sends a request until there is an answer that would be the same at every attempt.
     async fn attempt(&self, body: Body, sent: &AtomicBool) -> Result<Response, Error> {
         let mut backoff = Backoff::new();
         let mut attempts = 0;

@@ -2,8 +2,8 @@
 //! task that owns the socket, writes what the table holds, and connects again
 //! when the connection breaks.
 //!
-//! The table is the only state. A call that is dropped leaves it at once, sent or
-//! not, so a caller can give up at any moment without a trace. Calls have rising
+//! The table is the only state. A call that is dropped leaves the table at once, sent or
+//! not, so a caller can give up at any moment. Calls have rising
 //! ids; those at or above `unsent_from` have not been written yet, so everything
 //! that is queued when the socket is free leaves in one write.
 
@@ -247,7 +247,7 @@ impl Connection {
     /// the connection is taken for dead, since TCP may need minutes to notice.
     pub fn suspect(&self, silence: Duration) {
         if self.table().heard.elapsed() >= silence {
-            // Not kept for later: the next connection deserves its own chance.
+            // Wakes only who waits now: the next connection is not suspected.
             self.suspected.notify_waiters();
         }
     }

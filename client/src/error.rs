@@ -1,5 +1,5 @@
-//! Why an operation has no result, and what is known of it all the same: a
-//! history may only leave out a write that certainly did not take effect.
+//! Why an operation has no result, and whether it may have taken effect. A history may
+//! leave out a write only if it certainly did not.
 
 use std::io;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub enum Error {
     Protocol {
         /// The address as it was given.
         address: String,
-        /// What was found instead of what.
+        /// What was found, and what the protocol requires.
         message: String,
     },
     /// The client was closed before the answer came.

@@ -30,7 +30,7 @@ impl ValueId {
     }
 }
 
-/// What an operation did, as its answer says; for an open one, what it was to do.
+/// What an operation did, according to its answer; without an answer, what it should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Found this value, or `None`: no such key.
@@ -45,8 +45,8 @@ pub enum Action {
     },
     /// Removed the key, if it was there.
     Delete,
-    /// Compare-and-swap by version, told by values: the version was that of the
-    /// value `expected`, and no two writes share a value.
+    /// Compare-and-swap by version. The version is named by the value that it belongs to,
+    /// which is possible because no two writes share a value.
     Cas {
         /// The value believed current (`None`: believed absent).
         expected: Option<ValueId>,

@@ -1,10 +1,9 @@
 //! Sessions: what makes a write happen once however often it is sent.
 //!
-//! A command that is sent again keeps its (client, sequence), under which the
-//! replicas store its result. They may forget a result only when the client will
-//! not ask for it again, which it says with a low-water mark: every sequence below
-//! it is settled, that is answered or given up. A given-up write that arrives
-//! after its mark is refused, which is as good as never having arrived.
+//! A command that is sent again keeps its (client, sequence). Replicas store its result
+//! under that identity, until the client says that it will not ask again: with a
+//! low-water mark, below which every sequence was answered or given up. A write that
+//! was given up and arrives after its mark is refused, as if it had never arrived.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,8 +22,8 @@ pub(crate) struct Ticket {
 pub(crate) struct Session {
     /// Never 0, which means "no session" on the wire.
     client: u64,
-    /// A log time that was told before the session's first write, in ms: replicas
-    /// that have forgotten the session can tell that they may have.
+    /// A log time from before the session's first write, in ms. With it a replica can tell
+    /// that it may have forgotten the session.
     opened_ms: u64,
     /// The sequence of the next write; the first is 1.
     next: u64,
@@ -54,8 +53,8 @@ impl Session {
         }
     }
 
-    /// The ticket will not be used again. Tickets of an earlier session are
-    /// nothing to this one.
+    /// The ticket will not be used again. Has no effect for a ticket of an earlier
+    /// session.
     pub fn settle(&mut self, ticket: Ticket) {
         if ticket.client == self.client {
             self.outstanding.remove(&ticket.sequence);

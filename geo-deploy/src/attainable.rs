@@ -1,14 +1,13 @@
-//! What learning allows: the share of reads that perfect bookkeeping would have
-//! served locally.
+//! The best that learning allows: the share of reads that perfect bookkeeping would
+//! have served locally.
 //!
-//! A replica cannot hold a key because of a read that has not happened yet, so
-//! even a strategy that knows every past read at once, and changes holders
-//! without delay, misses the first reads of every key. This computes that
-//! ceiling for the operations of one run, in their order: the policy of `quorum`
-//! (the leader and the N/2 others that have read the key most, filled with the
-//! replicas nearest to the leader), with every key that nobody has read held by
-//! the leader and the N/2 nearest to it. A run is judged against its own
-//! ceiling, not against one for another number of requests.
+//! No strategy knows reads that have not happened yet. So even one that learns of every
+//! read at once, and changes holders without delay, misses the first reads of a key.
+//! This computes the share that such a strategy would reach on the operations of one
+//! run, in their order. It follows the policy of `quorum`: a key is held by the leader
+//! and the N/2 others that have read it most. Replicas near the leader come first where
+//! reads do not decide, and hold the keys that nobody has read. The share depends on the
+//! number of requests, so every run is compared with its own.
 
 use std::collections::HashMap;
 

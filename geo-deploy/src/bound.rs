@@ -1,4 +1,4 @@
-//! What no implementation can beat: the latency that distance alone costs.
+//! Lower bounds: the latency that distance alone costs any implementation.
 //!
 //! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
 //!

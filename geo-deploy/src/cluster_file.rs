@@ -1,5 +1,5 @@
-//! `cluster.toml`, the configuration of the replicas that we start. A standing
-//! cluster reads it again, to know what the data beside it is of.
+//! `cluster.toml`, the configuration of the replicas that we start. The next start of a
+//! standing cluster reads it, to know the settings that its data was first started with.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

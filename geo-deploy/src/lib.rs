@@ -1,10 +1,9 @@
-//! Topologies, WAN emulation, experiments and their reports: everything around
-//! the replicas that turns a question about geography into files that answer it.
+//! Topologies, WAN emulation, experiments and their reports.
 //!
 //! An experiment is a topology, a workload and a list of strategies. A backend
-//! runs it; what it measured becomes a [`report`]. [`bound`] says what distance
-//! alone costs and [`attainable`] what learning allows, so that every figure
-//! stands beside the best it could have been. [`wan`] puts real processes on one
+//! runs it, and what it measured becomes a [`report`]. A report shows each figure beside
+//! the best possible one: [`bound`] computes what distance alone costs, [`attainable`]
+//! what learning allows. [`wan`] puts real processes on one
 //! machine behind the topology's delays.
 
 pub mod attainable;

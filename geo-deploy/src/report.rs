@@ -1,5 +1,5 @@
-//! What a run leaves behind: the same files whatever world it ran in, so that
-//! results can be laid over each other.
+//! The files of a run. Every backend leaves the same ones, so that results can be
+//! compared.
 //!
 //! Everything is computed from samples, and every figure stands beside what
 //! bounds it: distance for latencies ([`crate::bound`]), learning for the share
@@ -123,7 +123,7 @@ pub struct Report {
     pub backend: String,
     /// The seed used.
     pub seed: u64,
-    /// With what it was run.
+    /// The program, the machine and the command.
     pub manifest: Manifest,
     /// In the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
@@ -180,7 +180,7 @@ impl Report {
         put("report.html", html.as_bytes())
     }
 
-    /// Whether latency over time is part of the question.
+    /// Whether faults were caused on purpose, so that latency over time is shown.
     fn has_faults(&self) -> bool {
         self.events.iter().any(|event| event.kind == Event::FAULT)
     }

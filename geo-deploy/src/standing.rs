@@ -25,8 +25,8 @@ use crate::experiment::Experiment;
 /// What the supervisor is asked, behind the token, and what it answers.
 const ARE_YOU_THERE: &[u8; 4] = b"here";
 const GO_DOWN: &[u8; 4] = b"down";
-/// How long a supervisor that lives may take to answer the first question: it is
-/// deaf while it starts or stops replicas.
+/// How long a supervisor that runs may take to answer the first question. It does not
+/// listen while it starts or stops replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Replicas have a while to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub struct State {
     pub clients: BTreeMap<String, SocketAddr>,
     /// Where the supervisor listens.
     pub control: SocketAddr,
-    /// What it must be told to be believed.
+    /// Whoever asks it for something must send this.
     pub token: String,
 }
 
@@ -95,7 +95,7 @@ impl State {
         })
     }
 
-    /// Whoever reads it meanwhile finds the whole of it, or nothing.
+    /// Replaces the file at once: a reader finds all of it, the old one, or none.
     fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, new) = (State::path(dir), dir.join("state.json.new"));
         std::fs::write(&new, serde_json::to_vec_pretty(self)?)
@@ -103,8 +103,8 @@ impl State {
             .with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Whether its supervisor still answers. That somebody listens on its port
-    /// would prove nothing: the port may be another's by now.
+    /// Whether its supervisor still answers. An open port alone would prove nothing:
+    /// another program may have it by now.
     pub fn alive(&self) -> bool {
         self.ask(ARE_YOU_THERE, ANSWER_WITHIN).is_ok()
     }
@@ -123,7 +123,7 @@ impl State {
     }
 }
 
-/// What a standing cluster is set up as, before any change of the operator's.
+/// The settings of a standing cluster, before the operator changes any.
 ///
 /// # Errors
 /// Never, as long as the file it is built from is valid.
@@ -172,7 +172,7 @@ pub async fn supervise(
     };
     earlier::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
-    // One that a supervisor left behind that was killed.
+    // A supervisor that was killed has left its file behind.
     let _ = std::fs::remove_file(State::path(&dir));
     let settings = LocalSettings {
         program,
@@ -223,7 +223,8 @@ async fn wait_for_stop(control: &TcpListener, token: &str) -> tokio::net::TcpStr
             Ok((asked, mut stream)) => {
                 let _ = stream.write_all(asked).await;
             }
-            // Strangers get no answer. Not to turn fast if nothing can be accepted.
+            // Who does not know the token gets no answer. The pause keeps this loop slow when
+            // no connection can be accepted.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }

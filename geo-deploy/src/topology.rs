@@ -1,6 +1,5 @@
-//! Where the sites are, told as round trips: the one thing about geography that
-//! decides latency. A file is read by people, so every mistake in it is named
-//! with the pair, what was found and how to mend it.
+//! The sites and the round trips between them, which decide latency. People write these
+//! files, so an error names the pair, what was found and how to correct it.
 //!
 //! ```toml
 //! sites = ["JP", "CA", "OR"]
@@ -27,7 +26,7 @@ use file::TopologyFile;
 
 /// Most sites a topology can have: holder sets are bitmaps of 64 bits.
 pub const SITES_MAX: usize = 64;
-/// Longest round trip that is taken for meant, in ms: one minute.
+/// Longest round trip that is accepted, in ms: one minute. More is a mistake.
 const RTT_MS_MAX: f64 = 60_000.0;
 
 /// A place with one replica and its clients.
@@ -111,7 +110,7 @@ impl Topology {
         self.sites.len()
     }
 
-    /// Never: a topology has at least one site.
+    /// Always false: a topology has at least one site.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }

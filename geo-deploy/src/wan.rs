@@ -5,13 +5,13 @@
 //! know nothing of it; they are given the relay's address instead of the peer's
 //! ([`Wan::via`]). Whatever speaks TCP can be put behind it.
 //!
-//! A link can have jitter, a bandwidth and losses (which TCP turns into a delay,
-//! and so do we), and be cut in one direction, all while it runs. Links say what
-//! they deliver: the time from a byte's arrival to its departure, as a histogram,
-//! because an experiment is only as good as its network.
+//! A link can have jitter, a bandwidth and losses (a lost packet arrives later, as with
+//! TCP), and can be cut in one direction. All of that can change while it runs. Links
+//! measure what they deliver: the time from a byte's arrival to its departure, as a
+//! histogram.
 //!
-//! All links share one thread of their own with one timer, so that five replicas
-//! keep the processors and a delay is kept to some tens of microseconds.
+//! All links share one thread with one timer. That leaves the processors to the
+//! replicas, and delays are exact to some tens of microseconds.
 //! A connection takes a round trip to be set up, and waits while its link is cut.
 //! The end of the sender's bytes is passed on after the delay; the end of the
 //! target's closes the connection, as does a target that cannot be reached.

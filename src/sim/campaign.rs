@@ -1,5 +1,5 @@
-//! Many seeds on all cores. Whatever the cores, seeds count in order: the result is
-//! that of the seeds up to the first that fails, or that reaches the goal.
+//! Runs many seeds on all cores. The result does not depend on the number of cores: it
+//! is that of the seeds in order, up to the first that fails or reaches the goal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Course {
     pub goal: Goal,
     next: u64,
     tally: Tally,
-    /// Seeds that ended before one that counts earlier.
+    /// Seeds that have ended while a seed before them has not.
     waiting: BTreeMap<u64, Result<Tally, Failure>>,
     /// Seeds done, and virtual ns, those that wait included.
     done: (u64, u64),
@@ -63,7 +63,7 @@ impl Course {
         self.next
     }
 
-    /// What counts.
+    /// The sum of the seeds that count.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }

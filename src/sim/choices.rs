@@ -1,5 +1,5 @@
-//! What a campaign may choose: from the command line, to the simulator, and back into
-//! the words that repeat it.
+//! The choices of a campaign: read from the command line, passed to the simulator, and
+//! written as the flags that repeat it.
 
 use clap::Args;
 use server::sim::control::Control;
@@ -112,7 +112,7 @@ impl Asked {
         ]
     }
 
-    /// The words that choose the same, as far as they differ from the defaults.
+    /// The flags that make the same choices; those that equal the defaults are left out.
     pub fn words(&self) -> String {
         let mut words = String::new();
         let mut add = |flag: &str, value: &dyn std::fmt::Display| {

@@ -1,5 +1,5 @@
-//! `leasehold sim --control`: an assumption is broken, and the violation that must
-//! follow is looked for. That it is found is success.
+//! `leasehold sim --control`: breaks an assumption and looks for the violation that must
+//! follow. Success is to find it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::meter::{Meter, Show};
 use super::single;
 use crate::terminal::{Interrupted, say};
 
-/// Seeds that are tried, unless somebody says.
+/// Seeds that are tried without --seeds.
 const SEEDS: u64 = 300;
 
 pub fn run(asked: &Asked, from: u64, seeds: Option<u64>, threads: usize) -> anyhow::Result<()> {

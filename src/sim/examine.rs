@@ -24,8 +24,8 @@ pub struct Failure {
     pub what: String,
 }
 
-/// A replica that finds its own invariants broken says so by a panic. In a run
-/// that is a violation like any other, and is not printed as well.
+/// A replica panics when its own invariant is broken. In a run that is a violation like
+/// any other, so the panic is not printed.
 pub fn keep_assertions_quiet() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

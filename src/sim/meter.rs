@@ -1,4 +1,4 @@
-//! What a campaign takes, and how it is shown while it runs.
+//! The time that a campaign takes, and how far it is, shown while it runs.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::campaign::{Course, Goal};
 
-/// Without a terminal, a line so often.
+/// How often a line is printed without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
-/// Time of the processors, and of the clock on the wall.
+/// Processor time and elapsed time.
 pub struct Meter {
     /// Taken by earlier runs of the same campaign, in seconds.
     earlier_cpu_s: f64,

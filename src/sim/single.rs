@@ -1,4 +1,4 @@
-//! `leasehold sim --seed`: one run, told in full.
+//! `leasehold sim --seed`: one run in detail.
 
 use anyhow::bail;
 use server::sim::network::Faults;

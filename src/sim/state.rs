@@ -24,7 +24,7 @@ use super::summary::Summary;
 /// Names the code that this program simulates (`build.rs`).
 pub const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 
-/// A campaign's directory; nowhere, if none was asked for.
+/// A campaign's directory, if one was asked for.
 pub struct Store {
     dir: Option<Claimed>,
     pub state: Saved,
@@ -105,7 +105,7 @@ impl Store {
     }
 }
 
-/// A directory that is ours until this is dropped, or the process ends, however it does.
+/// A lock on a directory, held until this is dropped or the process ends in any way.
 struct Claimed {
     dir: PathBuf,
     _lock: File,

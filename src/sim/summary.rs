@@ -36,7 +36,7 @@ pub struct Summary {
     #[serde(skip)]
     twice: bool,
     violations: Vec<Failure>,
-    /// What should have happened and never did.
+    /// Faults, checks and reads that should have occurred and never did.
     pub missing: Vec<String>,
     totals: Tally,
     /// Faults that could happen at all, in the order of the summary.
@@ -59,7 +59,7 @@ impl Summary {
         let mut named = asked.named();
         named.push(("--twice", begun.1.to_string()));
         let twice = if begun.1 { " --twice" } else { "" };
-        // What failed does not count, but is to be repeated, too.
+        // Failed seeds do not count, but the command must repeat them, too.
         let failed = course
             .failures()
             .into_iter()

@@ -56,7 +56,7 @@ pub async fn execute(
     let settings = Settings::new(&args.properties)?;
     let workload = CoreWorkload::new(&args.properties)?;
     echo(args);
-    // Before the run, not after it: a report that cannot be written is a run lost.
+    // Fails before the run, not after it, if the report cannot be written.
     if let Some(file) = &settings.export_file {
         let opened = std::fs::File::options()
             .create(true)
@@ -205,8 +205,8 @@ fn export(settings: &Settings, outcome: &Outcome, out: &mut dyn Write) -> Result
     }
 }
 
-/// The histogram files of a run, if there are any. A run that takes hours is not
-/// given up because a disk is full: the first failure is reported at its end.
+/// The histogram files of a run, if there are any. A file that cannot be written does
+/// not stop the run: the first error is reported at the end.
 struct Files {
     files: Option<IntervalFiles>,
     failure: Option<HlogError>,

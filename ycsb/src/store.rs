@@ -1,5 +1,5 @@
-//! What the load generator needs of a store: one operation of the wire protocol
-//! at a time. Between the two, so that the generator can be tested without one.
+//! What the load generator needs of a store: one operation of the wire protocol at a
+//! time. A trait, so that the generator can be tested without a cluster.
 
 use std::future::Future;
 
@@ -11,7 +11,7 @@ use crate::measurement::Return;
 /// Why an operation has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What is reported of it; never `Ok`.
+    /// How it is reported; never `Ok`.
     pub returned: Return,
     /// What happened, in words.
     pub message: String,

@@ -121,8 +121,8 @@ fn io_error(path: &Path, source: io::Error) -> HistoryError {
     HistoryError::Io { path, source }
 }
 
-/// Checks everything around the events: what is left of `bytes` without the
-/// checksum, and how many events it claims to hold.
+/// Checks everything but the events. Returns `bytes` without the checksum, and the number
+/// of events that the header claims.
 fn open_file(bytes: &[u8]) -> Result<(&[u8], u64), HistoryError> {
     if !bytes.starts_with(&MAGIC) {
         return Err(HistoryError::NotAHistory);
@@ -256,7 +256,8 @@ fn take_action(input: &mut Input, kind: Kind, swapped: bool) -> Option<Action> {
     })
 }
 
-/// Small for small differences in either direction, and loses none.
+/// Maps small differences of either sign to small numbers, and every difference to a
+/// number of its own.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     ((signed << 1) ^ (signed >> 63)) as u64

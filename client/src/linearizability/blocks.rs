@@ -1,4 +1,4 @@
-//! What must be there without a break, and from when to when.
+//! Blocks: operations between which nothing else can be written, and their times.
 //!
 //! A write and the reads that found its value are a cluster; a compare-and-swap ties
 //! its cluster to that of the value it replaced. A chain of clusters tied together is

@@ -1,10 +1,11 @@
-//! Ways in which things may stand, and how a search develops them, the most promising
-//! first and within bounds; for both checkers.
+//! The states of a search, and how it develops them within bounds, the most promising
+//! first. Both checkers use it.
 //!
-//! A state that made use of fewer unanswered operations than another, and is the
-//! same in all else, can do all that the other can. Taking effect never becomes
-//! undone, so if states are taken in the order of how many they used, whatever
-//! makes a state superfluous has been taken before it.
+//! Take two states that differ only in which unanswered operations took effect. If
+//! those of one are among those of the other, it can do all that the other can, and
+//! the other is superfluous. Effects are never undone. So the search takes the states
+//! with the fewest such operations first, and knows each superfluous state when it
+//! comes.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,10 +14,10 @@ use smallvec::SmallVec;
 
 /// Most operations in flight at once.
 pub(crate) const SLOTS: usize = 128;
-/// Why a search ended that would have gone beyond its bounds.
+/// Why a search that reached its bounds found nothing.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
-/// One way in which things may stand.
+/// What the keys may hold at a moment, and what has taken effect for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct State<H> {
     /// What the register holds, or each of several.
@@ -27,15 +28,15 @@ pub(crate) struct State<H> {
 
 /// How many states may be developed.
 pub(crate) struct Bounds<'a> {
-    /// From now on, in all; those developed are taken off.
+    /// In all. Each state developed is subtracted.
     pub steps: &'a mut usize,
     /// For the end of one operation.
     pub at_once: usize,
 }
 
-/// Lets operations in flight take effect until the one of `bit` has: all such states, as
-/// early as possible. `follow` gives the states that a state may become. `None`: that
-/// would have been too many.
+/// Lets operations in flight take effect until the one of `bit` has. Returns every state
+/// in which it just has, or `None` if there are too many states. `follow` adds the
+/// states that may come next after a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
     states: impl IntoIterator<Item = State<H>>,
     bit: u128,
@@ -59,8 +60,8 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Keeps of states that are the same in all else those that made use of the fewest
-/// unanswered operations.
+/// Of states that differ only in which unanswered operations took effect, keeps those
+/// that are not superfluous.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(states: &mut Vec<State<H>>, unanswered: u128) {
     let mut frontier = Frontier::of(states.drain(..), unanswered);
     states.extend(std::iter::from_fn(|| frontier.pop()));
@@ -83,16 +84,16 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A set that gives each state at most once, and no superfluous one.
+/// States to develop: gives each at most once, and no superfluous one.
 pub(crate) struct Frontier<H> {
     /// The slots of unanswered operations.
     unanswered: u128,
-    /// By how many of these a state made use of.
+    /// By the number of these that took effect in a state.
     waiting: Vec<Vec<State<H>>>,
     /// All below this are empty.
     fewest: usize,
-    /// For each state given, apart from what it made use of: what it did. States that
-    /// differ only in that count as one.
+    /// The states given, without unanswered operations, and for each of them the sets of
+    /// unanswered operations with which it was given.
     given: HashMap<State<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 
@@ -140,7 +141,7 @@ impl<H: Clone + Eq + Hash> Frontier<H> {
         }
     }
 
-    /// The state apart from what it made use of.
+    /// The state without its unanswered operations.
     fn rest(&self, state: &State<H>) -> State<H> {
         let done = state.done & !self.unanswered;
         State {

@@ -1,13 +1,13 @@
-//! Did every read see what it had to? Judges a history by nothing but the values
-//! that operations carried and the times at which they began and ended.
+//! Checks that a history is linearizable. It uses only the values that operations
+//! wrote or found, and the times at which they began and ended.
 //!
 //! Linearizability is local (Herlihy & Wing 1990): a history is linearizable if
-//! that part of it which concerns each key is. A key is one register, absent at
-//! first. For each key:
+//! its operations on each key are. A key is one register, absent at first. For each
+//! key:
 //!
-//! 1. `prepare` finds what is wrong on its face (a value from nowhere), and
-//!    settles open writes: one that somebody saw has taken effect, by the end of
-//!    the first operation that saw it; one that nobody saw can be left out.
+//! 1. `prepare` finds what no order can explain (a value that nobody wrote), and
+//!    settles writes without an answer. One that an operation saw took effect before
+//!    the end of the first such operation. One that none saw can be left out.
 //! 2. With reads and writes alone, `blocks` decides in O(n log n), because every
 //!    value has one write (Gibbons & Korach, "Testing shared memories", 1997).
 //! 3. Absence has many writes: with deletions and compare-and-swaps, `sweep` puts

@@ -19,7 +19,7 @@ impl Held {
     /// A value that was expected, but that nobody wrote.
     pub const NEVER_WRITTEN: Held = Held(u32::MAX);
 
-    /// Dense from 0, `NEVER_WRITTEN` apart.
+    /// Counts from 0 without a gap. `NEVER_WRITTEN` is no index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -30,7 +30,7 @@ type ByValue<T> = HashMap<ValueId, T, FixedState>;
 
 /// A moment of the history, moved by one so that 0 is before everything.
 pub(super) type Moment = u64;
-/// The end of what has none.
+/// The end of an operation that may take effect at any time, or never.
 pub(super) const NEVER: Moment = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) struct Op<'a> {
 pub(super) struct Key<'a> {
     /// By their begin.
     pub ops: Vec<Op<'a>>,
-    /// By [`Held::index`], the operation that wrote it; none wrote absence.
+    /// By [`Held::index`], the operation that wrote the value; `None` for absence.
     pub writers: Vec<Option<&'a Event>>,
     /// Whether some operation saw, or would need, that there is no such key.
     pub absence_observed: bool,
@@ -74,13 +74,13 @@ impl<'a> Key<'a> {
         self.ops.iter().all(plain)
     }
 
-    /// For explanations: what it is to hold this.
+    /// The value in words, for explanations.
     pub fn describe(&self, held: Held) -> String {
         let writer = self.writer(held).and_then(written_by);
         writer.map_or("nothing".to_owned(), |value| format!("value {}", value.0))
     }
 
-    /// Who wrote this; nobody wrote absence.
+    /// The operation that wrote this value; `None` for absence.
     pub fn writer(&self, held: Held) -> Option<&'a Event> {
         self.writers.get(held.index()).copied().flatten()
     }

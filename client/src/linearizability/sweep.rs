@@ -1,27 +1,28 @@
 //! Keys with deletions or compare-and-swaps, in one pass over time.
 //!
-//! Between the forward blocks (see [`super::blocks`]) there are gaps, and everything
-//! else is a point that must find its place in one: backward blocks, which leave a
-//! value; deletions, which leave absence; those blocks that only begin where there is
-//! no key (creates); and reads of absence. So all that matters is whether there is a
-//! key, and what is still to come, by when. Each thing is put off until it must be
-//! done, because that loses nothing:
+//! The forward blocks (see [`super::blocks`]) leave gaps between them. Everything else
+//! takes effect at one moment, in a gap: a backward block leaves a value, a deletion
+//! leaves the key absent, a create (a block that begins only where there is no key)
+//! needs it absent, and so does a read of absence. The pass follows whether the key is
+//! there, and what waits to be done, by its latest moment. It does each thing as late
+//! as possible, because that loses nothing:
 //!
-//! - A deletion is done when it must end, or a read of absence or a create must and
-//!   there is a key. Of several the one that must end first goes first: they are alike.
-//! - Absence is worth more than a key: whatever waits can also be done later, and a
-//!   backward block can end the absence at any time.
-//! - A backward block that has to end while there is no key would end the absence, but
-//!   if it could have been done at an earlier moment without harm (while there was a
-//!   key, or just before a deletion), it was.
-//! - Before absence is lost anyway, or a deletion is wasted on it, a create that waits
-//!   takes its chance, the one that must end first.
+//! - A deletion is done at its own end, or earlier if there is a key and a read of
+//!   absence or a create has to end. Deletions are alike, so the one that ends first
+//!   goes first.
+//! - The key is kept absent as long as possible. Operations that wait lose nothing by
+//!   that, and a backward block can write the key again at any later moment.
+//! - A backward block may have to end while the key is absent. If it could have been
+//!   done earlier without harm (while there was a key, or just before a deletion), the
+//!   pass takes it as done there. Otherwise it ends the absence.
+//! - A create that waits is done just before the absence ends for another reason, or
+//!   just before a deletion that would find no key. Of several, the one that ends first.
 //!
 //! So without failed swaps the pass finds an order iff there is one. A **failed swap**
-//! asks that its expectation was wrong at some moment. Mostly it was; where it was not
-//! when the swap must end, something that waits is done then, or the next forward block
-//! begun before it must. That is not always the best choice, so what the pass cannot order with failed swaps and can without is left
-//! to `search`.
+//! needs a moment at which its expectation was wrong. There mostly is one. If there is
+//! none when the swap ends, the pass does something that waits, or begins the next
+//! forward block early. That is not always the best choice. What the pass can order
+//! only without its failed swaps is therefore left to `search`.
 
 mod failures;
 mod ticks;
@@ -43,7 +44,7 @@ const EXPLAINED: usize = 6;
 pub(super) enum Outcome {
     /// An order was found.
     Ordered,
-    /// There is none with these failed swaps that the pass can find.
+    /// The pass found none with the failed swaps; there may be one.
     NotFound,
 }
 
@@ -78,17 +79,17 @@ enum Now {
 struct Sweep<'k, 'a> {
     key: &'k Key<'a>,
     blocks: &'k Blocks,
-    /// What happens, and how much of it has.
+    /// What happens, in order of time, and the position of what happens now.
     ticks: &'k [Tick],
     position: usize,
     with_failures: bool,
     now: Now,
     at: Moment,
-    /// A forward block that was begun before its time, and when it ends.
+    /// A forward block that was begun before it had to, and the moment at which it ends.
     early: Option<u32>,
     busy_until: Moment,
-    /// The last moments at which there was no key, there was one, and a backward block
-    /// could have been put without harm.
+    /// The last moments at which the key was absent, at which it was there, and at
+    /// which a backward block could have been done without harm.
     absent_at: Moment,
     present_at: Option<Moment>,
     harmless_at: Option<Moment>,
@@ -226,7 +227,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         Ok(())
     }
 
-    /// Sees to it that there is no key, for `cause`.
+    /// Deletes the key if it is there, because `cause` needs it absent.
     fn make_absent(&mut self, cause: &Event) -> Result<(), Flaw> {
         if matches!(self.now, Now::Absent) {
             return Ok(());
@@ -246,7 +247,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         self.done.push(index);
     }
 
-    /// Lets a create that waits use an absence that will not last.
+    /// The key will not stay absent: does a create that waits for absence, if any.
     fn take_chance(&mut self) {
         if let Now::Absent = self.now
             && let Some((_, create)) = self.creates.pop_first()

@@ -1,10 +1,10 @@
-//! Did operations on several keys take effect at once? Judges a history of
-//! transactions (single operations among them) by **strict serializability**: some
-//! order explains every answer, and keeps to real time (Papadimitriou 1979; Herlihy
+//! Checks that operations on several keys took effect at one moment. A history of
+//! transactions (single operations among them) must be **strictly serializable**: some
+//! order explains every answer and respects real time (Papadimitriou 1979; Herlihy
 //! & Wing 1990, §3.5).
 //!
-//! Unlike linearizability this is not local: each key alone may be in order and the
-//! whole still not be, if a scan saw one half of a write. So all keys are followed
+//! Unlike linearizability this is not local: every key alone may be in order while the
+//! whole is not, as when a scan saw one half of a write. So all keys are followed
 //! together:
 //!
 //! 1. Each key alone is judged first: a violation there is one of the whole, and
@@ -112,7 +112,8 @@ pub fn check_within(transactions: &[Transaction], mut steps: usize) -> Verdict {
     }
 }
 
-/// What counts of a transaction: without an answer nobody knows what it read.
+/// A transaction without the reads that were never answered: nobody knows what they
+/// found.
 fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     let mut transaction = transaction.clone();
     if transaction.return_ns.is_none() {
@@ -122,8 +123,8 @@ fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     (!transaction.parts.is_empty()).then_some(transaction)
 }
 
-/// A violation that shows at one key. That a key alone cannot be judged does not
-/// matter, since all are judged together.
+/// A violation at a single key, if there is one. A key that cannot be judged alone does
+/// not matter here: all keys are judged together afterwards.
 fn check_each_key(transactions: &[Transaction]) -> Option<Verdict> {
     let events = |transaction: &Transaction| -> Vec<Event> {
         let event = |&(key, action): &(u64, Action)| Event {

@@ -1,6 +1,6 @@
-//! Transactions made ready to be searched: keys and values become small numbers,
-//! those without an answer are settled or left out, and what limits the orders is
-//! gathered by value.
+//! Prepares transactions for the search. Keys and values become small numbers,
+//! transactions without an answer are settled or left out, and what limits the orders
+//! is collected for each value.
 
 mod key;
 mod sightings;
@@ -69,10 +69,10 @@ pub(super) struct Txn {
     pub is_read: bool,
     /// It takes effect whatever the keys hold.
     pub is_blind: bool,
-    /// A compare-and-swap that failed may owe its answer to this one.
+    /// A compare-and-swap may have failed because of what this one wrote.
     pub explains_a_failure: bool,
-    /// The last moment at which anything could owe its answer to this one, if it is
-    /// not known to have taken effect.
+    /// For one that may never have taken effect: the last moment at which an answer could
+    /// depend on it.
     pub last_use: Moment,
 }
 
@@ -110,7 +110,7 @@ impl Prepared {
     }
 }
 
-/// What the parts do must not depend on their order.
+/// Refuses transactions whose effect would depend on the order of their parts.
 fn check_keys(transaction: &Transaction) -> Result<(), String> {
     let is_read = |(_, action): &(u64, Action)| matches!(action, Action::Read { .. });
     if transaction.parts.iter().all(is_read) {
@@ -169,13 +169,13 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// The end of each. One without an answer that somebody saw has taken effect by the
-/// time that somebody was done; one that nobody saw never ends.
+/// The end of each transaction. One without an answer whose value another found took
+/// effect before that other ended. One whose values nobody found never ends.
 fn settle_open(order: &[&Transaction], writers: &Writers) -> Vec<Moment> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<Moment> = order.iter().map(end).collect();
     let mut finders: Vec<usize> = (0..order.len()).filter(|i| ends[*i] != NEVER).collect();
-    // The earliest first (they are taken from the back), so that each gets its end once.
+    // Sorted with the earliest end last, since `pop` takes the last.
     finders.sort_by_key(|&index| std::cmp::Reverse(ends[index]));
     while let Some(finder) = finders.pop() {
         let open = order[finder].return_ns.is_none();

@@ -1,20 +1,21 @@
-//! Follows all orders at once, as `linearizability::search` does for one key: time
-//! passes from begin to end, a [`State`] is one way in which things may stand, and
-//! at the end of a transaction every state in which it has not taken effect is
-//! developed until it has, or is dead (Wing & Gong 1993, Lowe 2017).
+//! Follows all orders at once, as `linearizability::search` does for one key (Wing &
+//! Gong 1993, Lowe 2017). It goes through begins and ends in order of time. A [`State`]
+//! says what the keys may hold at that moment. At the end of a transaction, states in
+//! which it has not taken effect are developed until it has; those that cannot reach
+//! that are dropped.
 //!
 //! What keeps the states few, and why it loses no order:
 //!
-//! - What changes nothing takes effect as soon as it can.
-//! - A value is not left before all who read it have begun, since it has only one
-//!   write; and only by the swap that replaced it, if one did.
-//! - A blind write whose values nobody waits for any more takes effect unseen just
-//!   before another that overwrites all of it. (A failed swap may need it; then it
-//!   is left alone.)
-//! - Of several writes to the same keys whose values nobody asks for, the one that
-//!   must end first goes first.
-//! - Of two states that differ only in which unanswered transactions have taken
-//!   effect, one that made use of less is enough.
+//! - A transaction that changes nothing takes effect as soon as it can.
+//! - A value is overwritten only when every transaction that reads it has begun, since
+//!   it is written only once. If a swap replaced it, only that swap overwrites it.
+//! - A blind write whose values no transaction still has to find takes effect just
+//!   before another one that overwrites all of it. A write that a failed swap may need
+//!   is left alone.
+//! - Of several writes to the same keys whose values no transaction finds, the one that
+//!   ends first goes first.
+//! - Of two states that differ only in which unanswered transactions took effect, one
+//!   whose set is contained in the other's is enough.
 
 use smallvec::SmallVec;
 
@@ -37,8 +38,7 @@ pub(super) enum Outcome {
     TooMany { reason: String },
 }
 
-/// Looks for an order, developing at most `steps` states, and takes those developed
-/// off `steps`.
+/// Looks for an order. Develops at most `steps` states, and subtracts their number.
 pub(super) fn run(prepared: &Prepared, steps: &mut usize) -> Outcome {
     let mut search = Search::new(prepared, *steps);
     let outcome = search.run();
@@ -46,7 +46,7 @@ pub(super) fn run(prepared: &Prepared, steps: &mut usize) -> Outcome {
     outcome.map_or_else(|outcome| outcome, |()| Outcome::Ordered)
 }
 
-/// At one moment begins come before ends: what touches overlaps.
+/// At one moment begins come before ends, so that transactions which touch overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TickKind {
     Begin,
@@ -151,7 +151,7 @@ impl<'p> Search<'p> {
         Ok(())
     }
 
-    /// Gives slots free, and makes one of states that differ no more.
+    /// Frees slots, and joins states that have become equal.
     fn forget(&mut self, slots: u128) {
         self.taken &= !slots;
         self.unanswered &= !slots;
@@ -163,8 +163,7 @@ impl<'p> Search<'p> {
         self.states.dedup();
     }
 
-    /// All states, as early as possible, in which the transaction of `bit` has
-    /// taken effect.
+    /// Every state in which the transaction of `bit` has just taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<State>, Outcome> {
         let mut steps = self.steps;
         let bounds = Bounds {
@@ -186,7 +185,7 @@ impl<'p> Search<'p> {
     /// The transactions that could take effect next and change something.
     fn choices(&self, state: &State) -> impl Iterator<Item = usize> + use<> {
         let mut possible: u128 = 0;
-        // Of writes that are alike the one that has to end first.
+        // Of writes that are alike, the one that ends first.
         let mut alike: SmallVec<[(Changes, usize); 8]> = SmallVec::new();
         for slot in bits(self.taken & !self.reads & !state.done) {
             let txn = self.txn(slot);
@@ -209,7 +208,7 @@ impl<'p> Search<'p> {
         bits(possible)
     }
 
-    /// What this does, if it is blind and nobody asks for the values.
+    /// The changes of a blind write whose values no transaction finds; `None` for others.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
             let Effect::Write(value) = effect else {
@@ -224,7 +223,7 @@ impl<'p> Search<'p> {
         Some(changes)
     }
 
-    /// Whether what this overwrites may be left.
+    /// Whether the values that this overwrites may be overwritten now, and by it.
     fn may_overwrite(&self, slot: usize, state: &State) -> bool {
         let changed = |(_, effect): &&(usize, Effect)| effect.leaves().is_some();
         let may_leave = |&(key, _): &(usize, Effect)| {
@@ -249,7 +248,8 @@ impl<'p> Search<'p> {
         state
     }
 
-    /// Whether nobody will miss `slot` just before `over`, but those in flight.
+    /// Whether `slot` may take effect just before `over` overwrites it, as far as
+    /// transactions that are not in flight are concerned.
     fn may_hide(&self, slot: usize, over: &Txn) -> bool {
         let txn = self.txn(slot);
         let is_gone = |&(key, effect): &(usize, Effect)| {
@@ -263,8 +263,8 @@ impl<'p> Search<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets `slot` take effect, unless somebody who waits for its values would not
-    /// be content.
+    /// Lets `slot` take effect, unless a transaction that still has to find its values
+    /// would then fail to.
     fn hide(&self, state: &mut State, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);
@@ -281,8 +281,7 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// Changes the keys, and lets everything take effect that has waited for that and
-    /// changes nothing.
+    /// Changes the keys, and lets every read take effect that can find what it found.
     fn change(&self, state: &mut State, slot: usize) {
         state.done |= 1 << slot;
         for &(key, effect) in &self.txn(slot).parts {
@@ -302,7 +301,7 @@ impl<'p> Search<'p> {
     }
 }
 
-/// Whether its answer is right if it takes effect on this.
+/// Whether a transaction's answer is right if it takes effect while the keys hold this.
 fn is_possible(txn: &Txn, held: &[Held]) -> bool {
     txn.parts.iter().all(|&(key, effect)| match effect {
         Effect::Read(found) => held[key] == found,

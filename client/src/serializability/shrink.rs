@@ -1,6 +1,6 @@
-//! Makes a violation small enough to be read. Every step weakens what is claimed,
-//! so that what is left contradicts itself whatever the rest was: a history that has
-//! an order keeps one
+//! Makes a violation small enough to be read. Each step only removes what cannot make
+//! an order possible, so that what remains is a violation, too. A history that has an
+//! order still has one
 //!
 //! - cut at a moment: what had not begun is gone, what had not ended stays open;
 //! - without a read, or a compare-and-swap that failed;

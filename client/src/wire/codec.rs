@@ -1,8 +1,7 @@
 //! Frames: a 4-byte big-endian length and one message, the same on both sides.
 //!
-//! A length is a claim by whoever is at the other end, so it is checked before
-//! anything is reserved for it, and memory then grows with the bytes that really
-//! arrived, never with the claim. Decoding does not copy: `bytes` fields of a
+//! The other side may claim any length. So a length is checked before memory is
+//! reserved, and memory then grows with the bytes that arrived, not with the claim. Decoding does not copy: `bytes` fields of a
 //! message share the memory of the buffer that the frame was read into. Whoever
 //! keeps such a field for long (a store, a cache) should copy it, or it keeps
 //! the whole buffer alive.

@@ -19,8 +19,8 @@ pub const COMMAND_PARTS_MAX: usize = 10_000;
 /// replicas add when they pass it on.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Whether a command can be executed at all: what no state of the store could
-/// make acceptable is refused here, before it costs anything.
+/// Refuses a command that no state of the store could make acceptable, before it costs
+/// anything.
 ///
 /// # Errors
 /// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent; the message names the field,

@@ -6,7 +6,7 @@ use ycsb::site_stream::SiteStream;
 
 use super::Plan;
 
-/// One client of a closed loop: what it asks next, and what it has asked.
+/// One client of a closed loop, with the requests that it still has to make.
 pub(crate) struct ClosedLoop {
     pub(crate) site: usize,
     pub(crate) process: u32,

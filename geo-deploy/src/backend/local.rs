@@ -96,7 +96,7 @@ fn deviations(cluster: &LocalCluster) -> Vec<String> {
     words.collect()
 }
 
-/// Moves all clients to their end.
+/// Runs all clients until each has made its requests.
 async fn drive(
     plan: &Plan<'_>,
     cluster: &LocalCluster,
@@ -126,7 +126,7 @@ async fn drive(
     loops.local.run_until(either).await
 }
 
-/// The clients of a run; they move while `local` does.
+/// The clients of a run. They make progress while `local` is run.
 struct Loops {
     local: LocalSet,
     tasks: Vec<JoinHandle<Result<Recorder, client::Error>>>,

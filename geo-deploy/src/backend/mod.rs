@@ -1,6 +1,5 @@
-//! The worlds an experiment can run in. Each drives the same requests against
-//! the same replica code and leaves the same [`StrategyRun`], so that results
-//! lay over each other.
+//! Backends: where an experiment can run. Each sends the same requests to the same
+//! replica code and returns a [`StrategyRun`], so that results can be compared.
 
 mod closed_loop;
 mod counters;
@@ -20,7 +19,7 @@ use recorder::{Around, Ended, Recorder};
 
 use crate::report::{Event, StrategyRun};
 
-/// Told how far a run is: (label, requests answered, requests in all).
+/// Called now and then with a run's label, requests answered, and requests in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// One strategy's run and what happened in it.

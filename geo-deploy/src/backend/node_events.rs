@@ -24,8 +24,7 @@ struct Line {
 }
 
 /// Reads the events files of a run's replicas; `start_unix_ms` is when it began.
-/// A file or line that cannot be read says nothing: events illustrate, no figure
-/// rests on them.
+/// Files and lines that cannot be read are left out: no figure depends on events.
 pub(super) fn read(plan: &Plan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for site in plan.topology().names() {
@@ -44,7 +43,7 @@ fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
     let (kind, text) = match line.event.as_str() {
         "campaigning" => ("election", format!("campaigns in round {}", line.round)),
         "leading" => ("election", format!("leads in round {}", line.round)),
-        // Every replica knows every configuration: the leader's word is enough.
+        // Every replica reports every configuration. The leader's report is enough.
         "configured" if line.node == plan.experiment.leader => {
             let Line {
                 configuration,

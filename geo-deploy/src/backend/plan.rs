@@ -1,5 +1,4 @@
-//! What an experiment and one of its strategies say, in the terms of replicas and
-//! clients.
+//! One strategy of an experiment, as settings of replicas and requests of clients.
 
 use leases::{LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};

@@ -1,4 +1,4 @@
-//! What a run leaves: samples, the history, and the order of its operations.
+//! Records what clients asked and were answered, and makes a run's result of it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

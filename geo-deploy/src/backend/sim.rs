@@ -1,4 +1,4 @@
-//! Virtual time: the same replicas without sockets, exact and in seconds.
+//! Virtual time: the same replicas without sockets. Exact, and done in seconds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ fn run_plan(plan: &Plan<'_>, progress: Progress<'_>) -> anyhow::Result<Ran> {
 impl Sim<'_> {
     fn drive(&mut self, progress: Progress<'_>) {
         let total = self.plan.requests();
-        // Clients of real sites do not start in step.
+        // Clients start one after the other, as those of real sites would.
         for token in 0..self.clients.len() as u64 {
             self.world.alarm(SETTLE_NS + token * 1_370_000, token << 32);
         }
@@ -260,7 +260,7 @@ fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Eve
         ReplicaEvent::Campaigning(ballot) => {
             ("election", format!("campaigns in round {}", ballot.round))
         }
-        // Every replica knows every configuration: the leader's word is enough.
+        // Every replica reports every configuration. The leader's report is enough.
         ReplicaEvent::Configured {
             id, keys, strategy, ..
         } if site.index() == plan.experiment.leader_index() => (

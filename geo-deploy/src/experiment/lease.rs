@@ -1,5 +1,4 @@
-//! How leases are set up: the one form that experiments, overrides and the files of
-//! clusters share.
+//! Lease settings, in the one form that experiments, overrides and `cluster.toml` share.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::validate::check;
 pub struct Lease {
     /// How long a promise lasts.
     pub t_lease_ms: u64,
-    /// Within which time of an acknowledgement a promise must arrive.
+    /// How late a promise may arrive and still count, after its guard was acknowledged.
     pub t_guard_ms: u64,
     /// How often promises are renewed.
     pub renew_ms: u64,
@@ -23,7 +22,7 @@ pub struct Lease {
     pub reconfigure_ms: u64,
     /// How long a replica may be silent before it is suspected.
     pub grace_ms: u64,
-    /// How far clock rates may differ.
+    /// By how much clock rates may differ: 0.001 is one part in a thousand.
     pub rho: f64,
     /// Who holds keys that nobody has read yet.
     #[serde(with = "UnlistedName")]

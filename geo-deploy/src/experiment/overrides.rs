@@ -1,8 +1,8 @@
 //! `--set key=value`: any field of an experiment by its dotted name, and short
 //! names for those that are set most.
 //!
-//! Overrides work on the effective experiment as a TOML table, so that whatever
-//! a file can say an override can say too, and nothing else.
+//! Overrides change the effective experiment as a TOML table. So they can set exactly
+//! what a file can set.
 
 use server::node::config::from_toml;
 use toml::{Table, Value};
@@ -85,8 +85,8 @@ fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, E
     })
 }
 
-/// What to say of a whole number that no field can hold: TOML's end at 64 bits, and
-/// [`read`] took it for a word.
+/// The error for a whole number beyond 64 bits. TOML has none, so [`read`] took it for
+/// a string.
 fn out_of_range(value: &str) -> Option<String> {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     let error = value.replace('_', "").parse::<i64>().err()?;
@@ -131,7 +131,7 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// A value as it would stand in a file; a bare word is a string.
+/// Parses a value as in a file; a bare word is a string.
 fn read(text: &str, present: Option<&Value>) -> Value {
     let parsed = from_toml::<Table>(&format!("v = {text}"));
     let parsed = parsed.ok().and_then(|mut table| table.remove("v"));

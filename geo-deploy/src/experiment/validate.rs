@@ -1,4 +1,4 @@
-//! What an experiment's fields must be, alone and beside each other.
+//! Checks an experiment's fields, alone and against each other.
 
 use leases::StrategySpec;
 

@@ -29,7 +29,7 @@ impl Class {
     }
 }
 
-/// Answered latencies, sorted; what was not answered is counted beside them.
+/// Latencies of answered operations, sorted, and the numbers of the others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latencies {
     sorted_ns: Vec<u64>,
@@ -50,7 +50,8 @@ impl Latencies {
         ms(sum as f64 / self.sorted_ns.len() as f64)
     }
 
-    /// The least latency that the share `q` does not exceed; 0 if there is none.
+    /// The latency in ms that the share `q` of the operations does not exceed; 0 if there
+    /// are none.
     pub(super) fn quantile_ms(&self, q: f64) -> f64 {
         let rank = (q * self.sorted_ns.len() as f64).ceil().max(1.0) as usize;
         let found = self

@@ -34,8 +34,8 @@ pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec
     figures
 }
 
-/// A look for each run: strategies keep theirs from report to report, as long as
-/// no two runs would share it.
+/// A look for each run. A strategy has the same one in every report, unless two runs of
+/// a report would share it.
 fn looks(runs: &[StrategyRun]) -> Vec<usize> {
     let usual = |strategy: &str| match strategy {
         "quorum" => 0,
@@ -133,8 +133,8 @@ impl LogAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Values with a grid line, and whether they are labelled: the fewer decades
-    /// there are, the finer.
+    /// Values with a grid line, and whether each is labelled. Lines are closer together
+    /// where there are fewer decades.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
         let steps: &[f64] = match decades < 1.3 {

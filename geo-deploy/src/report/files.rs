@@ -11,7 +11,7 @@ use ycsb::sample::End;
 use super::Report;
 use super::digest::{Class, Digest};
 
-/// Latencies in a CDF are told apart to this share of themselves: half a percent.
+/// Latencies that differ by a smaller factor share a line of the CDF: half a percent.
 const CDF_STEP: f64 = 1.005;
 /// Length of an interval of the log of histograms.
 const HLOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub(super) fn cdf_csv(report: &Report, digests: &[Digest]) -> String {
     csv
 }
 
-/// Keeps, of steps that differ by less than half a percent, the last.
+/// Of steps that differ by less than half a percent, keeps the last.
 pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let mut group_start = f64::NEG_INFINITY;

@@ -1,4 +1,4 @@
-//! With what a result was made, so that another can be compared with it.
+//! The program, the machine and the command that made a result.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,7 +34,7 @@ pub struct Manifest {
 impl Manifest {
     /// Looks at the machine, and at the working copy that the program was built from.
     pub fn capture(mut command: Vec<String>) -> Manifest {
-        // Where the program lies is this machine's affair.
+        // Without its directory, which means nothing on another machine.
         if let Some(program) = command.first_mut() {
             let name = std::path::Path::new(program.as_str()).file_name();
             *program = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());

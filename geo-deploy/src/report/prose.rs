@@ -1,5 +1,4 @@
-//! What a report says in words. The words follow the figures: nothing is claimed
-//! that was not computed from this run.
+//! The text of a report. It claims nothing that was not computed from this run.
 
 use super::summary::{RunSummary, Summary};
 use super::table::{bounds, grouped, ms, percent};

@@ -1,9 +1,9 @@
 //! A drawing surface for plots: SVG with colours by role.
 //!
 //! The same drawing serves as a file, where colours are literal, and inside the
-//! report's page, where they are variables that follow light and dark mode. That,
-//! and lines told apart by pattern as well as colour, is why no plotting library
-//! stands here: those we know write neither.
+//! report's page, where they are variables that follow light and dark mode. Lines differ
+//! by pattern as well as by colour. We know no plotting library that writes both, so
+//! this is our own.
 
 use std::fmt::{Display, Write};
 

@@ -117,7 +117,7 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// The same, where there may be none.
+/// A share as a percentage, or a dash.
 pub(super) fn percent_or_dash(share: Option<f64>) -> String {
     share.map_or_else(|| "–".to_owned(), percent)
 }

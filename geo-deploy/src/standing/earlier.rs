@@ -1,7 +1,7 @@
-//! What a directory's data was begun with. The sites, the strategy and the
-//! durations of the leases are part of a cluster's data from its first start on.
-//! Asked for others, the replicas would keep to the old ones, or begin a second,
-//! empty cluster beside the first.
+//! What the data in a directory was first started with. The sites, the strategy and the
+//! lease durations are part of a cluster's data from its first start on. If others were
+//! asked for, the replicas would keep the old ones, or start a second, empty cluster
+//! beside the first.
 
 use std::path::Path;
 

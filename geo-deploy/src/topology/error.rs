@@ -4,45 +4,36 @@ use super::{RTT_MS_MAX, SITES_MAX};
 
 /// What is wrong with a topology, and how to mend it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TopologyError {
     /// The file cannot be read.
     #[error("topology file {path}: {source}")]
     Unreadable {
-        /// The file asked for.
         path: String,
-        /// What the system said.
         source: std::io::Error,
     },
     /// Not TOML, or a field that does not exist.
     #[error("topology file {path}: {source}")]
     Malformed {
-        /// The file asked for.
         path: String,
-        /// Where and why.
         source: Box<toml::de::Error>,
     },
     /// What it says makes no topology.
     #[error("topology file {path}: {source}")]
     Wrong {
-        /// The file asked for.
         path: String,
-        /// What is wrong in it.
         source: Box<TopologyError>,
     },
     /// No site at all, or more than a bitmap holds.
     #[error(
         "sites: {found} names found, 1 to {SITES_MAX} accepted; list the sites' names, as in sites = [\"JP\", \"CA\"]"
     )]
-    SiteCount {
-        /// Names found.
-        found: usize,
-    },
+    SiteCount { found: usize },
     /// A site without a name, or with one that tables and overrides cannot carry.
     #[error(
         "sites: the name {found:?} (number {position}) is not accepted; use letters, digits, '-' or '_'"
     )]
     SiteName {
-        /// The name found.
         found: String,
         /// Its place in the list, from 1.
         position: usize,
@@ -50,7 +41,6 @@ pub enum TopologyError {
     /// Two sites of one name.
     #[error("sites: {name:?} stands at places {first} and {second}; rename one of them")]
     DuplicateSite {
-        /// The name.
         name: String,
         /// Its first place, from 1.
         first: usize,
@@ -62,35 +52,23 @@ pub enum TopologyError {
         "rtt_ms.{from}.{to}: no site is called {unknown:?}; the sites are {known}; correct the name, or add it to sites"
     )]
     UnknownSite {
-        /// Row.
         from: String,
-        /// Column.
         to: String,
-        /// Which of the two is not listed.
         unknown: String,
-        /// The names there are.
         known: String,
     },
     /// Not a latency.
     #[error(
         "{field} = {found}: a round trip is a number of milliseconds from 0 to {RTT_MS_MAX}; correct it"
     )]
-    RoundTrip {
-        /// The field.
-        field: String,
-        /// The value found.
-        found: f64,
-    },
+    RoundTrip { field: String, found: f64 },
     /// A site at another distance from itself than the rest of the file says.
     #[error(
         "rtt_ms.{site}.{site} = {found}, but local_rtt_ms = {local}; leave the pair out, or write the same value"
     )]
     Diagonal {
-        /// The site.
         site: String,
-        /// The value in the table.
         found: f64,
-        /// The value of `local_rtt_ms`.
         local: f64,
     },
     /// Two values for one pair.
@@ -98,21 +76,12 @@ pub enum TopologyError {
         "rtt_ms.{a}.{b} = {ab}, but rtt_ms.{b}.{a} = {ba}; a round trip is the same from both ends: keep one of them"
     )]
     NotSymmetric {
-        /// One site.
         a: String,
-        /// The other.
         b: String,
-        /// The value under `a`.
         ab: f64,
-        /// The value under `b`.
         ba: f64,
     },
     /// Pairs without a value.
     #[error("rtt_ms: no round trip for {pairs}; add for example {example}")]
-    NotComplete {
-        /// The pairs, as `JP-CA, JP-OR`.
-        pairs: String,
-        /// A line that mends the first.
-        example: String,
-    },
+    NotComplete { pairs: String, example: String },
 }

@@ -1,4 +1,4 @@
-//! The form of a topology in a file, and the checks between the two.
+//! A topology as it is written in a file, and the checks when it is read.
 
 use std::collections::BTreeMap;
 

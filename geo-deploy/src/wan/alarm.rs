@@ -74,7 +74,7 @@ impl Alarm {
             waker: waker.clone(),
         }));
         if first && let Err(error) = self.timer.set(due) {
-            // The sleeper would never wake; its connection is better off failing loudly.
+            // The sleeper would never wake, so end its connection with an error.
             tracing::error!(%error, "the network's timer cannot be set");
         }
     }
@@ -185,7 +185,7 @@ mod timer {
 
     use tokio::sync::Notify;
 
-    /// The runtime's timer: whole milliseconds, but everywhere.
+    /// The runtime's timer: only whole milliseconds, but available everywhere.
     pub(super) struct Timer {
         due: Cell<Option<Instant>>,
         changed: Notify,

@@ -1,4 +1,4 @@
-//! One direction between two sites: what is asked of it, and what it delivered.
+//! One direction between two sites: its settings, and what it delivered.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const LATENCY_US_MAX: u64 = 600_000_000;
 pub struct LinkSettings {
     /// From arrival to departure.
     pub delay: Duration,
-    /// Added at random, at most this much. Order is kept all the same.
+    /// Most random delay that is added. Bytes still arrive in order.
     pub jitter: Duration,
     /// Bytes per second; `None` is without limit.
     pub bytes_per_second: Option<u64>,
@@ -159,8 +159,8 @@ impl Link {
         self.state().delivered_us.saturating_record(us);
     }
 
-    /// What is behind the lock is whole after every statement, so a panic
-    /// elsewhere does not spoil it.
+    /// Ignores poisoning: the state is consistent after every statement, so a panic in
+    /// another thread cannot leave it half changed.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,8 +21,8 @@ use super::link::Link;
 
 /// Most that is read at once.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Most that one direction of one connection keeps; then it stops reading, and
-/// the sender feels it as it would feel a full window.
+/// Most bytes that one direction of one connection keeps. Then it stops reading, which
+/// has the same effect on the sender as a full TCP window.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Pause after a failed accept, which would otherwise fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -109,7 +109,7 @@ async fn connect(
     let (receiver_read, receiver_write) = receiver.into_split();
     let outbound = async {
         carry(sender_read, receiver_write, forth, alarm).await?;
-        // The sender has no more to say, but may still listen.
+        // The sender has closed its half, but may still receive.
         std::future::pending().await
     };
     tokio::select! {
@@ -176,8 +176,8 @@ async fn put_out(
     link: &Link,
     alarm: &Alarm,
 ) -> io::Result<()> {
-    // Chunks that arrived before this were held up by a cut: what they took says
-    // nothing about the link.
+    // Chunks that arrived before this were held up by a cut. Their times are not those
+    // of the link.
     let mut mended = None;
     loop {
         let front = queue.chunks.borrow().front().map(|chunk| chunk.due);

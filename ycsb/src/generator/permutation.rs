@@ -8,7 +8,7 @@
 
 use super::random::mix;
 
-/// Pairs of rounds: with fewer than four rounds, order shows through.
+/// Pairs of rounds. With fewer than four rounds the result is visibly not random.
 const ROUNDS: usize = 2;
 
 /// A bijection of `0..len`.
@@ -100,7 +100,7 @@ impl Permutation {
     }
 }
 
-/// The round function: it need not be invertible, only unpredictable to the eye.
+/// The round function. It need not be invertible, and not cryptographically strong.
 #[inline]
 fn scatter(part: u64, key: u64) -> u64 {
     let product = (part ^ key).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -1,5 +1,5 @@
-//! The one source of chance. Its draws are defined here, not by a library's
-//! notion of a range, so that a seed means the same workload in every release.
+//! The only source of randomness. How numbers are drawn from ranges is defined here, not
+//! by a library, so that a seed means the same workload in every release.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;

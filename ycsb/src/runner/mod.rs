@@ -52,7 +52,7 @@ pub struct RunOptions {
     pub phase: Phase,
     /// Operations in flight at most; 0 counts as 1.
     pub threads: u64,
-    /// Operations a second, of all threads together; `None`: as many as go.
+    /// Operations a second, of all threads together; `None`: as many as possible.
     pub target: Option<f64>,
     /// No operation starts after this time.
     pub time_max: Option<Duration>,
@@ -165,8 +165,8 @@ impl Shared {
     }
 
     fn measurements(&self) -> MutexGuard<'_, Measurements> {
-        // Histograms are whole between two statements: a panic elsewhere leaves
-        // nothing half done.
+        // Ignores poisoning: histograms are consistent after every statement, so a panic
+        // in another thread cannot leave one half changed.
         self.measurements
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -234,7 +234,7 @@ fn share(operations: u64, threads: u64, thread: u64) -> Option<u64> {
     (operations > 0).then_some(operations / threads + rest)
 }
 
-/// Waits for the operations in flight, but not for ever: how many were given up.
+/// Waits for the operations in flight, within bounds. Returns how many were given up.
 async fn settle(workers: &mut JoinSet<()>) -> u64 {
     let all = async {
         while let Some(joined) = workers.join_next().await {
@@ -264,7 +264,7 @@ fn outcome(shared: &Shared, warmup: Duration, abandoned: u64, cancelled: bool) -
     }
 }
 
-/// Looks after a run from the side: intervals, deadlines, cancellation.
+/// Watches a run: intervals, deadlines, cancellation.
 struct Watch<'a> {
     shared: &'a Shared,
     options: &'a RunOptions,

@@ -22,8 +22,8 @@ pub(super) struct Step {
     pub ended: Instant,
 }
 
-/// All there is to be measured of an operation: a read-modify-write counts as a
-/// read, an update, and as itself.
+/// What is measured of an operation. A read-modify-write counts as a read, as an update
+/// and as itself.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
@@ -67,7 +67,7 @@ async fn read<S: Store>(
     if answered && workload.verifies() {
         transaction.check = Some(check(workload, &operation.key, value.as_ref()));
     } else if let (Some(field), Some(value)) = (operation.read_field, value) {
-        // YCSB's bindings hand out the one field; so the work is done here too.
+        // YCSB's bindings extract the one field, so the same work is done here.
         std::hint::black_box(workload.project(&value, field));
     }
 }
@@ -89,7 +89,7 @@ async fn read_modify_write<S: Store>(
     }
     transaction.steps.push(Step {
         kind: OpKind::ReadModifyWrite,
-        // The read's: how the write was served is always the same.
+        // The read's path: that of a write is always the same.
         path: first.path,
         returned: last.returned,
         started: first.started,

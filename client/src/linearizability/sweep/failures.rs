@@ -28,8 +28,8 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// While there is no key: puts a block that waits where it does no harm, if that is
-    /// at `since` or later.
+    /// While the key is absent: takes a block that waits as done at the last harmless
+    /// moment, if that is at `since` or later.
     fn could_be_present(&mut self, since: Moment) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -46,8 +46,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Does something that waits, so that the key holds something else; what costs
-    /// least first.
+    /// Does something that waits, so that the key holds something else. Tries what costs
+    /// least first; false if nothing can be done.
     fn change(&mut self) -> bool {
         if self.at < self.busy_until {
             return false;
@@ -95,7 +95,7 @@ impl Sweep<'_, '_> {
             return false;
         };
         let block = self.block(index);
-        // In a chain, what failed on its first value would have to be looked at again.
+        // Swaps that failed on the first values of a chain would have to be judged again.
         let has_begun = self.writer(block).invoke_ns < self.at;
         if block.head != block.last || !has_begun || !self.clear_until(next.at) {
             return false;

@@ -5,7 +5,8 @@ use super::super::blocks::{self, Block, Blocks};
 use super::super::explain::operation;
 use super::super::prepare::{Held, Key, Kind, Moment, Op};
 
-/// What happens at one moment, in this order: what touches overlaps.
+/// What happens, in the order of one moment: begins come before ends, so that
+/// operations which touch overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     ForwardEnds(u32),

@@ -1,5 +1,5 @@
-//! What is known of one key, by its values: who uses them, and which failed swaps
-//! that leaves to be explained.
+//! What is known of one key: which transactions need each of its values, and which
+//! failed swaps are not explained yet.
 
 use super::sightings::Sightings;
 use super::{ABSENT, Effect, Held, Map, Moment, NEVER, NEVER_WRITTEN, Txn, is_failed_swap};
@@ -10,8 +10,8 @@ use crate::history::{Action, ValueId};
 pub(in super::super) struct Uses {
     /// The last begin of a transaction that read it.
     pub last_read: Moment,
-    /// The swap that certainly replaced it: of absence there is none, since that may
-    /// be replaced often.
+    /// The swap that certainly replaced it. `None` for absence, which may be replaced
+    /// several times.
     pub successor: Option<usize>,
     /// Whether any answer depends on it.
     pub is_wanted: bool,
@@ -22,14 +22,14 @@ pub(in super::super) struct Key {
     /// By value.
     pub uses: Vec<Uses>,
     values: Map<ValueId, Held>,
-    /// By begin: of each mutation the begin, and the earliest end among it and all
-    /// that begin later.
+    /// For each mutation, by its begin: the begin, and the earliest end of this mutation
+    /// and all that begin later.
     ends_from: Vec<(Moment, Moment)>,
     sightings: Sightings,
-    /// Of failed swaps that are not explained otherwise, by begin: the begin, and the
-    /// latest end among it and all that began earlier.
+    /// For each failed swap that is not explained, by its begin: the begin, and the latest
+    /// end of this swap and all that began earlier.
     failures_to: Vec<(Moment, Moment)>,
-    /// The latest end of what found absence.
+    /// The latest end of a transaction that found the key absent.
     absent_until: Moment,
     /// By value: begin and end of its only write.
     writes: Vec<Option<(Moment, Moment)>>,
@@ -117,7 +117,7 @@ impl Key {
         begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
     }
 
-    /// Until when this could matter although nobody found it.
+    /// The last moment at which an answer could depend on this, although nobody found it.
     pub(super) fn last_use(&self, effect: Effect) -> Moment {
         let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
         match effect {

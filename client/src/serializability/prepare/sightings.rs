@@ -14,8 +14,8 @@ struct Sighting {
 pub(super) struct Sightings {
     /// By begin.
     all: Vec<Sighting>,
-    /// For each of these, of it and all that begin later: the one that ends first,
-    /// and the one that ends first of those of other values.
+    /// For each sighting, among it and all that begin later: the one that ends first, and
+    /// the one that ends first among those of another value than that one's.
     first_from: Vec<[Sighting; 2]>,
 }
 

@@ -20,7 +20,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a replica has to end by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a local cluster is set up.
+/// The program, name, directory and ports of a local cluster.
 #[derive(Clone, Debug)]
 pub struct LocalSettings {
     /// The program to start as `serve`; usually this one.
@@ -93,8 +93,8 @@ impl LocalCluster {
         &self.cluster
     }
 
-    /// Waits until the leader asked for leads, and every replica knows the
-    /// strategy asked for and is promised by enough others.
+    /// Waits until the site asked for leads, and every replica knows the strategy asked
+    /// for and has promises from enough others.
     ///
     /// # Errors
     /// If a replica ends, or it takes too long; with the end of its log.
@@ -128,7 +128,7 @@ impl LocalCluster {
         )
     }
 
-    /// A strategy is part of the replicated state: data of an earlier run keeps its own.
+    /// Refuses data of another strategy: the strategy is part of the replicated state.
     fn check_strategy(&self, plan: &Plan<'_>, status: &StatusReply) -> anyhow::Result<()> {
         let asked = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();

@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 
 use anyhow::{Context, bail};
 
-/// Ports of these are not handed to outgoing connections on a usual system, so
-/// one that is free now is still free when the replica binds it.
+/// Systems usually do not give these ports to outgoing connections. So a port that is
+/// free now is still free when the replica binds it.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Free ports on loopback; where the search begins differs between processes.
@@ -14,7 +14,7 @@ pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     let begin = std::process::id().wrapping_mul(61) % span;
     let candidates = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
     let bound = candidates.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
-    // All are held until all are chosen.
+    // Bound until all are chosen, so that none is chosen twice.
     let held: Vec<TcpListener> = bound.take(count).collect();
     if held.len() < count {
         bail!("{count} free ports were needed on 127.0.0.1 in {PORTS:?}: end what uses them");
