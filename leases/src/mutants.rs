@@ -89,6 +89,8 @@ rules! {
     H41Oldest: 41, "a suspect is renewed under configurations from before its exclusion";
     H42Index: 42, "all writes of a batch have one version";
     H43Unmarked: 43, "several keys are read at once although one of them is being written";
+    H78Durable: 78, "a window begins at what is executed, durable or not, and a restart skips what lies beyond it";
+    H79Room: 79, "a leader proposes beyond its window, where it does not store it itself";
 }
 
 /// Whether this thread runs without `rule`. Never, but for mutants.

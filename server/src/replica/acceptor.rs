@@ -90,8 +90,11 @@ impl Replica {
             sure,
             ..
         } = accept;
-        let Some(cell) = self.log(log).cell(slot) else {
-            self.counters.refused_messages += 1;
+        let paxos = self.log(log);
+        let room = paxos.has_room(slot, &value);
+        let Some(cell) = paxos.cell(slot).filter(|_| room) else {
+            // Its leader sends it again; by then a checkpoint may have moved the window.
+            self.counters.beyond_window += 1;
             return;
         };
         match &cell.accepted {
@@ -126,6 +129,13 @@ impl Replica {
     ) {
         let early_tag = off(Rule::H07Pending).then(|| self.tag(now, &value));
         let paxos = &mut self.logs[log.index()];
+        let room = paxos.has_room(slot, &value);
+        // A proposer must not lead others on to what it does not hold itself (hazard 79).
+        assert!(
+            room || off(Rule::H79Room),
+            "slot {slot:?} lies beyond the window, which ends at {:?}",
+            paxos.end()
+        );
         let Some(cell) = paxos.cell(slot) else {
             return;
         };
@@ -369,6 +379,10 @@ impl Replica {
     ) {
         let mut chosen: SmallVec<[Slot; 8]> = SmallVec::new();
         for (slot, tag) in votes {
+            if !self.log(log).has_room(*slot, &Value::Noop) {
+                self.counters.beyond_window += 1;
+                continue;
+            }
             let known: Option<&mut Cell> = self.log(log).cell(*slot);
             if let Some(cell) = known.filter(|cell| !cell.committed) {
                 cell.votes.add(from, ballot, *tag);

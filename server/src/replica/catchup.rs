@@ -52,7 +52,8 @@ impl Replica {
     /// Asks `of` for what follows the commit point, up to `to`; but not again for what
     /// it was just asked for. Everything heard of a log that lags is a reason to ask,
     /// and every answer to ask on: without this there would be more questions under way
-    /// with every message, each answered with a frame of the same entries.
+    /// with every message, each answered with a frame of the same entries. What lies
+    /// beyond the window is asked for once a checkpoint has moved it.
     pub(super) fn fetch(
         &mut self,
         now: Time,
@@ -61,7 +62,11 @@ impl Replica {
         to: Slot,
         out: &mut Vec<Action>,
     ) {
-        let from = self.logs[log.index()].commit_point.next();
+        let paxos = &self.logs[log.index()];
+        let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));
+        if from > to {
+            return;
+        }
         let patience = self.settings.timing.retransmit;
         let last = &mut self.fetching[log.index()];
         let sent = match last {
@@ -161,10 +166,11 @@ impl Replica {
             if paxos.is_committed(slot) {
                 continue;
             }
-            let Some(cell) = paxos.cell(slot) else {
+            if !paxos.has_room(slot, &value) {
+                self.counters.beyond_window += 1;
                 continue;
-            };
-            let accepted = cell.accepted.as_ref();
+            }
+            let accepted = paxos.get(slot).and_then(|cell| cell.accepted.as_ref());
             let ballot = accepted.map_or(self.promised, |a| a.ballot.max(self.promised));
             // It is the chosen value, so reporting it at the promised ballot in a
             // later Phase 1 can only lead to the same value again. And it was chosen

@@ -7,7 +7,7 @@ use leases::mutants::{Rule, off};
 use leases::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use super::action::{Action, Event, Record};
-use super::log::weigh;
+use super::log::{is_within, weigh};
 use super::message::{LogId, Message, Reported, Value};
 use super::persist::After;
 use super::proposer::Leadership;
@@ -302,6 +302,15 @@ impl Replica {
         if candidacy.ballot != ballot || part >= parts || parts > PARTS_MAX {
             return;
         }
+        // Nobody accepts further ahead. Whoever claims it must not make this replica
+        // propose for years; and an entry that is left out could be a chosen one, so
+        // the whole answer does not count.
+        let window = self.settings.log_window;
+        let within = |e: &Reported| is_within(commits[e.log.index()], window, e.slot, &e.value);
+        if !entries.iter().all(within) {
+            self.counters.beyond_window += 1;
+            return;
+        }
         let reply = candidacy.replies.entry(from).or_default();
         let answer = (incarnation, answer);
         if reply.complete() || answer < reply.answer {
@@ -353,12 +362,15 @@ impl Replica {
     }
 
     fn lead(&mut self, now: Time, out: &mut Vec<Action>) {
-        let Role::Candidate(candidacy) = std::mem::replace(&mut self.role, Role::Follower) else {
+        let Role::Candidate(candidacy) = &self.role else {
             return;
         };
         let ballot = candidacy.ballot;
-        let log_time = self.recovered_log_time(&candidacy);
-        let recovered = LogId::ALL.map(|log| self.recover_log(log, &candidacy));
+        let log_time = self.recovered_log_time(candidacy);
+        let recovered = LogId::ALL.map(|log| self.recover_log(log, candidacy));
+        if !self.has_room_to_lead(&recovered) {
+            return self.checkpoint(); // once it is durable this candidate tries again
+        }
         let mut leadership = Leadership::new(ballot, self.settings.n, now, log_time);
         for log in LogId::ALL {
             leadership.next[log.index()] = self.logs[log.index()].commit_point.next();
@@ -399,6 +411,17 @@ impl Replica {
         self.ask_new_leader(now, out);
     }
 
+    /// Whether what is recovered, and an opening no-op, lie in the windows. They do
+    /// once all that is committed here is in a durable checkpoint: whoever reported
+    /// an entry had accepted it within a window above its own commit point.
+    fn has_room_to_lead(&self, recovered: &[Vec<Value>; 2]) -> bool {
+        let mut logs = self.logs.iter().zip(recovered);
+        logs.all(|(paxos, values)| {
+            let opening = Slot(paxos.commit_point.0 + values.len() as u64 + 1);
+            paxos.has_room(opening, &Value::Noop)
+        })
+    }
+
     /// What to propose above the commit point: per slot the value of highest
     /// ballot, no-ops in holes, up to the highest entry reported.
     fn recover_log(&self, log: LogId, candidacy: &Candidacy) -> Vec<Value> {
@@ -418,10 +441,7 @@ impl Replica {
             .complete()
             .flat_map(|(_, reply)| reply.entries.iter().cloned());
         let own: Vec<Reported> = self.report(log, commit_point).collect();
-        // Nobody accepts further ahead; whoever claims it must not make this
-        // replica propose for years.
-        let window = Slot(commit_point.0 + super::log::WINDOW_MAX);
-        let reported = reported.filter(|entry| entry.log == log && entry.slot <= window);
+        let reported = reported.filter(|entry| entry.log == log);
         for entry in reported.chain(own) {
             highest = highest.max(entry.slot);
             // A later ballot that began below this slot saw a majority without it:
@@ -439,12 +459,18 @@ impl Replica {
                 *known = (entry.ballot, entry.value);
             }
         }
-        (commit_point.0 + 1..=highest.0)
-            .map(|slot| {
-                best.remove(&Slot(slot))
-                    .map_or(Value::Noop, |(_, value)| value)
-            })
-            .collect()
+        let values = (commit_point.0 + 1..=highest.0).map(|slot| {
+            best.remove(&Slot(slot))
+                .map_or(Value::Noop, |(_, value)| value)
+        });
+        let mut values: Vec<Value> = values.collect();
+        // The slot behind the window is taken by the opening no-op of an earlier
+        // leader. It becomes this one's own: the value is the same, and nothing lies
+        // above it. Else a row of leaders without a commit would use up any reserve.
+        if highest > self.logs[log.index()].end() && values.last() == Some(&Value::Noop) {
+            values.pop();
+        }
+        values
     }
 
     /// Log time never falls: it goes on from the highest in any entry that lives on.

@@ -302,6 +302,7 @@ impl Replica {
                 slots.iter().for_each(|slot| self.count_blocked(*slot));
             }
         }
+        self.keep_windows_open(now);
     }
 
     fn note_commit(&mut self, log: LogId, slot: Slot) {

@@ -310,9 +310,11 @@ impl Replica {
             return self.timers.stop(Timer::Reconfigure);
         };
         // One at a time, and none before the opening no-op is committed.
-        let open = leadership.next[configs] != self.logs[configs].executed.next();
+        let next = leadership.next[configs];
+        let open = next != self.logs[configs].executed.next();
+        let room = self.logs[configs].may_propose(next) || off(Rule::H79Room);
         let since = leadership.since;
-        if open || !self.round_trips_known(now, since) {
+        if open || !room || !self.round_trips_known(now, since) {
             return self
                 .timers
                 .set(Timer::Reconfigure, now + Duration::from_millis(50));

@@ -13,9 +13,6 @@ use super::commit::Votes;
 use super::message::{Batch, LogNews, Value};
 use super::ranges::Ranges;
 
-/// Slots this far above the executed ones are refused: a peer cannot make the
-/// log of another grow without end.
-pub const WINDOW_MAX: u64 = 1 << 20;
 /// Executed entries kept in memory for laggards: slots, and bytes.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
@@ -98,6 +95,10 @@ pub struct Log {
     pub above: Ranges,
     /// Every slot up to here is executed.
     pub executed: Slot,
+    /// Every slot up to here is executed, and a restart finds what came of it.
+    checkpointed: Slot,
+    /// See [`Log::end`].
+    window: u64,
     /// The highest accepted slot, counting those on their way to disk.
     pub highest: Slot,
     /// Where ballots began.
@@ -109,10 +110,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log whose slots up to `executed` are executed and no longer in memory.
-    pub fn restored(executed: Slot) -> Log {
+    /// A log whose slots up to `executed` are executed, durable and no longer in
+    /// memory, with a window of so many slots.
+    pub fn restored(executed: Slot, window: u64) -> Log {
         Log {
             executed,
+            checkpointed: executed,
+            window,
             commit_point: executed,
             highest: executed,
             ..Log::default()
@@ -136,10 +140,66 @@ impl Log {
         self.kept.get_mut(place).map(Box::as_mut)
     }
 
+    /// The last slot of the window, in which this replica accepts. The window
+    /// begins at the durable checkpoint, not at what is executed: a restart comes
+    /// back with the checkpoint, and must keep every entry that was accepted above
+    /// it (hazard 78). So what it reads is bounded too, and a peer cannot make the
+    /// log of another grow without end.
+    pub fn end(&self) -> Slot {
+        Slot(self.window_start().0.saturating_add(self.window))
+    }
+
+    fn window_start(&self) -> Slot {
+        match off(Rule::H78Durable) {
+            true => self.executed,
+            false => self.checkpointed,
+        }
+    }
+
+    /// Whether `value` may be accepted in `slot`, as far as the window goes.
+    pub fn has_room(&self, slot: Slot, value: &Value) -> bool {
+        is_within(self.window_start(), self.window, slot, value)
+    }
+
+    /// Whether a leader may propose something new in `slot`. It leaves half of the
+    /// window to those whose checkpoint is older than its own.
+    pub fn may_propose(&self, slot: Slot) -> bool {
+        slot.0 <= self.window_start().0.saturating_add(self.window / 2)
+    }
+
+    /// Whether so much was executed since the checkpoint that was `asked` for last
+    /// that the next must not wait for its time: half of what a leader may use.
+    pub fn wants_checkpoint(&self, asked: Slot) -> bool {
+        self.executed.0 - asked.0 >= self.window / 4 && !off(Rule::H78Durable)
+    }
+
+    /// A checkpoint up to `slot` is durable. Returns whether everything in the window
+    /// was committed, so that this replica could take nothing more before.
+    pub fn checkpointed(&mut self, slot: Slot) -> bool {
+        assert!(
+            self.checkpointed <= slot && slot <= self.executed,
+            "checkpoints rise, and hold what is executed"
+        );
+        let waited = self.commit_point >= self.end();
+        self.checkpointed = slot;
+        waited
+    }
+
+    /// How many slots of the window are used.
+    pub fn used(&self) -> u64 {
+        self.highest.0 - self.checkpointed.0
+    }
+
     /// The cell of an unexecuted slot, made if need be; `None` outside the window.
     pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
-        let within = slot > self.executed && slot.0 - self.executed.0 <= WINDOW_MAX;
-        within.then(|| self.open.entry(slot).or_default().as_mut())
+        let within = slot > self.executed && self.has_room(slot, &Value::Noop);
+        within.then(|| self.restored_cell(slot))
+    }
+
+    /// The cell of an unexecuted slot that was accepted before a restart.
+    pub fn restored_cell(&mut self, slot: Slot) -> &mut Cell {
+        assert!(slot > self.executed, "slot {slot:?} is executed");
+        self.open.entry(slot).or_default().as_mut()
     }
 
     /// Where an executed slot is among the kept, unless it is forgotten.
@@ -303,6 +363,14 @@ impl Log {
     }
 }
 
+/// Whether a replica whose window of so many slots begins above `start` may accept
+/// `value` in `slot`. Behind the window's end there is one slot more, for the
+/// opening no-op of a leader that finds the window full.
+pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
+    let reserve = u64::from(*value == Value::Noop);
+    slot.0 <= start.0.saturating_add(window).saturating_add(reserve)
+}
+
 /// About how many bytes a value keeps in memory.
 pub fn weigh(value: &Value) -> usize {
     match value {
@@ -380,7 +448,7 @@ mod tests {
 
     /// Everything up to `executed` is executed, and two slots beyond it are accepted.
     fn log(executed: u64) -> Log {
-        let mut log = Log::default();
+        let mut log = Log::restored(Slot::ZERO, 1 << 20);
         for slot in 1..=executed {
             accept(&mut log, slot);
             log.commit(Slot(slot));
@@ -414,7 +482,7 @@ mod tests {
 
     #[test]
     fn what_is_committed_beyond_a_hole_is_not_uncommitted() {
-        let mut log = Log::default();
+        let mut log = Log::restored(Slot::ZERO, 1 << 20);
         for slot in [1, 2, 4, 5, 7, 8] {
             log.cell(Slot(slot)).expect("within the window").accepted = Some(Accepted {
                 ballot: Ballot::ZERO,
@@ -451,7 +519,7 @@ mod tests {
         log.commit(Slot(many + 1));
         log.executed(Slot(many + 1), 2 * KEEP_BYTES);
         assert_eq!(log.first_kept(), Slot(many + 1));
-        assert!(Log::restored(Slot(7)).get(Slot(7)).is_none());
+        assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(super) enum After {
     TakePart,
     /// Promises may be made under parameters with this restart wait.
     RestartWait(Duration),
+    /// By log, a restart finds what came of every slot up to here: windows move.
+    Checkpointed([Slot; 2]),
 }
 
 /// Mostly one: a step answers one Accept.
@@ -157,6 +159,7 @@ impl Replica {
                     self.grantor.wait_persisted(wait);
                     self.timers.set(super::Timer::Lease, now);
                 }
+                After::Checkpointed(slots) => self.move_windows(now, slots, out),
             }
         }
     }

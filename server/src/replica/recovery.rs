@@ -35,10 +35,11 @@ impl Replica {
             "1 to 64 replicas, this one among them"
         );
         assert!(recovered.incarnation.0 > 0, "every run has an incarnation");
+        assert!(settings.log_window >= 4, "a window has four quarters");
         let mut configs = Configs::new(n);
         let logs = [
-            restore_commands(&recovered),
-            restore_configs(&recovered, &mut configs),
+            restore_commands(&recovered, settings.log_window),
+            restore_configs(&recovered, settings.log_window, &mut configs),
         ];
         let mut marks = Marks::default();
         for (slot, cell) in logs[0].unexecuted() {
@@ -116,15 +117,16 @@ impl Replica {
     }
 }
 
-fn restore_commands(recovered: &Recovered) -> Log {
+fn restore_commands(recovered: &Recovered, window: u64) -> Log {
     let executed = recovered.state.executed;
-    let mut log = restore(recovered, LogId::Commands, executed);
+    let log = Log::restored(executed, window);
+    let mut log = restore(recovered, LogId::Commands, log);
     log.highest = log.highest.max(executed);
     log
 }
 
 /// Configurations are executed again, up to where they were.
-fn restore_configs(recovered: &Recovered, configs: &mut Configs) -> Log {
+fn restore_configs(recovered: &Recovered, window: u64, configs: &mut Configs) -> Log {
     let executed = recovered.state.config;
     let mut entries: Vec<&Reported> = recovered
         .accepted
@@ -148,23 +150,26 @@ fn restore_configs(recovered: &Recovered, configs: &mut Configs) -> Log {
         executed,
         "the configuration log on disk has a hole"
     );
-    restore(recovered, LogId::Configs, Slot(executed.0))
+    let log = Log::restored(Slot(executed.0), window);
+    restore(recovered, LogId::Configs, log)
 }
 
-/// The accepted entries above what is executed. What was committed is learnt anew.
-fn restore(recovered: &Recovered, id: LogId, executed: Slot) -> Log {
-    let mut log = Log::restored(executed);
+/// The accepted entries above what is executed: all of them, however far above, for
+/// others may count on each (hazard 78). What was committed is learnt anew.
+fn restore(recovered: &Recovered, id: LogId, mut log: Log) -> Log {
     for (_, ballot, slot) in recovered.log_starts.iter().filter(|(of, ..)| *of == id) {
         log.log_starts.insert(*ballot, *slot);
     }
     if let Some((ballot, start)) = log.log_starts.last_key_value() {
         log.adopted = (*ballot, *start);
     }
-    for entry in recovered.accepted.iter().filter(|entry| entry.log == id) {
-        let Some(cell) = log.cell(entry.slot) else {
+    let (executed, end) = (log.executed, log.end());
+    let unexecuted = |entry: &&Reported| entry.log == id && entry.slot > executed;
+    for entry in recovered.accepted.iter().filter(unexecuted) {
+        if entry.slot > end && off(Rule::H78Durable) {
             continue;
-        };
-        cell.accepted = Some(Accepted {
+        }
+        log.restored_cell(entry.slot).accepted = Some(Accepted {
             ballot: entry.ballot,
             value: entry.value.clone(),
             durable: true,

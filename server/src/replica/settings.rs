@@ -74,6 +74,11 @@ pub struct Settings {
     pub batch_max: usize,
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
+    /// How many slots above its durable checkpoint a replica accepts, in each log.
+    /// A leader proposes in the first half, and a quarter executed forces the next
+    /// checkpoint. At least 4, and the same for all replicas, in every version that
+    /// runs on their disks.
+    pub log_window: u64,
     /// How long a session lives after its last command, in log time.
     pub session_ttl: Duration,
     /// Most keys whose demand is remembered.
@@ -93,6 +98,7 @@ impl Settings {
             accept_replies: AcceptReplies::default(),
             batch_max: 5000,
             in_flight_max: 1024,
+            log_window: 1 << 20,
             session_ttl: Duration::from_secs(3600),
             demand_keys_max: 1 << 18,
         }

@@ -1,10 +1,11 @@
 //! What is due, and when. A deadline is a comparison; nothing fires by itself.
 
-use leases::Time;
+use leases::{Slot, Time};
 use rand::RngExt as _;
 
 use super::action::{Action, Checkpoint, Event, Record};
 use super::message::{LogId, Message};
+use super::persist::After;
 use super::{Replica, Role};
 
 /// Things that recur or fall due.
@@ -170,7 +171,7 @@ impl Replica {
     }
 
     /// Writes down what changed in the state, so that a restart replays little.
-    fn checkpoint(&mut self) {
+    pub(super) fn checkpoint(&mut self) {
         let executed = self.commands().executed;
         let config = self.configs.newest();
         if (executed, config) == self.counters.checkpointed {
@@ -185,6 +186,32 @@ impl Replica {
             sessions: self.kv.sessions.take_dirty(),
         };
         self.persister.record(Record::Checkpoint(checkpoint));
+        let slots = [executed, Slot(config.0)];
+        self.persister.after(After::Checkpointed(slots));
+    }
+
+    /// Brings the checkpoint forward if one of the logs would run out of its window.
+    pub(super) fn keep_windows_open(&mut self, now: Time) {
+        let (executed, config) = self.counters.checkpointed;
+        let asked = [executed, Slot(config.0)];
+        let mut logs = self.logs.iter().zip(asked);
+        if logs.any(|(paxos, asked)| paxos.wants_checkpoint(asked)) {
+            self.timers.set_earlier(Timer::Checkpoint, now);
+        }
+    }
+
+    /// A checkpoint is durable: whoever had no room in a window goes on. A leader does
+    /// so by itself, at the end of the group.
+    pub(super) fn move_windows(&mut self, now: Time, slots: [Slot; 2], out: &mut Vec<Action>) {
+        let mut waited = false;
+        for (paxos, slot) in self.logs.iter_mut().zip(slots) {
+            waited |= paxos.checkpointed(slot);
+        }
+        match self.role {
+            Role::Candidate(_) => self.try_lead(now, out),
+            _ if waited => self.fetch_missing(now, out),
+            _ => {}
+        }
     }
 
     /// A leader's heartbeat; it also notices what has been blocked for too long.

@@ -11,4 +11,5 @@ mod leases;
 mod mutants;
 mod reads;
 mod restarts;
+mod windows;
 mod writes;

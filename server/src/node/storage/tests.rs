@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use client::wire::command::Op;
 use client::wire::{Command, Outcome, Version};
-use leases::{Ballot, ConfigChange, ConfigId, Incarnation, ReplicaSet, Slot};
+use leases::{Ballot, ConfigChange, ConfigId, Incarnation, ReplicaSet, Slot, Time};
 use prost::Message as _;
 
 use super::error::is_full;
@@ -18,6 +18,7 @@ use super::*;
 use crate::codec::proto;
 use crate::replica::action::{Checkpoint, Recovered, Sequence, SessionImage, Stored};
 use crate::replica::message::{Batch, LogId, Proposed, RequestId, Value};
+use crate::replica::{Replica, Settings};
 
 pub(super) fn stamp() -> Stamp {
     Stamp {
@@ -224,6 +225,31 @@ fn a_restart_finds_the_newest_of_each_kind() {
         .read_log(LogId::Commands, Slot(1), Slot(2), 1 << 20)
         .unwrap();
     assert_eq!(old, [(Slot(1), commands("a")), (Slot(2), commands("b"))]);
+}
+
+#[test]
+fn a_replica_restarts_with_every_entry_however_far_above_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    let settings = Settings::new(ReplicaId(1), 3);
+    let far = 2 * settings.log_window;
+    let promised = Record::Promised(ballot(far));
+    let state = checkpoint(1, "k", Some(stored("a", 1)));
+    storage
+        .write(&[promised, configured(1), accepted(1, "a"), state])
+        .unwrap();
+    for slot in [2, far / 2 + 1, far / 2 + 2, far] {
+        storage.write(&[accepted(slot, "acknowledged")]).unwrap();
+    }
+    drop(storage);
+
+    let (_, recovered) = open(dir.path());
+    let replica = Replica::new(Time(1), settings, recovered, 0);
+    for slot in [2, far / 2 + 1, far / 2 + 2, far] {
+        let entry = replica.entry(LogId::Commands, Slot(slot));
+        assert_eq!(entry, Some(&commands("acknowledged")), "slot {slot}");
+    }
+    assert_eq!(replica.highest_of(LogId::Commands), Slot(far));
 }
 
 #[test]
