@@ -85,6 +85,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
         sync_ns: SYNC_NS,
         faults,
         drift_ppm: (plan.experiment.lease.rho * 1e6 / 2.0) as u32,
+        encoded: false,
         disks_remember: faults != Faults::default(),
         watched: false,
     })

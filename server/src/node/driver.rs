@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::wire::{Outcome, Path, StatusReply};
-use leases::{Incarnation, ReplicaId, Time};
+use client::wire::{Counter, Outcome, Path, StatusReply};
+use leases::{ReplicaId, Time};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
@@ -25,8 +25,7 @@ use super::transport::Peers;
 use crate::replica::Replica;
 use crate::replica::action::{Action, Event};
 use crate::replica::input::{Again, Input, ReadFrom};
-use crate::replica::message::{Envelope, Message, ReadAnswer};
-use crate::shell::{self, DiskWatch};
+use crate::shell::{self, Answers, DiskWatch};
 
 /// The timer counts without suspension, leases with it: looking at the clock
 /// this often keeps a replica that slept from oversleeping.
@@ -36,7 +35,6 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Driver {
     pub(super) replica: Replica,
     pub(super) me: ReplicaId,
-    pub(super) incarnation: Incarnation,
     pub(super) names: Vec<String>,
     pub(super) durability: Durability,
     pub(super) directory: PathBuf,
@@ -64,7 +62,7 @@ struct Scratch {
     inputs: Vec<Input>,
     actions: Vec<Action>,
     fenced: Vec<Fenced>,
-    answers: Vec<(ReplicaId, Vec<ReadAnswer>)>,
+    answers: Answers,
 }
 
 impl Driver {
@@ -214,19 +212,12 @@ impl Driver {
             match to {
                 ReadFrom::Client(client) => self.clients.reply(client, path, fenced.outcome),
                 ReadFrom::Peer(peer, request) => {
-                    let outcome = Some((fenced.outcome, path));
-                    push_answer(&mut scratch.answers, peer, ReadAnswer { request, outcome });
+                    scratch.answers.push(peer, request, fenced.outcome, path);
                 }
             }
         }
-        for (peer, answers) in scratch.answers.drain(..) {
-            let envelope = Envelope {
-                from: self.me,
-                from_incarnation: self.incarnation,
-                to_incarnation: self.peers.incarnation(peer),
-                message: Message::ReadAnswers(answers),
-            };
-            self.peers.send(peer, envelope);
+        for (peer, message) in scratch.answers.take() {
+            self.peers.send(peer, self.replica.envelope(peer, message));
         }
     }
 
@@ -255,6 +246,10 @@ impl Driver {
             name(&mut peer.name);
         }
         self.durability.name().clone_into(&mut status.durability);
+        status.counters.push(Counter {
+            name: "unsendable_messages".to_owned(),
+            value: self.peers.unsendable(),
+        });
         status
     }
 
@@ -266,17 +261,6 @@ impl Driver {
         if timer.is_elapsed() || due < timer.deadline() {
             timer.as_mut().reset(due);
         }
-    }
-}
-
-fn push_answer(
-    answers: &mut Vec<(ReplicaId, Vec<ReadAnswer>)>,
-    peer: ReplicaId,
-    answer: ReadAnswer,
-) {
-    match answers.iter_mut().find(|(to, _)| *to == peer) {
-        Some((_, of_peer)) => of_peer.push(answer),
-        None => answers.push((peer, vec![answer])),
     }
 }
 

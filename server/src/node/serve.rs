@@ -219,7 +219,6 @@ fn assemble(
     let driver = Driver {
         replica: Replica::new(clock::now(), config.settings(me), recovered, seed()),
         me,
-        incarnation,
         names: config.nodes.iter().map(|node| node.name.clone()).collect(),
         durability: config.durability,
         directory,

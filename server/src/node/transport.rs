@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use client::wire::{FrameError, encode_frame};
-use leases::{Incarnation, ReplicaId};
+use leases::ReplicaId;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -23,7 +23,7 @@ use crate::replica::input::Input;
 use crate::replica::message::Envelope;
 
 /// "LHP" and the protocol's version.
-const MAGIC: u32 = 0x4C48_5002;
+const MAGIC: u32 = 0x4C48_5003;
 /// Bytes asked of a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
 /// What may wait for a peer that takes nothing.
@@ -52,6 +52,8 @@ pub(super) struct Peers {
     members: Vec<Member>,
     links: Vec<Link>,
     inbox: Rc<Inbox>,
+    /// Messages that could not be encoded.
+    unsendable: Cell<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -60,8 +62,6 @@ struct Link {
     dirty: Cell<bool>,
     /// Messages dropped since the link was last idle.
     dropped: Cell<u64>,
-    /// The newest run of the peer that was heard of.
-    incarnation: Cell<Incarnation>,
 }
 
 impl Peers {
@@ -77,12 +77,14 @@ impl Peers {
             links: members.iter().map(|_| Link::default()).collect(),
             members,
             inbox,
+            unsendable: Cell::default(),
         }
     }
 
-    /// The newest run of `peer` that was heard of; 0 if none.
-    pub(super) fn incarnation(&self, peer: ReplicaId) -> Incarnation {
-        self.links[peer.index()].incarnation.get()
+    /// Messages of this run that could not be encoded, and were dropped. There should
+    /// be none: the core splits what does not fit into a frame.
+    pub(super) fn unsendable(&self) -> u64 {
+        self.unsendable.get()
     }
 
     /// Appends a message; [`Peers::flush`] sends it.
@@ -100,9 +102,16 @@ impl Peers {
             return;
         }
         link.dropped.set(0);
+        let message = envelope.message.name();
         if let Err(error) = codec::encode_envelope(envelope, &mut outbox.buffer()) {
+            self.unsendable.set(self.unsendable.get() + 1);
             let peer = &self.members[to.index()].name;
-            tracing::error!(peer, %error, "cannot be sent");
+            tracing::error!(
+                peer,
+                message,
+                %error,
+                "a message is dropped, for it cannot be sent; this is a mistake of the program, please report it"
+            );
         }
         link.dirty.set(true);
     }
@@ -293,7 +302,6 @@ impl Peers {
                 if envelope.from != from {
                     return Err(format!("{from:?} speaks for {:?}", envelope.from));
                 }
-                self.heard(from, envelope.from_incarnation);
                 self.inbox.push(Input::Peer(envelope));
             }
             self.inbox.ring();
@@ -303,11 +311,6 @@ impl Peers {
                 Err(error) => return Err(error.to_string()),
             }
         }
-    }
-
-    fn heard(&self, from: ReplicaId, incarnation: Incarnation) {
-        let known = &self.links[from.index()].incarnation;
-        known.set(known.get().max(incarnation));
     }
 }
 

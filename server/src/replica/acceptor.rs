@@ -9,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::action::{Action, Record};
 use super::log::{Accepted, Cell};
 use super::message::{Accept, LogId, Message, Value};
+use super::parts::Room;
 use super::persist::After;
 use super::settings::AcceptReplies;
 use super::{Replica, Role};
@@ -333,8 +334,10 @@ impl Replica {
                 .peekable();
             while let Some(first) = rest.next() {
                 let mut list = smallvec![(first.slot, first.tag)];
-                while let Some(next) =
-                    rest.next_if(|v| v.log == first.log && v.ballot == first.ballot)
+                let mut room = Room::default();
+                room.takes(0);
+                while let Some(next) = rest
+                    .next_if(|v| v.log == first.log && v.ballot == first.ballot && room.takes(0))
                 {
                     list.push((next.slot, next.tag));
                 }

@@ -7,6 +7,7 @@ use leases::{ReplicaId, Slot, Time};
 use super::action::{Action, Asker};
 use super::log::weigh;
 use super::message::{LogId, Message, Value};
+use super::parts::Room;
 use super::timers::Timer;
 use super::{Replica, Role};
 
@@ -24,9 +25,6 @@ impl Hash for Fetching {
         (self.of, self.from).hash(state);
     }
 }
-
-/// Entries served at once: well below a frame.
-const FETCH_BYTES_MAX: usize = 1 << 20;
 
 impl Replica {
     /// Something is committed, but not as accepted here. An Accept that was
@@ -119,14 +117,13 @@ impl Replica {
             }
             return;
         }
-        let mut bytes = 0;
+        let mut room = Room::default();
         let mut entries = Vec::new();
         for (slot, cell) in paxos.from(first).take_while(|(slot, _)| *slot <= last) {
             let Some(accepted) = &cell.accepted else {
                 break;
             };
-            bytes += weigh(&accepted.value);
-            if !entries.is_empty() && bytes > FETCH_BYTES_MAX {
+            if !room.takes(weigh(&accepted.value)) {
                 break;
             }
             entries.push((slot, accepted.value.clone()));
@@ -142,8 +139,10 @@ impl Replica {
         out: &mut Vec<Action>,
     ) {
         let executed = self.logs[log.index()].executed;
-        let known = entries.into_iter().filter(|(slot, _)| *slot <= executed);
-        let entries: Vec<(Slot, Value)> = known.collect();
+        // The asker asks on for what does not fit into this message.
+        let mut room = Room::default();
+        let fits = |(slot, value): &(Slot, Value)| *slot <= executed && room.takes(weigh(value));
+        let entries: Vec<(Slot, Value)> = entries.into_iter().take_while(fits).collect();
         // Its next run has not asked, and may not have promised what the asker had.
         if self.peers[to.replica.index()].incarnation == to.incarnation {
             self.send(to.replica, Message::Fetched { log, entries }, out);

@@ -9,13 +9,12 @@ use leases::{Ballot, Incarnation, ReplicaId, Slot, Time};
 use super::action::{Action, Event, Record};
 use super::log::{is_within, weigh};
 use super::message::{LogId, Message, Reported, Value};
+use super::parts::chunks;
 use super::persist::After;
 use super::proposer::Leadership;
 use super::timers::Timer;
 use super::{Replica, Role};
 
-/// Entries reported in one message: well below a frame.
-const PART_BYTES: usize = 1 << 20;
 /// After a transfer that failed a leader leads on for this many grace periods
 /// before it tries another.
 const TRANSFER_PAUSE_GRACES: u32 = 4;
@@ -36,6 +35,21 @@ struct Reply {
 impl Reply {
     fn complete(&self) -> bool {
         self.parts > 0 && self.seen.len() == self.parts as usize
+    }
+}
+
+/// What a promise tells, piece by piece.
+enum Piece {
+    Entry(Reported),
+    Start((LogId, Ballot, Slot)),
+}
+
+impl Piece {
+    fn weight(&self) -> usize {
+        match self {
+            Piece::Entry(reported) => weigh(&reported.value),
+            Piece::Start(_) => 0,
+        }
     }
 }
 
@@ -224,31 +238,33 @@ impl Replica {
         if self.promised != ballot {
             return;
         }
-        let mut parts: Vec<Vec<Reported>> = vec![Vec::new()];
-        let mut bytes = 0;
-        for log in LogId::ALL {
-            for reported in self.report(log, commits[log.index()]) {
-                let weight = weigh(&reported.value);
-                if bytes > 0 && bytes + weight > PART_BYTES {
-                    parts.push(Vec::new());
-                    bytes = 0;
-                }
-                bytes += weight;
-                parts.last_mut().expect("one part at least").push(reported);
-            }
+        let entries = LogId::ALL
+            .into_iter()
+            .flat_map(|log| self.report(log, commits[log.index()]));
+        let pieces = self.log_starts().map(Piece::Start);
+        let pieces = pieces.chain(entries.map(Piece::Entry)).collect();
+        let mut parts = chunks(pieces, Piece::weight);
+        if parts.is_empty() {
+            parts.push(Vec::new()); // a promise that tells nothing is one, too
         }
-        let log_starts: Vec<_> = self.log_starts().collect();
         self.last_answer += 1;
         let count = parts.len() as u32;
-        for (part, entries) in parts.into_iter().enumerate() {
+        for (part, pieces) in (0..).zip(parts) {
+            let (mut entries, mut log_starts) = (Vec::new(), Vec::new());
+            for piece in pieces {
+                match piece {
+                    Piece::Entry(entry) => entries.push(entry),
+                    Piece::Start(start) => log_starts.push(start),
+                }
+            }
             let message = Message::Prepared {
                 ballot,
                 answer: self.last_answer,
-                part: part as u32,
+                part,
                 parts: count,
                 commits: [self.logs[0].commit_point, self.logs[1].commit_point],
                 entries,
-                log_starts: log_starts.clone(),
+                log_starts,
             };
             self.send(to, message, out);
         }
@@ -328,7 +344,7 @@ impl Replica {
         }
         if parts == reply.parts && reply.seen.insert(part) {
             reply.entries.extend(entries);
-            reply.log_starts = log_starts;
+            reply.log_starts.extend(log_starts);
         }
         self.try_lead(now, out);
     }

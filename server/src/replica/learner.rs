@@ -11,8 +11,9 @@ use leases::{Ballot, ConfigChange, ConfigId, ReplicaId, Slot, Time};
 
 use super::action::{Action, ClientHandle, Event, Record};
 use super::kv::version_of;
-use super::log::{Accepted, chunks, command_weight, weigh};
+use super::log::{Accepted, command_weight, weigh};
 use super::message::{LogId, LogNews, Message, Proposed, RequestId, Value};
+use super::parts::chunks;
 use super::{Replica, Role};
 
 /// A command of one of this replica's clients that has not been answered.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use client::wire::command::Op;
 use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaSet, Slot, Time};
-use smallvec::SmallVec;
 
 use super::commit::Votes;
 use super::message::{Batch, LogNews, Value};
+use super::parts::NEWS_RANGES_MAX;
 use super::ranges::Ranges;
 
 /// Executed entries kept in memory for laggards: slots, and bytes.
@@ -357,7 +357,7 @@ impl Log {
     pub fn news(&self) -> LogNews {
         LogNews {
             commit_point: self.commit_point,
-            above: self.above.to_vec(),
+            above: self.above.first(NEWS_RANGES_MAX),
             log_start: self.adopted.1,
         }
     }
@@ -411,30 +411,6 @@ pub fn command_weight(command: &client::wire::Command) -> usize {
         Some(Op::Scan(scan)) => scan.from.len() + scan.to.len(),
         None => 0,
     }
-}
-
-/// Splits `items` so that each part fits well into a frame, unless a single item
-/// is larger; `weight` is about an item's bytes.
-pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>; 1]> {
-    const PART_BYTES: usize = 1 << 20;
-    let weight = |item: &T| weight(item) + 64;
-    let mut parts = SmallVec::new();
-    if items.iter().map(weight).sum::<usize>() <= PART_BYTES {
-        parts.extend((!items.is_empty()).then_some(items));
-        return parts;
-    }
-    let (mut part, mut bytes) = (Vec::new(), 0);
-    for item in items {
-        let weight = weight(&item);
-        if !part.is_empty() && bytes + weight > PART_BYTES {
-            parts.push(std::mem::take(&mut part));
-            bytes = 0;
-        }
-        bytes += weight;
-        part.push(item);
-    }
-    parts.extend((!part.is_empty()).then_some(part));
-    parts
 }
 
 #[cfg(test)]
@@ -520,16 +496,5 @@ mod tests {
         log.executed(Slot(many + 1), 2 * KEEP_BYTES);
         assert_eq!(log.first_kept(), Slot(many + 1));
         assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
-    }
-
-    #[test]
-    fn items_are_split_only_where_they_do_not_fit_together() {
-        let parts = |weights: &[usize]| -> Vec<usize> {
-            let parts = chunks(weights.to_vec(), |weight| *weight);
-            parts.iter().map(Vec::len).collect()
-        };
-        assert_eq!(parts(&[]), [0; 0]);
-        assert_eq!(parts(&[1, 2, 3]), [3]);
-        assert_eq!(parts(&[600_000, 600_000, 1, 2_000_000]), [1, 2, 1]);
     }
 }

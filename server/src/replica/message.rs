@@ -203,9 +203,9 @@ pub enum Message {
         parts: u32,
         /// The replier's commit points.
         commits: [Slot; 2],
-        /// Accepted entries above the candidate's commit points.
+        /// Accepted entries above the candidate's commit points; this part's share.
         entries: Vec<Reported>,
-        /// Where each ballot accepted at here began.
+        /// Where each ballot accepted at here began; this part's share.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
     /// Phase 2.
@@ -288,4 +288,33 @@ pub enum Message {
         /// The ballot that ends.
         ballot: Ballot,
     },
+}
+
+impl Message {
+    /// What kind of message it is, for people: a whole one may be long.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::Ping { .. } => "Ping",
+            Message::Pong { .. } => "Pong",
+            Message::Join { .. } => "Join",
+            Message::Joined { .. } => "Joined",
+            Message::Prepare { .. } => "Prepare",
+            Message::Prepared { .. } => "Prepared",
+            Message::Accept(_) => "Accept",
+            Message::Accepted { .. } => "Accepted",
+            Message::Rejected { .. } => "Rejected",
+            Message::Heartbeat { .. } => "Heartbeat",
+            Message::HeartbeatAck { .. } => "HeartbeatAck",
+            Message::Fetch { .. } => "Fetch",
+            Message::Fetched { .. } => "Fetched",
+            Message::Forward { .. } => "Forward",
+            Message::Answered { .. } => "Answered",
+            Message::ForwardRead { .. } => "ForwardRead",
+            Message::ReadAnswers(_) => "ReadAnswers",
+            Message::Lease(_) => "Lease",
+            Message::Demand(_) => "Demand",
+            Message::TransferRequest => "TransferRequest",
+            Message::Transfer { .. } => "Transfer",
+        }
+    }
 }

@@ -34,6 +34,7 @@ mod learner;
 mod leasing;
 mod log;
 mod marks;
+pub(crate) mod parts;
 mod persist;
 mod proposer;
 mod ranges;

@@ -14,14 +14,11 @@ use leases::{Ballot, LeaseParams, ReplicaId, ReplicaSet, Slot, StrategySpec, Tim
 use super::action::Action;
 use super::log::command_weight;
 use super::message::{Accept, Batch, LogId, Message, Proposed, RequestId, Value};
+use super::parts::{Room, chunks, outcome_weight};
 use super::persist::After;
 use super::session::Admission;
 use super::{Replica, Role};
 
-/// Bytes after which a batch is full: well below a frame.
-const BATCH_BYTES_MAX: usize = 1 << 20;
-/// What a command costs on the wire besides its keys and values, at most.
-const COMMAND_OVERHEAD: usize = 64;
 /// No class may have more slots in flight than this for each that is still free.
 const OPEN_PER_FREE: usize = 3;
 /// Accepts sent again in one go.
@@ -221,7 +218,9 @@ impl Replica {
         if origin == self.me() {
             self.on_answered(answers, out);
         } else {
-            self.send(origin, Message::Answered { answers }, out);
+            for answers in chunks(answers, |(_, outcome)| outcome_weight(outcome)) {
+                self.send(origin, Message::Answered { answers }, out);
+            }
         }
     }
 
@@ -486,11 +485,8 @@ impl Leadership {
         let log_time_ms = self.log_time_ms(now);
         let mut commands = Vec::new();
         if let Some(queue) = self.queues.get_mut(&class) {
-            let mut bytes = 0;
-            let fits = |proposed: &&Proposed| {
-                bytes += command_weight(&proposed.command) + COMMAND_OVERHEAD;
-                bytes <= BATCH_BYTES_MAX
-            };
+            let mut room = Room::default();
+            let fits = |proposed: &&Proposed| room.takes(command_weight(&proposed.command));
             let fitting = queue.iter().take(commands_max).take_while(fits).count();
             // A single command may be as large as a frame; it then goes alone.
             commands = queue.drain(..fitting.max(1).min(queue.len())).collect();
@@ -538,6 +534,7 @@ impl Replica {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parts::{ITEM_OVERHEAD, PART_BYTES};
     use super::*;
 
     #[test]
@@ -560,8 +557,8 @@ mod tests {
             }
             sizes
         };
-        let (half, most) = (BATCH_BYTES_MAX / 2, BATCH_BYTES_MAX);
-        let fitting = half - COMMAND_OVERHEAD;
+        let (half, most) = (PART_BYTES / 2, PART_BYTES);
+        let fitting = half - ITEM_OVERHEAD;
         assert_eq!(batches(&[1, 2, 3], 2), [vec![1, 2], vec![3]]);
         assert_eq!(batches(&[1, 2], 0), [[1], [2]]);
         let all = [fitting, fitting, 2 * most, 1, half, half];

@@ -71,9 +71,9 @@ impl Ranges {
             .sum()
     }
 
-    /// The ranges.
-    pub fn to_vec(&self) -> Vec<(Slot, Slot)> {
-        self.0.clone()
+    /// The first ranges, at most so many.
+    pub fn first(&self, most: usize) -> Vec<(Slot, Slot)> {
+        self.0[..self.0.len().min(most)].to_vec()
     }
 }
 

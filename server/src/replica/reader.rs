@@ -12,8 +12,8 @@ use leases::{Key, NoPermit, Permit, ReplicaId, Slot, Time};
 
 use super::action::{Action, ClientHandle};
 use super::input::{Again, ReadFrom};
-use super::log::chunks;
 use super::message::{Message, ReadAnswer, RequestId, Value};
+use super::parts::{chunks, read_answers};
 use super::read_index::Indexing;
 use super::{Replica, Role};
 
@@ -390,8 +390,8 @@ impl Replica {
             }
         }
         while let Some((to, answers)) = self.reader.answers.pop_first() {
-            for answers in chunks(answers, answer_weight) {
-                self.send(to, Message::ReadAnswers(answers), out);
+            for message in read_answers(answers) {
+                self.send(to, message, out);
             }
         }
     }
@@ -479,16 +479,5 @@ impl Replica {
             again: Again::Command(Box::new(command.clone())),
         });
         true
-    }
-}
-
-fn answer_weight(answer: &ReadAnswer) -> usize {
-    match answer
-        .outcome
-        .as_ref()
-        .and_then(|(outcome, _)| outcome.result.as_ref())
-    {
-        Some(client::wire::outcome::Result::Value(value)) => value.value.len(),
-        _ => 0,
     }
 }

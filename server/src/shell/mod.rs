@@ -3,8 +3,10 @@
 //! on. These are rules of the protocol, so there is one code for them, and it is
 //! pure: time is handed in.
 
+mod answers;
 mod disk_watch;
 mod round;
 
+pub use answers::Answers;
 pub use disk_watch::DiskWatch;
 pub use round::{in_time, round};

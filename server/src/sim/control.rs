@@ -83,6 +83,7 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         twice: 0.0,
         patience_ns: 1_000_000_000,
         silence_ns: None,
+        large: 0,
     };
     let second = 1_000_000_000;
     scenario.plan = Plan::isolating(Isolation {

@@ -28,6 +28,12 @@ const DELAY_MAX_NS: u64 = 1_500_000_000;
 /// The bound on clock rates that leases count with, in parts per million.
 const RHO_PPM: u32 = 1000;
 
+/// Share of runs whose messages are encoded, and of those the share with large values:
+/// they cost more than others.
+const ENCODED: f64 = 0.15;
+const LARGE: f64 = 0.25;
+const FRAMES_SALT: u64 = 0xf7a_3e5;
+
 /// Requests a second, over all replicas, if nothing else is asked for. Outages,
 /// narrow limits and small runs leave about 200 of them.
 pub const RATE: u32 = 240;
@@ -161,6 +167,7 @@ impl Scenario {
             sync_ns: SYNC_NS,
             faults,
             drift_ppm: choices.drift_ppm,
+            encoded: false,
             disks_remember: true,
             watched: true,
         };
@@ -171,10 +178,23 @@ impl Scenario {
             plan,
             run_ns: choices.run_ns,
         };
+        scenario.draw_frames();
         if let Some(control) = choices.control {
             control.arrange(&mut scenario, &mut rng);
         }
         scenario
+    }
+}
+
+impl Scenario {
+    /// Whether messages are encoded, and values are large. By a generator of its own,
+    /// so that it moves no other draw: seeds with small values stay the runs they were.
+    fn draw_frames(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FRAMES_SALT);
+        self.world.encoded = rng.random::<f64>() < ENCODED;
+        if self.world.encoded && rng.random::<f64>() < LARGE {
+            self.load.enlarge();
+        }
     }
 }
 

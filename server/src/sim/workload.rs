@@ -3,6 +3,7 @@
 //! checkers judge.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
@@ -10,7 +11,7 @@ use client::history::{Action as Did, Event as Op, History, ValueId};
 use client::serializability::Transaction;
 use client::wire::command::Op as Ask;
 use client::wire::outcome::Result as Answer;
-use client::wire::{Command, KeyValue, Outcome, Path, Version};
+use client::wire::{Command, KeyValue, Outcome, Path, VALUE_BYTES_MAX, Version};
 use leases::Key;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
@@ -45,7 +46,17 @@ pub struct Load {
     /// Clients fall silent for about so long, in ns, if this is how long sessions live:
     /// what they ask next may find theirs alive, or ended, or find both.
     pub silence_ns: Option<u64>,
+    /// How many values may be large.
+    pub large: u32,
 }
+
+/// A large value, in bytes, and how many a run has at most: disks and logs keep them.
+const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
+const LARGE_VALUES: u32 = 64;
+/// Requests a second, requests sent together, and keys of a run with large values.
+const LARGE_RATE: u32 = 10;
+const LARGE_BURST: usize = 32;
+const LARGE_KEYS: u64 = 3;
 
 /// Share of new sessions, and of arrivals, that a silence comes before; if any does.
 const SILENT_AT_FIRST: f64 = 0.5;
@@ -89,6 +100,7 @@ impl Load {
                 twice: 0.0,
                 patience_ns: 1_000_000_000,
                 silence_ns: None,
+                large: 0,
             };
         }
         Load {
@@ -102,7 +114,19 @@ impl Load {
             twice: [0.0, 0.05][rng.random_range(0..2)],
             patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
             silence_ns: None,
+            large: 0,
         }
+    }
+
+    /// Makes values large, so that requests sent together, and their answers, exceed a
+    /// frame: few requests, in large bursts, on so few keys that a scan of all of them
+    /// still has an answer.
+    pub(super) fn enlarge(&mut self) {
+        self.large = LARGE_VALUES;
+        self.rate = self.rate.min(LARGE_RATE);
+        self.burst = LARGE_BURST;
+        self.window = self.window.max(2 * LARGE_BURST);
+        self.keys = self.keys.min(LARGE_KEYS);
     }
 }
 
@@ -426,6 +450,12 @@ impl Workload {
     fn value(&mut self) -> (ValueId, Bytes) {
         self.values += 1;
         let value = ValueId(self.values);
+        if self.load.large > 0 && self.rng.random::<bool>() {
+            self.load.large -= 1;
+            let mut bytes = vec![0; self.rng.random_range(LARGE_BYTES)];
+            bytes[..8].copy_from_slice(&value.to_bytes());
+            return (value, bytes.into());
+        }
         self.bytes.extend_from_slice(&value.to_bytes());
         (value, self.bytes.split().freeze())
     }

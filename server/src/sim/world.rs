@@ -21,9 +21,9 @@ use super::oracle::{Fenced, Oracles, Sight, Verdict, Violation};
 use super::trace::Trace;
 use crate::replica::action::{Action, ClientHandle, Event as Note, Record, Sequence};
 use crate::replica::input::ReadFrom;
-use crate::replica::message::{Envelope, Message, ReadAnswer};
+use crate::replica::message::{Envelope, Message};
 use crate::replica::{Input, Operator, Replica, Settings};
-use crate::shell;
+use crate::shell::{self, Answers};
 
 /// A read this close to the end of its permit would show an error in its arithmetic.
 const NEAR_END: Duration = Duration::from_millis(10);
@@ -43,6 +43,8 @@ pub struct WorldSettings {
     pub faults: Faults,
     /// Clocks run within this of true time, in parts per million.
     pub drift_ppm: u32,
+    /// Whether messages are encoded and decoded, and so meet the limits of frames.
+    pub encoded: bool,
     /// Whether disks remember, for restarts and laggards.
     pub disks_remember: bool,
     /// Whether the oracles watch.
@@ -134,8 +136,9 @@ pub struct World {
     flights: Vec<Flight>,
     /// What deliveries were made of: the next ones are made of it, too.
     spare: Vec<Vec<Input>>,
-    /// Answers of the step whose actions are being performed.
+    /// Answers of the step whose actions are being performed, to clients and to peers.
     replies: Vec<Reply>,
+    answers: Answers,
     inputs: Vec<Input>,
     actions: Vec<Action>,
     /// What replicas announced: (true time in ns, replica, what).
@@ -168,6 +171,7 @@ impl World {
             flights: vec![Flight::default(); n * n],
             spare: Vec::new(),
             replies: Vec::new(),
+            answers: Answers::default(),
             inputs: Vec::new(),
             actions: Vec::new(),
             notes: Vec::new(),
@@ -489,6 +493,12 @@ impl World {
             }
         }
         drop(rest);
+        for (peer, message) in self.answers.take() {
+            let replica = self.nodes[node].replica.as_ref();
+            if let Some(envelope) = replica.map(|r| r.envelope(peer, message)) {
+                self.transmit(node, peer, envelope);
+            }
+        }
         if !self.replies.is_empty() {
             let replies = std::mem::take(&mut self.replies);
             let at = self.now_ns + self.settings.client_one_way_ns;
@@ -584,19 +594,18 @@ impl World {
         } = read;
         match to {
             ReadFrom::Client(to) => self.replies.push(Reply { to, path, outcome }),
-            ReadFrom::Peer(peer, request) => {
-                let outcome = Some((outcome, path));
-                let message = Message::ReadAnswers(vec![ReadAnswer { request, outcome }]);
-                let replica = self.nodes[node].replica.as_ref();
-                if let Some(envelope) = replica.map(|r| r.envelope(peer, message)) {
-                    self.transmit(node, peer, envelope);
-                }
-            }
+            ReadFrom::Peer(peer, request) => self.answers.push(peer, request, outcome, path),
         }
     }
 
-    fn transmit(&mut self, from: usize, to: ReplicaId, envelope: Envelope) {
+    fn transmit(&mut self, from: usize, to: ReplicaId, mut envelope: Envelope) {
         let to = to.index();
+        if self.settings.encoded {
+            envelope = match self.oracles.frames.pass(envelope) {
+                Ok(decoded) => decoded,
+                Err(violation) => return self.judge(Err(violation)),
+            };
+        }
         let mut arrivals = self
             .network
             .deliveries(&mut self.rng, self.now_ns, from, to)

@@ -12,6 +12,7 @@ mod chosen;
 mod configurations;
 mod confirmed;
 mod containment;
+mod frames;
 mod freshness;
 mod histories;
 mod liveness;
@@ -36,6 +37,7 @@ pub use barriers::Barriers;
 pub use configurations::Configurations;
 pub use confirmed::Confirmed;
 pub use containment::Containment;
+pub use frames::Frames;
 pub use freshness::Freshness;
 pub use histories::Histories;
 pub use liveness::Liveness;
@@ -162,6 +164,8 @@ pub struct Oracles {
     configurations: Configurations,
     agreement: Agreement,
     sessions: Sessions,
+    /// Asked for every message, in runs whose messages are encoded.
+    pub frames: Frames,
     /// Told of every invocation and answer by whoever drives the clients.
     pub freshness: Freshness,
     /// Likewise, and when all was well again.
@@ -192,6 +196,7 @@ impl Oracles {
             configurations: Configurations::new(n),
             agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
+            frames: Frames::default(),
             freshness: Freshness::default(),
             liveness: Liveness::default(),
             histories: Histories::default(),
@@ -350,6 +355,7 @@ impl Oracles {
             (quorums::NAME, self.quorums.checks),
             (barriers::NAME, self.barriers.checks),
             (freshness::NAME, self.freshness.checks),
+            (frames::NAME, self.frames.checks),
             (restart_wait::NAME, self.restart_wait.checks),
             (old_leader::NAME, self.old_leader.checks),
             (pending::NAME, self.pending.checks),
