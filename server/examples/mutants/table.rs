@@ -12,11 +12,18 @@ pub type Row = (Rule, Option<Hunted>);
 
 /// Hazards that seeds cannot notice, each with a directed test that does. The
 /// tests named here fail without their rule: the first half of `make mutants`.
-const DIRECTED: &[(u8, &str, &str)] = &[(
-    24,
-    "h24_a_barrier_on_a_dead_entry_falls",
-    "costs local reads while nobody writes, but no answer is wrong or late",
-)];
+const DIRECTED: &[(u8, &str, &str)] = &[
+    (
+        24,
+        "h24_a_barrier_on_a_dead_entry_falls",
+        "costs local reads while nobody writes, but no answer is wrong or late",
+    ),
+    (
+        81,
+        "h81_a_round_near_the_limit_wedges_nobody",
+        "simulated replicas say nothing that is not so",
+    ),
+];
 
 /// The test that notices what no seed can.
 pub fn directed_test(rule: Rule) -> Option<&'static str> {

@@ -7,10 +7,7 @@ use leases::{Ballot, ReplicaId, Slot};
 
 use super::{CodecError, proto};
 use crate::replica::message::LogId;
-
-/// The largest slot, round, incarnation, time in ms or span in ns that is
-/// accepted: far above any that occurs, far enough below `u64::MAX` to count on.
-pub const NUMBER_MAX: u64 = 1 << 56;
+pub use crate::replica::plausible::NUMBER_MAX;
 
 /// Replica ids are bits of a 64-bit set.
 const REPLICA_MAX: u64 = 63;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::wire::{
-    Command, ErrorCode, FrameReader, FrameWriter, MAGIC, Request, Response, Welcome, command::Op,
-    encode_frame, hello, outcome, request::Body,
+    Command, ErrorCode, FrameReader, FrameWriter, MAGIC, Path as WirePath, Request, Response,
+    VALUE_BYTES_MAX, Welcome, command::Op, encode_frame, hello, outcome, request::Body,
 };
 use client::{Client, ClientOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -388,6 +388,69 @@ fn a_majority_goes_on_when_a_node_stops_and_comes_back() {
     });
     third.stop().unwrap();
     first.stop().unwrap();
+}
+
+/// Sends reads of these keys together, and returns how each was served.
+async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> {
+    let mut bytes = BytesMut::new();
+    for (id, key) in (1..).zip(keys) {
+        let body = Some(Body::Command(Op::get(key.clone()).into()));
+        encode_frame(&Request { id, body }, &mut bytes).unwrap();
+    }
+    stream.write_all(&bytes).await.unwrap();
+    let mut reader = FrameReader::new(stream);
+    let mut paths = Vec::new();
+    while paths.len() < keys.len() {
+        let response: Response = reader.next().await.unwrap().unwrap();
+        let Some(outcome::Result::Value(value)) = &response.outcome.as_ref().unwrap().result else {
+            panic!("{response:?}");
+        };
+        assert_eq!(value.value.len(), VALUE_BYTES_MAX);
+        paths.push(response.path());
+    }
+    paths
+}
+
+/// Messages that a node could not send.
+async fn unsendable(client: &Client) -> u64 {
+    let counters = client.status().await.unwrap().counters;
+    let mut counters = counters.into_iter();
+    let found = counters.find(|counter| counter.name == "unsendable_messages");
+    found.expect("it is counted").value
+}
+
+#[test]
+fn answers_to_reads_that_a_follower_forwards_together_are_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path(), &["CA", "JP", "BR"]);
+    config.leader = config.replica("JP");
+    config.strategy = leases::StrategySpec::Leader;
+    let nodes = ["CA", "JP", "BR"].map(|name| Running::started(&config, name));
+    block_on(async {
+        put_at_each(&config).await;
+        let leader = ClientOptions::new(&config.nodes[1].client);
+        let leader = Client::connect(leader).await.unwrap();
+        let keys: Vec<String> = (0..5).map(|key| format!("large{key}")).collect();
+        for key in &keys {
+            leader
+                .put(key.clone(), vec![7; VALUE_BYTES_MAX])
+                .await
+                .unwrap();
+        }
+        let mut follower = greeted(&config).await;
+        // A read that is asked again is confirmed by a majority instead. The leader's
+        // lease may not be there at first, or end on a slow machine.
+        loop {
+            let paths = get_together(&mut follower, &keys).await;
+            assert_eq!(unsendable(&leader).await, 0);
+            if paths.iter().all(|path| *path == WirePath::Forwarded) {
+                break;
+            }
+        }
+    });
+    for node in nodes {
+        node.stop().unwrap();
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::log::{is_within, weigh};
 use super::message::{LogId, Message, Reported, Value};
 use super::parts::chunks;
 use super::persist::After;
+use super::plausible::NUMBER_MAX;
 use super::proposer::Leadership;
 use super::timers::Timer;
 use super::{Replica, Role};
@@ -127,6 +128,9 @@ impl Replica {
             self.step_down(now, out);
         }
         let round = self.round_seen.max(self.promised.round) + 1;
+        if round > NUMBER_MAX && !off(Rule::H81Leaps) {
+            return; // no decoder would take the ballot, and no restart its own disk
+        }
         let ballot = Ballot {
             round,
             replica: self.me(),

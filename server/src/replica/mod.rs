@@ -15,7 +15,8 @@
 //! `learner` (commit, execute, answer), with the rule itself in `commit`.
 //! `reader` serves reads, `leasing` joins the lease engine, `catchup` fetches what
 //! was missed, `heartbeat` says who leads, `timers` what is due, and `joining` keeps
-//! out who has lost its disk. `fingerprint` tells states apart for the model checker.
+//! out who has lost its disk. `plausible` says which numbers of a peer are believed,
+//! `parts` how much goes into one message. `fingerprint` tells states apart for the model checker.
 
 pub mod action;
 pub mod input;
@@ -36,6 +37,7 @@ mod log;
 mod marks;
 pub(crate) mod parts;
 mod persist;
+pub mod plausible;
 mod proposer;
 mod ranges;
 mod read_index;
@@ -70,6 +72,7 @@ use self::log::Log;
 use self::marks::Marks;
 use self::message::{Envelope, LogId, Message, RequestId};
 use self::persist::Persister;
+use self::plausible::{Known, nearer, plausible, round_of};
 use self::proposer::Leadership;
 use self::reader::Reader;
 use self::status::Counters;
@@ -211,12 +214,16 @@ impl Replica {
             from,
             from_incarnation,
             to_incarnation,
-            message,
+            ..
         } = envelope;
         if from.index() >= self.settings.n || from == self.me() {
             self.counters.refused_messages += 1;
             return;
         }
+        if !plausible(&self.known_of(from), &envelope) {
+            return self.refuse(&envelope.message);
+        }
+        let Envelope { message, .. } = envelope;
         self.meet(now, from, from_incarnation);
         // §0: both incarnations must be current for leases and forwarded
         // requests, and for what is fetched; an acceptance of an earlier run stays
@@ -279,6 +286,23 @@ impl Replica {
                     self.demand.add(&delta.key, from, delta.reads, delta.writes);
                 }
             }
+        }
+    }
+
+    fn known_of(&self, from: ReplicaId) -> Known {
+        Known {
+            round: self.round_seen.max(self.promised.round),
+            incarnation: self.peers[from.index()].incarnation,
+            slots: [self.logs[0].highest, self.logs[1].highest],
+            log_time_ms: self.kv.log_time_ms,
+        }
+    }
+
+    /// Nothing that a message says is believed, for its numbers leap too far.
+    fn refuse(&mut self, message: &Message) {
+        self.counters.refused_messages += 1;
+        if let Some(round) = round_of(message) {
+            self.round_seen = nearer(self.round_seen, round);
         }
     }
 

@@ -16,6 +16,7 @@ use super::log::command_weight;
 use super::message::{Accept, Batch, LogId, Message, Proposed, RequestId, Value};
 use super::parts::{Room, chunks, outcome_weight};
 use super::persist::After;
+use super::plausible::NUMBER_MAX;
 use super::session::Admission;
 use super::{Replica, Role};
 
@@ -105,7 +106,8 @@ impl Leadership {
     }
 
     fn log_time_ms(&self, now: Time) -> u64 {
-        self.log_time_base_ms + now.since(self.since).as_millis() as u64
+        let led_ms = now.since(self.since).as_millis() as u64;
+        (self.log_time_base_ms + led_ms).min(NUMBER_MAX)
     }
 
     fn knows(&self, client: u64, sequence: u64) -> bool {

@@ -109,4 +109,15 @@ mod tests {
         }
         assert!(ranges.0.windows(2).all(|w| w[0].1.next() < w[1].0));
     }
+
+    #[test]
+    fn the_first_are_told_as_far_as_asked_for() {
+        let mut ranges = Ranges::default();
+        for slot in [2, 3, 5, 8] {
+            ranges.insert(Slot(slot));
+        }
+        let told = [(2, 3), (5, 5), (8, 8)].map(|(first, last)| (Slot(first), Slot(last)));
+        assert_eq!(ranges.first(2), told[..2]);
+        assert_eq!(ranges.first(9), told);
+    }
 }

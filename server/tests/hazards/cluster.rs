@@ -11,9 +11,11 @@ use client::wire::{Command, Outcome, Path};
 use leases::{Ballot, Key, LeaseMessage, Promise, ReplicaId, Slot, StrategySpec, Time};
 use server::replica::action::{Action, ClientHandle, Record};
 use server::replica::input::ReadFrom;
-use server::replica::message::{Accept, Envelope, LogId, Message, ReadAnswer};
+use server::replica::message::{Accept, Envelope, LogId, Message};
 use server::replica::{Input, Replica, Settings};
+use server::shell::Answers;
 use server::sim::disk::Disk;
+use server::sim::oracle::Frames;
 
 /// A message on its way.
 pub type Packet = (Envelope, ReplicaId);
@@ -41,6 +43,8 @@ pub struct Cluster {
     /// Everything that was ever written, by replica.
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
+    /// To reads that peers forwarded, of the group of inputs that is handled.
+    answers: Answers,
     requests: u64,
     lives: u64,
     /// Whether replica 0 may ask for leadership back.
@@ -97,6 +101,7 @@ impl Cluster {
             sent: Vec::new(),
             written: Vec::new(),
             replies: Vec::new(),
+            answers: Answers::default(),
             requests: 0,
             lives: 0,
             transfers: false,
@@ -221,6 +226,10 @@ impl Cluster {
         actions
             .into_iter()
             .for_each(|action| self.perform(node, action));
+        for (peer, message) in self.answers.take() {
+            let envelope = self.node(node).envelope(peer, message);
+            self.transmit((envelope, peer));
+        }
         self.sync(node);
     }
 
@@ -246,11 +255,7 @@ impl Cluster {
                 match to {
                     ReadFrom::Client(to) => self.replies.push((to, path, outcome)),
                     ReadFrom::Peer(peer, request) => {
-                        let outcome = Some((outcome, path));
-                        let answers = vec![ReadAnswer { request, outcome }];
-                        let message = Message::ReadAnswers(answers);
-                        let envelope = self.node(node).envelope(peer, message);
-                        self.transmit((envelope, peer));
+                        self.answers.push(peer, request, outcome, path);
                     }
                 }
             }
@@ -267,7 +272,10 @@ impl Cluster {
         }
     }
 
-    fn transmit(&mut self, packet: Packet) {
+    /// What is sent is what its addressee decodes: every message fits into a frame.
+    fn transmit(&mut self, (envelope, to): Packet) {
+        let decoded = Frames::default().pass(envelope);
+        let packet = (decoded.unwrap_or_else(|refused| panic!("{refused:?}")), to);
         // Who leads is the test's choice.
         if !self.transfers && matches!(packet.0.message, Message::TransferRequest) {
             return;

@@ -339,7 +339,8 @@ fn an_entry_far_ahead_is_nobodys_honest_report() {
     let (ballot, commits) = asked.expect("it campaigns");
     let entry = Reported {
         log: LogId::Commands,
-        slot: Slot(1 << 50),
+        // Believed of a slot, and far beyond the window.
+        slot: Slot(1 << 40),
         ballot: Ballot {
             round: 1,
             replica: ReplicaId(0),

@@ -5,6 +5,8 @@
 mod catchup;
 mod cluster;
 mod elections;
+mod forged;
+mod frames;
 mod joining;
 mod leases;
 #[cfg(feature = "mutants")]

@@ -49,6 +49,14 @@ directed! {
     H43Unmarked: reads::h43_several_keys_are_read_under_leases_or_in_the_log;
     H78Durable: windows::h78_a_vote_far_above_the_checkpoint_is_not_forgotten;
     H79Room: windows::h79_a_leader_stops_at_its_window_and_goes_on_when_it_moves;
+    H81Leaps: forged::h81_a_round_near_the_limit_wedges_nobody;
+    H81Leaps: forged::h81_an_incarnation_that_leaps_does_not_silence_its_peer;
+    H81Leaps: forged::h81_log_time_that_leaps_is_not_accepted;
+    H81Leaps: forged::h81_slots_that_leap_are_not_asked_for;
+    H81Leaps: forged::h81_an_answer_of_phase_1_that_leaps_hides_no_other;
+    H82Frames: frames::h82_answers_to_forwarded_reads_are_split;
+    H82Frames: frames::h82_commands_and_promises_are_split;
+    H82Frames: frames::h82_what_was_missed_is_fetched_in_parts;
 }
 
 #[test]

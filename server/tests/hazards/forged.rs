@@ -1,0 +1,197 @@
+//! Messages whose numbers leap, as no honest replica would say them: nothing of them
+//! is believed, the cluster goes on, and every directory can be opened again.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, StrategySpec};
+use server::codec::{decode_ballot, encode_ballot};
+use server::replica::action::Record;
+use server::replica::message::{Accept, Batch, Envelope, LogId, LogNews, Message, Reported, Value};
+use server::replica::plausible::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
+
+use super::cluster::{Cluster, between, heartbeat_of, put};
+
+/// What `message` would be if `from` said it to `to`.
+fn forged(cluster: &Cluster, from: usize, to: usize, message: Message) -> (Envelope, ReplicaId) {
+    let to = ReplicaId(to as u8);
+    (cluster.node(from).envelope(to, message), to)
+}
+
+fn forge(cluster: &mut Cluster, from: usize, to: usize, message: Message) {
+    let packet = forged(cluster, from, to, message);
+    cluster.deliver(packet);
+}
+
+fn ballot(round: u64, replica: u8) -> Ballot {
+    let replica = ReplicaId(replica);
+    Ballot { round, replica }
+}
+
+fn newest_ballot(cluster: &Cluster) -> Ballot {
+    let ballots = cluster.sent.iter().rev().find_map(heartbeat_of);
+    ballots.expect("a leader sends heartbeats")
+}
+
+fn accept(ballot: Ballot, slot: Slot, log_time_ms: u64) -> Message {
+    let batch = Batch {
+        log_time_ms,
+        ..Batch::default()
+    };
+    Message::Accept(Accept {
+        ballot,
+        log: LogId::Commands,
+        slot,
+        value: Value::Commands(Arc::new(batch)),
+        tag: ReplicaSet::EMPTY,
+        news: LogNews::default(),
+        last_multi: Slot::ZERO,
+        sure: Arc::from([]),
+    })
+}
+
+/// Every kind of message that tells of a round, said by replica 1.
+fn of_round(round: u64) -> [Message; 5] {
+    let ballot = ballot(round, 1);
+    [
+        Message::Prepare {
+            ballot,
+            commits: [Slot(1); 2],
+        },
+        Message::Heartbeat {
+            ballot,
+            probe: 1,
+            logs: Default::default(),
+        },
+        accept(ballot, Slot(50), 0),
+        Message::Rejected { promised: ballot },
+        Message::Transfer { ballot },
+    ]
+}
+
+/// Whatever ballot was written down can be read again.
+fn assert_readable(cluster: &Cluster) {
+    for (_, record) in &cluster.written {
+        if let Record::Promised(ballot) | Record::Accepted { ballot, .. } = record {
+            let mut bytes = Vec::new();
+            encode_ballot(*ballot, &mut bytes);
+            assert_eq!(decode_ballot(Bytes::from(bytes)), Ok(*ballot));
+        }
+    }
+}
+
+#[test]
+pub(super) fn h81_a_round_near_the_limit_wedges_nobody() {
+    for round in [NUMBER_MAX - 1, NUMBER_MAX] {
+        for (client, message) in (1..).zip(of_round(round)) {
+            let mut cluster = Cluster::new(3, StrategySpec::All);
+            forge(&mut cluster, 1, 0, message.clone());
+            forge(&mut cluster, 1, 2, message);
+            let write = cluster.ask(2, put(client, 1, "k", "as before"));
+            assert!(cluster.done(write), "the leader leads on");
+            cluster.crash(0);
+            let write = cluster.ask(2, put(client, 2, "k", "another leader"));
+            cluster.pass_until(60_000, "another leads", |cluster| cluster.done(write));
+            (1..3).for_each(|node| cluster.crash(node));
+            (0..3).for_each(|node| cluster.start(node));
+            let write = cluster.ask(2, put(client, 3, "k", "all anew"));
+            cluster.pass_until(60_000, "all went on", |cluster| cluster.done(write));
+            assert_readable(&cluster);
+        }
+    }
+}
+
+#[test]
+fn rounds_that_are_just_too_far_ahead_come_nearer() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let seen = newest_ballot(&cluster).round;
+    cluster.isolate(2);
+    for leaps in 1..=3 {
+        let prepare = Message::Prepare {
+            ballot: ballot(seen + leaps * ROUNDS_AHEAD_MAX, 1),
+            commits: [Slot(1); 2],
+        };
+        forge(&mut cluster, 1, 2, prepare);
+    }
+    cluster.heal();
+    // What 2 has promised is more than the others believe at once.
+    let write = cluster.ask(2, put(1, 1, "k", "v"));
+    cluster.pass_until(60_000, "2 takes part again", |cluster| cluster.done(write));
+    assert!(newest_ballot(&cluster).round > seen + 3 * ROUNDS_AHEAD_MAX);
+}
+
+#[test]
+pub(super) fn h81_an_incarnation_that_leaps_does_not_silence_its_peer() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let (mut envelope, to) = forged(&cluster, 1, 0, Message::Ping { stamp: 1 });
+    envelope.from_incarnation = Incarnation(NUMBER_MAX);
+    cluster.deliver((envelope, to));
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    assert!(cluster.done(write), "0 takes what 1 forwards");
+}
+
+#[test]
+pub(super) fn h81_log_time_that_leaps_is_not_accepted() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let leads = newest_ballot(&cluster);
+    let slot = cluster.node(1).highest_accepted().next();
+    forge(&mut cluster, 0, 1, accept(leads, slot, NUMBER_MAX));
+    assert!(cluster.node(1).highest_accepted() < slot);
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    assert!(cluster.done(write));
+}
+
+#[test]
+pub(super) fn h81_slots_that_leap_are_not_asked_for() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let far = LogNews {
+        commit_point: Slot(NUMBER_MAX),
+        above: Vec::new(),
+        log_start: Slot(1),
+    };
+    let message = Message::Heartbeat {
+        ballot: newest_ballot(&cluster),
+        probe: 0,
+        logs: [far.clone(), far],
+    };
+    forge(&mut cluster, 0, 1, message);
+    cluster.pass(20_000);
+    let far = |message: &Message| matches!(message, Message::Fetch { to, .. } if to.0 > 1 << 44);
+    assert!(!cluster.sent.iter().any(|(e, _)| far(&e.message)));
+    // It promises still: its configurations do not lag.
+    assert!(cluster.last_promise(1, 2).is_some());
+    let local = cluster.read(1, "k");
+    assert!(cluster.answered(local));
+}
+
+#[test]
+pub(super) fn h81_an_answer_of_phase_1_that_leaps_hides_no_other() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    cluster.lose(|packet| between(packet, 0, 1));
+    let promise = |(e, _): &super::cluster::Packet| matches!(e.message, Message::Prepared { .. });
+    cluster.hold(promise);
+    cluster.elect(1);
+    let held = cluster.held.iter().find(|packet| between(packet, 2, 1));
+    let (mut envelope, to) = held.expect("2 promises").clone();
+    let Message::Prepared {
+        answer,
+        parts,
+        entries,
+        ..
+    } = &mut envelope.message
+    else {
+        unreachable!("it is held for that")
+    };
+    (*answer, *parts) = (NUMBER_MAX, 2);
+    entries.push(Reported {
+        log: LogId::Commands,
+        slot: Slot(1),
+        ballot: Ballot::ZERO,
+        value: Value::Noop,
+    });
+    cluster.deliver((envelope, to));
+    cluster.release();
+    assert!(cluster.leads(1), "the answer that 2 gave counts");
+    let read = cluster.read(1, "k");
+    cluster.pass_until(5000, "reads are answered", |cluster| cluster.answered(read));
+}
