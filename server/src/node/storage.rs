@@ -15,7 +15,10 @@ mod open;
 mod read;
 pub mod records;
 #[cfg(test)]
+mod small_disk;
+#[cfg(test)]
 mod tests;
+mod told;
 mod wal;
 mod writer;
 

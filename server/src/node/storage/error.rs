@@ -1,10 +1,10 @@
-//! Why a data directory cannot be used, each with what to do about it; and what
-//! RocksDB's errors, which are text, mean in those terms.
+//! Why a data directory cannot be used, each with what to do about it.
 
 use std::path::{Path, PathBuf};
 
 use super::marker::{self, Marker};
 use super::records::Column;
+use super::told::{Cause, cause, culprit};
 use super::{Storage, WRITE_BUFFER_BYTES};
 
 /// Why the storage cannot be used.
@@ -112,7 +112,8 @@ impl Storage {
     }
 
     pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
-        if source.kind() == std::io::ErrorKind::StorageFull {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        if matches!(source.kind(), StorageFull | QuotaExceeded) {
             let path = self.path.clone();
             return StorageError::Full { path };
         }
@@ -147,63 +148,19 @@ pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> 
 
 fn engine(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
     let message: &str = source.as_ref();
-    if is_full(message) {
-        let path = path.to_owned();
-        return StorageError::Full { path };
-    }
-    if message.contains("LOCK") || message.contains("lock hold") {
-        let path = path.to_owned();
-        return StorageError::Locked { path };
-    }
-    let missing = message.contains("No such file") || message.contains("does not exist");
-    if missing || source.kind() == rocksdb::ErrorKind::Corruption {
-        return StorageError::Damaged {
-            path: path.to_owned(),
-            what: culprit(path, message),
+    let path = path.to_owned();
+    match cause(message) {
+        Cause::Full => StorageError::Full { path },
+        Cause::Locked => StorageError::Locked { path },
+        Cause::Damaged => StorageError::Damaged {
+            what: culprit(&path, message),
             problem: message.to_owned(),
-        };
+            path,
+        },
+        Cause::Other => StorageError::Engine {
+            path,
+            doing,
+            source,
+        },
     }
-    StorageError::Engine {
-        path: path.to_owned(),
-        doing,
-        source,
-    }
-}
-
-/// Whether an error of the store means that there is no room. One met while
-/// syncing is not meant: it leaves in doubt what was written before.
-pub(super) fn is_full(message: &str) -> bool {
-    let full = message.contains("No space left") || message.contains("quota exceeded");
-    full && !message.contains("sync")
-}
-
-/// The file that an error of RocksDB is about: it says so there, or, of its
-/// write-ahead logs, in its own log only.
-fn culprit(directory: &Path, message: &str) -> String {
-    let named = |text: &str| {
-        let words = text.split([' ', ':', ',', ';', '\n']);
-        let names = words.filter_map(|word| word.rsplit('/').next());
-        let mut files = names.filter(|name| {
-            name.ends_with(".sst") || name.ends_with(".log") || name.starts_with("MANIFEST-")
-        });
-        files.next().map(str::to_owned)
-    };
-    let numbered = || {
-        let (_, rest) = message.split_once("log number: ")?;
-        let number = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
-        Some(format!("{number:0>6}.log"))
-    };
-    let told = || {
-        let log = std::fs::read(directory.join("LOG")).ok()?;
-        let log = String::from_utf8_lossy(&log);
-        let dropping = log
-            .lines()
-            .rev()
-            .find(|line| line.contains(": dropping "))?;
-        named(dropping)
-    };
-    named(message)
-        .or_else(numbered)
-        .or_else(told)
-        .unwrap_or_else(|| "one of the store's files".to_owned())
 }

@@ -11,7 +11,6 @@ use client::wire::{Command, Outcome, Version};
 use leases::{Ballot, ConfigChange, ConfigId, Incarnation, ReplicaSet, Slot, Time};
 use prost::Message as _;
 
-use super::error::is_full;
 use super::open::FORMAT;
 use super::records::meta;
 use super::*;
@@ -408,22 +407,6 @@ fn every_durability_survives_a_clean_end() {
         assert_eq!(slots(&recovered, LogId::Commands), [1], "{durability:?}");
         assert_eq!(recovered.incarnation, Incarnation(2));
     }
-}
-
-#[test]
-fn only_a_lack_of_room_before_a_sync_is_survived() {
-    assert!(is_full(
-        "IO error: No space left on device: While appending to file: x"
-    ));
-    assert!(is_full(
-        "IO error: Disk quota exceeded: While appending to file: x"
-    ));
-    assert!(!is_full(
-        "IO error: No space left on device: While fdatasync: x"
-    ));
-    assert!(!is_full(
-        "IO error: Input/output error: While appending to file: x"
-    ));
 }
 
 /// A disk that answers as it is told, and remembers what it was given.

@@ -1,0 +1,107 @@
+//! A disk that is really full: a file system of a few MiB, mounted by the test, under a
+//! path that holds words of RocksDB's errors.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::tests::{accepted, stamp};
+use super::*;
+
+/// A file system of `mib` MiB, as long as this lives.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    /// `None`, and why on standard error, where it cannot be mounted.
+    fn new(mib: u32) -> Option<Mounted> {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"])
+            .arg(dir.path())
+            .output();
+        match mount {
+            Ok(done) if done.status.success() => Some(Mounted(dir)),
+            Ok(refused) => {
+                let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+                eprintln!("skipped, for no file system can be mounted: {}", why.trim());
+                None
+            }
+            Err(error) => {
+                eprintln!("skipped, for mount cannot be run: {error}");
+                None
+            }
+        }
+    }
+
+    fn resize(&self, mib: u32) {
+        let mount = Command::new("mount")
+            .args(["-o", &format!("remount,size={mib}m")])
+            .arg(self.0.path())
+            .status();
+        assert!(mount.unwrap().success());
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: whoever still has a file open there closes it later.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+/// Writes until there is no room; returns the slot that was refused.
+fn fill(storage: &Storage) -> u64 {
+    let text = "x".repeat(64 << 10);
+    for slot in 1..4096 {
+        match storage.write(&[accepted(slot, &text)]) {
+            Ok(()) => {}
+            Err(StorageError::Full { .. }) => return slot,
+            Err(error) => panic!("a full disk is not told from another failure: {error}"),
+        }
+    }
+    panic!("the disk has no end");
+}
+
+/// Tries again, as the storage's thread does, until the write is taken.
+fn again(storage: &Storage, slot: u64) {
+    for _ in 0..600 {
+        match storage.write(&[accepted(slot, "after")]) {
+            Ok(()) => return,
+            Err(StorageError::Full { .. }) => {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            Err(error) => panic!("a disk with room again is not written to: {error}"),
+        }
+    }
+    panic!("the storage never goes on");
+}
+
+#[test]
+fn a_disk_that_is_really_full_is_told_and_written_to_again_whatever_its_path() {
+    for name in ["plain", "sync", "LOCK", "fsync: LOCK"] {
+        let Some(disk) = Mounted::new(12) else { return };
+        let path: PathBuf = disk.path().join(name).join("A");
+        let (storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+        let refused = fill(&storage);
+        assert!(refused > 1, "something fits");
+        disk.resize(256);
+        again(&storage, refused);
+        storage.close().unwrap();
+        let (_, recovered) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+        let slots: Vec<u64> = recovered.accepted.iter().map(|e| e.slot.0).collect();
+        let all: Vec<u64> = (1..=refused).collect();
+        assert_eq!(slots, all, "{name}: what was acknowledged is there");
+    }
+}
+
+#[test]
+fn a_directory_in_use_is_told_from_a_full_disk() {
+    let Some(disk) = Mounted::new(12) else { return };
+    let path = disk.path().join("No space left on device: sync");
+    let (_storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+    let second = Storage::open(&path, &stamp(), Durability::Sync);
+    assert!(matches!(second.err(), Some(StorageError::Locked { .. })));
+}

@@ -1,0 +1,286 @@
+//! What RocksDB says of an error, taken apart.
+//!
+//! RocksDB knows codes, but its C interface hands on a text only:
+//!
+//! ```text
+//! KIND: [SUBKIND: ]OPERATION: PATH: ERROR OF THE SYSTEM
+//! ```
+//!
+//! The kind and the subkind are RocksDB's codes, in fixed words at a fixed place. The
+//! operation is a fixed word or two, followed by numbers or names of files. The system's error
+//! comes last, in the words of the C library. The path may hold any word at all, so nothing is
+//! ever looked for anywhere in the text: only at its beginning and at its end.
+
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+/// Words of the subkinds that matter here (`util/status.cc`).
+const NO_SPACE: &str = "No space left on device";
+const PATH_NOT_FOUND: &str = "No such file or directory";
+/// What RocksDB ends with when a directory is not a database.
+const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
+/// How operations begin after which nothing is known of what is on disk
+/// (`env/io_posix.cc`).
+const SYNCS: [&str; 5] = [
+    "fsync",
+    "fdatasync",
+    "msync",
+    "sync_file_range",
+    "closing file after fsync",
+];
+
+/// What an error means to a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// There was no room, and what was to be written is not.
+    Full,
+    /// Another process uses the directory.
+    Locked,
+    /// Bytes, or a file, are not as they were written.
+    Damaged,
+    /// Anything else.
+    Other,
+}
+
+/// What the text of an error of RocksDB's means.
+pub(super) fn cause(text: &str) -> Cause {
+    let told = Told::of(text);
+    match told.kind {
+        "Corruption" => Cause::Damaged,
+        "Invalid argument" if text.ends_with(NO_DATABASE) => Cause::Damaged,
+        "IO error" if told.is_full() => Cause::Full,
+        "IO error" if told.is_locked() => Cause::Locked,
+        "IO error" if told.subkind == Some(PATH_NOT_FOUND) => Cause::Damaged,
+        _ => Cause::Other,
+    }
+}
+
+/// The parts of a text.
+struct Told<'a> {
+    /// All of it.
+    text: &'a str,
+    kind: &'a str,
+    subkind: Option<&'static str>,
+    /// From the operation on.
+    operation: &'a str,
+}
+
+impl<'a> Told<'a> {
+    fn of(text: &'a str) -> Told<'a> {
+        let (kind, rest) = text.split_once(": ").unwrap_or((text, ""));
+        let mut subkinds = [NO_SPACE, PATH_NOT_FOUND].into_iter();
+        let subkind = subkinds.find(|words| rest.starts_with(words));
+        let after = subkind.map_or(rest, |words| &rest[words.len()..]);
+        let operation = after.trim_start_matches(": ");
+        let operation = operation.strip_prefix("While ").unwrap_or(operation);
+        Told {
+            text,
+            kind,
+            subkind,
+            operation: operation.strip_prefix("while ").unwrap_or(operation),
+        }
+    }
+
+    /// An error met while syncing is not meant: it leaves in doubt what was written
+    /// before.
+    fn is_full(&self) -> bool {
+        let full = self.subkind == Some(NO_SPACE) || self.ends_with(Errno::DQUOT);
+        let sync = SYNCS.iter().any(|words| self.operation.starts_with(words));
+        full && !sync
+    }
+
+    /// Held by another process, or by this one.
+    fn is_locked(&self) -> bool {
+        let others = self.operation.starts_with("lock file")
+            && (self.ends_with(Errno::AGAIN) || self.ends_with(Errno::ACCESS));
+        others || self.operation.starts_with("lock hold by current process")
+    }
+
+    fn ends_with(&self, error: Errno) -> bool {
+        self.text.ends_with(&words(error))
+    }
+}
+
+/// What the system calls an error: RocksDB asks the same C library.
+fn words(error: Errno) -> String {
+    let number = error.raw_os_error();
+    let mut words = io::Error::from_raw_os_error(number).to_string();
+    let suffix = format!(" (os error {number})");
+    if words.ends_with(&suffix) {
+        words.truncate(words.len() - suffix.len());
+    }
+    format!(": {words}")
+}
+
+/// The file that an error of RocksDB is about: it says so there, or, of its
+/// write-ahead logs, in its own log only. This is for the reader of a message; nothing is
+/// decided by it.
+pub(super) fn culprit(directory: &Path, message: &str) -> String {
+    let known = directory.to_string_lossy();
+    let named = |text: &str| {
+        let text = text.replace(known.as_ref(), "");
+        let words = text.split([' ', ':', ',', ';', '\n']);
+        let names = words.filter_map(|word| word.rsplit('/').next());
+        let mut files = names.filter(|name| {
+            name.ends_with(".sst") || name.ends_with(".log") || name.starts_with("MANIFEST-")
+        });
+        files.next().map(str::to_owned)
+    };
+    let numbered = || {
+        let (_, rest) = message.split_once("log number: ")?;
+        let number = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        Some(format!("{number:0>6}.log"))
+    };
+    let told = || {
+        let log = std::fs::read(directory.join("LOG")).ok()?;
+        let log = String::from_utf8_lossy(&log);
+        let dropping = log
+            .lines()
+            .rev()
+            .find(|line| line.contains(": dropping "))?;
+        named(dropping)
+    };
+    named(message)
+        .or_else(numbered)
+        .or_else(told)
+        .unwrap_or_else(|| "one of the store's files".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Paths that hold every word that means something elsewhere.
+    const PATHS: [&str; 6] = [
+        "/data/A/000012.log",
+        "/sync/LOCK/fsync/No space left on device/000012.log",
+        "relative sync: lock file/Disk quota exceeded/x",
+        "/No such file or directory: does not exist/000012.sst",
+        "/fdatasync: Corruption: x/lock hold by current process",
+        "/While fsync: No space left on device: y/LOCK",
+    ];
+
+    /// As RocksDB puts it together.
+    fn told(kind: &str, operation: &str, path: &str, error: &str) -> String {
+        format!("{kind}: {operation}: {path}: {error}")
+    }
+
+    #[test]
+    fn an_error_is_told_by_its_codes_whatever_the_path_is() {
+        let full = "IO error: No space left on device";
+        let missing = "IO error: No such file or directory";
+        let io = "IO error";
+        let cases = [
+            (full, "While appending to file", NO_SPACE, Cause::Full),
+            (
+                full,
+                "While open a file for appending",
+                NO_SPACE,
+                Cause::Full,
+            ),
+            (full, "while open a file for lock", NO_SPACE, Cause::Full),
+            (
+                full,
+                "While closing file after writing",
+                NO_SPACE,
+                Cause::Full,
+            ),
+            (full, "While fdatasync", NO_SPACE, Cause::Other),
+            (full, "While fsync", NO_SPACE, Cause::Other),
+            (
+                full,
+                "While sync_file_range returned -1",
+                NO_SPACE,
+                Cause::Other,
+            ),
+            (
+                full,
+                "While closing file after fsync",
+                NO_SPACE,
+                Cause::Other,
+            ),
+            (
+                io,
+                "While appending to file",
+                "Disk quota exceeded",
+                Cause::Full,
+            ),
+            (io, "While fdatasync", "Disk quota exceeded", Cause::Other),
+            (
+                io,
+                "While appending to file",
+                "Input/output error",
+                Cause::Other,
+            ),
+            (io, "While fdatasync", "Input/output error", Cause::Other),
+            (
+                io,
+                "While open a file for appending",
+                "Too many open files",
+                Cause::Other,
+            ),
+            (
+                io,
+                "While lock file",
+                "Resource temporarily unavailable",
+                Cause::Locked,
+            ),
+            (io, "While lock file", "No locks available", Cause::Other),
+            (
+                io,
+                "lock hold by current process, acquire time 7 acquiring thread 8",
+                "No locks available",
+                Cause::Locked,
+            ),
+            (
+                missing,
+                "while stat a file for size",
+                PATH_NOT_FOUND,
+                Cause::Damaged,
+            ),
+            ("Corruption", "checksum mismatch", "", Cause::Damaged),
+            ("Resource busy", "x", "", Cause::Other),
+        ];
+        for (kind, operation, error, meant) in cases {
+            for path in PATHS {
+                let text = told(kind, operation, path, error);
+                assert_eq!(cause(&text), meant, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn operations_that_name_another_file_are_not_taken_for_a_sync() {
+        for path in PATHS {
+            let operation = format!("While renaming a file to {path}");
+            let text = told(
+                "IO error: No space left on device",
+                &operation,
+                path,
+                NO_SPACE,
+            );
+            assert_eq!(cause(&text), Cause::Full, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_directory_without_a_database_is_damaged() {
+        for path in PATHS {
+            let text = format!("Invalid argument: {path}: {NO_DATABASE}");
+            assert_eq!(cause(&text), Cause::Damaged, "{text}");
+        }
+        assert_eq!(cause("Invalid argument: no such thing"), Cause::Other);
+        assert_eq!(cause(""), Cause::Other);
+    }
+
+    #[test]
+    fn the_file_named_is_none_of_the_path() {
+        let directory = Path::new("/data.log/my MANIFEST-1.sst");
+        let text = "Corruption: Bad table: /data.log/my MANIFEST-1.sst/000012.sst";
+        assert_eq!(culprit(directory, text), "000012.sst");
+        let none = "Corruption: what: /data.log/my MANIFEST-1.sst";
+        assert_eq!(culprit(directory, none), "one of the store's files");
+    }
+}
