@@ -250,6 +250,11 @@ impl Driver {
             name: "unsendable_messages".to_owned(),
             value: self.peers.unsendable(),
         });
+        let shell = self.clients.counters().into_iter();
+        status.counters.extend(shell.map(|(name, value)| Counter {
+            name: name.to_owned(),
+            value,
+        }));
         status
     }
 

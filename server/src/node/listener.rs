@@ -2,7 +2,9 @@
 //!
 //! Whatever a client sends, it can harm only its own connection: frames are
 //! bounded before memory is taken for them, commands are validated before the
-//! replica sees them, requests in flight and unread answers are bounded.
+//! replica sees them, requests in flight and unread answers are bounded ([`connection`]).
+//!
+//! [`connection`]: super::connection
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,6 +24,7 @@ use leases::Incarnation;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::connection::{Budget, Connection};
 use super::frames::Frames;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
@@ -32,16 +35,6 @@ use crate::replica::input::Input;
 const READ_BYTES: usize = 16 << 10;
 /// How long a new connection may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// Requests of one connection that the replica works on at a time; more wait in
-/// the socket.
-const IN_FLIGHT_MAX: usize = 1 << 14;
-/// With more answers than this unread, in bytes, no further requests are read.
-const UNREAD_PAUSE_BYTES: usize = 1 << 20;
-/// With more than this the client is given up. Above what a pause leaves in
-/// flight, unless the answers are large.
-const UNREAD_MAX_BYTES: usize = 64 << 20;
-/// How often a paused connection looks whether it may go on.
-const PAUSE: Duration = Duration::from_millis(5);
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -57,35 +50,7 @@ pub(super) struct Clients {
     log_time_ms: Cell<u64>,
     /// With answers not yet written.
     dirty: RefCell<Vec<Rc<Connection>>>,
-}
-
-#[derive(Debug)]
-struct Connection {
-    id: u64,
-    address: SocketAddr,
-    outbox: Outbox,
-    in_flight: Cell<usize>,
-    dirty: Cell<bool>,
-}
-
-impl Connection {
-    fn append(&self, response: &Response) {
-        let mut buffer = self.outbox.buffer();
-        if let Err(error) = encode_frame(response, &mut buffer) {
-            let error = Error::new(ErrorCode::TooLarge, format!("the answer is a {error}"));
-            // A short refusal always fits.
-            let _ = encode_frame(&Response::refusal(response.id, error), &mut buffer);
-        }
-        if buffer.len() > UNREAD_MAX_BYTES {
-            tracing::info!(client = %self.address, "closed: it does not read its answers");
-            drop(buffer);
-            self.outbox.abandon();
-        }
-    }
-
-    fn congested(&self) -> bool {
-        self.in_flight.get() >= IN_FLIGHT_MAX || self.outbox.pending_bytes() > UNREAD_PAUSE_BYTES
-    }
+    budget: Rc<Budget>,
 }
 
 impl Clients {
@@ -104,6 +69,7 @@ impl Clients {
             last_id: Cell::new(0),
             log_time_ms: Cell::new(0),
             dirty: RefCell::default(),
+            budget: Rc::default(),
         }
     }
 
@@ -143,12 +109,29 @@ impl Clients {
         let Some(connection) = connections.get(&to.connection) else {
             return;
         };
-        let in_flight = connection.in_flight.get();
-        connection.in_flight.set(in_flight.saturating_sub(1));
-        connection.append(response);
+        connection.answer(response);
         if !connection.dirty.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
         }
+        if self.budget.unread.now() > self.budget.limits.unread_total {
+            let most = connections
+                .values()
+                .max_by_key(|c| c.outbox.pending_bytes());
+            most.inspect(|most| most.give_up());
+        }
+    }
+
+    /// What clients take of this replica, and how often a limit acted, by name.
+    pub(super) fn counters(&self) -> [(&'static str, u64); 6] {
+        let budget = &self.budget;
+        [
+            ("clients", self.connections.borrow().len() as u64),
+            ("clients_paused", budget.paused.get()),
+            ("clients_given_up", budget.given_up.get()),
+            ("client_bytes_in_flight", budget.charged.get() as u64),
+            ("client_bytes_unread", budget.unread.now() as u64),
+            ("client_bytes_unread_most", budget.unread.most() as u64),
+        ]
     }
 
     /// Writes all answers appended, once per connection.
@@ -166,13 +149,8 @@ impl Clients {
         let mut frames = Frames::new(reader, READ_BYTES);
         let id = self.last_id.get() + 1;
         self.last_id.set(id);
-        let connection = Rc::new(Connection {
-            id,
-            address,
-            outbox: Outbox::new(writer),
-            in_flight: Cell::new(0),
-            dirty: Cell::new(false),
-        });
+        let outbox = Outbox::new(writer, self.budget.unread.clone());
+        let connection = Rc::new(Connection::new(id, address, outbox, self.budget.clone()));
         self.connections.borrow_mut().insert(id, connection.clone());
         let ended = self.converse(&connection, &mut frames).await;
         // What came before the end counts.
@@ -204,7 +182,9 @@ impl Clients {
         let drained = connection.outbox.drain();
         tokio::pin!(drained);
         loop {
-            while let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))? {
+            while !connection.congested()
+                && let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))?
+            {
                 self.request(connection, frame)?;
             }
             self.inbox.ring();
@@ -253,6 +233,7 @@ impl Clients {
     }
 
     fn request(&self, connection: &Connection, frame: Bytes) -> Result<(), Error> {
+        let bytes = frame.len();
         let request = match decode_request(frame).map_err(|error| malformed(&error))? {
             Received::Request(request) => request,
             Received::Refused { id, error } => {
@@ -260,34 +241,34 @@ impl Clients {
                 return Ok(());
             }
         };
+        let checked = match &request.body {
+            Some(Body::Command(command)) => validate(command),
+            Some(Body::Status(_)) => Ok(()),
+            None => Err(bad(
+                "request.body is not set, a command or a status is required",
+            )),
+        };
+        if let Err(refusal) = checked.and_then(|()| connection.charge(&request, bytes)) {
+            connection.append(&Response::refusal(request.id, refusal));
+            return Ok(());
+        }
         let from = ClientHandle {
             connection: connection.id,
             request: request.id,
         };
         match request.body {
-            Some(Body::Command(command)) => match validate(&command) {
-                Ok(()) => self.inbox.push(Input::Client { from, command }),
-                Err(refusal) => {
-                    connection.append(&Response::refusal(request.id, refusal));
-                    return Ok(());
-                }
-            },
-            Some(Body::Status(_)) => self.inbox.push_status(from),
-            None => {
-                let refusal = bad("request.body is not set, a command or a status is required");
-                connection.append(&Response::refusal(request.id, refusal));
-                return Ok(());
-            }
+            Some(Body::Command(command)) => self.inbox.push(Input::Client { from, command }),
+            _ => self.inbox.push_status(from),
         }
-        connection.in_flight.set(connection.in_flight.get() + 1);
         Ok(())
     }
 }
 
-/// Reads more, when there is room for more work. False when the client left.
+/// Waits until more can be taken: of what has been read, if there was no room for it, or
+/// of what is read now. False when the client left.
 async fn next_bytes(connection: &Connection, frames: &mut Frames) -> bool {
-    while connection.congested() {
-        tokio::time::sleep(PAUSE).await;
+    if connection.relieved().await {
+        return true;
     }
     // How a connection ends is nobody's concern but the client's.
     frames.fill().await.unwrap_or(false)

@@ -15,6 +15,7 @@
 
 pub mod clock;
 pub mod config;
+mod connection;
 mod driver;
 mod events;
 pub mod frames;

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
+use std::rc::Rc;
 
 use bytes::{Buf, BytesMut};
 use tokio::net::tcp::OwnedWriteHalf;
@@ -12,10 +13,32 @@ use tokio::sync::Notify;
 /// A buffer that a burst made larger than this is given back.
 const KEPT_BYTES: usize = 1 << 20;
 
+/// Bytes that wait in several outboxes together.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    now: Cell<usize>,
+    most: Cell<usize>,
+}
+
+impl Unread {
+    /// Bytes that wait now.
+    pub(super) fn now(&self) -> usize {
+        self.now.get()
+    }
+
+    /// The most bytes that ever waited.
+    pub(super) fn most(&self) -> usize {
+        self.most.get()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Outbox {
     writer: OwnedWriteHalf,
     buffer: RefCell<BytesMut>,
+    unread: Rc<Unread>,
+    /// Bytes of this outbox that are counted in `unread`.
+    counted: Cell<usize>,
     /// The socket was full when last tried.
     blocked: Cell<bool>,
     broken: Cell<bool>,
@@ -23,10 +46,13 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(writer: OwnedWriteHalf) -> Outbox {
+    /// What waits in it is counted in `unread`.
+    pub(super) fn new(writer: OwnedWriteHalf, unread: Rc<Unread>) -> Outbox {
         Outbox {
             writer,
             buffer: RefCell::default(),
+            unread,
+            counted: Cell::new(0),
             blocked: Cell::new(false),
             broken: Cell::new(false),
             changed: Notify::new(),
@@ -43,9 +69,26 @@ impl Outbox {
         self.buffer.borrow().len()
     }
 
-    /// Gives the connection up: its task ends.
+    /// Counts what was appended, or written.
+    pub(super) fn account(&self) {
+        let pending = self.pending_bytes();
+        let others = self.unread.now.get() - self.counted.replace(pending);
+        self.unread.now.set(others + pending);
+        self.unread
+            .most
+            .set(self.unread.most.get().max(others + pending));
+    }
+
+    /// Whether nothing can be sent any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// Gives the connection up: its task ends, and what was not written is freed.
     pub(super) fn abandon(&self) {
         self.broken.set(true);
+        *self.buffer.borrow_mut() = BytesMut::new();
+        self.account();
         self.changed.notify_one();
     }
 
@@ -61,6 +104,11 @@ impl Outbox {
     }
 
     fn write(&self) {
+        self.write_some();
+        self.account();
+    }
+
+    fn write_some(&self) {
         let mut buffer = self.buffer.borrow_mut();
         while buffer.has_remaining() {
             match self.writer.try_write(&buffer) {
@@ -116,5 +164,12 @@ impl Outbox {
         let socket = self.writer.as_ref();
         // A connection that is gone already needs no end.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.buffer.get_mut().clear();
+        self.account();
     }
 }

@@ -246,30 +246,95 @@ fn clients_that_vanish_harm_nobody() {
     node.stop().unwrap();
 }
 
+/// What a node counts under a name.
+async fn counted(client: &Client, name: &str) -> u64 {
+    let status = client.status().await.unwrap();
+    let found = status.counters.iter().find(|counter| counter.name == name);
+    found
+        .unwrap_or_else(|| panic!("{name} is not counted"))
+        .value
+}
+
+/// Waits until a node has counted something.
+async fn until_counted(client: &Client, name: &str) {
+    while counted(client, name).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn requests(ids: std::ops::RangeInclusive<u64>, op: &Op) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    for id in ids {
+        let body = Some(Body::Command(op.clone().into()));
+        encode_frame(&Request { id, body }, &mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Three values of 1 MiB, so that a scan is of 3.
+async fn put_large(client: &Client) {
+    for key in ["a", "b", "c"] {
+        client.put(key, vec![7; 1 << 20]).await.unwrap();
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
 #[test]
-fn a_client_that_reads_nothing_holds_up_nobody() {
+fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), &["CA"]);
     let node = Running::started(&config, "CA");
     block_on(async {
         let client = connect(&config).await;
-        client.put("large", vec![7; 1 << 20]).await.unwrap();
+        put_large(&client).await;
         let mut lazy = greeted(&config).await;
-        let mut bytes = BytesMut::new();
-        for id in 1..=200 {
-            let body = Some(Body::Command(Op::get("large").into()));
-            encode_frame(&Request { id, body }, &mut bytes).unwrap();
-        }
-        lazy.write_all(&bytes).await.unwrap();
-        // What it asked for is far more than it may leave unread: it is given up.
-        let mut rest = [0; 1 << 16];
+        const SCANS: u64 = 200;
+        let scans = requests(1..=SCANS, &Op::scan("", "", 3));
+        lazy.write_all(&scans).await.unwrap();
+        until_counted(&client, "clients_paused").await;
         client.put("k", "v").await.unwrap();
         assert!(client.get("k").await.unwrap().is_some());
-        let mut total = 0;
-        while let Ok(read @ 1..) = lazy.read(&mut rest).await {
-            total += read;
+        // It only had to be patient: every answer is there when it reads.
+        let mut reader = FrameReader::new(&mut lazy);
+        for _ in 0..SCANS {
+            let response: Response = reader.next().await.unwrap().unwrap();
+            let entries = response.outcome.unwrap().result.unwrap();
+            assert!(matches!(entries, outcome::Result::Entries(_)));
         }
-        assert!(total < 200 << 20, "{total} bytes");
+        // Those of 32 MiB charged, and of the client that wrote.
+        let most = counted(&client, "client_bytes_unread_most").await;
+        assert!((3 * MIB..36 * MIB).contains(&most), "{most} bytes");
+        assert_eq!(counted(&client, "clients_given_up").await, 0);
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_client_whose_answers_are_far_larger_than_expected_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = connect(&config).await;
+        put_large(&client).await;
+        let mut lazy = greeted(&config).await;
+        lazy.write_all(&requests(1..=32, &Op::get("none")))
+            .await
+            .unwrap();
+        let mut reader = FrameReader::new(&mut lazy);
+        for _ in 1..=32 {
+            let _: Response = reader.next().await.unwrap().unwrap();
+        }
+        lazy.write_all(&requests(33..=1000, &Op::get("a")))
+            .await
+            .unwrap();
+        until_counted(&client, "clients_given_up").await;
+        let most = counted(&client, "client_bytes_unread_most").await;
+        assert!((64 * MIB..70 * MIB).contains(&most), "{most} bytes");
+        let mut rest = vec![0; 1 << 16];
+        while let Ok(1..) = lazy.read(&mut rest).await {}
+        assert!(client.get("a").await.unwrap().is_some());
     });
     node.stop().unwrap();
 }

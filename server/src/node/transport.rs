@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::frames::Frames;
 use super::inbox::Inbox;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Unread};
 use crate::codec::{self, proto};
 use crate::replica::input::Input;
 use crate::replica::message::Envelope;
@@ -54,6 +54,7 @@ pub(super) struct Peers {
     inbox: Rc<Inbox>,
     /// Messages that could not be encoded.
     unsendable: Cell<u64>,
+    unread: Rc<Unread>,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +79,7 @@ impl Peers {
             members,
             inbox,
             unsendable: Cell::default(),
+            unread: Rc::default(),
         }
     }
 
@@ -160,7 +162,7 @@ impl Peers {
             return error.to_string();
         }
         let (reader, writer) = stream.into_split();
-        let outbox = Rc::new(Outbox::new(writer));
+        let outbox = Rc::new(Outbox::new(writer, self.unread.clone()));
         // Names are short, so it fits.
         let _ = encode_frame(&self.hello(peer), &mut outbox.buffer());
         outbox.flush();
@@ -226,7 +228,7 @@ impl Peers {
             return;
         }
         let (reader, writer) = stream.into_split();
-        let outbox = Outbox::new(writer);
+        let outbox = Outbox::new(writer, self.unread.clone());
         let mut frames = Frames::new(reader, READ_BYTES);
         let outcome = match self.greet(&mut frames, &outbox).await {
             Ok(from) => self.listen(from, &mut frames).await,
