@@ -27,7 +27,10 @@ election_timeout_ms = 1500, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 
 
 The first start of all needs more nodes than a majority: three of three, four of five. A node whose data
 directory was emptied stops, for it has forgotten what it voted for; bring the directory back from a
-copy made since the node last ran, and never start it on an older one.";
+copy made since the node last ran, and never start it on an older one.
+
+A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 400 of them for its
+storage and the other nodes, and refuses clients above what is left.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]

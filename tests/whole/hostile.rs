@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use bytes::{BufMut as _, BytesMut};
@@ -9,7 +10,7 @@ use client::wire::command::Op;
 use client::wire::request::Body;
 use client::wire::{Command, Request, encode_frame, hello};
 
-use super::support::Cluster;
+use super::support::{Cluster, Place, ports, until};
 
 /// Repeatable noise.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
@@ -213,4 +214,74 @@ fn clients_that_vanish_harm_nobody() {
     );
     still_serves(&cluster, "on");
     cluster.done();
+}
+
+/// A node of its own whose process may open few files: it raises the soft limit itself.
+fn serve_with_few_files(place: &Place, port: u16) -> std::process::Child {
+    let config = format!(
+        "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\
+         client = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:{}\"\n",
+        port + 1
+    );
+    place.write("cluster.toml", &config);
+    let line = format!(
+        "ulimit -Sn 128; ulimit -Hn 300; exec {} serve --config cluster.toml --node CA 2> err.txt",
+        env!("CARGO_BIN_EXE_leasehold")
+    );
+    let mut process = Process::new("sh");
+    process.args(["-c", &line]).stdin(Stdio::null());
+    process.current_dir(place.path("")).spawn().unwrap()
+}
+
+/// The status and the answers of a connection that has been greeted.
+fn answered(stream: &mut TcpStream) -> Vec<u8> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn idle_connections_leave_the_storage_its_files() {
+    let place = Place::new();
+    let port = ports(2);
+    let mut node = serve_with_few_files(&place, port);
+    let address = format!("127.0.0.1:{port}");
+    let kv = |line| place.words(&format!("kv --address {address} {line}"));
+    until("the node to serve", || kv("put first v").status.success());
+    let mut writer = TcpStream::connect(&address).unwrap();
+    writer.write_all(&greeted(b"")).unwrap();
+    answered(&mut writer);
+
+    let connect = |_| TcpStream::connect(&address).unwrap();
+    let mut idle: Vec<TcpStream> = (0..400).map(connect).collect();
+    until("clients to be refused", || {
+        place.read("err.txt").contains("clients are refused")
+    });
+    // More than a memtable holds, so that tables and new logs are begun.
+    let value = "v".repeat(1 << 20);
+    for id in 1..=40 {
+        writer.write_all(&put(id, "large", &value)).unwrap();
+        answered(&mut writer);
+    }
+    let directory = place.path("data/CA");
+    until("a table to be written", || {
+        let files = std::fs::read_dir(&directory).unwrap().flatten();
+        let mut names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        names.any(|name| name.ends_with(".sst"))
+    });
+    assert!(node.try_wait().unwrap().is_none(), "the node runs");
+    // The last ones were refused: told why, or hung up on.
+    let mut told = Vec::new();
+    let last = idle.last_mut().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let _ = last.read_to_end(&mut told);
+    let log = place.read("err.txt");
+    assert_eq!(log.matches("clients are refused").count(), 1, "{log}");
+    drop(idle);
+    until("room for a client", || kv("get first").status.success());
+    node.kill().unwrap();
+    node.wait().unwrap();
 }

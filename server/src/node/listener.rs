@@ -25,6 +25,7 @@ use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::connection::{Budget, Connection};
+use super::descriptors::{FAREWELLS, Seat, Seats};
 use super::frames::Frames;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
@@ -51,6 +52,9 @@ pub(super) struct Clients {
     /// With answers not yet written.
     dirty: RefCell<Vec<Rc<Connection>>>,
     budget: Rc<Budget>,
+    seats: Seats,
+    /// For clients that are being told why they are refused.
+    farewells: Seats,
 }
 
 impl Clients {
@@ -59,6 +63,7 @@ impl Clients {
         replica: &str,
         incarnation: Incarnation,
         inbox: Rc<Inbox>,
+        seats: Seats,
     ) -> Clients {
         Clients {
             cluster: cluster.to_owned(),
@@ -70,6 +75,8 @@ impl Clients {
             log_time_ms: Cell::new(0),
             dirty: RefCell::default(),
             budget: Rc::default(),
+            seats,
+            farewells: Seats::new(FAREWELLS),
         }
     }
 
@@ -82,9 +89,12 @@ impl Clients {
     pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => {
-                    tokio::task::spawn_local(self.clone().serve(stream, address));
-                }
+                Ok((stream, address)) => match self.seats.take() {
+                    Some(seat) => {
+                        tokio::task::spawn_local(self.clone().serve(stream, address, seat));
+                    }
+                    None => self.turn_away(stream, address),
+                },
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a client's connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -122,10 +132,12 @@ impl Clients {
     }
 
     /// What clients take of this replica, and how often a limit acted, by name.
-    pub(super) fn counters(&self) -> [(&'static str, u64); 6] {
+    pub(super) fn counters(&self) -> [(&'static str, u64); 8] {
         let budget = &self.budget;
         [
             ("clients", self.connections.borrow().len() as u64),
+            ("clients_max", self.seats.max() as u64),
+            ("clients_refused", self.seats.refused()),
             ("clients_paused", budget.paused.get()),
             ("clients_given_up", budget.given_up.get()),
             ("client_bytes_in_flight", budget.charged.get() as u64),
@@ -142,15 +154,43 @@ impl Clients {
         }
     }
 
-    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr) {
+    /// Refuses a connection for which no descriptor is left. It is told why, unless many
+    /// others are being told.
+    fn turn_away(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+        let max = self.seats.max();
+        if self.seats.refuse() {
+            tracing::warn!(client = %address, max, "clients are refused: too many are connected");
+        }
+        let Some(seat) = self.farewells.take() else {
+            return;
+        };
+        let message = format!(
+            "this replica has {max} clients connected and no file descriptor for another: close \
+             some, ask another replica, or raise its limit of open files (ulimit -Hn)"
+        );
+        let clients = self.clone();
+        tokio::task::spawn_local(async move {
+            let (connection, mut frames) = clients.connect(stream, address);
+            let refusal = Error::new(ErrorCode::Unavailable, message);
+            say_farewell(&connection, &mut frames, refusal).await;
+            drop(seat);
+        });
+    }
+
+    fn connect(&self, stream: TcpStream, address: SocketAddr) -> (Rc<Connection>, Frames) {
         // A connection that cannot be set up is as good as broken.
         let _ = stream.set_nodelay(true);
         let (reader, writer) = stream.into_split();
-        let mut frames = Frames::new(reader, READ_BYTES);
         let id = self.last_id.get() + 1;
         self.last_id.set(id);
         let outbox = Outbox::new(writer, self.budget.unread.clone());
-        let connection = Rc::new(Connection::new(id, address, outbox, self.budget.clone()));
+        let connection = Connection::new(id, address, outbox, self.budget.clone());
+        (Rc::new(connection), Frames::new(reader, READ_BYTES))
+    }
+
+    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr, _seat: Seat) {
+        let (connection, mut frames) = self.connect(stream, address);
+        let id = connection.id;
         self.connections.borrow_mut().insert(id, connection.clone());
         let ended = self.converse(&connection, &mut frames).await;
         // What came before the end counts.
@@ -158,14 +198,7 @@ impl Clients {
         self.connections.borrow_mut().remove(&id);
         if let Err(refusal) = ended {
             tracing::info!(client = %address, reason = refusal.message, "closed");
-            connection.append(&Response::refusal(0, refusal));
-            let farewell = async {
-                connection.outbox.emptied().await;
-                connection.outbox.shut();
-                // Closing with bytes unread would take the answer back.
-                frames.discard().await;
-            };
-            let _ = tokio::time::timeout(LINGER, farewell).await;
+            say_farewell(&connection, &mut frames, refusal).await;
         }
     }
 
@@ -262,6 +295,18 @@ impl Clients {
         }
         Ok(())
     }
+}
+
+/// Tells a client why its connection is closed, and gives it a moment to read it.
+async fn say_farewell(connection: &Connection, frames: &mut Frames, refusal: Error) {
+    connection.append(&Response::refusal(0, refusal));
+    let farewell = async {
+        connection.outbox.emptied().await;
+        connection.outbox.shut();
+        // Closing with bytes unread would take the answer back.
+        frames.discard().await;
+    };
+    let _ = tokio::time::timeout(LINGER, farewell).await;
 }
 
 /// Waits until more can be taken: of what has been read, if there was no room for it, or

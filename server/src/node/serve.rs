@@ -12,6 +12,7 @@ use tokio::task::spawn_local;
 
 use super::clock;
 use super::config::{ClusterConfig, NodeConfig};
+use super::descriptors::{Descriptors, Seats, TooFew};
 use super::driver::Driver;
 use super::events::Events;
 use super::inbox::Inbox;
@@ -72,6 +73,19 @@ pub enum NodeError {
         /// Why.
         source: io::Error,
     },
+    /// The process may not open as many files and connections as a node needs.
+    #[error(
+        "this process may have {limit} files and connections open, node {node} needs {needed}: \
+         raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of its service)"
+    )]
+    Descriptors {
+        /// The node.
+        node: String,
+        /// The limit, raised as far as it may be.
+        limit: usize,
+        /// The least that is enough.
+        needed: usize,
+    },
     /// The operating system refuses what every process needs.
     #[error("{doing}: {source}")]
     System {
@@ -107,6 +121,14 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
             file: config.file.clone(),
         });
     };
+    let descriptors = Descriptors::claim(config.nodes.len()).map_err(|few| {
+        let (node, TooFew { limit, needed }) = (name.to_owned(), few);
+        NodeError::Descriptors {
+            node,
+            limit,
+            needed,
+        }
+    })?;
     let system = |doing| move |source| NodeError::System { doing, source };
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -116,7 +138,7 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
         let node = &config.nodes[me.index()];
         let client_port = bind(config, node, "client", &node.client).await?;
         let peer_port = bind(config, node, "peer", &node.peer).await?;
-        let (driver, clients, peers) = assemble(config, me, options)?;
+        let (driver, clients, peers) = assemble(config, me, options, descriptors)?;
         spawn_local(clients.accept(client_port));
         spawn_local(peers.clone().accept(peer_port));
         for peer in (0..config.nodes.len() as u8).map(ReplicaId) {
@@ -126,6 +148,7 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
         }
         tracing::info!(
             node = name,
+            clients_max = descriptors.clients,
             client = node.client,
             peer = node.peer,
             "serving"
@@ -181,6 +204,7 @@ fn assemble(
     config: &ClusterConfig,
     me: ReplicaId,
     options: &ServeOptions,
+    descriptors: Descriptors,
 ) -> Result<(Driver, Rc<Clients>, Rc<Peers>), NodeError> {
     let node = &config.nodes[me.index()];
     let stamp = Stamp {
@@ -190,7 +214,8 @@ fn assemble(
         members: config.nodes.iter().map(|node| node.name.clone()).collect(),
     };
     let directory = config.data.join(&node.name);
-    let (storage, recovered) = Storage::open(&directory, &stamp, config.durability)?;
+    let (storage, recovered) =
+        Storage::open_with(&directory, &stamp, config.durability, descriptors.tables)?;
     let incarnation = recovered.incarnation;
     let needed = witnesses(config.nodes.len());
     if !recovered.joined && needed > 0 {
@@ -212,10 +237,24 @@ fn assemble(
         source,
     })?;
     let inbox = Rc::new(Inbox::default());
-    let clients = Clients::new(&config.cluster, &node.name, incarnation, inbox.clone());
+    let seats = Seats::new(descriptors.clients);
+    let clients = Clients::new(
+        &config.cluster,
+        &node.name,
+        incarnation,
+        inbox.clone(),
+        seats,
+    );
     let clients = Rc::new(clients);
     let members = members(config, node);
-    let peers = Rc::new(Peers::new(&config.cluster, me, members, inbox.clone()));
+    let seats = Seats::new(descriptors.peers);
+    let peers = Rc::new(Peers::new(
+        &config.cluster,
+        me,
+        members,
+        inbox.clone(),
+        seats,
+    ));
     let driver = Driver {
         replica: Replica::new(clock::now(), config.settings(me), recovered, seed()),
         me,

@@ -15,6 +15,7 @@ use leases::ReplicaId;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::descriptors::{Seat, Seats};
 use super::frames::Frames;
 use super::inbox::Inbox;
 use super::outbox::{Outbox, Unread};
@@ -55,6 +56,8 @@ pub(super) struct Peers {
     /// Messages that could not be encoded.
     unsendable: Cell<u64>,
     unread: Rc<Unread>,
+    /// For connections that this replica accepts.
+    seats: Seats,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,7 @@ impl Peers {
         me: ReplicaId,
         members: Vec<Member>,
         inbox: Rc<Inbox>,
+        seats: Seats,
     ) -> Peers {
         Peers {
             cluster: cluster.to_owned(),
@@ -80,6 +84,7 @@ impl Peers {
             inbox,
             unsendable: Cell::default(),
             unread: Rc::default(),
+            seats,
         }
     }
 
@@ -211,9 +216,16 @@ impl Peers {
     pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => {
-                    tokio::task::spawn_local(self.clone().serve(stream, address));
-                }
+                Ok((stream, address)) => match self.seats.take() {
+                    Some(seat) => {
+                        tokio::task::spawn_local(self.clone().serve(stream, address, seat));
+                    }
+                    // Whoever is a peer tries again.
+                    None if self.seats.refuse() => {
+                        tracing::warn!(%address, "too many connections on the peers' port");
+                    }
+                    None => {}
+                },
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a peer's connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -222,7 +234,7 @@ impl Peers {
         }
     }
 
-    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr) {
+    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr, _seat: Seat) {
         if let Err(error) = prepare(&stream) {
             tracing::info!(%address, %error, "a peer's connection broke");
             return;

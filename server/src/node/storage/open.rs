@@ -20,6 +20,8 @@ use crate::replica::action::Recovered;
 /// Raised when older binaries could no longer read the directory.
 pub(super) const FORMAT: u32 = 3;
 const CACHE_BYTES: usize = 16 << 20;
+/// Tables kept open, where nobody counts descriptors.
+const TABLES_OPEN: usize = 246;
 /// Past this the oldest data in the write-ahead log is flushed to tables.
 const WAL_BYTES: u64 = 256 << 20;
 
@@ -33,6 +35,19 @@ impl Storage {
         path: &Path,
         stamp: &Stamp,
         durability: Durability,
+    ) -> Result<(Storage, Recovered), StorageError> {
+        Storage::open_with(path, stamp, durability, TABLES_OPEN)
+    }
+
+    /// As [`Storage::open`], with at most `tables` tables kept open.
+    ///
+    /// # Errors
+    /// As [`Storage::open`].
+    pub fn open_with(
+        path: &Path,
+        stamp: &Stamp,
+        durability: Durability,
+        tables: usize,
     ) -> Result<(Storage, Recovered), StorageError> {
         std::fs::create_dir_all(path).map_err(|source| StorageError::Directory {
             path: path.to_owned(),
@@ -50,6 +65,8 @@ impl Storage {
         let columns = Column::ALL
             .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
         let mut options = options(durability);
+        // RocksDB keeps ten for its own purposes.
+        options.set_max_open_files(tables as i32 + 10);
         options.create_if_missing(!marker.is_made());
         options.create_missing_column_families(!marker.is_made());
         let db = DB::open_cf_descriptors(&options, path, columns)
@@ -182,7 +199,6 @@ fn options(durability: Durability) -> Options {
     options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
     options.set_max_total_wal_size(WAL_BYTES);
     options.set_max_background_jobs(2);
-    options.set_max_open_files(256);
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(4 << 20);
     options.set_log_level(LogLevel::Warn);
