@@ -29,7 +29,7 @@ The first start of all needs more nodes than a majority: three of three, four of
 directory was emptied stops, for it has forgotten what it voted for; bring the directory back from a
 copy made since the node last ran, and never start it on an older one.
 
-A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 400 of them for its
+A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 450 of them for its
 storage and the other nodes, and refuses clients above what is left.";
 
 #[derive(Args)]

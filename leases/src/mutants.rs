@@ -91,6 +91,7 @@ rules! {
     H43Unmarked: 43, "several keys are read at once although one of them is being written";
     H78Durable: 78, "a window begins at what is executed, durable or not, and a restart skips what lies beyond it";
     H79Room: 79, "a leader proposes beyond its window, where it does not store it itself";
+    H80Slew: 80, "clock readings are believed although they diverge";
     H81Leaps: 81, "numbers of messages are believed, however far they leap";
     H82Frames: 82, "whatever is gathered leaves in one message, however long it becomes";
 }

@@ -152,7 +152,8 @@ pub struct Grantor {
     /// By replica; the entry of this one stays as it began.
     peers: Vec<Peer>,
     next_sequence: u64,
-    /// After a restart: grants of an earlier run may be alive until then (§3.7).
+    /// Grants may be alive until then of which nothing is known: those of an earlier run,
+    /// after a restart (§3.7), or those counted by a clock that was not to be believed.
     restart_wait: Option<Time>,
     /// The longest restart wait of any durations promised under; durable.
     longest_wait: Duration,
@@ -192,6 +193,18 @@ impl Grantor {
     /// Whether grants of an earlier run may still be alive.
     pub fn in_restart_wait(&self, now: Time) -> bool {
         self.restart_wait.is_some_and(|until| now < until)
+    }
+
+    /// This replica's clock is not to be believed (hazard 80): what it has promised
+    /// may be alive, also what has lapsed by that clock. Everyone must be notified, until
+    /// the clock is trusted again and has then counted the longest wait.
+    pub fn distrust(&mut self) {
+        self.restart_wait = Some(Time::MAX);
+    }
+
+    /// The clock is to be believed again, from `now` on.
+    pub fn trust(&mut self, now: Time) {
+        self.restart_wait = Some(now + self.longest_wait);
     }
 
     /// A message of `incarnation` came from `holder`. A new run honours no promise

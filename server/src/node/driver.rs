@@ -6,6 +6,7 @@
 //! leave only after the clock was read once more, after the last step: one
 //! sample serves the whole group, and is its linearization point (§3.5).
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ use super::transport::Peers;
 use crate::replica::Replica;
 use crate::replica::action::{Action, Event};
 use crate::replica::input::{Again, Input, ReadFrom};
-use crate::shell::{self, Answers, DiskWatch};
+use crate::shell::{self, Answers, Divergence, Watches};
 
 /// The timer counts without suspension, leases with it: looking at the clock
 /// this often keeps a replica that slept from oversleeping.
@@ -44,7 +45,9 @@ pub(super) struct Driver {
     pub(super) writer: Writer,
     pub(super) reports: UnboundedReceiver<Report>,
     pub(super) events: Events,
-    pub(super) disk: DiskWatch,
+    pub(super) watches: Watches,
+    /// When clocks were last compared.
+    pub(super) compared: Cell<Time>,
 }
 
 /// A read under a lease, until the clock has been read again.
@@ -107,12 +110,12 @@ impl Driver {
         while let Some(report) = next {
             let input = match report {
                 Report::Persisted(sequence) => {
-                    self.disk.persisted(sequence);
+                    self.watches.disk.persisted(sequence);
                     Input::Persisted(sequence)
                 }
                 Report::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
                 Report::Writable(writable) => {
-                    self.disk.set_full(!writable);
+                    self.watches.disk.set_full(!writable);
                     next = self.reports.try_recv().ok();
                     continue;
                 }
@@ -126,12 +129,16 @@ impl Driver {
 
     /// One group of inputs: all that have arrived.
     fn round(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
-        let writable = self.disk.writable();
+        let writable = self.watches.disk.writable();
+        let diverged = self.watches.clock.divergence().is_some();
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step_all(scratch)));
         let Ok(now) = stepped else {
             die(&self.names[self.me.index()]);
         };
-        if self.disk.writable() != writable {
+        if self.watches.clock.divergence().is_some() != diverged {
+            self.tell_of_clock();
+        }
+        if self.watches.disk.writable() != writable {
             tracing::warn!(writable = !writable, "the storage's state changed");
         }
         self.perform(now, scratch)?;
@@ -143,15 +150,32 @@ impl Driver {
     }
 
     fn step_all(&mut self, scratch: &mut Scratch) -> Time {
-        let inbox = &self.inbox;
+        let (inbox, compared) = (&self.inbox, &self.compared);
         shell::round(
             &mut self.replica,
-            &mut self.disk,
+            &mut self.watches,
             &mut scratch.inputs,
             &mut scratch.actions,
             |inputs| inbox.take(inputs),
-            clock::now,
+            || clock::reading(compared),
         )
+    }
+
+    fn tell_of_clock(&self) {
+        match self.watches.clock.divergence() {
+            Some(Divergence {
+                clock,
+                ahead_ns,
+                within,
+            }) => tracing::warn!(
+                clock,
+                ahead_us = ahead_ns / 1000,
+                ?within,
+                "the machine's clocks diverge by more than lease.rho allows: no reads under leases \
+                 here until they agree again"
+            ),
+            None => tracing::info!("the machine's clocks agree again"),
+        }
     }
 
     fn perform(&mut self, now: Time, scratch: &mut Scratch) -> Result<(), StorageError> {
@@ -159,7 +183,7 @@ impl Driver {
             match action {
                 Action::Send { to, envelope } => self.peers.send(to, envelope),
                 Action::Persist { sequence, records } => {
-                    self.disk.asked(sequence, now);
+                    self.watches.disk.asked(sequence, now);
                     self.writer.persist(sequence, records);
                 }
                 Action::Reply { to, path, outcome } => self.clients.reply(to, path, outcome),

@@ -20,7 +20,7 @@ use super::listener::Clients;
 use super::storage::{Report, Stamp, Storage, StorageError, Writer};
 use super::transport::{Member, Peers};
 use crate::replica::{Replica, witnesses};
-use crate::shell::DiskWatch;
+use crate::shell::Watches;
 
 /// What an operator may ask for beside the configuration.
 #[derive(Clone, Debug, Default)]
@@ -267,7 +267,8 @@ fn assemble(
         writer,
         reports,
         events,
-        disk: DiskWatch::default(),
+        watches: Watches::default(),
+        compared: Default::default(),
     };
     Ok((driver, clients, peers))
 }

@@ -229,6 +229,9 @@ pub enum Event {
     RestartWaitOver,
     /// Enough others know this replica's directory: it takes part.
     Joined,
+    /// The clock is believed again, or no longer: then nothing is read under leases here,
+    /// and nothing promised.
+    ClockTrusted(bool),
     /// This replica ran before, on a directory that is gone, with all that it had
     /// promised and accepted. It is mute from here on.
     Wiped {

@@ -65,6 +65,7 @@ impl Replica {
             demand: _,
             timers,
             storage_writable,
+            clock_trusted,
             configured,
             next_request,
             last_answer,
@@ -78,7 +79,8 @@ impl Replica {
         (persister, votes_due, fetching, pending, reader).hash(state);
         (configs, grantor, holder, suspicions).hash(state);
         timers.until(horizon).hash(state);
-        (storage_writable, configured, next_request, last_answer).hash(state);
+        (storage_writable, clock_trusted).hash(state);
+        (configured, next_request, last_answer).hash(state);
         (counters.restart_wait_asked, counters.restart_wait_over).hash(state);
         hasher.finish()
     }

@@ -39,6 +39,8 @@ pub enum Input {
     /// The storage takes no writes for now (full, stalled), or takes them again.
     /// An fsync error is not this: it stops the process.
     StorageWritable(bool),
+    /// The clock that `now` is read from is not to be believed for now, or is again.
+    ClockTrusted(bool),
     /// The operator of the cluster asks; whoever does not lead ignores it.
     Operator(Operator),
     /// A deadline may have passed.

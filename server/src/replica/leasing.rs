@@ -157,14 +157,14 @@ impl Replica {
         }
     }
 
-    /// A replica that cannot make acceptances durable, or whose configurations
-    /// lag the leader's by t_grace, stops promising.
+    /// A replica that cannot make acceptances durable, whose clock is not to be
+    /// believed, or whose configurations lag the leader's by t_grace, stops promising.
     fn may_promise(&self, now: Time) -> bool {
         let grace = self.configs.params(self.configs.newest()).t_grace;
         let lags = self
             .config_lag_since
             .is_some_and(|since| now.since(since) >= grace);
-        self.storage_writable && !lags
+        self.storage_writable && self.clock_trusted && !lags
     }
 
     /// Notes whether the configuration log lags the leader's.
@@ -222,7 +222,37 @@ impl Replica {
             return;
         }
         self.storage_writable = writable;
-        if writable || off(Rule::H36Blockers) {
+        self.hold_if_fit(now, out);
+        let blocks = !writable && !off(Rule::H36Blockers);
+        if blocks && !matches!(self.role, Role::Follower) {
+            self.step_down(now, out);
+        }
+    }
+
+    /// A replica whose clock is not to be believed (hazard 80) gives its leases back, for
+    /// it cannot tell when they end, and promises nothing. Whom it had promised must be
+    /// notified until its clock, trusted again, has outwaited all of it. It may lead: no
+    /// rule of ballots rests on time.
+    pub(super) fn on_clock_trusted(&mut self, now: Time, trusted: bool, out: &mut Vec<Action>) {
+        if self.clock_trusted == trusted || off(Rule::H80Slew) {
+            return;
+        }
+        self.clock_trusted = trusted;
+        match trusted {
+            true => self.grantor.trust(now),
+            false => self.grantor.distrust(),
+        }
+        self.counters.clock_distrusted += u64::from(!trusted);
+        self.announce(Event::ClockTrusted(trusted), out);
+        self.hold_if_fit(now, out);
+        self.timers.set(Timer::Lease, now);
+    }
+
+    /// Takes promises, or gives all back: what is held without a disk blocks writes, and
+    /// without a clock does not end.
+    fn hold_if_fit(&mut self, now: Time, out: &mut Vec<Action>) {
+        let durable = self.storage_writable || off(Rule::H36Blockers);
+        if durable && self.clock_trusted {
             return self.holder.accept_again();
         }
         let keys = self.reader.held_keys();
@@ -230,9 +260,6 @@ impl Replica {
             self.send(to, Message::Lease(message), out);
         }
         self.look_again(now, keys, out);
-        if !matches!(self.role, Role::Follower) {
-            self.step_down(now, out);
-        }
     }
 
     pub(super) fn report_demand(&mut self, out: &mut Vec<Action>) {

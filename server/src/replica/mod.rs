@@ -143,6 +143,7 @@ pub struct Replica {
     demand: Demand,
     timers: Timers,
     storage_writable: bool,
+    clock_trusted: bool,
     /// Whether any configuration was ever put in force; replicated, as it follows
     /// from the log.
     configured: bool,
@@ -188,6 +189,7 @@ impl Replica {
             Input::Persisted(sequence) => self.on_persisted(now, sequence, out),
             Input::LogRead { log, to, entries } => self.on_log_read(log, to, entries, out),
             Input::StorageWritable(writable) => self.on_storage_writable(now, writable, out),
+            Input::ClockTrusted(trusted) => self.on_clock_trusted(now, trusted, out),
             Input::Operator(operator) => self.on_operator(now, operator),
             Input::Tick => {}
         }

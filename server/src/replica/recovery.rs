@@ -93,6 +93,7 @@ impl Replica {
             demand: Demand::new(n, settings.demand_keys_max),
             timers: Timers::new(now),
             storage_writable: true,
+            clock_trusted: true,
             configured,
             next_request: 0,
             last_answer: 0,

@@ -3,7 +3,7 @@
 use leases::Time;
 use leases::mutants::{Rule, off};
 
-use super::DiskWatch;
+use super::{ClockWatch, DiskWatch, Reading};
 use crate::replica::action::Action;
 use crate::replica::{Input, Replica};
 
@@ -14,26 +14,42 @@ pub fn in_time(sampled: Time, until: Time) -> bool {
     sampled < until || off(Rule::H04Fence)
 }
 
+/// What must be counted on around a replica.
+#[derive(Debug, Default)]
+pub struct Watches {
+    /// Its storage.
+    pub disk: DiskWatch,
+    /// Its clock.
+    pub clock: ClockWatch,
+}
+
 /// Steps `replica` through everything that `take` brings, and what is due.
 ///
 /// Protocol §0: the clock is read *after* the inputs had arrived. A process that
 /// was stopped between reading it and taking them would otherwise date a grant
-/// into the past, before the ack it builds on was even sent (hazard 25).
+/// into the past, before the ack it builds on was even sent (hazard 25). And what the
+/// clock says is compared with other clocks before anything is decided by it (hazard 80).
 pub fn round(
     replica: &mut Replica,
-    watch: &mut DiskWatch,
+    watches: &mut Watches,
     inputs: &mut Vec<Input>,
     actions: &mut Vec<Action>,
     take: impl FnOnce(&mut Vec<Input>),
-    clock: impl Fn() -> Time,
+    clock: impl Fn() -> Reading,
 ) -> Time {
     let early = off(Rule::H25StaleNow).then(&clock);
     take(inputs);
-    let now = early.unwrap_or_else(clock);
+    let reading = early.unwrap_or_else(clock);
+    let now = reading.now;
+    let configs = replica.configs();
+    let rho_ppm = configs.params(configs.newest()).clock.rho_ppm;
+    if let Some(trusted) = watches.clock.news(reading, rho_ppm) {
+        replica.step(now, Input::ClockTrusted(trusted), actions);
+    }
     for input in inputs.drain(..) {
         replica.step(now, input, actions);
     }
-    if let Some(writable) = watch.news(now) {
+    if let Some(writable) = watches.disk.news(now) {
         replica.step(now, Input::StorageWritable(writable), actions);
     }
     if now >= replica.next_deadline() {

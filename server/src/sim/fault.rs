@@ -35,6 +35,8 @@ pub enum Fault {
     Rate,
     /// A machine starts again, and its clock with it.
     Epoch,
+    /// A replica is told that its clock is not to be believed.
+    Distrust,
     /// A clock jumps ahead: outside what is assumed, and only in a control.
     Jump,
     /// A disk takes seconds for a sync.
@@ -59,7 +61,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 25] = [
+    pub const ALL: [Fault; 26] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -75,6 +77,7 @@ impl Fault {
         Fault::PauseMidStep,
         Fault::Rate,
         Fault::Epoch,
+        Fault::Distrust,
         Fault::Jump,
         Fault::Stall,
         Fault::Full,
@@ -121,6 +124,7 @@ impl Fault {
             Fault::PauseMidStep => "pause between two actions",
             Fault::Rate => "clock rate changed",
             Fault::Epoch => "clock begun anew",
+            Fault::Distrust => "clock not trusted",
             Fault::Jump => "clock jumped ahead",
             Fault::Stall => "disk stalled",
             Fault::Full => "disk full",

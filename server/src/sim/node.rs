@@ -6,7 +6,7 @@ use super::clock::Clock;
 use super::disk::Disk;
 use crate::replica::action::Action;
 use crate::replica::{Input, Replica};
-use crate::shell::DiskWatch;
+use crate::shell::Watches;
 
 /// What ends or stops a process between two of its actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,9 @@ pub struct Node {
     /// `None` while crashed.
     pub(super) replica: Option<Replica>,
     pub(super) disk: Disk,
-    pub(super) watch: DiskWatch,
+    pub(super) watches: Watches,
+    /// It was told that its clock is not to be believed.
+    pub(super) clock_untrusted: bool,
     pub(super) clock: Clock,
     /// The deadline event that counts: in true time, in ns, and by its clock.
     pub(super) deadline: Option<(u64, Time)>,
@@ -55,7 +57,8 @@ impl Node {
         Node {
             replica: None,
             disk,
-            watch: DiskWatch::default(),
+            watches: Watches::default(),
+            clock_untrusted: false,
             clock,
             deadline: None,
             run: 0,
@@ -78,7 +81,12 @@ impl Node {
 
     /// Whether it takes its storage to be writable.
     pub fn is_writable(&self) -> bool {
-        self.watch.writable()
+        self.watches.disk.writable()
+    }
+
+    /// Whether it was not told otherwise of its clock.
+    pub fn trusts_clock(&self) -> bool {
+        !self.clock_untrusted
     }
 
     /// Its disk.

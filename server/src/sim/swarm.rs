@@ -223,6 +223,10 @@ impl Swarm {
                 world.note_fault(fault);
                 world.change_rate(node);
             }
+            Fault::Distrust => {
+                world.note_fault(fault);
+                world.distrust_clock(node, outage);
+            }
             Fault::Jump => {
                 world.note_fault(fault);
                 let by_ns = self.rng.random_range(JUMP_NS);
@@ -330,5 +334,6 @@ pub fn heal(world: &mut World) {
         world.mend_disk(node);
         world.wake(node);
         world.start(node);
+        world.tell_of_clock(node, true);
     }
 }

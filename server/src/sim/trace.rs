@@ -60,6 +60,7 @@ impl Trace {
                 }
                 Input::FenceMissed { .. } => "   the permit had ended: reads again".into(),
                 Input::StorageWritable(writable) => format!("   storage writable: {writable}"),
+                Input::ClockTrusted(trusted) => format!("   clock trusted: {trusted}"),
                 Input::Operator(operator) => format!("<- operator: {operator:?}"),
                 Input::Tick => continue,
             };

@@ -23,7 +23,7 @@ use crate::replica::action::{Action, ClientHandle, Event as Note, Record, Sequen
 use crate::replica::input::ReadFrom;
 use crate::replica::message::{Envelope, Message};
 use crate::replica::{Input, Operator, Replica, Settings};
-use crate::shell::{self, Answers};
+use crate::shell::{self, Answers, Reading};
 
 /// A read this close to the end of its permit would show an error in its arithmetic.
 const NEAR_END: Duration = Duration::from_millis(10);
@@ -388,19 +388,24 @@ impl World {
             return take(&mut pause.inbox);
         }
         let now = self.clock(node);
-        self.round(node, take, || now);
+        self.round(node, take, || Reading::alone(now));
     }
 
     /// Something may be due.
     fn look(&mut self, node: usize) {
         if self.is_up(node) {
             let now = self.clock(node);
-            self.round(node, |_| {}, || now);
+            self.round(node, |_| {}, || Reading::alone(now));
         }
     }
 
     /// One group of inputs, and what comes of it.
-    fn round(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>), clock: impl Fn() -> Time) {
+    fn round(
+        &mut self,
+        node: usize,
+        take: impl FnOnce(&mut Vec<Input>),
+        clock: impl Fn() -> Reading,
+    ) {
         let target = &mut self.nodes[node];
         let Some(replica) = target.replica.as_mut() else {
             return;
@@ -409,8 +414,14 @@ impl World {
         let trace = &mut self.trace;
         let now_ns = self.now_ns;
         let mut leases = false;
+        let untrusted = &mut target.clock_untrusted;
         let take = |inputs: &mut Vec<Input>| {
             take(inputs);
+            for input in inputs.iter() {
+                if let Input::ClockTrusted(trusted) = input {
+                    *untrusted = !trusted;
+                }
+            }
             leases = inputs.iter().any(is_about_leases);
             if let Some(trace) = trace {
                 trace.inputs(now_ns, node, inputs);
@@ -418,7 +429,7 @@ impl World {
         };
         shell::round(
             replica,
-            &mut target.watch,
+            &mut target.watches,
             &mut self.inputs,
             &mut actions,
             take,
@@ -439,7 +450,9 @@ impl World {
         let Some(replica) = &target.replica else {
             return;
         };
-        let next = replica.next_deadline().min(target.watch.next_deadline());
+        let next = replica
+            .next_deadline()
+            .min(target.watches.disk.next_deadline());
         // An earlier one will find nothing due, and set this one then.
         if next == Time::MAX || target.deadline.is_some_and(|(_, due)| due <= next) {
             return;
@@ -468,7 +481,7 @@ impl World {
             self.begin_sync(node);
         }
         if let Some(sequence) = sequence {
-            self.nodes[node].watch.persisted(sequence);
+            self.nodes[node].watches.disk.persisted(sequence);
             self.arrive(node, |inbox| inbox.push(Input::Persisted(sequence)));
         }
     }
@@ -566,11 +579,11 @@ impl World {
     fn persist(&mut self, node: usize, sequence: Sequence, records: Vec<Record>) {
         let now = self.clock(node);
         let target = &mut self.nodes[node];
-        target.watch.asked(sequence, now);
+        target.watches.disk.asked(sequence, now);
         if target.disk.persist(sequence, records) {
             self.begin_sync(node);
         } else if target.disk.is_full() {
-            target.watch.set_full(true);
+            target.watches.disk.set_full(true);
             self.step_soon(node, Input::Tick);
         }
     }

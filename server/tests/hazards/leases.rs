@@ -178,6 +178,55 @@ pub(super) fn h36_a_replica_whose_storage_is_full_gives_back_and_refuses() {
 }
 
 #[test]
+pub(super) fn h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_nothing() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let read = cluster.read(2, "k");
+    assert_eq!(cluster.path(read), Some(Path::Local));
+    cluster.input(2, Input::ClockTrusted(false));
+    cluster.pass(1);
+    let read = cluster.read(2, "k");
+    assert_ne!(cluster.path(read), Some(Path::Local));
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    assert!(cluster.done(write), "it still accepts");
+    let before = cluster.last_promise(2, 1).expect("promised once").sequence;
+    cluster.pass(3000);
+    let after = cluster.last_promise(2, 1).expect("promised once").sequence;
+    assert_eq!(before, after, "it promises nothing");
+    // A full disk that has room again is not all that it needs.
+    cluster.input(2, Input::StorageWritable(false));
+    cluster.input(2, Input::StorageWritable(true));
+    cluster.pass(1000);
+    let read = cluster.read(2, "k");
+    assert_ne!(cluster.path(read), Some(Path::Local));
+    cluster.input(2, Input::ClockTrusted(true));
+    cluster.pass(3000);
+    let read = cluster.read(2, "k");
+    assert_eq!(cluster.path(read), Some(Path::Local));
+    assert_eq!(cluster.value(read).as_deref(), Some("v"));
+}
+
+/// Replica 1's clock may have run fast when it let its promise to 2 lapse.
+#[test]
+pub(super) fn h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.input(1, Input::ClockTrusted(false));
+    cluster.isolate(2);
+    cluster.pass(10_000);
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    cluster.pass(20_000);
+    assert!(!cluster.done(write), "2 may still read");
+    cluster.input(1, Input::ClockTrusted(true));
+    cluster.pass(3000);
+    assert!(
+        !cluster.done(write),
+        "nothing is known of what lapsed before"
+    );
+    cluster.pass_until(2000, "the longest promise is outwaited", |cluster| {
+        cluster.done(write)
+    });
+}
+
+#[test]
 fn h41_a_grantor_whose_configurations_lag_stops_promising() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
     let known = cluster.node(1).configuration();

@@ -1,6 +1,7 @@
 //! Who cannot persist holds nothing (§3.7; protocol §2, hazard 36): a replica that
 //! was told that its storage takes no writes believes no promise, or every write of
-//! what it holds would wait for an acceptance that it cannot give.
+//! what it holds would wait for an acceptance that it cannot give. Nor does one that was
+//! told that its clock is not to be believed (hazard 80): it would not know when to stop.
 
 use super::{Sight, Verdict, ensure, id};
 use crate::replica::Replica;
@@ -10,14 +11,18 @@ pub(super) const NAME: &str = "unwritable";
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Unwritable {
-    /// Steps of replicas that cannot persist.
+    /// Steps of replicas that cannot persist, or count time.
     pub checks: u64,
 }
 
 impl Unwritable {
     /// `node` has taken a step.
     pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize, replica: &Replica) -> Verdict {
-        if sight.node(node).is_writable() {
+        let (writable, clock) = (
+            sight.node(node).is_writable(),
+            sight.node(node).trusts_clock(),
+        );
+        if writable && clock {
             return Ok(());
         }
         self.checks += 1;
@@ -27,7 +32,8 @@ impl Unwritable {
             ensure!(
                 NAME,
                 believed.is_none(),
-                "{:?} cannot persist, but believes {grantor:?}: {believed:?}",
+                "{:?} cannot persist or trust its clock (writable: {writable}, clock: {clock}), but \
+                 believes {grantor:?}: {believed:?}",
                 id(node)
             );
         }
@@ -55,8 +61,8 @@ mod tests {
             let (_, _, envelope) = says((0, 1), (1, 1), message);
             replica.step(now, Input::Peer(envelope), &mut Vec::new());
         }
-        node.watch.set_full(full);
-        assert_eq!(node.watch.news(now), full.then_some(false));
+        node.watches.disk.set_full(full);
+        assert_eq!(node.watches.disk.news(now), full.then_some(false));
         world
     }
 
@@ -75,6 +81,17 @@ mod tests {
         let now = world.sight().time(1);
         let replica = world.nodes[1].replica.as_mut().expect("it runs");
         replica.step(now, Input::StorageWritable(false), &mut Vec::new());
+        assert_eq!(judge(&world), (true, 1));
+    }
+
+    #[test]
+    fn who_cannot_trust_its_clock_believes_nobody() {
+        let mut world = believing(false);
+        world.nodes[1].clock_untrusted = true;
+        assert_eq!(judge(&world), (false, 1));
+        let now = world.sight().time(1);
+        let replica = world.nodes[1].replica.as_mut().expect("it runs");
+        replica.step(now, Input::ClockTrusted(false), &mut Vec::new());
         assert_eq!(judge(&world), (true, 1));
     }
 

@@ -13,7 +13,7 @@ use super::super::oracle::Sight;
 use super::{Event, World};
 use crate::replica::action::Action;
 use crate::replica::{Input, Replica};
-use crate::shell::DiskWatch;
+use crate::shell::{Reading, Watches};
 
 /// How often a full disk is tried again, in ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
@@ -44,7 +44,8 @@ impl World {
         let now = self.clock(node);
         let target = &mut self.nodes[node];
         target.run += 1;
-        target.watch = DiskWatch::default();
+        target.watches = Watches::default();
+        target.clock_untrusted = false;
         target.deadline = None;
         let recovered = target.disk.recover(|| self.rng.random());
         target.replica = Some(Replica::new(now, settings, recovered, seed));
@@ -113,6 +114,18 @@ impl World {
         self.reschedule(node);
     }
 
+    /// A replica is told that its clock is not to be believed, for a while. The clock
+    /// itself runs on within the bound: what is tried is that nobody needs it meanwhile.
+    pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
+        self.tell_of_clock(node, false);
+        self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));
+    }
+
+    /// A replica's clock is to be believed, or not.
+    pub fn tell_of_clock(&mut self, node: usize, trusted: bool) {
+        self.arrive(node, |inbox| inbox.push(Input::ClockTrusted(trusted)));
+    }
+
     /// A replica stands still for a while; what arrives waits for it.
     pub fn pause(&mut self, node: usize, for_ns: u64) {
         if self.is_up(node) {
@@ -162,7 +175,7 @@ impl World {
             reading.set(now);
             inputs.append(&mut inbox);
         };
-        self.round(node, take, || reading.get());
+        self.round(node, take, || Reading::alone(reading.get()));
     }
 
     /// After `actions` more actions of its steps, a replica stops or ends.
@@ -206,7 +219,7 @@ impl World {
         if self.nodes[node].disk.set_full(false) {
             self.begin_sync(node);
         }
-        self.nodes[node].watch.set_full(false);
+        self.nodes[node].watches.disk.set_full(false);
         self.look(node);
     }
 }
