@@ -2,6 +2,17 @@
 //! command is executed once however often it is proposed.
 //!
 //! Deterministic: sessions expire by log time, which is part of the log.
+//!
+//! A refusal is final (hazard 77): no copy of a refused command is executed later,
+//! in whichever order the log holds them. There are two reasons to refuse:
+//! - The client has no session and may not open one. That depends on the log time
+//!   and on `opened_ms` alone. All commands of a session name the same `opened_ms`
+//!   and log time never falls, so no later command opens the session either.
+//! - The sequence is below the session's low-water mark and has no result. The mark
+//!   never falls while the session lives. The session ends at a log time at which it
+//!   may not be opened again, so the first reason holds from then on.
+//!
+//! A client that sends a refused command again under a new session relies on this.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -23,7 +34,8 @@ pub enum Admission {
     Fresh,
     /// Executed before, with this result.
     Done(Outcome),
-    /// Below what the client acknowledged, or the session is gone: never execute it.
+    /// Below what the client acknowledged or gave up, or the session has ended: no copy
+    /// of it is ever executed from now on.
     Refused,
 }
 
@@ -79,13 +91,19 @@ impl Sessions {
     }
 
     /// Whether a client without a session opens one with this command at log time
-    /// `now_ms`: it has had no answer yet, and if any of its commands had been
-    /// executed, its session would be here still. A session opens at `opened_ms`
-    /// or later, so before that plus its time to live none can have expired; after
-    /// it a command that was executed long ago would be executed again.
+    /// `now_ms`. A session is opened at `opened_ms` or later, so until that plus its
+    /// time to live it cannot have ended: the client has none because no command of
+    /// it was executed. After that a command that was executed long ago would be
+    /// executed again (hazard 21).
+    ///
+    /// The low-water mark says nothing here (hazard 77). A mark above 1 may be that of
+    /// a client which gave its first write up. If such a command were refused, a late
+    /// copy of the first write would open the session, and a copy of the refused
+    /// command would be executed in it.
     pub fn may_open(&self, command: &Command, now_ms: u64) -> bool {
-        let cannot_have_expired = self.would_outlive(command.opened_ms, now_ms);
-        command.acked_below <= 1 && (cannot_have_expired || off(Rule::H21Reopened))
+        let cannot_have_ended = self.would_outlive(command.opened_ms, now_ms);
+        let by_mark = command.acked_below <= 1 || !off(Rule::H77Refused);
+        by_mark && (cannot_have_ended || off(Rule::H21Reopened))
     }
 
     /// Whether a session last active at log time `active_ms` outlives `until_ms`.
@@ -227,6 +245,51 @@ mod tests {
     }
 
     #[test]
+    fn a_session_opens_whatever_its_client_has_given_up() {
+        let mut sessions = Sessions::new(1000);
+        // Write 1 was given up: the client's mark is past it. Write 2 comes first.
+        assert_eq!(sessions.admit(&write(7, 2, 2), 999), Admission::Fresh);
+        sessions.record(7, 2, 2, 999, outcome(5));
+        assert_eq!(sessions.admit(&write(7, 1, 1), 999), Admission::Refused);
+        assert_eq!(
+            sessions.admit(&write(7, 2, 2), 999),
+            Admission::Done(outcome(5))
+        );
+    }
+
+    /// Every order of copies of three commands, with time passing or not before each.
+    #[test]
+    fn what_was_refused_is_refused_for_ever() {
+        let ttl_ms = 1000;
+        // Sequence 1 is given up before 2 is sent, 2 is answered or given up before 3.
+        let commands = [write(7, 1, 1), write(7, 2, 2), write(7, 3, 3)];
+        let opened: Vec<Command> = commands.map(|command| command.opened(500)).into();
+        let choices = opened.len() * 2;
+        let length = 5;
+        for case in 0..choices.pow(length) {
+            let mut sessions = Sessions::new(ttl_ms);
+            let (mut now_ms, mut refused) = (500, BTreeSet::new());
+            for place in 0..length {
+                let choice = case / choices.pow(place) % choices;
+                now_ms += (choice % 2) as u64 * (ttl_ms + STEP_MS) / 2;
+                sessions.expire(now_ms);
+                let command = &opened[choice / 2];
+                match sessions.admit(command, now_ms) {
+                    Admission::Refused => {
+                        refused.insert(command.sequence);
+                    }
+                    Admission::Done(_) => {}
+                    Admission::Fresh => {
+                        assert!(!refused.contains(&command.sequence), "case {case}");
+                        let (sequence, mark) = (command.sequence, command.acked_below);
+                        sessions.record(7, sequence, mark, now_ms, outcome(place.into()));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn an_expired_session_is_refused_and_not_opened_anew() {
         let mut sessions = Sessions::new(1000);
         sessions.record(7, 1, 1, 0, outcome(5));
@@ -234,7 +297,7 @@ mod tests {
         assert!(sessions.knows(7));
         sessions.expire(2000);
         assert!(!sessions.knows(7));
-        assert_eq!(sessions.admit(&write(7, 2, 2), 0), Admission::Refused);
+        assert_eq!(sessions.admit(&write(7, 2, 2), 2000), Admission::Refused);
     }
 
     #[test]

@@ -455,6 +455,13 @@ impl Cluster {
         let accepts = accepts.filter_map(|packet| accept(packet).cloned());
         accepts.collect()
     }
+
+    /// How often `from` has sent commands to `to` to be proposed.
+    pub fn forwards(&self, from: usize, to: usize) -> usize {
+        let sent = self.sent.iter().filter(|packet| between(packet, from, to));
+        sent.filter(|(envelope, _)| matches!(envelope.message, Message::Forward { .. }))
+            .count()
+    }
 }
 
 /// A write of `value` under `key`, the first of its client.

@@ -8,7 +8,7 @@ use client::wire::{Command, KeyValue};
 use leases::{Key, Slot, StrategySpec};
 use server::replica::message::Message;
 
-use super::cluster::{Cluster, accept, between, put, read, votes_on, write};
+use super::cluster::{Asked, Cluster, accept, between, put, read, votes_on, write};
 
 fn entry(key: &'static str, value: &'static str) -> KeyValue {
     KeyValue {
@@ -114,6 +114,69 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
     cluster.pass(2000);
     let read = cluster.read(0, "k");
     assert_eq!(cluster.value(read).as_deref(), Some("second"));
+}
+
+/// A client at replica 1 gives its first write up, which has not reached the leader,
+/// and sends its second, which has: the write of `v2`, whose mark is past the first.
+/// Replica 1 has not heard what became of it.
+fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> Asked {
+    cluster.lose(|packet| between(packet, 1, 0));
+    let first = cluster.ask(1, put(1, 1, "k", "v1"));
+    cluster.pass(1000);
+    assert!(!cluster.answered(first), "the client gives it up");
+    cluster.heal();
+    cluster.lose(|packet| between(packet, 0, 1));
+    let second = cluster.ask(1, put(1, 2, "k", "v2"));
+    assert!(!cluster.answered(second));
+    second
+}
+
+/// The write of `v2` was executed once, before that of `x`. If its client were told
+/// that it was refused, it would write `v2` again.
+fn assert_executed_once(cluster: &Cluster, second: Asked) {
+    assert!(cluster.done(second), "{:?}", cluster.answer(second));
+    cluster.assert_agreement();
+}
+
+#[test]
+pub(super) fn h77_a_late_first_write_does_not_let_a_refused_second_one_in() {
+    let mut settings = super::cluster::settings(3, StrategySpec::Leader);
+    // Replica 1 goes on asking the leader that it does not hear.
+    settings.timing.election_timeout = Duration::from_secs(8);
+    let mut cluster = Cluster::with(settings);
+    let second = second_write_after_the_first_was_given_up(&mut cluster);
+    // Replica 1 forwards both again: first the one that was given up.
+    let forwards = cluster.forwards(1, 0);
+    cluster.pass_until(4000, "both are forwarded again", |cluster| {
+        cluster.forwards(1, 0) >= forwards + 2
+    });
+    let seen = cluster.read(0, "k");
+    assert_eq!(cluster.value(seen).as_deref(), Some("v2"));
+    let other = cluster.ask(0, put(2, 1, "k", "x"));
+    assert!(cluster.done(other));
+    cluster.heal();
+    cluster.pass(2000);
+    assert_executed_once(&cluster, second);
+    let read = cluster.read(0, "k");
+    assert_eq!(cluster.value(read).as_deref(), Some("x"));
+}
+
+#[test]
+pub(super) fn h77_a_new_leader_does_not_let_a_refused_write_in() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let second = second_write_after_the_first_was_given_up(&mut cluster);
+    cluster.pass(1000); // replica 2 executes what replica 1 has not heard of
+    cluster.isolate(0);
+    // Replica 1 sends both to the new leader, and hears from it what the log holds.
+    cluster.elect(2);
+    cluster.pass(2000);
+    assert!(cluster.leads(2));
+    cluster.heal();
+    cluster.pass(3000);
+    assert_executed_once(&cluster, second);
+    let read = cluster.read(2, "k");
+    cluster.pass(1000);
+    assert_eq!(cluster.value(read).as_deref(), Some("v2"));
 }
 
 #[test]

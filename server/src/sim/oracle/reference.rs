@@ -26,7 +26,8 @@ pub(super) enum Effect {
     Executed(Outcome),
     /// It had been executed, with this result.
     Repeated(Outcome),
-    /// Its session has ended, or has acknowledged it.
+    /// Its session has ended, or has acknowledged it or given it up. No copy of it is
+    /// executed from now on.
     Refused,
 }
 
@@ -67,9 +68,9 @@ impl Reference {
     /// Whether a write would be refused at this log time, if nothing came before it.
     pub(super) fn refuses(&self, command: &Command, at_ms: u64) -> bool {
         match self.session(command.client, at_ms) {
-            // Only a client that has had no answer yet opens a session, and only
-            // before one that it had opened earlier could have ended.
-            None => command.acked_below > 1 || command.opened_ms + self.ttl_ms <= at_ms,
+            // A session is opened only before one that was opened earlier could have
+            // ended. The client's low-water mark says nothing about that.
+            None => command.opened_ms + self.ttl_ms <= at_ms,
             Some(session) => {
                 let known = session
                     .results
@@ -238,7 +239,22 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_and_is_not_opened_again_by_who_was_answered() {
+    fn a_session_opens_whatever_was_given_up_before() {
+        let mut reference = Reference::new(1000);
+        let second = put(1, 2, 2, "b");
+        assert!(matches!(
+            reference.write(at(1), &second),
+            Effect::Executed(_)
+        ));
+        assert_eq!(reference.write(at(2), &put(1, 1, 1, "a")), Effect::Refused);
+        assert!(matches!(
+            reference.write(at(3), &second),
+            Effect::Repeated(_)
+        ));
+    }
+
+    #[test]
+    fn a_session_ends_and_is_not_opened_again() {
         let mut reference = Reference::new(1000);
         reference.write(at(1), &put(1, 1, 1, "a"));
         reference.begin(1999);

@@ -486,21 +486,25 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_must_not_be_refused() {
+        // The session is opened in slot 1, and has ended a minute later in slot 2.
         let (mut sessions, mut log) = world(1000);
-        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
-        sessions.asked(0, handle(1), &put(2, 2));
+        let put = |sequence| put(sequence, sequence).opened(60_000);
+        assert!(log.choose(&mut sessions, put(1)).is_ok());
+        sessions.asked(0, handle(1), &put(2));
         assert!(sessions.replied(&log.0, 0, handle(1), &at(2)).is_ok());
-        assert!(log.choose(&mut sessions, put(2, 2)).is_err());
+        assert!(log.choose(&mut sessions, put(2)).is_err());
     }
 
     #[test]
     fn a_refusal_needs_a_reason() {
         let refused = Outcome::error(ErrorCode::SessionExpired, "gone");
+        // The session is opened in slot 1, and has ended a minute later in slot 2.
         let (mut sessions, mut log) = world(1000);
-        assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
-        assert!(log.choose(&mut sessions, put(2, 2)).is_ok());
-        sessions.asked(0, handle(1), &put(2, 2));
-        sessions.asked(0, handle(2), &put(1, 1));
+        let put = |sequence| put(sequence, sequence).opened(60_000);
+        assert!(log.choose(&mut sessions, put(1)).is_ok());
+        assert!(log.choose(&mut sessions, put(2)).is_ok());
+        sessions.asked(0, handle(1), &put(2));
+        sessions.asked(0, handle(2), &put(1));
         assert!(sessions.replied(&log.0, 0, handle(1), &refused).is_ok());
         assert!(sessions.replied(&log.0, 0, handle(2), &refused).is_err());
     }
