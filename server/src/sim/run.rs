@@ -162,14 +162,14 @@ impl<'a> Run<'a> {
         let seen = panicked.or_else(|| self.world.violation().cloned());
         let violation = seen.or_else(|| self.judge_history());
         let ended_ns = self.world.now_ns();
-        let paths = self.workload.paths.iter();
+        let paths = self.workload.record.paths.iter();
         Outcome {
             seed: self.scenario.seed,
             violation,
             ended_ns,
             asked: self.workload.asked(),
-            answered: self.workload.answered,
-            unknown: self.workload.unknown,
+            answered: self.workload.record.answered,
+            unknown: self.workload.record.unknown,
             undecided: self.world.oracles.histories.unknown > 0,
             paths: paths
                 .map(|(path, count)| (path.as_str_name(), *count))
@@ -185,9 +185,9 @@ impl<'a> Run<'a> {
 
     fn judge_history(&mut self) -> Option<Violation> {
         let histories = &mut self.world.oracles.histories;
-        let mut verdict = histories.judge(&self.workload.history);
-        if verdict.is_ok() && self.workload.transactions.len() <= TOGETHER_MAX {
-            verdict = histories.judge_together(&self.workload.transactions);
+        let mut verdict = histories.judge(&self.workload.record.history);
+        if verdict.is_ok() && self.workload.record.transactions.len() <= TOGETHER_MAX {
+            verdict = histories.judge_together(&self.workload.record.transactions);
         }
         verdict.err()
     }

@@ -1,0 +1,164 @@
+//! What clients ask, and what the answers say.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+
+use bytes::{Bytes, BytesMut};
+use client::history::{Action as Did, ValueId};
+use client::wire::command::Op as Ask;
+use client::wire::outcome::Result as Answer;
+use client::wire::{KeyValue, Outcome, VALUE_BYTES_MAX, Version};
+use leases::Key;
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+use smallvec::smallvec;
+
+use super::load::Load;
+use super::operations::Parts;
+
+/// The most keys that a run has.
+pub(super) const KEYS_MAX: u64 = 16;
+/// A large value, in bytes.
+const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
+/// Room for the bytes of values that is made at once.
+const VALUES_BYTES: usize = 4096;
+
+/// The last version and value seen of each key, for compare-and-swap.
+pub(super) type Seen = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
+
+/// The name of a key. Static: all threads of a campaign copy it, and counting the copies
+/// would pass a counter from core to core.
+pub fn key(number: u64) -> Key {
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let name = |k| &*String::leak(format!("key{k:04}"));
+        (0..KEYS_MAX).map(name).collect()
+    });
+    Key::from_static(NAMES[number as usize].as_bytes())
+}
+
+/// Chooses what is asked.
+pub(super) struct Chooser {
+    pub rng: Pcg64Mcg,
+    values: u64,
+    /// How many values may still be large.
+    large: u32,
+    /// Where the bytes of the next values go, side by side.
+    bytes: BytesMut,
+}
+
+impl Chooser {
+    /// Chooses by `rng`; so many values may be `large`.
+    pub fn new(rng: Pcg64Mcg, large: u32) -> Chooser {
+        Chooser {
+            rng,
+            values: 0,
+            large,
+            bytes: BytesMut::with_capacity(VALUES_BYTES),
+        }
+    }
+
+    /// A value that nobody wrote yet, and its bytes.
+    fn value(&mut self) -> (ValueId, Bytes) {
+        self.values += 1;
+        let value = ValueId(self.values);
+        if self.large > 0 && self.rng.random::<bool>() {
+            self.large -= 1;
+            let mut bytes = vec![0; self.rng.random_range(LARGE_BYTES)];
+            bytes[..8].copy_from_slice(&value.to_bytes());
+            return (value, bytes.into());
+        }
+        self.bytes.extend_from_slice(&value.to_bytes());
+        (value, self.bytes.split().freeze())
+    }
+
+    /// What a client that has seen this asks next.
+    pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Ask, Parts) {
+        let k = self.rng.random_range(0..load.keys);
+        let read = Did::Read { value: None };
+        if load.rare > 0.0 && self.rng.random::<f64>() < load.rare {
+            return self.choose_rare(load, seen, k);
+        }
+        if self.rng.random::<f64>() < load.reads {
+            return (Ask::get(key(k)), smallvec![(k, read)]);
+        }
+        let (value, bytes) = self.value();
+        (
+            Ask::put(key(k), bytes),
+            smallvec![(k, Did::Write { value })],
+        )
+    }
+
+    fn choose_rare(&mut self, load: &Load, seen: &Seen, k: u64) -> (Ask, Parts) {
+        let other = (k + 1) % load.keys;
+        let read = Did::Read { value: None };
+        match self.rng.random_range(0..5) {
+            0 => (Ask::delete(key(k)), smallvec![(k, Did::Delete)]),
+            1 => {
+                let (version, expected) = seen.get(&k).copied().unwrap_or_default();
+                let (new, bytes) = self.value();
+                let did = Did::Cas {
+                    expected,
+                    new,
+                    swapped: false,
+                };
+                let op = Ask::cas(key(k), bytes, version);
+                (op, smallvec![(k, did)])
+            }
+            2 if other != k => {
+                let ((a, a_bytes), (b, b_bytes)) = (self.value(), self.value());
+                let entry = |k: u64, value| KeyValue { key: key(k), value };
+                let op = Ask::multi_put(vec![entry(k, a_bytes), entry(other, b_bytes)]);
+                let wrote = |value| Did::Write { value };
+                (op, smallvec![(k, wrote(a)), (other, wrote(b))])
+            }
+            3 if other != k => (
+                Ask::multi_get(vec![key(k), key(other)]),
+                smallvec![(k, read), (other, read)],
+            ),
+            _ => {
+                let all = (0..load.keys).map(|k| (k, read)).collect();
+                let limit = load.keys as u32;
+                (Ask::scan(Key::new(), Key::new(), limit), all)
+            }
+        }
+    }
+}
+
+/// What an answered operation did to one of its keys; `None` if it failed.
+pub(super) fn answered(k: u64, did: Did, outcome: &Outcome) -> Option<Did> {
+    let value = |bytes: &[u8]| ValueId::from_value(bytes);
+    match (did, outcome.result.as_ref()?) {
+        (Did::Read { .. }, Answer::Value(found)) => Some(Did::Read {
+            value: value(&found.value),
+        }),
+        (Did::Read { .. }, Answer::Missing(_)) => Some(Did::Read { value: None }),
+        (Did::Read { .. }, Answer::Entries(all)) => {
+            let found = all.entries.iter().find(|entry| entry.key == key(k));
+            Some(Did::Read {
+                value: found.and_then(|entry| value(&entry.value)),
+            })
+        }
+        (Did::Write { .. } | Did::Delete, Answer::Written(_)) => Some(did),
+        (Did::Cas { expected, new, .. }, Answer::Written(_)) => Some(Did::Cas {
+            expected,
+            new,
+            swapped: true,
+        }),
+        (Did::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Did::Cas {
+            expected,
+            new,
+            swapped: false,
+        }),
+        _ => None,
+    }
+}
+
+/// The version that a read found.
+pub(super) fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
+    match outcome.result.as_ref()? {
+        Answer::Value(value) => value.version,
+        Answer::Entries(all) => all.entries.iter().find(|e| e.key == key(k))?.version,
+        _ => None,
+    }
+}

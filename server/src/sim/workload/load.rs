@@ -1,0 +1,108 @@
+//! How much clients ask, and of what kind.
+
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::choose::KEYS_MAX;
+
+/// How much is asked, and of what kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Clients at each replica.
+    pub clients: usize,
+    /// Requests that one client has under way, at most.
+    pub window: usize,
+    /// Requests that one client sends together, at most.
+    pub burst: usize,
+    /// Requests a second, over all clients.
+    pub rate: u32,
+    /// Keys there are.
+    pub keys: u64,
+    /// Share of reads, of all requests.
+    pub reads: f64,
+    /// Share of requests that touch several keys, or compare and swap, or delete.
+    pub rare: f64,
+    /// Share of requests sent to two replicas at once.
+    pub twice: f64,
+    /// A client that has no answer after this, in ns, sends the same command
+    /// again, to any replica, and then waits for longer.
+    pub patience_ns: u64,
+    /// Clients fall silent for about so long, in ns, if this is how long sessions live:
+    /// what they ask next may find theirs alive, or ended, or find both.
+    pub silence_ns: Option<u64>,
+    /// How many values may be large.
+    pub large: u32,
+}
+
+/// How many large values a run has at most: disks and logs keep them.
+const LARGE_VALUES: u32 = 64;
+/// Requests a second, requests sent together, and keys of a run with large values.
+const LARGE_RATE: u32 = 10;
+const LARGE_BURST: usize = 32;
+const LARGE_KEYS: u64 = 3;
+
+/// Share of runs that are small, and their requests a second.
+const SMALL: f64 = 0.04;
+const SMALL_RATE: u32 = 12;
+/// Share of runs whose clients wait for each answer, and how many each replica has.
+const PATIENT: f64 = 0.06;
+const PATIENT_CLIENTS: usize = 16;
+/// Clients that do not wait have under way, at most, what so many seconds bring.
+const WINDOW_S: usize = 8;
+
+impl Load {
+    /// The load of a run.
+    pub fn draw(rng: &mut Pcg64Mcg, n: usize, rate: u32) -> Load {
+        // Most clients send several requests at once, and more before they are
+        // answered, up to what some seconds bring; or many wait for each answer.
+        let burst = [4, 8, 16, 32][rng.random_range(0..4)];
+        let (clients, burst, window) = match rng.random::<f64>() < PATIENT {
+            true => (PATIENT_CLIENTS, 1, 1),
+            false => {
+                let clients = rng.random_range(1..4);
+                let some = WINDOW_S * rate as usize / (n * clients);
+                (clients, burst, some.max(burst))
+            }
+        };
+        // Some runs are small, so that all keys can be judged together.
+        if rng.random::<f64>() < SMALL {
+            return Load {
+                clients: 1,
+                window: 2,
+                burst: 1,
+                rate: rate.min(SMALL_RATE),
+                keys: rng.random_range(2..5),
+                reads: 0.5,
+                rare: 0.4,
+                twice: 0.0,
+                patience_ns: 1_000_000_000,
+                silence_ns: None,
+                large: 0,
+            };
+        }
+        Load {
+            clients,
+            window,
+            burst,
+            rate,
+            keys: [1, 2, 4, 8, KEYS_MAX][rng.random_range(0..5)],
+            reads: rng.random_range(0.5..0.95),
+            rare: [0.0, 0.02, 0.1][rng.random_range(0..3)],
+            twice: [0.0, 0.05][rng.random_range(0..2)],
+            patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
+            silence_ns: None,
+            large: 0,
+        }
+    }
+
+    /// Makes values large, so that requests sent together, and their answers, exceed a
+    /// frame: few requests, in large bursts, on so few keys that a scan of all of them
+    /// still has an answer.
+    pub(in super::super) fn enlarge(&mut self) {
+        self.large = LARGE_VALUES;
+        self.rate = self.rate.min(LARGE_RATE);
+        self.burst = LARGE_BURST;
+        self.window = self.window.max(2 * LARGE_BURST);
+        self.keys = self.keys.min(LARGE_KEYS);
+    }
+}

@@ -1,0 +1,281 @@
+//! Clients that look for trouble: a few keys that everybody wants, all kinds of
+//! commands, several at a time, retries at other replicas, and a history that
+//! checkers judge.
+
+mod choose;
+mod client;
+mod load;
+mod operations;
+mod record;
+
+use ::client::history::Action as Did;
+use ::client::wire::Outcome;
+use ::client::wire::outcome::Result as Answer;
+use leases::Key;
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+pub use self::choose::key;
+pub use self::load::Load;
+pub use self::record::Record;
+pub(super) use self::record::TOGETHER_MAX;
+
+use self::choose::{Chooser, answered, version_of};
+use self::client::{Client, Session};
+use self::operations::{Operation, Operations, Parts};
+use super::fault::Fault;
+use super::world::{Reply, World};
+use crate::replica::action::ClientHandle;
+
+/// Share of new sessions, and of arrivals, that a silence comes before; if any does.
+const SILENT_AT_FIRST: f64 = 0.5;
+const SILENT: f64 = 0.01;
+/// A client doubles its patience with each attempt, up to this many times the first.
+pub(super) const PATIENCE_GROWS: u32 = 4;
+/// How many replicas a client tries before it waits again.
+const DRAWS: usize = 16;
+/// Alarms of clients: an arrival, or an attempt that has waited for long.
+const PATIENCE: u64 = 1 << 62;
+/// How many operations were sent together, in an alarm's lowest bits.
+const COUNT_BITS: u32 = 8;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+/// See the module.
+pub struct Workload {
+    load: Load,
+    chooser: Chooser,
+    clients: Vec<Client>,
+    /// Sessions begun.
+    sessions: u64,
+    operations: Operations,
+    /// When no more requests are begun, in virtual ns.
+    end_ns: u64,
+    /// What the clients saw.
+    pub record: Record,
+}
+
+impl Workload {
+    /// Clients that begin requests until `end_ns`.
+    pub fn begin(load: Load, rng: Pcg64Mcg, end_ns: u64, world: &mut World) -> Workload {
+        let count = world.n() * load.clients;
+        let clients = (0..count).map(|index| Client {
+            session: Session::new(index as u64 + 1, 0),
+            home: index / load.clients,
+            silent_until_ns: 0,
+            idle: (0..load.window).rev().collect(),
+            seen: Default::default(),
+        });
+        let expected = u64::from(load.rate) * (end_ns / 1_000_000_000);
+        let mut workload = Workload {
+            load,
+            chooser: Chooser::new(rng, load.large),
+            clients: clients.collect(),
+            sessions: count as u64,
+            operations: Operations::default(),
+            end_ns,
+            record: Record::new(load.window, expected),
+        };
+        for index in 0..count {
+            workload.fall_silent(index, SILENT_AT_FIRST, world);
+            workload.next_arrival(index, world);
+        }
+        workload
+    }
+
+    /// A client may have nothing to ask, until its session has nearly ended, or just has.
+    fn fall_silent(&mut self, index: usize, share: f64, world: &World) {
+        if let Some(ttl_ns) = self.load.silence_ns
+            && self.chooser.rng.random::<f64>() < share
+        {
+            let for_ns = self
+                .chooser
+                .rng
+                .random_range(ttl_ns * 7 / 8..ttl_ns * 9 / 8);
+            self.clients[index].silent_until_ns = world.now_ns() + for_ns;
+        }
+    }
+
+    /// Operations begun.
+    pub fn asked(&self) -> u64 {
+        self.operations.begun()
+    }
+
+    /// Requests under way.
+    pub fn under_way(&self) -> usize {
+        self.operations.open()
+    }
+
+    fn next_arrival(&mut self, index: usize, world: &mut World) {
+        let together = (self.clients.len() * self.load.burst) as u64;
+        let mean_ns = together * 1_000_000_000 / u64::from(self.load.rate.max(1));
+        let at = world.now_ns() + self.chooser.rng.random_range(0..=2 * mean_ns);
+        if at < self.end_ns {
+            world.alarm(at, index as u64);
+        }
+    }
+
+    /// An alarm of a client went off.
+    pub fn alarm(&mut self, token: u64, world: &mut World) {
+        if token & PATIENCE == 0 {
+            let index = token as usize;
+            self.next_arrival(index, world);
+            if self.clients[index].silent_until_ns <= world.now_ns() {
+                self.start(index, world);
+                self.fall_silent(index, SILENT, world);
+            }
+            return;
+        }
+        let (first, count) = ((token & !PATIENCE) >> COUNT_BITS, token & COUNT_MASK);
+        let mut open: Vec<u64> = Vec::new();
+        let mut attempts = 0;
+        for id in first..first + count {
+            if let Some(operation) = self.operations.get_mut(id) {
+                operation.attempts += 1;
+                attempts = operation.attempts;
+                world.note_fault(Fault::Retry);
+                open.push(id);
+            }
+        }
+        if open.is_empty() {
+            return;
+        }
+        // A connection that is refused is refused at once.
+        let draw = || self.chooser.rng.random_range(0..world.n());
+        let mut others = std::iter::repeat_with(draw).take(DRAWS);
+        let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
+        self.send(&open, at, world);
+        self.wait((first, count), attempts, world);
+    }
+
+    /// A client sends what it wants to ask, as far as it has lanes for it.
+    fn start(&mut self, index: usize, world: &mut World) {
+        let first = self.operations.begun() + 1;
+        let mut ids = Vec::with_capacity(self.load.burst);
+        while ids.len() < self.load.burst
+            && let Some(lane) = self.clients[index].idle.pop()
+        {
+            ids.push(self.ask(index, lane, world));
+        }
+        if ids.is_empty() {
+            return;
+        }
+        let home = self.clients[index].home;
+        self.send(&ids, home, world);
+        if self.load.twice > 0.0 && self.chooser.rng.random::<f64>() < self.load.twice {
+            world.note_fault(Fault::Twice);
+            let other = self.chooser.rng.random_range(0..world.n());
+            self.send(&ids, other, world);
+        }
+        self.wait((first, ids.len() as u64), 1, world);
+    }
+
+    fn ask(&mut self, index: usize, lane: usize, world: &mut World) -> u64 {
+        let client = &mut self.clients[index];
+        let (op, ops) = self.chooser.choose(&self.load, &client.seen);
+        let id = self.operations.begun() + 1;
+        let command = client.session.issue(op);
+        for (k, did) in &ops {
+            let freshness = &mut world.oracles.freshness;
+            match did {
+                Did::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
+                Did::Delete => freshness.deletes(&key(*k)),
+                _ => {}
+            }
+        }
+        world.oracles.liveness.asked(id, world.now_ns());
+        let operation = Operation {
+            id,
+            client: index,
+            lane,
+            command,
+            began_ns: world.now_ns(),
+            attempts: 1,
+            ops,
+        };
+        self.operations.begin(operation);
+        id
+    }
+
+    fn send(&mut self, ids: &[u64], at: usize, world: &mut World) {
+        let request = |id: &u64| {
+            let operation = self.operations.get_mut(*id)?;
+            let from = ClientHandle {
+                connection: operation.client as u64,
+                request: id << 8 | operation.attempts.min(255),
+            };
+            Some((from, operation.command.clone()))
+        };
+        let mut requests = Vec::with_capacity(ids.len());
+        requests.extend(ids.iter().filter_map(request));
+        world.request(at, requests);
+    }
+
+    /// Looks later whether so many operations from `first` on are answered.
+    fn wait(&mut self, (first, count): (u64, u64), attempts: u64, world: &mut World) {
+        let doubled = 1 << (attempts - 1).min(8);
+        let patience_ns = self.load.patience_ns * doubled.min(PATIENCE_GROWS.into());
+        let late = world.now_ns() + patience_ns;
+        world.alarm(late, PATIENCE | first << COUNT_BITS | count);
+    }
+
+    /// An answer reached a client: the first to any attempt counts.
+    pub fn replied(&mut self, reply: &Reply, world: &mut World) {
+        let id = reply.to.request >> 8;
+        let Some(operation) = self.operations.end(id) else {
+            return;
+        };
+        let now = world.now_ns();
+        let verdict = world.oracles.liveness.answered(id, now);
+        world.judge(verdict);
+        let client = &mut self.clients[operation.client];
+        client.idle.push(operation.lane);
+        client.session.settle(&operation.command);
+        if let Some(Answer::Error(error)) = &reply.outcome.result {
+            return self.refused(&operation, error.log_time_ms, world);
+        }
+        self.record.answered += 1;
+        *self.record.paths.entry(reply.path).or_default() += 1;
+        let mut parts = Parts::new();
+        for (k, did) in &operation.ops {
+            let Some(action) = answered(*k, *did, &reply.outcome) else {
+                continue;
+            };
+            let freshness = &mut world.oracles.freshness;
+            if let Did::Read { value } = action {
+                let version = version_of(*k, &reply.outcome);
+                let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
+                let verdict = freshness.read(id << 8 | k, &one, reply.path.as_str_name());
+                world.judge(verdict);
+                let client = &mut self.clients[operation.client];
+                client.seen.insert(*k, (version, value));
+            } else if !matches!(action, Did::Delete) {
+                freshness.wrote(&key(*k), &reply.outcome);
+            }
+            parts.push((*k, action));
+        }
+        self.record.push(&operation, parts, Some(now));
+    }
+
+    /// A session has expired: whether the command was executed before that nobody
+    /// can tell, and the client needs a new session.
+    fn refused(&mut self, operation: &Operation, log_time_ms: u64, world: &mut World) {
+        world.note_fault(Fault::Expiry);
+        self.record.unknown += 1;
+        self.record.push(operation, operation.ops.clone(), None);
+        let client = &mut self.clients[operation.client];
+        if client.session.issued(&operation.command) {
+            self.sessions += 1;
+            client.session = Session::new(self.sessions, log_time_ms);
+            self.fall_silent(operation.client, SILENT_AT_FIRST, world);
+        }
+    }
+
+    /// Nothing more will be answered: what is open stays open in the history.
+    pub fn finish(&mut self) {
+        for id in 1..=self.operations.begun() {
+            if let Some(operation) = self.operations.end(id) {
+                self.record.push(&operation, operation.ops.clone(), None);
+            }
+        }
+    }
+}
