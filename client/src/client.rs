@@ -264,8 +264,13 @@ impl Client {
         }
     }
 
-    /// Executes a command under one identity. If its session had expired before the
-    /// command was first sent, once more under the identity of a new session.
+    /// Executes a command under one identity. If its session refuses the only attempt,
+    /// once more under the identity of a new session.
+    ///
+    /// The command is not executed twice. The replica answers by the first copy in the
+    /// log, so no copy was executed before the refused one. And a refusal is final: no
+    /// later copy is executed either. After more attempts than one an earlier attempt may
+    /// have been executed, and its answer lost.
     async fn execute_once(&self, op: Op, sent: &AtomicBool) -> Result<Reply, Error> {
         if !op.is_write() {
             return self.reply(self.attempt(Body::Command(op.into()), sent).await?);

@@ -2,8 +2,11 @@
 //!
 //! A command that is sent again keeps its (client, sequence). Replicas store its result
 //! under that identity, until the client says that it will not ask again: with a
-//! low-water mark, below which every sequence was answered or given up. A write that
-//! was given up and arrives after its mark is refused, as if it had never arrived.
+//! low-water mark, below which every sequence was answered or given up.
+//!
+//! A write that was given up stays on its way. It may be executed until a later write
+//! of the session is, whose mark is above it; from then on it is refused for ever. So
+//! the mark may move as soon as nobody waits for the answer.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};

@@ -397,6 +397,9 @@ async fn a_write_without_an_answer_times_out_and_leaves_no_trace() {
     );
     assert!(error.may_have_taken_effect());
     assert_eq!(client.inner.connection.calls(), 0);
+    client.put("a", "2").await.unwrap();
+    let next = server.state().arrived[1].clone();
+    assert_eq!((next.sequence, next.acked_below), (2, 2), "it was given up");
 }
 
 #[tokio::test]

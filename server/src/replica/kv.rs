@@ -283,7 +283,7 @@ fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
 
 fn refused(log_time_ms: u64) -> Outcome {
     let message = "the session has expired or has acknowledged this sequence: this attempt was not \
-                   executed and never will be; open a new session";
+                   executed, and no copy of it ever will be; open a new session";
     let error = client::wire::Error::new(ErrorCode::SessionExpired, message);
     client::wire::Error {
         log_time_ms,

@@ -161,6 +161,11 @@ impl Replica {
         self.kv.log_time_ms
     }
 
+    /// The version of what is stored under `key` here.
+    pub fn version_of(&self, key: &[u8]) -> Option<client::wire::Version> {
+        self.kv.get(key).map(|stored| stored.version)
+    }
+
     /// Slots that are marked on `key`: accepted, not yet executed, rising.
     pub fn marks_on(&self, key: &[u8]) -> &[Slot] {
         self.marks.on(key)

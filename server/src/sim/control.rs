@@ -84,6 +84,9 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         patience_ns: 1_000_000_000,
         silence_ns: None,
         large: 0,
+        gives_up: 0.0,
+        timeout_ns: 0,
+        renews: 0.0,
     };
     let second = 1_000_000_000;
     scenario.plan = Plan::isolating(Isolation {

@@ -57,11 +57,17 @@ pub enum Fault {
     Twice,
     /// A client's session expires while it waits.
     Expiry,
+    /// A client sends a write that was refused once more, under a new session.
+    Again,
+    /// A client waits no longer for an answer.
+    GiveUp,
+    /// A client begins a new session.
+    Renewal,
 }
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 26] = [
+    pub const ALL: [Fault; 29] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -88,6 +94,9 @@ impl Fault {
         Fault::Retry,
         Fault::Twice,
         Fault::Expiry,
+        Fault::Again,
+        Fault::GiveUp,
+        Fault::Renewal,
     ];
 
     /// Whether a plan drawn from the seed makes it happen now and then. The others are
@@ -103,6 +112,9 @@ impl Fault {
                 | Fault::Retry
                 | Fault::Twice
                 | Fault::Expiry
+                | Fault::Again
+                | Fault::GiveUp
+                | Fault::Renewal
         )
     }
 
@@ -135,6 +147,9 @@ impl Fault {
             Fault::Retry => "client retried",
             Fault::Twice => "client asked twice at once",
             Fault::Expiry => "session expired",
+            Fault::Again => "refused write sent again",
+            Fault::GiveUp => "client gave up",
+            Fault::Renewal => "client began a session",
         }
     }
 }

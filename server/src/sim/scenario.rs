@@ -153,8 +153,10 @@ impl Scenario {
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let mut load = Load::draw(&mut rng, n, rate);
         let ttl = replica.session_ttl;
-        load.silence_ns =
-            (ttl <= SHORT_TTL && rng.random::<bool>()).then_some(ttl.as_nanos() as u64);
+        load.draw_sessions(
+            &mut rng,
+            (ttl <= SHORT_TTL).then_some(ttl.as_nanos() as u64),
+        );
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
         if !choices.faults {

@@ -81,6 +81,11 @@ impl Liveness {
         verdict
     }
 
+    /// Nobody waits for a request any longer.
+    pub fn given_up(&mut self, token: u64) {
+        self.open.remove(&token);
+    }
+
     /// To be asked now and then, and at the end.
     ///
     /// # Errors
@@ -150,6 +155,14 @@ mod tests {
     fn an_answer_that_comes_too_late_is_noticed() {
         let (mut liveness, bound_ns) = healed_at(1000);
         assert!(liveness.answered(1, 1001 + bound_ns).is_err());
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_waited_for() {
+        let (mut liveness, bound_ns) = healed_at(1000);
+        liveness.given_up(1);
+        assert!(liveness.check(1001 + bound_ns).is_ok());
+        assert_eq!((liveness.checks, liveness.open()), (0, 0));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod progress;
 mod promises;
 mod quorums;
 mod reference;
+mod refusals;
 mod restart_wait;
 mod sessions;
 mod unwritable;
@@ -46,6 +47,7 @@ pub use old_leader::OldLeader;
 pub use order::Order;
 pub use pending::Pending;
 pub use quorums::Quorums;
+pub use refusals::Refusals;
 pub use restart_wait::RestartWait;
 pub use sessions::Sessions;
 pub use unwritable::Unwritable;
@@ -166,6 +168,7 @@ pub struct Oracles {
     sessions: Sessions,
     /// Asked for every message, in runs whose messages are encoded.
     pub frames: Frames,
+    refusals: Refusals,
     /// Told of every invocation and answer by whoever drives the clients.
     pub freshness: Freshness,
     /// Likewise, and when all was well again.
@@ -197,6 +200,7 @@ impl Oracles {
             agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
             frames: Frames::default(),
+            refusals: Refusals::new(n),
             freshness: Freshness::default(),
             liveness: Liveness::default(),
             histories: Histories::default(),
@@ -221,12 +225,14 @@ impl Oracles {
     /// A replica is about to end.
     pub(super) fn crashed(&mut self, node: usize) {
         self.sessions.crashed(node);
+        self.refusals.crashed(node);
         self.confirmed.crashed(node);
     }
 
     /// A client's command has reached `node`.
     pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
         self.sessions.asked(node, from, command);
+        self.refusals.asked(node, from, command);
         self.confirmed.asked(node, from, command);
     }
 
@@ -252,6 +258,8 @@ impl Oracles {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
+                let executed = replica.executed();
+                self.refusals.replied(node, executed, *to, outcome)?;
                 self.sessions.replied(&self.chosen, node, *to, outcome)?;
             }
         }
@@ -326,7 +334,13 @@ impl Oracles {
                 self.old_leader
                     .chosen(sight, &self.promises, log, slot, value)?;
             }
-            configured |= stage == Stage::Executed && log == LogId::Configs;
+            match (stage, log) {
+                (Stage::Executed, LogId::Configs) => configured = true,
+                (Stage::Executed, LogId::Commands) => {
+                    self.refusals.executed(replica, slot, value)?
+                }
+                _ => {}
+            }
         }
         if first {
             self.sessions.advance(&self.chosen)?;
@@ -366,6 +380,7 @@ impl Oracles {
             (agreement::NAME, self.agreement.checks),
             (liveness::NAME, self.liveness.checks),
             (sessions::NAME, self.sessions.checks),
+            (refusals::NAME, self.refusals.checks),
             (histories::NAME, self.histories.checks),
         ]
     }

@@ -147,6 +147,13 @@ impl Sessions {
         match effect {
             Effect::Executed(outcome) => {
                 known.result = Some(outcome);
+                let refused = known.refused;
+                ensure!(
+                    NAME,
+                    !refused,
+                    "({}, {sequence}) was refused, and takes effect later, at {version:?}",
+                    command.client
+                );
                 let once = client.take_effect(sequence);
                 ensure!(
                     NAME,
@@ -531,14 +538,20 @@ mod tests {
     #[test]
     fn nothing_takes_effect_twice() {
         let (mut sessions, mut log) = world(1000);
-        let late = put(1, 1).opened(0);
-        assert!(log.choose(&mut sessions, late).is_ok(), "refused");
         assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
         assert!(log.choose(&mut sessions, put(1, 1)).is_err());
         let mut client = Client::default();
         let taken = [3, 1, 2, 2, 5, 4, 3].map(|sequence| client.take_effect(sequence));
         assert_eq!(taken, [true, true, true, false, true, true, false]);
         assert_eq!(client.executed.len(), 1);
+    }
+
+    #[test]
+    fn nothing_takes_effect_after_it_was_refused() {
+        let (mut sessions, mut log) = world(1000);
+        assert!(log.choose(&mut sessions, put(1, 1).opened(0)).is_ok());
+        // Only a command that names another time than its copy can do that.
+        assert!(log.choose(&mut sessions, put(1, 1)).is_err());
     }
 
     #[test]

@@ -32,6 +32,13 @@ pub struct Load {
     pub silence_ns: Option<u64>,
     /// How many values may be large.
     pub large: u32,
+    /// Share of what is sent together that its client gives up after `timeout_ns`: it
+    /// no longer waits for the answers, and its low-water mark moves past the writes.
+    pub gives_up: f64,
+    /// In ns.
+    pub timeout_ns: u64,
+    /// Share of arrivals at which a client begins a new session.
+    pub renews: f64,
 }
 
 /// How many large values a run has at most: disks and logs keep them.
@@ -49,6 +56,10 @@ const PATIENT: f64 = 0.06;
 const PATIENT_CLIENTS: usize = 16;
 /// Clients that do not wait have under way, at most, what so many seconds bring.
 const WINDOW_S: usize = 8;
+
+/// Share of runs whose clients give up, and of those that begin new sessions.
+const GIVE_UP: f64 = 0.4;
+const RENEW: f64 = 0.4;
 
 impl Load {
     /// The load of a run.
@@ -78,6 +89,9 @@ impl Load {
                 patience_ns: 1_000_000_000,
                 silence_ns: None,
                 large: 0,
+                gives_up: 0.0,
+                timeout_ns: 0,
+                renews: 0.0,
             };
         }
         Load {
@@ -92,6 +106,22 @@ impl Load {
             patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
             silence_ns: None,
             large: 0,
+            gives_up: 0.0,
+            timeout_ns: 0,
+            renews: 0.0,
+        }
+    }
+
+    /// What clients do to their sessions; `ttl_ns`: how long these live, if they may
+    /// end within a run.
+    pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
+        self.silence_ns = ttl_ns.filter(|_| rng.random());
+        if rng.random::<f64>() < GIVE_UP {
+            self.gives_up = [0.02, 0.1, 0.3][rng.random_range(0..3)];
+            self.timeout_ns = [150, 500, 2000, 5000][rng.random_range(0..4)] * 1_000_000;
+        }
+        if rng.random::<f64>() < RENEW {
+            self.renews = rng.random_range(0.01..0.1);
         }
     }
 

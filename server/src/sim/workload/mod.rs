@@ -1,6 +1,11 @@
 //! Clients that look for trouble: a few keys that everybody wants, all kinds of
 //! commands, several at a time, retries at other replicas, and a history that
 //! checkers judge.
+//!
+//! They treat sessions as the client library does: a write that is given up is settled,
+//! and the low-water mark moves past it; a write that was sent once and is refused is
+//! sent once more under a new session. What was refused for good is not in the history,
+//! so the checkers must find none of its values.
 
 mod choose;
 mod client;
@@ -9,8 +14,9 @@ mod operations;
 mod record;
 
 use ::client::history::Action as Did;
-use ::client::wire::Outcome;
+use ::client::wire::command::Op as Ask;
 use ::client::wire::outcome::Result as Answer;
+use ::client::wire::{Error, ErrorCode, Outcome};
 use leases::Key;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
@@ -34,8 +40,10 @@ const SILENT: f64 = 0.01;
 pub(super) const PATIENCE_GROWS: u32 = 4;
 /// How many replicas a client tries before it waits again.
 const DRAWS: usize = 16;
-/// Alarms of clients: an arrival, or an attempt that has waited for long.
+/// Alarms of clients: an arrival, an attempt that has waited for long, or what its
+/// client now gives up.
 const PATIENCE: u64 = 1 << 62;
+const GIVE_UP: u64 = 1 << 60;
 /// How many operations were sent together, in an alarm's lowest bits.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
@@ -116,16 +124,44 @@ impl Workload {
 
     /// An alarm of a client went off.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
-        if token & PATIENCE == 0 {
-            let index = token as usize;
-            self.next_arrival(index, world);
-            if self.clients[index].silent_until_ns <= world.now_ns() {
-                self.start(index, world);
-                self.fall_silent(index, SILENT, world);
-            }
-            return;
+        let group = |kind: u64| ((token & !kind) >> COUNT_BITS, token & COUNT_MASK);
+        if token & PATIENCE != 0 {
+            self.retry(group(PATIENCE), world);
+        } else if token & GIVE_UP != 0 {
+            self.give_up(group(GIVE_UP), world);
+        } else {
+            self.arrive(token as usize, world);
         }
-        let (first, count) = ((token & !PATIENCE) >> COUNT_BITS, token & COUNT_MASK);
+    }
+
+    /// A client may have something to ask.
+    fn arrive(&mut self, index: usize, world: &mut World) {
+        self.next_arrival(index, world);
+        if self.load.renews > 0.0 && self.chooser.rng.random::<f64>() < self.load.renews {
+            self.renew(index, world);
+        }
+        if self.clients[index].silent_until_ns <= world.now_ns() {
+            self.start(index, world);
+            self.fall_silent(index, SILENT, world);
+        }
+    }
+
+    /// A client begins a new session, if its replica can tell it the log time.
+    fn renew(&mut self, index: usize, world: &mut World) {
+        if let Some(replica) = world.replica(self.clients[index].home) {
+            let log_time_ms = replica.log_time_ms();
+            world.note_fault(Fault::Renewal);
+            self.begin_session(index, log_time_ms);
+        }
+    }
+
+    fn begin_session(&mut self, index: usize, log_time_ms: u64) {
+        self.sessions += 1;
+        self.clients[index].session = Session::new(self.sessions, log_time_ms);
+    }
+
+    /// Sends what has no answer again, and then waits for longer.
+    fn retry(&mut self, (first, count): (u64, u64), world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
         for id in first..first + count {
@@ -147,6 +183,29 @@ impl Workload {
         self.wait((first, count), attempts, world);
     }
 
+    /// Waits no longer for what has no answer. Once all is well, everything is waited for.
+    fn give_up(&mut self, (first, count): (u64, u64), world: &mut World) {
+        if world.now_ns() >= self.end_ns {
+            return;
+        }
+        for id in first..first + count {
+            if let Some(operation) = self.end(id) {
+                world.note_fault(Fault::GiveUp);
+                world.oracles.liveness.given_up(id);
+                self.record.leave_open(&operation);
+            }
+        }
+    }
+
+    /// Ends an operation, if it has not: its client's lane is free, and it is settled.
+    fn end(&mut self, id: u64) -> Option<Operation> {
+        let operation = self.operations.end(id)?;
+        let client = &mut self.clients[operation.client];
+        client.idle.push(operation.lane);
+        client.session.settle(&operation.command);
+        Some(operation)
+    }
+
     /// A client sends what it wants to ask, as far as it has lanes for it.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
@@ -154,7 +213,8 @@ impl Workload {
         while ids.len() < self.load.burst
             && let Some(lane) = self.clients[index].idle.pop()
         {
-            ids.push(self.ask(index, lane, world));
+            let (op, ops) = self.choose(index);
+            ids.push(self.ask((index, lane), op, ops, world));
         }
         if ids.is_empty() {
             return;
@@ -166,14 +226,24 @@ impl Workload {
             let other = self.chooser.rng.random_range(0..world.n());
             self.send(&ids, other, world);
         }
-        self.wait((first, ids.len() as u64), 1, world);
+        self.wait_for_the_first_time((first, ids.len() as u64), world);
     }
 
-    fn ask(&mut self, index: usize, lane: usize, world: &mut World) -> u64 {
-        let client = &mut self.clients[index];
-        let (op, ops) = self.chooser.choose(&self.load, &client.seen);
+    fn choose(&mut self, index: usize) -> (Ask, Parts) {
+        let seen = &self.clients[index].seen;
+        self.chooser.choose(&self.load, seen)
+    }
+
+    /// Begins an operation of a client in one of its lanes.
+    fn ask(
+        &mut self,
+        (index, lane): (usize, usize),
+        op: Ask,
+        ops: Parts,
+        world: &mut World,
+    ) -> u64 {
         let id = self.operations.begun() + 1;
-        let command = client.session.issue(op);
+        let command = self.clients[index].session.issue(op);
         for (k, did) in &ops {
             let freshness = &mut world.oracles.freshness;
             match did {
@@ -190,6 +260,8 @@ impl Workload {
             command,
             began_ns: world.now_ns(),
             attempts: 1,
+            sent: 0,
+            again: false,
             ops,
         };
         self.operations.begin(operation);
@@ -199,6 +271,7 @@ impl Workload {
     fn send(&mut self, ids: &[u64], at: usize, world: &mut World) {
         let request = |id: &u64| {
             let operation = self.operations.get_mut(*id)?;
+            operation.sent += 1;
             let from = ClientHandle {
                 connection: operation.client as u64,
                 request: id << 8 | operation.attempts.min(255),
@@ -208,6 +281,14 @@ impl Workload {
         let mut requests = Vec::with_capacity(ids.len());
         requests.extend(ids.iter().filter_map(request));
         world.request(at, requests);
+    }
+
+    fn wait_for_the_first_time(&mut self, (first, count): (u64, u64), world: &mut World) {
+        self.wait((first, count), 1, world);
+        if self.load.gives_up > 0.0 && self.chooser.rng.random::<f64>() < self.load.gives_up {
+            let late = world.now_ns() + self.load.timeout_ns;
+            world.alarm(late, GIVE_UP | first << COUNT_BITS | count);
+        }
     }
 
     /// Looks later whether so many operations from `first` on are answered.
@@ -221,18 +302,18 @@ impl Workload {
     /// An answer reached a client: the first to any attempt counts.
     pub fn replied(&mut self, reply: &Reply, world: &mut World) {
         let id = reply.to.request >> 8;
-        let Some(operation) = self.operations.end(id) else {
+        let Some(operation) = self.end(id) else {
             return;
         };
-        let now = world.now_ns();
-        let verdict = world.oracles.liveness.answered(id, now);
+        let verdict = world.oracles.liveness.answered(id, world.now_ns());
         world.judge(verdict);
-        let client = &mut self.clients[operation.client];
-        client.idle.push(operation.lane);
-        client.session.settle(&operation.command);
-        if let Some(Answer::Error(error)) = &reply.outcome.result {
-            return self.refused(&operation, error.log_time_ms, world);
+        match &reply.outcome.result {
+            Some(Answer::Error(error)) => self.refused(operation, error, world),
+            _ => self.answered(&operation, reply, world),
         }
+    }
+
+    fn answered(&mut self, operation: &Operation, reply: &Reply, world: &mut World) {
         self.record.answered += 1;
         *self.record.paths.entry(reply.path).or_default() += 1;
         let mut parts = Parts::new();
@@ -244,7 +325,8 @@ impl Workload {
             if let Did::Read { value } = action {
                 let version = version_of(*k, &reply.outcome);
                 let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
-                let verdict = freshness.read(id << 8 | k, &one, reply.path.as_str_name());
+                let token = operation.id << 8 | k;
+                let verdict = freshness.read(token, &one, reply.path.as_str_name());
                 world.judge(verdict);
                 let client = &mut self.clients[operation.client];
                 client.seen.insert(*k, (version, value));
@@ -253,21 +335,44 @@ impl Workload {
             }
             parts.push((*k, action));
         }
-        self.record.push(&operation, parts, Some(now));
+        self.record.push(operation, parts, Some(world.now_ns()));
     }
 
-    /// A session has expired: whether the command was executed before that nobody
-    /// can tell, and the client needs a new session.
-    fn refused(&mut self, operation: &Operation, log_time_ms: u64, world: &mut World) {
-        world.note_fault(Fault::Expiry);
-        self.record.unknown += 1;
-        self.record.push(operation, operation.ops.clone(), None);
-        let client = &mut self.clients[operation.client];
-        if client.session.issued(&operation.command) {
-            self.sessions += 1;
-            client.session = Session::new(self.sessions, log_time_ms);
-            self.fall_silent(operation.client, SILENT_AT_FIRST, world);
+    /// A write is refused. If its session has ended, its client needs a new one. If only
+    /// one copy was sent, none was executed, nor will be.
+    fn refused(&mut self, operation: Operation, error: &Error, world: &mut World) {
+        if error.code() != ErrorCode::SessionExpired {
+            return self.record.leave_open(&operation);
         }
+        world.note_fault(Fault::Expiry);
+        let index = operation.client;
+        if self.clients[index].session.issued(&operation.command) {
+            self.begin_session(index, error.log_time_ms);
+            self.fall_silent(index, SILENT_AT_FIRST, world);
+        }
+        if operation.sent > 1 {
+            return self.record.leave_open(&operation);
+        }
+        self.record.refused += 1;
+        if !operation.again {
+            self.ask_again(operation, world);
+        }
+    }
+
+    /// Sends what was refused for good once more, under a new session.
+    fn ask_again(&mut self, refused: Operation, world: &mut World) {
+        let client = &mut self.clients[refused.client];
+        let (Some(op), Some(lane)) = (refused.command.op, client.idle.pop()) else {
+            return;
+        };
+        let home = client.home;
+        world.note_fault(Fault::Again);
+        let id = self.ask((refused.client, lane), op, refused.ops, world);
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.again = true;
+        }
+        self.send(&[id], home, world);
+        self.wait_for_the_first_time((id, 1), world);
     }
 
     /// Nothing more will be answered: what is open stays open in the history.

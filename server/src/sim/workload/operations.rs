@@ -22,6 +22,10 @@ pub(super) struct Operation {
     pub began_ns: u64,
     /// How often it was sent, but for copies sent together with the first.
     pub attempts: u64,
+    /// How many copies were sent.
+    pub sent: u64,
+    /// Whether it asks what was refused before, under a new session.
+    pub again: bool,
     /// What it does.
     pub ops: Parts,
 }
@@ -95,6 +99,8 @@ mod tests {
             command: Command::default(),
             began_ns: 0,
             attempts: 1,
+            sent: 0,
+            again: false,
             ops: Parts::new(),
         }
     }

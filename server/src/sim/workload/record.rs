@@ -25,6 +25,8 @@ pub struct Record {
     pub answered: u64,
     /// Operations that nobody can tell the fate of.
     pub unknown: u64,
+    /// Operations that were refused for good: they are not in the history.
+    pub refused: u64,
     /// By path.
     pub paths: BTreeMap<Path, u64>,
 }
@@ -38,8 +40,15 @@ impl Record {
             transactions: Vec::new(),
             answered: 0,
             unknown: 0,
+            refused: 0,
             paths: BTreeMap::new(),
         }
+    }
+
+    /// Nobody can tell what came of an operation: it may be executed at any time, or never.
+    pub(super) fn leave_open(&mut self, operation: &Operation) {
+        self.unknown += 1;
+        self.push(operation, operation.ops.clone(), None);
     }
 
     /// An operation did this; `return_ns`: when it was answered, `None` if it may be
