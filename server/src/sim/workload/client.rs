@@ -47,6 +47,11 @@ impl Session {
         command
     }
 
+    /// Whether it is as its client began it: nothing of it is settled.
+    pub fn is_new(&self) -> bool {
+        self.open.len() as u64 == self.sequence
+    }
+
     /// Whether a command is of this session.
     pub fn issued(&self, command: &Command) -> bool {
         self.id == command.client

@@ -36,6 +36,10 @@ use crate::replica::action::ClientHandle;
 /// Share of new sessions, and of arrivals, that a silence comes before; if any does.
 const SILENT_AT_FIRST: f64 = 0.5;
 const SILENT: f64 = 0.01;
+/// Share of what new sessions send first that is given up, and of clients that begin
+/// a new session then; if any do.
+const GIVES_UP_AT_FIRST: f64 = 0.5;
+const RENEWS_AFTER: f64 = 0.3;
 /// A client doubles its patience with each attempt, up to this many times the first.
 pub(super) const PATIENCE_GROWS: u32 = 4;
 /// How many replicas a client tries before it waits again.
@@ -188,12 +192,20 @@ impl Workload {
         if world.now_ns() >= self.end_ns {
             return;
         }
+        let mut whose = None;
         for id in first..first + count {
             if let Some(operation) = self.end(id) {
                 world.note_fault(Fault::GiveUp);
                 world.oracles.liveness.given_up(id);
                 self.record.leave_open(&operation);
+                whose = Some(operation.client);
             }
+        }
+        // Who waits in vain may connect anew.
+        if let Some(index) = whose.filter(|_| self.load.renews > 0.0)
+            && self.chooser.rng.random::<f64>() < RENEWS_AFTER
+        {
+            self.renew(index, world);
         }
     }
 
@@ -226,7 +238,7 @@ impl Workload {
             let other = self.chooser.rng.random_range(0..world.n());
             self.send(&ids, other, world);
         }
-        self.wait_for_the_first_time((first, ids.len() as u64), world);
+        self.wait_for_the_first_time(index, (first, ids.len() as u64), world);
     }
 
     fn choose(&mut self, index: usize) -> (Ask, Parts) {
@@ -283,9 +295,21 @@ impl Workload {
         world.request(at, requests);
     }
 
-    fn wait_for_the_first_time(&mut self, (first, count): (u64, u64), world: &mut World) {
+    fn wait_for_the_first_time(
+        &mut self,
+        index: usize,
+        (first, count): (u64, u64),
+        world: &mut World,
+    ) {
         self.wait((first, count), 1, world);
-        if self.load.gives_up > 0.0 && self.chooser.rng.random::<f64>() < self.load.gives_up {
+        if self.load.gives_up == 0.0 {
+            return;
+        }
+        let share = match self.clients[index].session.is_new() {
+            true => GIVES_UP_AT_FIRST,
+            false => self.load.gives_up,
+        };
+        if self.chooser.rng.random::<f64>() < share {
             let late = world.now_ns() + self.load.timeout_ns;
             world.alarm(late, GIVE_UP | first << COUNT_BITS | count);
         }
@@ -361,18 +385,19 @@ impl Workload {
 
     /// Sends what was refused for good once more, under a new session.
     fn ask_again(&mut self, refused: Operation, world: &mut World) {
-        let client = &mut self.clients[refused.client];
+        let index = refused.client;
+        let client = &mut self.clients[index];
         let (Some(op), Some(lane)) = (refused.command.op, client.idle.pop()) else {
             return;
         };
         let home = client.home;
         world.note_fault(Fault::Again);
-        let id = self.ask((refused.client, lane), op, refused.ops, world);
+        let id = self.ask((index, lane), op, refused.ops, world);
         if let Some(operation) = self.operations.get_mut(id) {
             operation.again = true;
         }
         self.send(&[id], home, world);
-        self.wait_for_the_first_time((id, 1), world);
+        self.wait_for_the_first_time(index, (id, 1), world);
     }
 
     /// Nothing more will be answered: what is open stays open in the history.
