@@ -6,33 +6,10 @@
 use std::time::Duration;
 
 use client::wire::{Outcome, Path, Version};
-use leases::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
 
-use super::input::{Again, ReadFrom};
+pub use super::handles::{Again, Asker, ClientHandle, ReadFrom, Sequence};
 use super::message::{Envelope, LogId, Value};
-
-/// A request of a client, as the shell names it: connection and request id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientHandle {
-    /// Never used again for another connection of this process.
-    pub connection: u64,
-    /// The client's id for the request.
-    pub request: u64,
-}
-
-/// Numbers the persists of a run, from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Sequence(pub u64);
-
-/// A replica, and the run of it, that asked for something which takes a while: the
-/// answer is for that run alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
-    /// Which replica.
-    pub replica: ReplicaId,
-    /// Which of its runs.
-    pub incarnation: Incarnation,
-}
 
 /// An effect.
 #[derive(Clone, Debug)]

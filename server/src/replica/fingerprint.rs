@@ -12,6 +12,7 @@ use foldhash::quality::FixedState;
 use leases::Time;
 
 use super::Replica;
+use super::flow::Parts;
 use super::timers::Timer;
 
 /// Work that no replica may have before the horizon: its timers.
@@ -38,57 +39,31 @@ impl Replica {
         let state = &mut hasher;
         // Named one by one: a new field must be thought about here.
         let Replica {
-            settings: _,
-            incarnation,
-            restart_wait_until,
-            joining,
-            rng: _,
-            peers,
-            role,
-            promised,
-            round_seen,
-            leader,
-            logs,
-            marks,
-            kv,
+            us,
+            parts,
             persister,
-            votes_due,
-            fetching,
-            pending,
-            reader,
-            configs,
-            grantor,
-            holder,
-            suspicions,
-            config_lag_since: _,
-            tally: _,
-            demand: _,
             timers,
-            storage_writable,
-            clock_trusted,
-            configured,
-            next_request,
-            last_answer,
-            counters,
+            metrics: _,
+            requests,
         } = self;
-        for peer in peers {
-            (peer.incarnation, peer.rtt).hash(state);
-        }
-        (incarnation, restart_wait_until, joining, role, promised).hash(state);
-        (round_seen, leader, logs, marks, kv).hash(state);
-        (persister, votes_due, fetching, pending, reader).hash(state);
-        (configs, grantor, holder, suspicions).hash(state);
+        let Parts {
+            joining,
+            consensus,
+            machine,
+            leasing,
+            writes,
+            reads,
+        } = parts;
+        (us, joining, consensus, &machine.kv).hash(state);
+        (leasing, writes, reads, persister, requests).hash(state);
         timers.until(horizon).hash(state);
-        (storage_writable, clock_trusted).hash(state);
-        (configured, next_request, last_answer).hash(state);
-        (counters.restart_wait_asked, counters.restart_wait_over).hash(state);
         hasher.finish()
     }
 
     fn assert_rests(&self, start: Time, horizon: Time) {
         let span = horizon.since(start);
-        let timing = &self.settings.timing;
-        let grace = self.configs.params(self.configs.newest()).t_grace;
+        let timing = &self.us.settings.timing;
+        let grace = self.parts.leasing.grace();
         for timer in RESTING {
             assert!(
                 self.timers.rests(timer, horizon),

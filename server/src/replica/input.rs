@@ -1,9 +1,11 @@
 //! Everything that can happen to a replica.
 
 use client::wire::Command;
-use leases::{Key, Slot};
+use leases::Slot;
 
-use super::action::{ClientHandle, Sequence};
+pub use super::handles::{Again, ReadFrom};
+
+use super::handles::{Asker, ClientHandle, Sequence};
 use super::message::{Envelope, LogId, Value};
 
 /// One thing that happened. `now` of a step is sampled after its input arrived.
@@ -32,7 +34,7 @@ pub enum Input {
         /// Which log.
         log: LogId,
         /// For whom, as asked.
-        to: super::action::Asker,
+        to: Asker,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
     },
@@ -54,22 +56,4 @@ pub enum Operator {
     Transfer(leases::ReplicaId),
     /// Put another strategy and durations in force, by the next configuration.
     Switch(leases::StrategySpec, leases::LeaseParams),
-}
-
-/// Who a read is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReadFrom {
-    /// A client of this replica.
-    Client(ClientHandle),
-    /// A peer that forwarded it.
-    Peer(leases::ReplicaId, super::message::RequestId),
-}
-
-/// What to read again when a fence was missed.
-#[derive(Clone, Debug)]
-pub enum Again {
-    /// One key.
-    Key(Key),
-    /// A client's read of several.
-    Command(Box<Command>),
 }

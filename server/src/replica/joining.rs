@@ -35,12 +35,12 @@
 //! nothing of it.
 
 use leases::mutants::{Rule, off};
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
-use super::Replica;
-use super::action::{Action, Event, Record};
+use super::action::{Event, Record};
 use super::message::Message;
 use super::persist::After;
+use super::step::Step;
 use super::timers::Timer;
 
 /// How many others must know a replica's life before it takes part.
@@ -85,8 +85,7 @@ impl Joining {
     pub(super) fn new(
         me: ReplicaId,
         n: usize,
-        life: u64,
-        joined: bool,
+        (life, joined): (u64, bool),
         known: &[(ReplicaId, u64)],
     ) -> Joining {
         assert!(life != 0, "every data directory has a life");
@@ -122,134 +121,103 @@ impl Joining {
     pub(super) fn is_wiped(&self) -> bool {
         self.standing == Standing::Wiped
     }
-}
-
-impl Replica {
-    /// Whether this replica's disk was wiped since it took part: it is mute for good.
-    pub fn is_wiped(&self) -> bool {
-        self.joining.is_wiped()
-    }
-
-    /// Whether this replica takes part: enough others know its directory.
-    pub fn has_joined(&self) -> bool {
-        self.joining.has_joined()
-    }
-
-    /// Who takes no part yet helps others to join, and says that it is there.
-    pub(super) fn on_peer_before_joining(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        current: bool,
-        message: Message,
-        out: &mut Vec<Action>,
-    ) {
-        match message {
-            Message::Ping { stamp } => self.send(from, Message::Pong { stamp }, out),
-            Message::Pong { stamp } if current => self.on_pong(now, from, stamp),
-            Message::Join { life } => self.on_join(from, life),
-            Message::Joined { life } => self.on_joined(from, life, out),
-            Message::Prepare { ballot, commits } => self.postpone_prepare(from, ballot, commits),
-            _ => {}
-        }
-    }
 
     /// Tells its life to everybody who may not know it.
-    pub(super) fn retransmit_join(&mut self, out: &mut Vec<Action>) {
-        let life = self.joining.life;
-        for to in self.joining.untold.iter() {
-            self.send(to, Message::Join { life }, out);
+    pub(super) fn retransmit(&self, step: &mut Step<'_>) {
+        let life = self.life;
+        for to in self.untold.iter() {
+            step.send(to, Message::Join { life });
         }
     }
 
     /// A peer starts on a new directory. The first life it ever had counts.
-    pub(super) fn on_join(&mut self, from: ReplicaId, life: u64) {
-        let known = &mut self.joining.lives[from.index()];
+    pub(super) fn on_join(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
+        let known = &mut self.lives[from.index()];
         if *known == 0 {
             if life == 0 {
-                self.counters.refused_messages += 1;
+                step.metrics.refused_messages += 1;
                 return;
             }
             *known = life;
-            self.persister.record(Record::Life {
+            assert!(from != step.me(), "a replica remembers the lives of others");
+            step.record(Record::Life {
                 replica: from,
                 life,
             });
         }
-        self.persister.after(After::Joined { to: from });
+        step.after(After::Joined { to: from });
     }
 
     /// What is remembered of `to` is durable.
-    pub(super) fn answer_join(&self, to: ReplicaId, out: &mut Vec<Action>) {
-        let life = self.joining.lives[to.index()];
-        self.send(to, Message::Joined { life }, out);
+    pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
+        let life = self.lives[to.index()];
+        assert!(life != 0, "only lives that are known are told");
+        step.send(to, Message::Joined { life });
     }
 
-    pub(super) fn on_joined(&mut self, from: ReplicaId, life: u64, out: &mut Vec<Action>) {
-        let joining = &mut self.joining;
+    /// A peer remembers this life of this replica.
+    pub(super) fn on_joined(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         if life == 0 {
-            self.counters.refused_messages += 1;
+            step.metrics.refused_messages += 1;
             return;
         }
-        if life == joining.life {
-            joining.witnesses.insert(from);
-            joining.untold.remove(from);
+        if life == self.life {
+            self.witnesses.insert(from);
+            self.untold.remove(from);
         }
-        if joining.standing != Standing::Asking {
+        if self.standing != Standing::Asking {
             // It takes part already, or is about to: another life that somebody
             // remembers was one that never did.
-            joining.untold.remove(from);
+            self.untold.remove(from);
             return;
         }
-        if life != joining.life {
-            joining.standing = Standing::Wiped;
-            joining.untold = ReplicaSet::EMPTY;
-            self.timers.stop_all();
-            return self.announce(Event::Wiped { witness: from }, out);
+        if life != self.life {
+            self.standing = Standing::Wiped;
+            self.untold = ReplicaSet::EMPTY;
+            step.timers.stop_all();
+            return step.announce(Event::Wiped { witness: from });
         }
-        if joining.witnesses.len() >= witnesses(self.settings.n) {
-            joining.standing = Standing::Sealing;
-            self.persister.record(Record::Joined);
-            self.persister.after(After::TakePart);
+        if self.witnesses.len() >= witnesses(step.us.settings.n) {
+            self.standing = Standing::Sealing;
+            step.record(Record::Joined);
+            step.after(After::TakePart);
         }
     }
 
     /// Phase 1 of somebody who joined earlier: it is answered as soon as may be.
-    fn postpone_prepare(&mut self, from: ReplicaId, ballot: Ballot, commits: [Slot; 2]) {
+    pub(super) fn postpone_prepare(&mut self, from: ReplicaId, ballot: Ballot, commits: [Slot; 2]) {
         let later = |(known, _): &(Ballot, _)| *known <= ballot;
-        if ballot.replica == from && self.joining.prepare.as_ref().is_none_or(later) {
-            self.joining.prepare = Some((ballot, commits));
+        if ballot.replica == from && self.prepare.as_ref().is_none_or(later) {
+            self.prepare = Some((ballot, commits));
         }
     }
 
     /// The election timer has run out before this replica may campaign.
-    pub(super) fn postpone_campaign(&mut self) {
-        self.joining.campaign_due = true;
-        self.timers.stop(Timer::Election);
+    pub(super) fn postpone_campaign(&mut self, step: &mut Step<'_>) {
+        self.campaign_due = true;
+        step.timers.stop(Timer::Election);
     }
 
-    /// That this replica has joined is durable: it takes part from here on. No time
-    /// is lost that was not spent on joining: a Phase 1 that came meanwhile is
-    /// answered, and who is preferred campaigns, if its time had come.
-    pub(super) fn take_part(&mut self, now: Time, out: &mut Vec<Action>) {
-        self.joining.standing = Standing::Joined;
-        self.announce(Event::Joined, out);
-        self.timers.set(Timer::Lease, now);
-        let due = std::mem::take(&mut self.joining.campaign_due);
-        let prepare = self.joining.prepare.take();
-        match prepare {
-            None if !due => {}
-            None if self.settings.preferred_leader == Some(self.me()) => {
-                self.timers.set(Timer::Election, now);
-            }
-            // Those who joined together would campaign together.
-            None => self.first_election(now),
-            Some((ballot, commits)) => {
-                self.reset_election(now);
-                self.on_prepare(now, ballot.replica, ballot, commits, out);
-            }
+    /// That this replica has joined is durable. Returns what was postponed until now.
+    pub(super) fn take_part(&mut self) -> Postponed {
+        assert_eq!(
+            self.standing,
+            Standing::Sealing,
+            "what is durable was recorded"
+        );
+        self.standing = Standing::Joined;
+        Postponed {
+            campaign: std::mem::take(&mut self.campaign_due),
+            prepare: self.prepare.take(),
         }
     }
+}
+
+/// What fell due before a replica took part.
+#[derive(Debug)]
+pub(super) struct Postponed {
+    pub(super) campaign: bool,
+    pub(super) prepare: Option<(Ballot, [Slot; 2])>,
 }
 
 #[cfg(test)]

@@ -61,6 +61,10 @@ pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> SmallVec<[Vec<T
         part.push(item);
     }
     parts.push(part);
+    assert!(
+        parts.iter().all(|part: &Vec<T>| !part.is_empty()),
+        "no part is empty"
+    );
     parts
 }
 

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
-use super::Replica;
-use super::action::{Action, Record, Sequence};
+use super::action::{Action, Record};
+use super::handles::Sequence;
 use super::message::LogId;
+use super::per_log::PerLog;
 
 /// Done once the records before it are durable.
 #[derive(Clone, Debug, Hash)]
@@ -42,12 +43,12 @@ pub(super) enum After {
     TakePart,
     /// Promises may be made under parameters with this restart wait.
     RestartWait(Duration),
-    /// By log, a restart finds what came of every slot up to here: windows move.
-    Checkpointed([Slot; 2]),
+    /// A restart finds what came of every slot up to here: windows move.
+    Checkpointed(PerLog<Slot>),
 }
 
 /// Mostly one: a step answers one Accept.
-type Afters = SmallVec<[After; 1]>;
+pub(super) type Afters = SmallVec<[After; 1]>;
 
 /// Gathers the records of a group of steps, and what waits for them.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +58,7 @@ pub(super) struct Persister {
     afters: Afters,
     waiting: VecDeque<Waiting>,
     /// By log: up to here the disk has what was executed, and nothing older.
-    executed: [Slot; 2],
+    executed: PerLog<Slot>,
 }
 
 /// A persist that is on its way to the disk.
@@ -66,7 +67,7 @@ struct Waiting {
     sequence: Sequence,
     afters: Afters,
     /// By log, executed when it was asked for: all of that had been recorded before.
-    executed: [Slot; 2],
+    executed: PerLog<Slot>,
 }
 
 impl Hash for Persister {
@@ -89,12 +90,14 @@ impl Persister {
         self.afters.push(after);
     }
 
-    pub(super) fn flush(&mut self, executed: [Slot; 2], out: &mut Vec<Action>) {
+    pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
         if self.records.is_empty() && self.afters.is_empty() {
             return;
         }
         self.last.0 += 1;
         let sequence = self.last;
+        let before = self.waiting.back().map(|waiting| waiting.sequence);
+        assert!(before < Some(sequence), "persists are numbered in order");
         let records = std::mem::take(&mut self.records);
         self.waiting.push_back(Waiting {
             sequence,
@@ -107,18 +110,20 @@ impl Persister {
     /// What was executed of `log`, and is on the disk as it was executed. What an
     /// earlier ballot had left in a later slot may be there still.
     pub(super) fn executed(&self, log: LogId) -> Slot {
-        self.executed[log.index()]
+        self.executed[log]
     }
 
     /// Of a run that begins with what the disk says is executed.
-    pub(super) fn begin(executed: [Slot; 2]) -> Persister {
+    pub(super) fn begin(executed: PerLog<Slot>) -> Persister {
         Persister {
             executed,
             ..Persister::default()
         }
     }
 
-    fn done(&mut self, sequence: Sequence) -> Afters {
+    /// Everything up to `sequence` is durable: returns what waited for it, in order.
+    pub(super) fn done(&mut self, sequence: Sequence) -> Afters {
+        assert!(sequence <= self.last, "only what was asked for is durable");
         let mut done = Afters::new();
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= sequence
@@ -128,39 +133,13 @@ impl Persister {
                 true => done = waiting.afters,
                 false => done.extend(waiting.afters),
             }
+            assert!(
+                waiting.executed.commands >= self.executed.commands
+                    && waiting.executed.configs >= self.executed.configs,
+                "the disk does not go back"
+            );
             self.executed = waiting.executed;
         }
         done
-    }
-}
-
-impl Replica {
-    pub(super) fn on_persisted(&mut self, now: Time, sequence: Sequence, out: &mut Vec<Action>) {
-        let afters = self.persister.done(sequence);
-        self.send_durable_proposals(now, &afters, out);
-        for after in afters {
-            match after {
-                After::Vote {
-                    log,
-                    slot,
-                    ballot,
-                    executed,
-                } => self.vote_durable(log, slot, ballot, executed),
-                After::Propose { .. } => {}
-                After::Prepared {
-                    to,
-                    ballot,
-                    commits,
-                } => self.answer_prepare(to, ballot, commits, out),
-                After::Campaign { ballot } => self.send_prepare(now, ballot, out),
-                After::Joined { to } => self.answer_join(to, out),
-                After::TakePart => self.take_part(now, out),
-                After::RestartWait(wait) => {
-                    self.grantor.wait_persisted(wait);
-                    self.timers.set(super::Timer::Lease, now);
-                }
-                After::Checkpointed(slots) => self.move_windows(now, slots, out),
-            }
-        }
     }
 }

@@ -435,6 +435,7 @@ impl World {
             take,
             clock,
         );
+        replica.check();
         if self.settings.watched {
             let sight = Sight::new(self.now_ns, &self.nodes);
             let verdict = self.oracles.stepped(&sight, node, &actions, leases);

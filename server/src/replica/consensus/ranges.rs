@@ -71,6 +71,22 @@ impl Ranges {
             .sum()
     }
 
+    /// The lowest slot of the set.
+    pub fn lowest(&self) -> Option<Slot> {
+        self.0.first().map(|(first, _)| *first)
+    }
+
+    /// # Panics
+    /// If ranges overlap, touch or do not rise.
+    pub fn check(&self) {
+        let apart = |pair: &[(Slot, Slot)]| pair[0].1.next() < pair[1].0;
+        assert!(self.0.windows(2).all(apart), "ranges are apart and rise");
+        assert!(
+            self.0.iter().all(|(first, last)| first <= last),
+            "no range is empty"
+        );
+    }
+
     /// The first ranges, at most so many.
     pub fn first(&self, most: usize) -> Vec<(Slot, Slot)> {
         self.0[..self.0.len().min(most)].to_vec()

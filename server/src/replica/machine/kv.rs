@@ -1,17 +1,17 @@
 //! The replicated state: keys, values and sessions, and how a command changes them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 use client::wire::command::Op;
-use client::wire::{Command, Entry, ErrorCode, Field, Outcome, Record as Fields, Version};
+use client::wire::{Command, Entry, ErrorCode, Outcome, Version};
 use foldhash::fast::FixedState;
 use leases::mutants::{Rule, off};
 use leases::{Key, Slot};
-use prost::Message as _;
 
-use super::action::{Checkpoint, Stored};
+use super::super::action::{Checkpoint, Stored};
+use super::merge::merge;
 use super::session::{Admission, Sessions};
 
 /// The entries of one answer: they fit into a frame, with what is around them.
@@ -42,6 +42,8 @@ pub struct Kv {
     /// Log time of the last command, in ms; never falls.
     pub log_time_ms: u64,
     dirty: HashSet<Key, FixedState>,
+    /// The newest version given in this run.
+    newest: (u64, u32),
 }
 
 impl Hash for Kv {
@@ -138,17 +140,20 @@ impl Kv {
         if !command.is_write() {
             return self.query(command);
         }
-        let (client, sequence) = (command.client, command.sequence);
         match self.sessions.admit(command, self.log_time_ms) {
             Admission::Done(outcome) => return outcome,
             Admission::Refused => return refused(self.log_time_ms),
             Admission::Fresh => {}
         }
         let version = version_of(slot, index);
+        assert!(
+            (version.slot, version.index) > self.newest || off(Rule::H42Index),
+            "versions rise with the log"
+        );
+        self.newest = (version.slot, version.index);
         let outcome = self.write(version, command);
         let now = self.log_time_ms;
-        self.sessions
-            .record(client, sequence, command.acked_below, now, outcome.clone());
+        self.sessions.record(command, now, outcome.clone());
         outcome
     }
 
@@ -227,6 +232,17 @@ impl Kv {
         }
     }
 
+    /// # Panics
+    /// If the state contradicts itself.
+    pub fn check(&self) {
+        assert_eq!(
+            self.map.len(),
+            self.ordered.len(),
+            "every key is stored and ordered"
+        );
+        self.sessions.check();
+    }
+
     /// What changed since the last call, in key order.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
         let mut keys: Vec<Key> = self.dirty.drain().collect();
@@ -254,31 +270,6 @@ fn entry(key: &Key, stored: &Stored) -> Entry {
         value: stored.value.clone(),
         version: Some(stored.version),
     }
-}
-
-/// `old` with `fields` put over it; `None` if `old` is no record. Of several values
-/// for one name the last counts. Both may be long, and a client chose them: one
-/// pass over each.
-fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
-    let mut record = match old {
-        Some(bytes) => Fields::decode(bytes).ok()?,
-        None => Fields::default(),
-    };
-    let values = fields.iter().map(|field| (&field.name, &field.value));
-    let mut values: BTreeMap<&Bytes, &Bytes> = values.collect();
-    for known in &mut record.fields {
-        if let Some(value) = values.remove(&known.name) {
-            known.value = value.clone();
-        }
-    }
-    for Field { name, .. } in fields {
-        if let Some(value) = values.remove(name) {
-            let (name, value) = (name.clone(), value.clone());
-            record.fields.push(Field { name, value });
-        }
-    }
-    let encoded = record.encode_to_vec();
-    (encoded.len() <= client::wire::VALUE_BYTES_MAX).then_some(encoded)
 }
 
 fn refused(log_time_ms: u64) -> Outcome {
@@ -330,40 +321,6 @@ mod tests {
         assert_eq!(kv.execute(Slot(3), 0, &put(1, 1, "mine")), first);
         let found = kv.get(b"k").map(|stored| stored.value.clone());
         assert_eq!(found.as_deref(), Some(b"theirs".as_slice()));
-    }
-
-    /// Every list of up to three fields over every record of up to three.
-    #[test]
-    fn fields_go_where_they_are_known_and_otherwise_to_the_end() {
-        let lists: Vec<Vec<u8>> = (0..=3)
-            .flat_map(|length| {
-                let digits = move |n: u32| (0..length).map(move |i| (n / 3u32.pow(i) % 3) as u8);
-                (0..3u32.pow(length)).map(move |n| digits(n).collect())
-            })
-            .collect();
-        let fields = |names: &[u8], first: u8| -> Vec<Field> {
-            let field = |(value, &name): (u8, &u8)| Field {
-                name: vec![b'a' + name].into(),
-                value: vec![value].into(),
-            };
-            (first..).zip(names).map(field).collect()
-        };
-        for (old, new) in lists
-            .iter()
-            .flat_map(|old| lists.iter().map(move |new| (old, new)))
-        {
-            let (old, new) = (fields(old, 0), fields(new, 100));
-            let mut expected = old.clone();
-            for field in &new {
-                match expected.iter_mut().find(|known| known.name == field.name) {
-                    Some(known) => known.value = field.value.clone(),
-                    None => expected.push(field.clone()),
-                }
-            }
-            let stored = Fields { fields: old }.encode_to_vec();
-            let expected = Fields { fields: expected }.encode_to_vec();
-            assert_eq!(merge(Some(stored.into()), &new), Some(expected));
-        }
     }
 
     #[test]

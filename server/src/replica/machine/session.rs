@@ -21,7 +21,7 @@ use client::wire::{Command, Outcome};
 use foldhash::fast::FixedState;
 use leases::mutants::{Rule, off};
 
-use super::action::SessionImage;
+use super::super::action::SessionImage;
 
 /// Activity is remembered in steps of this, so that a busy session is moved
 /// rarely; a session may live this much longer than its time to live.
@@ -122,15 +122,14 @@ impl Sessions {
         self.by_client.contains_key(&client)
     }
 
-    /// Remembers the result of `sequence`, executed at log time `now_ms`.
-    pub fn record(
-        &mut self,
-        client: u64,
-        sequence: u64,
-        acked_below: u64,
-        now_ms: u64,
-        outcome: Outcome,
-    ) {
+    /// Remembers the result of a write, executed at log time `now_ms`.
+    pub fn record(&mut self, command: &Command, now_ms: u64, outcome: Outcome) {
+        let Command {
+            client,
+            sequence,
+            acked_below,
+            ..
+        } = *command;
         let session = self.by_client.entry(client).or_default();
         // A client cannot have had the answer to what is being executed.
         session.acked_below = session.acked_below.max(acked_below.min(sequence));
@@ -141,7 +140,15 @@ impl Sessions {
         {
             session.results.pop_first();
         }
-        session.results.insert(sequence, outcome);
+        assert!(
+            session.acked_below <= sequence,
+            "nobody has acknowledged what is being executed"
+        );
+        let known = session.results.insert(sequence, outcome);
+        assert!(
+            known.is_none() || off(Rule::H21Once),
+            "a sequence is executed once"
+        );
         self.dirty.insert(client);
         let step = now_ms - now_ms % STEP_MS;
         if session.active_ms != step || session.results.len() == 1 {
@@ -194,6 +201,16 @@ impl Sessions {
         self.by_client.insert(client, session);
     }
 
+    /// # Panics
+    /// If what is kept of sessions contradicts itself.
+    pub fn check(&self) {
+        assert_eq!(
+            self.by_activity.len(),
+            self.by_client.len(),
+            "every session is listed once by its activity"
+        );
+    }
+
     /// How many sessions there are.
     pub fn len(&self) -> usize {
         self.by_client.len()
@@ -217,7 +234,7 @@ mod tests {
     fn a_retry_gets_the_first_result() {
         let mut sessions = Sessions::new(1000);
         assert_eq!(sessions.admit(&write(7, 1, 1), 0), Admission::Fresh);
-        sessions.record(7, 1, 1, 0, outcome(5));
+        sessions.record(&write(7, 1, 1), 0, outcome(5));
         assert_eq!(
             sessions.admit(&write(7, 1, 1), 0),
             Admission::Done(outcome(5))
@@ -228,15 +245,15 @@ mod tests {
     #[test]
     fn a_delayed_first_attempt_after_its_acknowledgement_is_refused() {
         let mut sessions = Sessions::new(1000);
-        sessions.record(7, 1, 1, 0, outcome(5));
-        sessions.record(7, 2, 2, 0, outcome(6));
+        sessions.record(&write(7, 1, 1), 0, outcome(5));
+        sessions.record(&write(7, 2, 2), 0, outcome(6));
         assert_eq!(sessions.admit(&write(7, 1, 1), 0), Admission::Refused);
     }
 
     #[test]
     fn sequences_may_be_executed_out_of_order() {
         let mut sessions = Sessions::new(1000);
-        sessions.record(7, 3, 1, 0, outcome(5));
+        sessions.record(&write(7, 3, 1), 0, outcome(5));
         assert_eq!(
             sessions.admit(&write(7, 2, 1), 0),
             Admission::Fresh,
@@ -249,7 +266,7 @@ mod tests {
         let mut sessions = Sessions::new(1000);
         // Write 1 was given up: the client's mark is past it. Write 2 comes first.
         assert_eq!(sessions.admit(&write(7, 2, 2), 999), Admission::Fresh);
-        sessions.record(7, 2, 2, 999, outcome(5));
+        sessions.record(&write(7, 2, 2), 999, outcome(5));
         assert_eq!(sessions.admit(&write(7, 1, 1), 999), Admission::Refused);
         assert_eq!(
             sessions.admit(&write(7, 2, 2), 999),
@@ -281,8 +298,7 @@ mod tests {
                     Admission::Done(_) => {}
                     Admission::Fresh => {
                         assert!(!refused.contains(&command.sequence), "case {case}");
-                        let (sequence, mark) = (command.sequence, command.acked_below);
-                        sessions.record(7, sequence, mark, now_ms, outcome(place.into()));
+                        sessions.record(command, now_ms, outcome(place.into()));
                     }
                 }
             }
@@ -292,7 +308,7 @@ mod tests {
     #[test]
     fn an_expired_session_is_refused_and_not_opened_anew() {
         let mut sessions = Sessions::new(1000);
-        sessions.record(7, 1, 1, 0, outcome(5));
+        sessions.record(&write(7, 1, 1), 0, outcome(5));
         sessions.expire(1999);
         assert!(sessions.knows(7));
         sessions.expire(2000);
@@ -305,7 +321,7 @@ mod tests {
         let mut sessions = Sessions::new(1000);
         let first = write(7, 1, 1).opened(500);
         assert_eq!(sessions.admit(&first, 1499), Admission::Fresh);
-        sessions.record(7, 1, 1, 600, outcome(5));
+        sessions.record(&write(7, 1, 1), 600, outcome(5));
         sessions.expire(60_000);
         assert_eq!(sessions.admit(&first, 60_000), Admission::Refused);
         assert_eq!(
@@ -317,8 +333,8 @@ mod tests {
     #[test]
     fn images_restore_what_they_were_taken_of() {
         let mut sessions = Sessions::new(1000);
-        sessions.record(7, 1, 1, 5000, outcome(5));
-        sessions.record(7, 2, 1, 5500, outcome(6));
+        sessions.record(&write(7, 1, 1), 5000, outcome(5));
+        sessions.record(&write(7, 2, 1), 5500, outcome(6));
         let images = sessions.take_dirty();
         assert!(sessions.take_dirty().is_empty());
         let mut restored = Sessions::new(1000);

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use leases::{Key, Slot};
 use smallvec::SmallVec;
 
-use super::message::Value;
+use super::super::message::Value;
 
 /// Slots marked, by key.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +29,7 @@ impl Marks {
                 if let Err(at) = slots.binary_search(&slot) {
                     slots.insert(at, slot);
                 }
+                assert!(slots.is_sorted(), "marks rise");
             }
         }
     }
@@ -60,6 +61,11 @@ impl Marks {
     pub fn all(&self) -> impl Iterator<Item = (&Key, Slot)> {
         let marks = self.0.iter();
         marks.flat_map(|(key, slots)| slots.iter().map(move |slot| (key, *slot)))
+    }
+
+    /// Whether no key is marked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether any key in `from..to` is marked (`to` empty: no end).

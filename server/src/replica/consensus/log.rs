@@ -1,84 +1,19 @@
 //! One log of slots: what is accepted, committed and executed here.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 
-use client::wire::command::Op;
 use leases::mutants::{Rule, off};
-use leases::{Ballot, ReplicaSet, Slot, Time};
+use leases::{Ballot, Slot};
 
-use super::commit::Votes;
-use super::message::{Batch, LogNews, Value};
-use super::parts::NEWS_RANGES_MAX;
+use super::super::message::{LogId, LogNews, Reported, Value};
+use super::super::parts::NEWS_RANGES_MAX;
+use super::super::weight::weigh;
+use super::cell::{Accepted, Cell};
 use super::ranges::Ranges;
 
 /// Executed entries kept in memory for laggards: slots, and bytes.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
-
-/// An accepted value and what its leader said with it.
-#[derive(Clone, Debug)]
-pub struct Accepted {
-    /// At which ballot.
-    pub ballot: Ballot,
-    /// What.
-    pub value: Value,
-    /// Whether the acceptance is durable here.
-    pub durable: bool,
-    /// The highest slot not above this one that may hold a multi-key command.
-    pub last_multi: Slot,
-    /// A bit per command: execution cannot refuse it.
-    pub sure: Arc<[u64]>,
-    /// Origins with a command in it.
-    pub origins: ReplicaSet,
-    /// The tag when it was accepted, for the mutant that votes with it (hazard 7).
-    pub early_tag: Option<ReplicaSet>,
-    /// Leader: when it was proposed, and when it was last sent.
-    pub proposed: Time,
-    /// Leader: when it was last sent.
-    pub sent: Time,
-}
-
-impl Accepted {
-    /// Whether execution cannot refuse command `index`.
-    pub fn sure(&self, index: usize) -> bool {
-        self.sure
-            .get(index / 64)
-            .is_some_and(|word| word >> (index % 64) & 1 == 1)
-    }
-}
-
-impl Hash for Accepted {
-    /// When it was proposed or sent decides only whom to suspect and what to send
-    /// again: not before the horizon.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.ballot, &self.value, self.durable).hash(state);
-        (self.last_multi, &self.sure, self.origins).hash(state);
-        self.early_tag.hash(state);
-    }
-}
-
-/// One slot.
-#[derive(Clone, Debug, Default)]
-pub struct Cell {
-    /// What is accepted in it.
-    pub accepted: Option<Accepted>,
-    /// Acceptances heard of, possibly before the value itself.
-    pub votes: Votes,
-    /// The accepted value is the chosen one.
-    pub committed: bool,
-}
-
-impl Hash for Cell {
-    /// Nobody counts the votes of a committed slot again.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.accepted, self.committed).hash(state);
-        if !self.committed {
-            self.votes.hash(state);
-        }
-    }
-}
 
 /// One log. Invariant: `executed <= commit_point`; every cell at or below
 /// `commit_point` and above `executed` is committed and has a value.
@@ -140,11 +75,11 @@ impl Log {
         self.kept.get_mut(place).map(Box::as_mut)
     }
 
-    /// The last slot of the window, in which this replica accepts. The window
-    /// begins at the durable checkpoint, not at what is executed: a restart comes
-    /// back with the checkpoint, and must keep every entry that was accepted above
-    /// it (hazard 78). So what it reads is bounded too, and a peer cannot make the
-    /// log of another grow without end.
+    /// The last slot of the window, in which this replica accepts. The window begins at
+    /// the durable checkpoint, not at what is executed: a restart comes back with the
+    /// checkpoint, and must keep every entry that was accepted above it (hazard 78). So
+    /// what it reads is bounded too, and a peer cannot make the log of another grow
+    /// without end.
     pub fn end(&self) -> Slot {
         Slot(self.window_start().0.saturating_add(self.window))
     }
@@ -161,20 +96,21 @@ impl Log {
         is_within(self.window_start(), self.window, slot, value)
     }
 
-    /// Whether a leader may propose something new in `slot`. It leaves half of the
-    /// window to those whose checkpoint is older than its own.
+    /// Whether a leader may propose something new in `slot` (hazard 79). It leaves half
+    /// of the window to those whose checkpoint is older than its own.
     pub fn may_propose(&self, slot: Slot) -> bool {
-        slot.0 <= self.window_start().0.saturating_add(self.window / 2)
+        let last = self.window_start().0.saturating_add(self.window / 2);
+        slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether so much was executed since the checkpoint that was `asked` for last
-    /// that the next must not wait for its time: half of what a leader may use.
+    /// Whether so much was executed since the checkpoint that was `asked` for last that
+    /// the next must not wait for its time: half of what a leader may use.
     pub fn wants_checkpoint(&self, asked: Slot) -> bool {
         self.executed.0 - asked.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
 
-    /// A checkpoint up to `slot` is durable. Returns whether everything in the window
-    /// was committed, so that this replica could take nothing more before.
+    /// A checkpoint up to `slot` is durable. Returns whether everything in the window was
+    /// committed, so that this replica could take nothing more before.
     pub fn checkpointed(&mut self, slot: Slot) -> bool {
         assert!(
             self.checkpointed <= slot && slot <= self.executed,
@@ -185,7 +121,7 @@ impl Log {
         waited
     }
 
-    /// How many slots of the window are used.
+    /// Number of slots of the window that are used.
     pub fn used(&self) -> u64 {
         self.highest.0 - self.checkpointed.0
     }
@@ -266,6 +202,7 @@ impl Log {
         if self.is_committed(slot) {
             return false;
         }
+        assert!(slot > self.executed, "executed slots are committed");
         self.above.insert(slot);
         if let Some(last) = self.above.take_from(self.commit_point.next()) {
             self.commit_point = last;
@@ -288,9 +225,57 @@ impl Log {
         (!forgotten.is_empty()).then_some(below)
     }
 
+    /// What is accepted in `slot`, if it is still in memory.
+    pub fn accepted(&self, slot: Slot) -> Option<&Accepted> {
+        self.get(slot)?.accepted.as_ref()
+    }
+
+    /// Every accepted entry from `first` on, as Phase 1 reports it.
+    pub fn report(&self, log: LogId, first: Slot) -> impl Iterator<Item = Reported> + '_ {
+        self.from(first).filter_map(move |(slot, cell)| {
+            let accepted = cell.accepted.as_ref()?;
+            let (ballot, value) = (accepted.ballot, accepted.value.clone());
+            Some(Reported {
+                log,
+                slot,
+                ballot,
+                value,
+            })
+        })
+    }
+
+    /// Follows a ballot that began at `start`. What its leader says is committed is
+    /// heard anew.
+    pub fn begin_ballot(&mut self, ballot: Ballot, start: Slot) {
+        assert!(
+            ballot > self.adopted.0,
+            "ballots are adopted in rising order"
+        );
+        self.adopted = (ballot, start);
+        self.heard_commit = Slot::ZERO;
+        self.log_starts.insert(ballot, start);
+    }
+
+    /// Whether its leader knows more to be committed than is executed here.
+    pub fn lags(&self) -> bool {
+        self.executed < self.heard_commit
+    }
+
+    /// Whether blind writes in this committed slot may be answered at commit
+    /// (protocol §1), those that are *sure*.
+    pub fn is_answerable(&self, slot: Slot, accepted: &Accepted) -> bool {
+        let (ballot, start) = self.adopted;
+        accepted.ballot == ballot
+            && slot > start
+            // `last_multi` knows only its own ballot: all before it must be committed (hazard 38).
+            && (self.all_committed_to(start, ballot) || off(Rule::H38LogStart))
+            // No multi-key command before it may still be open (hazard 34).
+            && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
+    }
+
     /// Whether everything up to `slot` is committed, as far as this replica or
     /// the leader of `ballot` knows.
-    pub fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
+    fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)
     }
 
@@ -300,6 +285,10 @@ impl Log {
         let top = cells.find(|(_, cell)| cell.accepted.is_some());
         let top = top.map(|(slot, _)| *slot);
         self.highest = top.unwrap_or(Slot::ZERO).max(self.executed);
+        assert!(
+            self.highest >= self.commit_point,
+            "no committed entry is dropped"
+        );
     }
 
     /// Drops accepted, uncommitted entries of ballots below `ballot` above
@@ -361,60 +350,56 @@ impl Log {
             log_start: self.adopted.1,
         }
     }
+
+    /// # Panics
+    /// If what this log holds contradicts itself.
+    pub fn check(&self) {
+        assert!(
+            self.executed <= self.commit_point,
+            "only committed slots are executed"
+        );
+        assert!(
+            self.commit_point <= self.highest,
+            "only accepted slots are committed"
+        );
+        if let Some((first, cell)) = self.open.first_key_value() {
+            assert!(*first > self.executed, "executed slots are not open");
+            assert!(
+                *first > self.commit_point || cell.committed && cell.accepted.is_some(),
+                "a slot at or below the commit point is committed and has a value"
+            );
+        }
+        assert!(
+            self.checkpointed <= self.executed,
+            "a checkpoint holds what is executed"
+        );
+        self.above.check();
+        assert!(
+            self.above
+                .lowest()
+                .is_none_or(|first| first > self.commit_point.next()),
+            "what follows the commit point is not committed"
+        );
+        let newest = self.log_starts.last_key_value();
+        assert!(
+            newest.is_none_or(|(ballot, _)| *ballot <= self.adopted.0),
+            "no ballot began after the adopted one"
+        );
+    }
 }
 
 /// Whether a replica whose window of so many slots begins above `start` may accept
-/// `value` in `slot`. Behind the window's end there is one slot more, for the
-/// opening no-op of a leader that finds the window full.
+/// `value` in `slot`. Behind the window's end there is one slot more, for the opening
+/// no-op of a leader that finds the window full.
 pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
     let reserve = u64::from(*value == Value::Noop);
     slot.0 <= start.0.saturating_add(window).saturating_add(reserve)
 }
 
-/// About how many bytes a value keeps in memory.
-pub fn weigh(value: &Value) -> usize {
-    match value {
-        Value::Noop => 64,
-        Value::Config(change) => {
-            let keys = change.keys.iter().flat_map(|(_, keys)| keys);
-            keys.map(|key| key.len() + 32).sum::<usize>() + 128
-        }
-        Value::Commands(batch) => batch_weight(batch),
-    }
-}
-
-fn batch_weight(batch: &Batch) -> usize {
-    batch
-        .commands
-        .iter()
-        .map(|p| 96 + command_weight(&p.command))
-        .sum()
-}
-
-/// About how many bytes a command takes on the wire.
-pub fn command_weight(command: &client::wire::Command) -> usize {
-    match &command.op {
-        Some(Op::Put(put)) => put.key.len() + put.value.len(),
-        Some(Op::Cas(cas)) => cas.key.len() + cas.value.len(),
-        Some(Op::PutFields(put)) => {
-            let fields = put.fields.iter().map(|f| f.name.len() + f.value.len() + 8);
-            put.key.len() + fields.sum::<usize>()
-        }
-        Some(Op::MultiPut(multi)) => multi
-            .entries
-            .iter()
-            .map(|e| e.key.len() + e.value.len() + 8)
-            .sum(),
-        Some(Op::MultiGet(multi)) => multi.keys.iter().map(|k| k.len() + 4).sum(),
-        Some(Op::Get(get)) => get.key.len(),
-        Some(Op::Delete(delete)) => delete.key.len(),
-        Some(Op::Scan(scan)) => scan.from.len() + scan.to.len(),
-        None => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use leases::{ReplicaSet, Time};
+
     use super::*;
 
     fn accept(log: &mut Log, slot: u64) {

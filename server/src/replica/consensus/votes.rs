@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use leases::mutants::{Rule, off};
-use leases::{Ballot, ReplicaId, ReplicaSet, majority};
+use leases::{Ballot, Membership, ReplicaId, ReplicaSet};
 use smallvec::SmallVec;
 
 /// The acceptances of one slot that are known here, at one ballot.
@@ -61,6 +61,7 @@ impl Votes {
                 ..Votes::default()
             };
         }
+        assert_eq!(ballot, self.ballot, "votes of one ballot are counted");
         self.accepted.insert(replica);
         let same = |(who, known): &(ReplicaId, ReplicaSet)| *who == replica && known.is_subset(tag);
         if !self.tags.iter().any(same) {
@@ -70,9 +71,13 @@ impl Votes {
         }
     }
 
-    /// Whether these acceptances commit the slot among `n` replicas.
-    pub fn commit(&self, n: usize) -> bool {
-        committed(n, self.accepted, &self.tags)
+    /// Whether these acceptances commit the slot among `members`.
+    pub fn commit(&self, members: Membership) -> bool {
+        assert!(
+            self.accepted.is_subset(members.voters()),
+            "only members vote"
+        );
+        committed(members, self.accepted, &self.tags)
     }
 }
 
@@ -80,8 +85,12 @@ impl Votes {
 /// committed iff a majority M, a subset of A, exists whose every tag is a subset
 /// of A (§3.2, condition 2: an acceptance counts only when everyone it demands
 /// has been notified). The members of A with a satisfied tag are the largest such M.
-pub fn committed(n: usize, accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> bool {
-    settled(accepted, tags).len() >= majority(n)
+pub fn committed(
+    members: Membership,
+    accepted: ReplicaSet,
+    tags: &[(ReplicaId, ReplicaSet)],
+) -> bool {
+    members.is_quorum(settled(accepted, tags))
 }
 
 fn settled(accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> ReplicaSet {
@@ -114,26 +123,26 @@ mod tests {
 
     #[test]
     fn a_plain_majority_commits_when_nobody_holds_the_keys() {
-        assert!(!votes(&[(0, &[]), (1, &[])]).commit(5));
-        assert!(votes(&[(0, &[]), (1, &[]), (2, &[])]).commit(5));
+        assert!(!votes(&[(0, &[]), (1, &[])]).commit(Membership::fixed(5)));
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[])]).commit(Membership::fixed(5)));
     }
 
     #[test]
     fn an_acceptance_waits_for_everyone_it_demands() {
         // Holder 4 has not accepted, and acceptor 2 has promised it.
         let list: &[(u8, &[u8])] = &[(0, &[]), (1, &[]), (2, &[4])];
-        assert!(!votes(list).commit(5));
+        assert!(!votes(list).commit(Membership::fixed(5)));
         assert_eq!(votes(list).missing(), ReplicaSet::one(ReplicaId(4)));
         // A third acceptor without that promise makes a majority without it.
-        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).commit(5));
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).commit(Membership::fixed(5)));
         // So does the holder itself.
-        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).commit(5));
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).commit(Membership::fixed(5)));
     }
 
     #[test]
     fn even_clusters_need_more_than_half() {
-        assert!(!votes(&[(0, &[]), (1, &[])]).commit(4));
-        assert!(votes(&[(0, &[]), (1, &[]), (3, &[])]).commit(4));
+        assert!(!votes(&[(0, &[]), (1, &[])]).commit(Membership::fixed(4)));
+        assert!(votes(&[(0, &[]), (1, &[]), (3, &[])]).commit(Membership::fixed(4)));
     }
 
     #[test]
@@ -144,7 +153,7 @@ mod tests {
             replica: ReplicaId(0),
         };
         mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY);
-        assert!(!mixed.commit(3));
+        assert!(!mixed.commit(Membership::fixed(3)));
         mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY);
         assert_eq!(mixed.accepted, ReplicaSet::one(ReplicaId(2)));
     }
@@ -153,26 +162,29 @@ mod tests {
     fn a_lapsed_grant_needs_one_new_tag_and_no_more() {
         let mut v = votes(&[(0, &[]), (1, &[]), (2, &[4])]);
         v.add(ReplicaId(2), B, ReplicaSet::EMPTY);
-        assert!(v.commit(5));
+        assert!(v.commit(Membership::fixed(5)));
         v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)));
-        assert!(v.commit(5), "a reordered older tag changes nothing");
+        assert!(
+            v.commit(Membership::fixed(5)),
+            "a reordered older tag changes nothing"
+        );
     }
 
     #[test]
     fn a_new_tag_of_the_same_size_is_as_good_as_the_old() {
         // Holder 4 is dead and its grant has lapsed; 3 holds the key now.
         let mut v = votes(&[(0, &[]), (2, &[4]), (3, &[])]);
-        assert!(!v.commit(5));
+        assert!(!v.commit(Membership::fixed(5)));
         let mut blocked = votes(&[(0, &[4]), (2, &[4]), (3, &[4])]);
         for acceptor in [0, 2, 3] {
             blocked.add(ReplicaId(acceptor), B, ReplicaSet::one(ReplicaId(3)));
         }
-        assert!(blocked.commit(5));
+        assert!(blocked.commit(Membership::fixed(5)));
         v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(3)));
-        assert!(v.commit(5));
+        assert!(v.commit(Membership::fixed(5)));
         assert!(v.missing().is_empty());
         assert!(
-            !v.clone().commit(7),
+            !v.clone().commit(Membership::fixed(7)),
             "one acceptor is one, whatever its tags"
         );
     }

@@ -1,0 +1,169 @@
+//! Commands that a leader has taken and that are not executed: none is queued twice,
+//! and a write is *sure* only if no other can make execution refuse it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+
+use client::wire::Command;
+use foldhash::fast::FixedState;
+use leases::ReplicaId;
+use leases::mutants::{Rule, off};
+
+use crate::replica::machine::{Admission, Sessions};
+use crate::replica::message::{Proposed, RequestId};
+
+/// The writes of one client.
+#[derive(Clone, Debug, Default, Hash)]
+struct Writes {
+    sequences: Vec<u64>,
+    /// The highest low-water mark among them: a lower sequence may be refused.
+    acked_below: u64,
+}
+
+/// Commands that are queued or proposed, and not executed.
+#[derive(Clone, Debug, Default)]
+pub struct InFlight {
+    writes: HashMap<u64, Writes, FixedState>,
+    /// Reads, by who answers them and the attempt's name.
+    reads: BTreeSet<(ReplicaId, RequestId)>,
+}
+
+impl Hash for InFlight {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.writes, state);
+        self.reads.hash(state);
+    }
+}
+
+impl InFlight {
+    /// Whether a command is queued or proposed already. Queued once more, a read would
+    /// make the queue longer, and so be asked again.
+    pub fn knows(&self, proposed: &Proposed) -> bool {
+        let command = &proposed.command;
+        if !command.is_write() {
+            return self.reads.contains(&(proposed.origin, proposed.request));
+        }
+        let writes = self.writes.get(&command.client);
+        writes.is_some_and(|writes| writes.sequences.contains(&command.sequence))
+    }
+
+    pub fn note(&mut self, proposed: &Proposed) {
+        let command = &proposed.command;
+        if !command.is_write() {
+            self.reads.insert((proposed.origin, proposed.request));
+        } else {
+            let writes = self.writes.entry(command.client).or_default();
+            writes.sequences.push(command.sequence);
+            writes.acked_below = writes.acked_below.max(command.acked_below);
+        }
+    }
+
+    pub fn forget(&mut self, proposed: &Proposed) {
+        let command = &proposed.command;
+        if !command.is_write() {
+            self.reads.remove(&(proposed.origin, proposed.request));
+        } else if let Some(writes) = self.writes.get_mut(&command.client) {
+            writes
+                .sequences
+                .retain(|sequence| *sequence != command.sequence);
+            if writes.sequences.is_empty() {
+                self.writes.remove(&command.client);
+            }
+        }
+    }
+
+    /// Whether execution cannot refuse this blind write of a batch with this log time
+    /// (protocol §1, hazard 31): its session outlives the batch, and neither the
+    /// executed sessions nor any slot of the log hold the same sequence or a low-water
+    /// mark above it. Executed sessions alone count: the slot in flight that would
+    /// keep or open the session may yet turn out empty.
+    pub fn is_sure(&self, command: &Command, sessions: &Sessions, log_time_ms: u64) -> bool {
+        let Some(writes) = self.writes.get(&command.client) else {
+            return false;
+        };
+        if off(Rule::H31Sure) {
+            return true;
+        }
+        let fresh = sessions.admit(command, log_time_ms) == Admission::Fresh;
+        let lives = match sessions.knows(command.client) {
+            true => sessions.outlives(command.client, log_time_ms),
+            false => sessions.may_open(command, log_time_ms),
+        };
+        let same = writes.sequences.iter().filter(|s| **s == command.sequence);
+        let in_order = writes.acked_below <= command.sequence;
+        fresh && lives && in_order && same.count() == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::command::Op;
+    use client::wire::{Outcome, Version};
+
+    use super::*;
+
+    fn proposed(sequence: u64, acked_below: u64) -> Proposed {
+        Proposed {
+            origin: ReplicaId(0),
+            request: RequestId(sequence),
+            command: Command::session(7, sequence, acked_below, Op::put("k", "v")),
+        }
+    }
+
+    /// In flight (sequence, low-water mark), executed sequences, log time; the write
+    /// with sequence 2 is one of those in flight.
+    #[test]
+    fn a_write_is_sure_only_if_nothing_can_make_execution_refuse_it() {
+        type Case = (
+            &'static str,
+            &'static [(u64, u64)],
+            &'static [u64],
+            u64,
+            bool,
+        );
+        let cases: [Case; 7] = [
+            ("alone, in a new session", &[(2, 1)], &[], 0, true),
+            ("not noted", &[(1, 1)], &[], 0, false),
+            ("twice in the log", &[(2, 1), (2, 1)], &[], 0, false),
+            (
+                "a later write has acknowledged it",
+                &[(2, 1), (3, 3)],
+                &[],
+                0,
+                false,
+            ),
+            (
+                "an earlier one is open, too",
+                &[(1, 1), (2, 1)],
+                &[],
+                0,
+                true,
+            ),
+            ("executed already", &[(2, 1)], &[2], 0, false),
+            (
+                "its session may expire before",
+                &[(2, 1)],
+                &[1],
+                1000,
+                false,
+            ),
+        ];
+        for (case, flying, executed, log_time_ms, sure) in cases {
+            let mut in_flight = InFlight::default();
+            for (sequence, acked_below) in flying {
+                in_flight.note(&proposed(*sequence, *acked_below));
+            }
+            let mut sessions = Sessions::new(1000);
+            for sequence in executed {
+                let outcome = Outcome::written(Version { slot: 1, index: 0 });
+                sessions.record(&proposed(*sequence, 1).command, 0, outcome);
+            }
+            let command = &proposed(2, 1).command;
+            assert_eq!(
+                in_flight.is_sure(command, &sessions, log_time_ms),
+                sure,
+                "{case}"
+            );
+        }
+    }
+}

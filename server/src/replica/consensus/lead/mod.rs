@@ -1,0 +1,146 @@
+//! What a leader keeps while it leads.
+
+mod in_flight;
+mod queue;
+mod transfer;
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use client::wire::Command;
+use client::wire::command::Op;
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use smallvec::SmallVec;
+
+use crate::replica::machine::Sessions;
+use crate::replica::message::{Batch, Proposed, Value};
+use crate::replica::per_log::PerLog;
+use crate::replica::plausible::NUMBER_MAX;
+use in_flight::InFlight;
+use queue::Queue;
+use transfer::Transfer;
+
+/// A leadership.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    pub ballot: Ballot,
+    pub since: Time,
+    /// The next slot of each log.
+    pub next: PerLog<Slot>,
+    pub queue: Queue,
+    pub in_flight: InFlight,
+    /// The newest slot of this ballot that holds a multi-key command.
+    last_multi: Slot,
+    log_time_base_ms: u64,
+    /// Commits that peers have not been told of.
+    pub news_due: bool,
+    /// The newest probe sent: heartbeats are numbered.
+    pub probe: u64,
+    /// Per replica, the newest probe it answered.
+    probe_acks: Vec<u64>,
+    pub transfer: Transfer,
+}
+
+impl Hash for Leadership {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.since, self.next, &self.queue).hash(state);
+        (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
+        (self.news_due, self.probe, &self.probe_acks).hash(state);
+        self.transfer.hash(state);
+    }
+}
+
+impl Leadership {
+    pub fn new(ballot: Ballot, n: usize, now: Time, log_time_base_ms: u64) -> Leadership {
+        Leadership {
+            ballot,
+            since: now,
+            next: PerLog::of(|_| Slot(1)),
+            queue: Queue::default(),
+            in_flight: InFlight::default(),
+            last_multi: Slot::ZERO,
+            log_time_base_ms,
+            news_due: false,
+            probe: 0,
+            probe_acks: vec![0; n],
+            transfer: Transfer::none(now),
+        }
+    }
+
+    /// Takes a command that is neither queued nor proposed.
+    pub fn enqueue(&mut self, class: ReplicaSet, proposed: Proposed) {
+        assert!(!self.in_flight.knows(&proposed), "a command is queued once");
+        self.in_flight.note(&proposed);
+        self.queue.push(class, proposed);
+    }
+
+    /// Takes a batch of this class for the next slot.
+    pub fn next_batch(&mut self, class: ReplicaSet, most: usize, now: Time) -> Batch {
+        let led_ms = now.since(self.since).as_millis() as u64;
+        let log_time_ms = (self.log_time_base_ms + led_ms).min(NUMBER_MAX);
+        let slot = self.next.commands;
+        self.queue.next_batch(class, slot, most, log_time_ms)
+    }
+
+    /// Notes that `value` goes into `slot`. Returns `last_multi` as it is from then on.
+    pub fn note_multi(&mut self, slot: Slot, value: &Value) -> Slot {
+        let mut commands = value.commands().iter();
+        if commands.any(|proposed| is_multi(&proposed.command)) {
+            self.last_multi = slot;
+        }
+        self.last_multi
+    }
+
+    /// A bit for each command of `value` that is *sure*: a blind write that execution
+    /// cannot refuse.
+    pub fn sure(&self, value: &Value, sessions: &Sessions) -> Arc<[u64]> {
+        let Value::Commands(batch) = value else {
+            return Arc::from([]);
+        };
+        let mut bits = vec![0u64; batch.commands.len().div_ceil(64)];
+        for (index, Proposed { command, .. }) in batch.commands.iter().enumerate() {
+            if command.is_blind_write()
+                && self.in_flight.is_sure(command, sessions, batch.log_time_ms)
+            {
+                bits[index / 64] |= 1 << (index % 64);
+            }
+        }
+        bits.into()
+    }
+
+    /// A peer has answered a probe.
+    pub fn probe_answered(&mut self, from: ReplicaId, probe: u64) {
+        let answered = &mut self.probe_acks[from.index()];
+        *answered = (*answered).max(probe);
+    }
+
+    /// The newest probe that a majority, the leader `me` included, has answered.
+    pub fn confirmed_probe(&self, me: ReplicaId, majority: usize) -> u64 {
+        let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
+        answered[me.index()] = self.probe + 1;
+        answered.sort_unstable_by(|a, b| b.cmp(a));
+        assert!(majority <= answered.len(), "a majority is of the members");
+        answered[majority - 1]
+    }
+
+    pub fn check(&self) {
+        let newest = self.probe_acks.iter().max();
+        assert!(
+            newest.is_none_or(|newest| *newest <= self.probe),
+            "no probe is answered before it is sent"
+        );
+        assert!(
+            self.last_multi < self.next.commands,
+            "last_multi is a slot of the past"
+        );
+        self.queue.check();
+    }
+}
+
+/// Whether a command may touch several keys.
+fn is_multi(command: &Command) -> bool {
+    matches!(
+        command.op,
+        Some(Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_))
+    )
+}

@@ -1,0 +1,333 @@
+//! What a leader proposes and says: Accepts, heartbeats, and the handing over of its
+//! leadership (§2.1, §3.9).
+
+use std::time::Duration;
+
+use leases::mutants::{Rule, off};
+use leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot, Time};
+
+use super::super::leasing::Tags;
+use super::super::machine::Sessions;
+use super::super::message::{Accept, Batch, LogId, Message, Proposed, Value};
+use super::super::per_log::PerLog;
+use super::super::persist::After;
+use super::super::step::Step;
+use super::acceptor::{Entry, vote_tag};
+use super::{Consensus, Leadership};
+
+/// Accepts sent again in one go.
+const RETRANSMIT_MAX: usize = 256;
+/// Uncommitted slots that are looked at for whoever blocks them.
+const STUCK_MAX: usize = 64;
+
+impl Consensus {
+    /// Whether the leader has this command already: it is answered by its execution.
+    pub fn has_queued(&self, proposed: &Proposed) -> bool {
+        let leadership = self.leadership();
+        leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
+    }
+
+    /// Queues a command by its class: the holders of its keys (§3.9).
+    pub fn enqueue(&mut self, class: ReplicaSet, proposed: Proposed) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.enqueue(class, proposed);
+        }
+    }
+
+    /// The next batch, if anything is queued and the slots in flight allow it. Slots
+    /// are bounded by how many are uncommitted, so a blocked one stops nobody.
+    pub fn next_batch(&mut self, step: &Step<'_>) -> Option<Batch> {
+        let (commit_point, above) = {
+            let commands = &self.logs.commands;
+            (commands.commit_point, commands.above.len())
+        };
+        let leadership = self.leadership_mut()?;
+        assert!(
+            leadership.next.commands.0 > commit_point.0 + above,
+            "only what was proposed is committed"
+        );
+        let in_flight = leadership.next.commands.0 - 1 - commit_point.0 - above;
+        let most = step.us.settings.in_flight_max;
+        let full = in_flight >= most as u64;
+        if leadership.transfer.to().is_some() || leadership.queue.is_empty() || full {
+            return None;
+        }
+        let next = leadership.next.commands;
+        if !self.logs.commands.may_propose(next) {
+            return None; // until a checkpoint moves the window
+        }
+        let leadership = self.leadership_mut()?;
+        let class = leadership.queue.next_class(most - in_flight as usize)?;
+        Some(leadership.next_batch(class, step.us.settings.batch_max, step.now))
+    }
+
+    /// Puts a value into the next slot of a log.
+    pub fn propose(
+        &mut self,
+        step: &mut Step<'_>,
+        log: LogId,
+        (value, early_tag): (Value, Option<ReplicaSet>),
+        sessions: &Sessions,
+    ) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        let slot = leadership.next[log];
+        let entry = Entry {
+            last_multi: leadership.note_multi(slot, &value),
+            sure: leadership.sure(&value, sessions),
+            early_tag,
+            ..Entry::plain(leadership.ballot, value)
+        };
+        let replaced = self.propose_next(step, log, entry);
+        assert!(replaced.is_empty(), "a fresh slot replaces no value");
+    }
+
+    /// Puts an entry into the next slot of a log, over whatever is there. Returns the
+    /// keys of another value that it replaces.
+    pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: Entry) -> Vec<Key> {
+        let Some(leadership) = self.leadership_mut() else {
+            return Vec::new();
+        };
+        let slot = leadership.next[log];
+        leadership.next[log] = slot.next();
+        let ballot = entry.ballot;
+        assert_eq!(ballot, leadership.ballot, "a leader proposes at its ballot");
+        assert!(
+            slot > self.logs[log].commit_point,
+            "a leader proposes above what is committed"
+        );
+        let replaced = self.store(step, log, slot, entry);
+        step.after(After::Propose { log, slot, ballot });
+        replaced
+    }
+
+    /// Remembers commands that were in the log before this replica led.
+    pub fn note_in_flight(&mut self, value: &Value) {
+        if let Some(leadership) = self.leadership_mut() {
+            for proposed in value.commands() {
+                leadership.in_flight.note(proposed);
+            }
+        }
+    }
+
+    /// The leader's own acceptances are durable: the Accept that says so is its vote.
+    /// `proposals` are those of its ballot.
+    pub fn send_accepts(
+        &mut self,
+        step: &mut Step<'_>,
+        proposals: &[(LogId, Slot)],
+        tags: &Tags<'_>,
+    ) {
+        for (log, slot) in proposals {
+            self.send_accept(step, *log, *slot, tags);
+        }
+    }
+
+    fn send_accept(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, tags: &Tags<'_>) {
+        let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
+            return;
+        };
+        let Some(cell) = self.logs[log].get_mut(slot) else {
+            return;
+        };
+        let Some(accepted) = cell.accepted.as_mut().filter(|a| a.ballot == ballot) else {
+            return;
+        };
+        accepted.durable = true;
+        accepted.sent = step.now;
+        // Hazard 9: the leader is a grantor too, and its Accept carries its tag.
+        let tag = match off(Rule::H09LeaderTag) {
+            true => ReplicaSet::EMPTY,
+            false => vote_tag(tags, accepted),
+        };
+        cell.votes.add(step.me(), ballot, tag);
+        if let Some(message) = self.accept_message(log, slot, tag) {
+            step.broadcast(&Message::Accept(message));
+        }
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.news_due = false; // the Accept carried it
+        }
+    }
+
+    fn accept_message(&self, log: LogId, slot: Slot, tag: ReplicaSet) -> Option<Accept> {
+        let paxos = &self.logs[log];
+        let accepted = paxos.accepted(slot)?;
+        Some(Accept {
+            ballot: accepted.ballot,
+            log,
+            slot,
+            value: accepted.value.clone(),
+            tag,
+            news: paxos.news(),
+            last_multi: accepted.last_multi,
+            sure: accepted.sure.clone(),
+        })
+    }
+
+    /// Sends Accepts again to those whose vote is missing, and to those whose every
+    /// vote demands somebody who has not accepted: the grant behind it may have lapsed,
+    /// and the vote that said so been lost.
+    pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
+        let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
+            return;
+        };
+        let patience = step.us.settings.timing.retransmit;
+        for log in LogId::ALL {
+            let overdue = self.logs[log].uncommitted().filter(|(_, accepted)| {
+                accepted.ballot == ballot
+                    && accepted.durable
+                    && step.now.since(accepted.sent) >= patience
+            });
+            let slots: Vec<Slot> = overdue.map(|(slot, _)| slot).take(RETRANSMIT_MAX).collect();
+            for slot in slots {
+                self.retransmit_slot(step, log, slot, tags);
+            }
+        }
+    }
+
+    fn retransmit_slot(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, tags: &Tags<'_>) {
+        let Some(cell) = self.logs[log].get_mut(slot) else {
+            return;
+        };
+        let settled = cell.votes.settled();
+        let Some(accepted) = cell.accepted.as_mut() else {
+            return;
+        };
+        accepted.sent = step.now;
+        let tag = match log {
+            LogId::Commands if !off(Rule::H09LeaderTag) => tags.of(&accepted.value),
+            _ => ReplicaSet::EMPTY,
+        };
+        let Some(message) = self.accept_message(log, slot, tag) else {
+            return;
+        };
+        for to in step.us.others().filter(|to| !settled.contains(*to)) {
+            step.metrics.retransmitted_accepts += 1;
+            step.send(to, Message::Accept(message.clone()));
+        }
+    }
+
+    /// Says that this leader lives, and what is committed. Numbered: the answers
+    /// confirm reads, and suspect the silent.
+    pub fn send_probe(&mut self, step: &mut Step<'_>) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.probe += 1;
+            let probe = leadership.probe;
+            self.send_heartbeat(step, probe);
+        }
+    }
+
+    /// News of commits that no Accept carried leaves at once.
+    pub fn send_news(&mut self, step: &mut Step<'_>) {
+        let leadership = self.leadership();
+        if leadership.is_some_and(|leadership| leadership.news_due) {
+            self.send_heartbeat(step, 0);
+        }
+    }
+
+    fn send_heartbeat(&mut self, step: &mut Step<'_>, probe: u64) {
+        let logs = PerLog::of(|log| self.logs[log].news()).into_array();
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.news_due = false;
+            let ballot = leadership.ballot;
+            step.broadcast(&Message::Heartbeat {
+                ballot,
+                probe,
+                logs,
+            });
+        }
+    }
+
+    /// A peer has answered a probe. Returns whether it was one of this leadership's.
+    pub fn probe_answered(&mut self, from: ReplicaId, ballot: Ballot, probe: u64) -> bool {
+        let leadership = self.leadership_mut();
+        let Some(leadership) = leadership.filter(|l| l.ballot == ballot && probe <= l.probe) else {
+            return false;
+        };
+        leadership.probe_answered(from, probe);
+        true
+    }
+
+    /// The newest probe sent, and the newest that a majority has answered.
+    pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
+        let leadership = self.leadership()?;
+        let majority = step.us.members.majority();
+        let confirmed = leadership.confirmed_probe(step.me(), majority);
+        Some((leadership.probe, confirmed))
+    }
+
+    /// Replicas whose missing acceptance has blocked a slot for `grace` (§3.7, hazard
+    /// 36).
+    pub fn blockers(&self, now: Time, grace: Duration) -> ReplicaSet {
+        let Some(leadership) = self.leadership() else {
+            return ReplicaSet::EMPTY;
+        };
+        let commands = &self.logs.commands;
+        let stuck = commands.uncommitted().take(STUCK_MAX).filter(|(_, open)| {
+            open.ballot == leadership.ballot && now.since(open.proposed) >= grace
+        });
+        let cells = stuck.filter_map(|(slot, _)| commands.get(slot));
+        cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
+    }
+
+    /// Whether a configuration may be proposed: none is open, nor the opening no-op, and
+    /// the window has room.
+    pub fn may_configure(&self, leadership: &Leadership) -> bool {
+        let (next, configs) = (leadership.next.configs, &self.logs.configs);
+        next == configs.executed.next() && configs.may_propose(next)
+    }
+
+    /// The operator wants another leader.
+    pub fn begin_transfer(&mut self, to: ReplicaId, give_up: Time) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.transfer.begin(to, give_up);
+        }
+    }
+
+    /// Who is preferred asks this leader to hand over.
+    pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
+        let preferred = step.us.settings.preferred_leader == Some(from);
+        if let Some(leadership) = self.leadership_mut()
+            && preferred
+            && leadership.transfer.may_begin(step.now)
+        {
+            leadership.transfer.begin(from, give_up);
+        }
+    }
+
+    /// Hands over once everything proposed is committed; gives up after t_grace.
+    pub fn continue_transfer(&mut self, step: &mut Step<'_>, grace: Duration) {
+        let Some(leadership) = self.leadership() else {
+            return;
+        };
+        let Some(to) = leadership.transfer.to() else {
+            return;
+        };
+        if self.is_drained(leadership) {
+            let ballot = leadership.ballot;
+            step.send(to, Message::Transfer { ballot });
+        }
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.transfer.give_up(step.now, grace);
+        }
+    }
+
+    /// Who is preferred asks for leadership, once it has caught up.
+    pub fn seek_leadership(&self, step: &mut Step<'_>) {
+        let leader = self.leader().filter(|leader| *leader != step.me());
+        let caught_up = self.logs.commands.commit_point >= self.logs.commands.heard_commit;
+        if let Some(leader) = leader
+            && step.us.settings.preferred_leader == Some(step.me())
+            && self.is_follower()
+            && caught_up
+        {
+            step.send(leader, Message::TransferRequest);
+        }
+    }
+
+    /// Whether the leader of `ballot`, which is followed here, hands over to this replica.
+    pub fn is_handed_over(&self, from: ReplicaId, ballot: Ballot) -> bool {
+        ballot == self.leader && from == ballot.replica && self.is_follower()
+    }
+}

@@ -1,0 +1,67 @@
+//! What was missed arrives.
+
+use leases::{ReplicaId, Slot};
+
+use super::super::consensus::Entry;
+use super::super::message::{LogId, Value};
+use super::super::per_log::PerLog;
+use super::super::step::Step;
+use super::Parts;
+
+impl Parts {
+    /// Takes entries that their sender knows to be committed.
+    pub(super) fn on_fetched(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        log: LogId,
+        entries: Vec<(Slot, Value)>,
+    ) {
+        // An answer that brings nothing is no reason to ask for more at once.
+        let progress = !entries.is_empty();
+        for (slot, value) in entries {
+            // It is the chosen value, so reporting it at the promised ballot in a later
+            // Phase 1 can only lead to the same value again. And it was chosen at that
+            // ballot or below: this run had heard of it when it asked.
+            let paxos = self.consensus.log(log);
+            if paxos.is_committed(slot) {
+                continue;
+            }
+            if !paxos.has_room(slot, &value) {
+                step.metrics.refused_beyond_window += 1;
+                continue;
+            }
+            let ballot = self.consensus.ballot_of_fetched(log, slot);
+            self.store(step, log, slot, Entry::plain(ballot, value));
+            step.metrics.fetched_entries += 1;
+            self.commit(step, log, &[slot]);
+        }
+        if self.consensus.is_candidate() {
+            return self.try_lead(step);
+        }
+        let paxos = self.consensus.log(log);
+        let more = paxos.heard_commit > paxos.commit_point;
+        if more && progress && self.consensus.leader() == Some(from) {
+            self.consensus.fetch_missing(step);
+        }
+    }
+
+    /// A checkpoint is durable: whoever had no room in a window goes on. A leader does so
+    /// by itself, at the end of the group.
+    pub(super) fn move_windows(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
+        let waited = self.consensus.move_windows(slots);
+        if self.consensus.is_candidate() {
+            self.try_lead(step);
+        } else if waited {
+            self.consensus.fetch_missing(step);
+        }
+    }
+
+    /// Asks for what is missing still.
+    pub(super) fn fetch_due(&mut self, step: &mut Step<'_>) {
+        match self.consensus.is_candidate() {
+            true => self.try_lead(step),
+            false => self.consensus.fetch_missing(step),
+        }
+    }
+}

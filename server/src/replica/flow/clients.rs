@@ -1,0 +1,71 @@
+//! What clients of this replica ask.
+
+use client::wire::command::Op;
+use client::wire::{Command, Path};
+
+use super::super::handles::ClientHandle;
+use super::super::handles::{Again, ReadFrom};
+use super::super::machine::Admission;
+use super::super::origin::{Read, Writes, read_many};
+use super::super::step::Step;
+use super::Parts;
+
+impl Parts {
+    pub fn on_client(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
+        self.leasing.count_demand(&command);
+        match command.op {
+            Some(Op::Get(get)) => {
+                let (reads, view) = self.reads();
+                let from = ReadFrom::Client(from);
+                reads.read(step, view, Read { from, key: get.key });
+            }
+            Some(Op::MultiGet(_) | Op::Scan(_)) => {
+                if !read_many(step, self.view(), from, &command) {
+                    step.metrics.reads_in_log += 1;
+                    self.writes.submit(step, from, command);
+                }
+            }
+            _ => self.on_write(step, from, command),
+        }
+    }
+
+    fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
+        let kv = &self.machine.kv;
+        match kv.sessions.admit(&command, kv.log_time_ms) {
+            Admission::Done(outcome) => step.reply(from, Path::Log, outcome),
+            _ => self.writes.submit(step, from, command),
+        }
+    }
+
+    /// The clock had passed the end of the permit when the answer was ready.
+    pub fn on_fence_missed(&mut self, step: &mut Step<'_>, from: ReadFrom, again: Again) {
+        step.metrics.fallback_fence += 1;
+        match (again, from) {
+            (Again::Key(key), _) => {
+                let (reads, view) = self.reads();
+                reads.read(step, view, Read { from, key });
+            }
+            (Again::Command(command), ReadFrom::Client(client)) => {
+                self.on_client(step, client, *command)
+            }
+            (Again::Command(_), ReadFrom::Peer(..)) => {}
+        }
+    }
+
+    /// Sends what clients asked since the last group to the leader. Without one it is
+    /// sent again once one is heard of.
+    pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
+        let commands = self.writes.take_forwards();
+        if commands.is_empty() {
+            return;
+        }
+        match self.consensus.leader() {
+            None => {}
+            Some(leader) if leader == step.me() => {
+                self.on_forward(step, leader, commands);
+                self.propose_batches(step);
+            }
+            Some(leader) => Writes::forward(step, leader, commands),
+        }
+    }
+}

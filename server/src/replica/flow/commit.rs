@@ -1,0 +1,138 @@
+//! From a commit to its answers: what is committed is answered if that is safe,
+//! executed in slot order, and what waited for it is released.
+
+use leases::{Ballot, ConfigId, Slot};
+
+use super::super::action::Event;
+use super::super::consensus::AtCommit;
+use super::super::message::{LogId, LogNews, Value};
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::Parts;
+
+impl Parts {
+    /// Applies the commit rule to a slot that was accepted or voted for.
+    pub(super) fn try_commit(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
+        if self.consensus.is_chosen(step, log, slot) {
+            self.commit(step, log, &[slot]);
+        }
+    }
+
+    /// The values accepted in `slots` are the chosen ones.
+    pub(super) fn commit(&mut self, step: &mut Step<'_>, log: LogId, slots: &[Slot]) {
+        if slots.is_empty() {
+            return;
+        }
+        for slot in slots {
+            self.consensus.note_commit(step, log, *slot);
+        }
+        match log {
+            LogId::Configs => self.execute_configs(step),
+            LogId::Commands => {
+                self.writes.note_committed(slots);
+                self.answer_committed(step);
+                self.execute_commands(step);
+                self.count_blocked(step, slots);
+            }
+        }
+        if self.consensus.wants_checkpoint(self.machine.checkpointed()) {
+            step.timers.set_earlier(Timer::Checkpoint, step.now);
+        }
+    }
+
+    /// Writes down what was executed since the last checkpoint.
+    pub(super) fn checkpoint(&mut self, step: &mut Step<'_>) {
+        let executed = self.consensus.commands().executed;
+        let config = self.leasing.configs().newest();
+        self.machine.checkpoint(step, executed, config);
+    }
+
+    /// Takes a leader's news of commits.
+    pub(super) fn learn_news(
+        &mut self,
+        step: &mut Step<'_>,
+        log: LogId,
+        ballot: Ballot,
+        news: &LogNews,
+    ) {
+        let Some(heard) = self.consensus.hear_commits(log, ballot, news) else {
+            return;
+        };
+        self.commit(step, log, &heard.chosen);
+        if heard.behind {
+            self.consensus.want_fetch(step);
+        }
+        match log {
+            LogId::Configs => self.note_config_lag(step),
+            LogId::Commands if heard.further && heard.chosen.is_empty() => {
+                self.answer_committed(step);
+            }
+            LogId::Commands => {}
+        }
+    }
+
+    /// Answers what can be answered at commit; the rest waits for its execution.
+    fn answer_committed(&mut self, step: &mut Step<'_>) {
+        while let Some(slot) = self.writes.first_unanswered() {
+            match self.consensus.at_commit(slot) {
+                AtCommit::Now(accepted) => {
+                    self.writes.answer_at_commit(step, slot, accepted);
+                    let value = accepted.value.clone();
+                    let (reads, view) = self.reads();
+                    reads.release_by_commit(step, view, slot, &value);
+                }
+                // There may be thousands behind it.
+                AtCommit::Later => return,
+                AtCommit::Never => {}
+            }
+            self.writes.settle(slot);
+        }
+    }
+
+    fn execute_commands(&mut self, step: &mut Step<'_>) {
+        while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
+            if let Value::Commands(batch) = &value {
+                self.machine.kv.begin(batch.log_time_ms);
+            }
+            for (index, proposed) in value.commands().iter().enumerate() {
+                let outcome = self.machine.kv.execute(slot, index, &proposed.command);
+                self.writes.answer(step, proposed, outcome);
+            }
+            self.writes.settle(slot);
+            let reads = &mut self.reads;
+            let unmarked = |key: &_| reads.note_executed(key);
+            self.consensus
+                .note_executed(LogId::Commands, slot, &value, unmarked);
+        }
+        let (reads, view) = self.reads();
+        reads.release_executed(step, view);
+    }
+
+    /// Counts clients here whose command is committed, but needs its execution and so
+    /// waits for a slot before it.
+    fn count_blocked(&self, step: &mut Step<'_>, slots: &[Slot]) {
+        let commands = self.consensus.commands();
+        for slot in slots.iter().filter(|slot| commands.executed < **slot) {
+            let accepted = commands.accepted(*slot);
+            let blocked = self.writes.blocked(step.me(), accepted);
+            step.metrics.blocked_prefix += blocked as u64;
+        }
+    }
+
+    fn execute_configs(&mut self, step: &mut Step<'_>) {
+        while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Configs) {
+            let id = ConfigId(slot.0);
+            let keys = self.leasing.execute(id, &value);
+            self.consensus
+                .note_executed(LogId::Configs, slot, &value, |_| {});
+            let configs = self.leasing.configs();
+            step.announce(Event::Configured {
+                id,
+                keys,
+                strategy: configs.strategy().name(),
+                excluded: configs.excluded(),
+            });
+        }
+        self.note_config_lag(step);
+    }
+}

@@ -1,0 +1,143 @@
+//! Phase 1: campaigns, promises, and the first steps of a new leader.
+
+use leases::mutants::{Rule, off};
+use leases::{Ballot, Incarnation, ReplicaId, Slot};
+
+use super::super::action::Event;
+use super::super::consensus::{Prepared, Standing};
+use super::super::message::{LogId, Value};
+use super::super::persist::After;
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::Parts;
+
+impl Parts {
+    /// Asks to lead, unless this replica could not keep its promise, or nobody would
+    /// hear it.
+    pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
+        if !step.us.writable || step.us.is_deaf(step.now) {
+            return;
+        }
+        if !self.consensus.is_follower() {
+            self.step_down(step);
+        }
+        self.consensus.campaign(step);
+    }
+
+    /// This candidate's own promise is durable, or others have not answered.
+    pub(super) fn ask_for_promises(&mut self, step: &mut Step<'_>, ballot: Ballot) {
+        if self.consensus.send_prepare(step, ballot) {
+            self.try_lead(step);
+        }
+    }
+
+    pub(super) fn on_prepare(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        ballot: Ballot,
+        commits: [Slot; 2],
+    ) {
+        if ballot.replica != from {
+            step.metrics.refused_messages += 1;
+            return;
+        }
+        if self.consensus.rejects(step, from, ballot) {
+            return;
+        }
+        if self.consensus.promise(step, ballot) {
+            self.step_down(step);
+        }
+        step.after(After::Prepared {
+            to: from,
+            ballot,
+            commits,
+        });
+    }
+
+    pub(super) fn on_prepared(
+        &mut self,
+        step: &mut Step<'_>,
+        from: (ReplicaId, Incarnation),
+        prepared: Prepared,
+    ) {
+        if self.consensus.take_promise(step, from, prepared) {
+            self.try_lead(step);
+        }
+    }
+
+    pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
+        if self.consensus.is_rejected_by(promised) {
+            self.step_down(step);
+        }
+    }
+
+    /// Leads once a majority has promised and everything that it knows to be committed
+    /// is here (hazard 27).
+    pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
+        match self.consensus.standing(step.us.members.majority()) {
+            Standing::Waiting => {}
+            Standing::Behind(behind) => {
+                for (of, log, commit_point) in behind {
+                    self.consensus.fetch(step, of, log, commit_point);
+                }
+            }
+            Standing::Elected => self.lead(step),
+        }
+    }
+
+    fn lead(&mut self, step: &mut Step<'_>) {
+        let Some(recovery) = self.consensus.recover(self.machine.kv.log_time_ms) else {
+            // Once it is durable this candidate tries again.
+            return self.checkpoint(step);
+        };
+        let ballot = self.consensus.take_office(step, recovery.log_time_ms);
+        for (log, values) in LogId::ALL.into_iter().zip(recovery.values.into_array()) {
+            self.open_log(step, log, ballot, values);
+        }
+        step.announce(Event::Leading(ballot));
+        self.leasing.take_office(step.now);
+        step.timers.stop(Timer::Election);
+        for timer in [Timer::Heartbeat, Timer::Reconfigure, Timer::Lease] {
+            step.set_timer(timer, step.now);
+        }
+        self.ask_new_leader(step);
+    }
+
+    /// Proposes again what was recovered of a log, then the opening no-op: its slot is
+    /// where this ballot's own log starts.
+    fn open_log(&mut self, step: &mut Step<'_>, log: LogId, ballot: Ballot, values: Vec<Value>) {
+        let first = self.consensus.log(log).commit_point.next();
+        let start = self.consensus.begin_ballot(step, log, &values);
+        for value in values {
+            self.consensus.note_in_flight(&value);
+            self.propose_recovered(step, log, ballot, value);
+        }
+        if off(Rule::H13Phase1) {
+            let recovered: Vec<Slot> = (first.0..start.0).map(Slot).collect();
+            self.commit(step, log, &recovered);
+        }
+        self.propose_recovered(step, log, ballot, Value::Noop);
+    }
+
+    /// The leader hands over to this replica, or asks it to.
+    pub(super) fn on_transfer(&mut self, step: &mut Step<'_>, from: ReplicaId, ballot: Ballot) {
+        let handed_over = self.consensus.is_handed_over(from, ballot);
+        if handed_over && !self.leasing.in_restart_wait(step.now) {
+            self.campaign(step);
+        }
+    }
+
+    /// Who is preferred asks for leadership, but never while grants it has forgotten may
+    /// still be alive.
+    pub(super) fn seek_leadership(&mut self, step: &mut Step<'_>) {
+        if step.us.writable && !self.leasing.in_restart_wait(step.now) {
+            self.consensus.seek_leadership(step);
+        }
+    }
+
+    pub(super) fn on_transfer_request(&mut self, step: &mut Step<'_>, from: ReplicaId) {
+        let give_up = step.now + self.leasing.grace();
+        self.consensus.on_transfer_request(step, from, give_up);
+    }
+}

@@ -1,0 +1,148 @@
+//! Leases: promises, suspicion, and the configurations that a leader proposes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leases::mutants::{Rule, off};
+use leases::{LeaseMessage, ReplicaId, Time};
+
+use super::super::action::Event;
+use super::super::input::Operator;
+use super::super::message::{LogId, Value};
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::Parts;
+
+/// How soon a leader looks again whether it may propose a configuration.
+const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
+
+impl Parts {
+    /// Promises what is due, and lets what has expired lapse.
+    pub(super) fn poll_leases(&mut self, step: &mut Step<'_>) {
+        let barrier = self.consensus.barrier();
+        let executed = self.consensus.commands().executed;
+        if self.leasing.poll(step, barrier, executed) {
+            self.consensus.vote_again();
+        }
+    }
+
+    pub(super) fn on_lease(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        message: &LeaseMessage,
+    ) {
+        if self.leasing.on_message(step, from, message) {
+            self.consensus.vote_again();
+        }
+    }
+
+    /// The storage takes no writes any more, or takes them again. A replica that cannot
+    /// persist gives its leases back and its leadership up (hazard 36): it would only
+    /// block writes.
+    pub fn on_writable(&mut self, step: &mut Step<'_>) {
+        self.hold_if_fit(step);
+        let blocks = !step.us.writable && !off(Rule::H36Blockers);
+        if blocks && !self.consensus.is_follower() {
+            self.step_down(step);
+        }
+    }
+
+    /// A replica whose clock is not to be believed (hazard 80) gives its leases back, for
+    /// it cannot tell when they end, and promises nothing. It may lead: no rule of ballots
+    /// rests on time.
+    pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
+        let trusted = step.us.clock_trusted;
+        self.leasing.on_clock_trusted(step);
+        step.metrics.clock_distrusted += u64::from(!trusted);
+        step.announce(Event::ClockTrusted(trusted));
+        self.hold_if_fit(step);
+    }
+
+    /// Takes promises, or gives all back: what is held without a disk blocks writes, and
+    /// without a clock does not end.
+    fn hold_if_fit(&mut self, step: &mut Step<'_>) {
+        let durable = step.us.writable || off(Rule::H36Blockers);
+        if durable && step.us.clock_trusted {
+            return self.leasing.accept_again();
+        }
+        self.leasing.relinquish(step);
+        let (reads, view) = self.reads();
+        reads.look_again_all(step, view);
+    }
+
+    /// What the operator asks of the leader; whoever does not lead ignores it.
+    pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
+        if !self.consensus.leads() {
+            return;
+        }
+        match operator {
+            Operator::Transfer(to) => {
+                if step.us.is_other(to) {
+                    let give_up = step.now + self.leasing.grace();
+                    self.consensus.begin_transfer(to, give_up);
+                }
+            }
+            Operator::Switch(spec, params) => {
+                if params.check().is_ok() {
+                    self.leasing.wish(spec, params);
+                    step.set_timer(Timer::Reconfigure, step.now);
+                }
+            }
+        }
+    }
+
+    /// A leader's heartbeat; it also notices what has been blocked for too long.
+    pub(super) fn lead_on(&mut self, step: &mut Step<'_>) {
+        if !self.consensus.leads() {
+            return step.timers.stop(Timer::Heartbeat);
+        }
+        if step.us.is_deaf(step.now) {
+            return self.step_down(step);
+        }
+        self.send_probe(step);
+        let grace = self.leasing.grace();
+        self.consensus.continue_transfer(step, grace);
+        self.suspect_blockers(step, grace);
+    }
+
+    /// Suspects replicas whose missing acceptance has blocked a slot for t_grace, even
+    /// if they answer promises (§3.7, hazard 36).
+    fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
+        let blockers = match off(Rule::H36Blockers) {
+            true => leases::ReplicaSet::EMPTY,
+            false => self.consensus.blockers(step.now, grace),
+        };
+        if self.leasing.note_blockers(step, blockers) {
+            self.reconfigure(step);
+        }
+    }
+
+    /// Proposes the next configuration, if it should differ from the newest: one at a
+    /// time, and none before the opening no-op is committed.
+    pub(super) fn reconfigure(&mut self, step: &mut Step<'_>) {
+        let Some(leadership) = self.consensus.leadership() else {
+            return step.timers.stop(Timer::Reconfigure);
+        };
+        let may = self.consensus.may_configure(leadership);
+        if !may || !round_trips_known(step, leadership.since) {
+            return step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
+        }
+        if let Some(change) = self.leasing.next_change(step) {
+            self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+        }
+    }
+
+    /// Tells the leader what clients here read and write.
+    pub(super) fn report_demand(&mut self, step: &mut Step<'_>) {
+        let leader = self.consensus.leader();
+        self.leasing.report_demand(step, leader);
+    }
+}
+
+/// Whether distances may be judged: all measured, or waited long enough for.
+fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
+    let patience = step.us.settings.timing.election_timeout * 2;
+    let known = step.us.others().all(|peer| step.us.rtt(peer).is_some());
+    known || step.now.since(since) >= patience
+}

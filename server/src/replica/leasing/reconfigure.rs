@@ -1,0 +1,128 @@
+//! Which configuration a leader proposes next (§3.4).
+
+use std::time::Duration;
+
+use leases::{
+    ConfigChange, KeyRange, LeaseParams, ReplicaId, ReplicaSet, Situation, StrategySpec, Time,
+};
+
+use super::super::step::Step;
+use super::super::us::Us;
+use super::Leasing;
+use super::suspicion::{Exclusion, Suspicions};
+
+/// What a leader keeps for the configurations that it proposes.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Office {
+    pub(super) suspicions: Suspicions,
+    /// The operator wants another strategy and durations.
+    wish: Option<(StrategySpec, LeaseParams)>,
+    /// The other replicas, nearest first.
+    nearest: Vec<ReplicaId>,
+}
+
+impl Leasing {
+    /// A leadership begins.
+    pub fn take_office(&mut self, now: Time) {
+        self.office = Office {
+            suspicions: Suspicions::begin(now, self.configs.excluded()),
+            ..Office::default()
+        };
+        self.counted.demand.touch_all();
+    }
+
+    /// A leadership ends. Whom it suspected is remembered until the next begins.
+    pub fn leave_office(&mut self) {
+        self.office.wish = None;
+        self.office.nearest.clear();
+    }
+
+    /// The operator wants another strategy and durations.
+    pub fn wish(&mut self, spec: StrategySpec, params: LeaseParams) {
+        self.office.wish = Some((spec, params));
+    }
+
+    /// A peer says whom it suspects.
+    pub fn note_report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
+        self.office.suspicions.report(now, from, suspects);
+    }
+
+    /// Replicas whose missing acceptance has blocked a slot for t_grace. Returns whether
+    /// the next configuration should exclude others than the newest.
+    pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
+        self.office.suspicions.set_blockers(step.now, blockers);
+        self.wanted_exclusions(step) != self.configs.excluded()
+    }
+
+    fn wanted_exclusions(&mut self, step: &Step<'_>) -> ReplicaSet {
+        let rule = Exclusion {
+            others: step.us.members.others(step.me()),
+            majority: step.us.members.majority(),
+            grace: self.grace(),
+        };
+        let mine = self.grantor.suspects();
+        let excluded = self.configs.excluded();
+        let suspicions = &mut self.office.suspicions;
+        suspicions.exclusions(step.now, mine, excluded, rule)
+    }
+
+    /// The next configuration, if it should differ from the newest.
+    pub fn next_change(&mut self, step: &Step<'_>) -> Option<ConfigChange> {
+        let situation = self.situation(step.us);
+        let excluded = self.wanted_exclusions(step);
+        let mut change = self.wanted_change(step);
+        let newest = self.configs.strategy();
+        let strategy = change.strategy.as_ref().unwrap_or(newest).build();
+        let every = KeyRange::all();
+        let demand = &mut self.counted.demand;
+        let wish = strategy.propose(&every, &situation, demand, &self.configs);
+        if let Some(wish) = wish {
+            change = ConfigChange {
+                strategy: change.strategy,
+                params: change.params,
+                clear: change.clear,
+                ..wish
+            };
+        }
+        change.excluded = (excluded != self.configs.excluded()).then_some(excluded);
+        (change != ConfigChange::default()).then_some(change)
+    }
+
+    /// The first configuration puts the strategy and durations of the settings in
+    /// force; from then on the log says what they are, not one node's settings, and
+    /// only the operator changes them.
+    fn wanted_change(&mut self, step: &Step<'_>) -> ConfigChange {
+        let settings = &step.us.settings;
+        let wish = self.office.wish.take();
+        let (strategy, params) = match &wish {
+            Some((strategy, params)) => (strategy, params),
+            None if self.configured => return ConfigChange::default(),
+            None => (&settings.strategy, &settings.params),
+        };
+        let newest = self.configs.params(self.configs.newest());
+        ConfigChange {
+            strategy: (strategy != self.configs.strategy()).then(|| strategy.clone()),
+            params: (params != newest).then_some(*params),
+            ..ConfigChange::default()
+        }
+    }
+
+    /// The others by distance. The order of before is kept unless it is clearly wrong,
+    /// or equal distances would reorder, and reconfigure, for ever.
+    fn situation(&mut self, us: &Us) -> Situation {
+        let far = Duration::from_secs(3600);
+        let rtt = |replica: ReplicaId| us.rtt(replica).unwrap_or(far);
+        let wrong =
+            |pair: &[ReplicaId]| rtt(pair[0]) > rtt(pair[1]) * 5 / 4 + Duration::from_millis(1);
+        let nearest = &mut self.office.nearest;
+        if nearest.is_empty() || nearest.windows(2).any(wrong) {
+            *nearest = us.others().collect();
+            nearest.sort_by_key(|replica| rtt(*replica));
+        }
+        Situation {
+            leader: us.me(),
+            n: us.settings.n,
+            nearest: nearest.clone(),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What a replica counts since its run began. Counters decide nothing.
+//!
+//! To add one, add a line below and count where it happens: `step.metrics.name += 1`.
+//! `leasehold cluster status` shows it under its name.
+
+macro_rules! counters {
+    ($($name:ident: $meaning:literal,)*) => {
+        /// Counts since this run began.
+        #[derive(Clone, Debug, Default)]
+        pub(super) struct Metrics {
+            $(#[doc = $meaning] pub(super) $name: u64,)*
+        }
+
+        impl Metrics {
+            /// Every counter with its name, in the order of declaration.
+            pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    reads_held: "Reads that waited here for a write in flight.",
+    reads_in_log: "Reads of several keys that went through the log.",
+    blocked_prefix: "Clients' commands that were committed and waited for the execution of a slot before theirs.",
+    fallback_not_holder: "Reads not served here: this replica does not hold the key.",
+    fallback_uncovered: "Reads not served here: too few unexpired promises cover the key.",
+    fallback_barrier: "Reads not served here: the barrier was not executed yet.",
+    fallback_fence: "Answers that were held back: the permit had ended when the clock was read again.",
+    batches: "Batches proposed.",
+    batched_commands: "Commands in them.",
+    retransmitted_accepts: "Accepts sent again.",
+    forwarded_again: "Commands sent again to the leader.",
+    fetches: "Requests for missed entries.",
+    fetched_entries: "Entries received that way.",
+    stale_incarnation: "Messages to or from an earlier run, ignored.",
+    refused_messages: "Messages that no correct replica sends, ignored.",
+    clock_distrusted: "Times that the clock was no longer believed.",
+    refused_beyond_window: "Entries and votes for slots beyond the window of the log, ignored for now.",
+}
+
+impl Metrics {
+    /// Counts a read that could not be served here, by its reason.
+    pub(super) fn count_fallback(&mut self, reason: leases::NoPermit) {
+        match reason {
+            leases::NoPermit::NotHolder => self.fallback_not_holder += 1,
+            leases::NoPermit::Uncovered => self.fallback_uncovered += 1,
+            leases::NoPermit::Barrier(_) => self.fallback_barrier += 1,
+        }
+    }
+}

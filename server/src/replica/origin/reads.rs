@@ -1,0 +1,415 @@
+//! Reads of one key (protocol §3): under a lease, held for writes in flight, forwarded
+//! to the nearest holder, else confirmed by the leader (`indexing`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+
+use client::wire::{Outcome, Path};
+use foldhash::fast::FixedState;
+use leases::mutants::{Rule, off};
+use leases::{Key, Permit, ReplicaId, Slot, Time};
+
+use super::super::action::Action;
+use super::super::handles::{Again, ClientHandle, ReadFrom};
+use super::super::message::{Message, ReadAnswer, RequestId, Value};
+use super::super::parts::chunks;
+use super::super::step::Step;
+use super::answers::{Answers, Read};
+use super::indexing::Indexing;
+use super::view::View;
+
+/// Waits between attempts grow with their number, up to this.
+const ATTEMPTS_COUNTED_MAX: u32 = 8;
+
+/// A read under a valid permit that waits for the slots that were marked then.
+#[derive(Clone, Debug, Hash)]
+struct Held {
+    from: ReadFrom,
+    /// The newest slot marked on the key when the permit was found.
+    wait: Slot,
+}
+
+/// A read that somebody else answers.
+#[derive(Clone, Debug)]
+struct Asked {
+    from: ClientHandle,
+    key: Key,
+    sent: Time,
+    attempts: u32,
+    /// It waits for a leader: for the one that was known when it was sent, or for any.
+    of_leader: bool,
+}
+
+impl Hash for Asked {
+    /// When it was sent decides only when it is asked again: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.from, &self.key, self.attempts, self.of_leader).hash(state);
+    }
+}
+
+/// Reads that wait.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    held: HashMap<Key, Vec<Held>, FixedState>,
+    /// Keys with held reads that a slot just executed.
+    touched: Vec<Key>,
+    asked: BTreeMap<RequestId, Asked>,
+    indexing: Indexing,
+    /// To be sent at the end of the group, by addressee and whether to confirm by
+    /// read-index: attempts and keys.
+    to_forward: BTreeMap<(ReplicaId, bool), Vec<(RequestId, Key)>>,
+    answers: Answers,
+}
+
+impl Hash for Reads {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.held, state);
+        (&self.touched, &self.asked, &self.indexing).hash(state);
+        (&self.to_forward, &self.answers).hash(state);
+    }
+}
+
+impl Reads {
+    /// Number of reads that wait here.
+    pub fn len(&self) -> usize {
+        let held: usize = self.held.values().map(Vec::len).sum();
+        held + self.asked.len() + self.indexing.len()
+    }
+
+    /// Serves a read of one key as locally as it can.
+    pub fn read(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
+        match view.permit(step.now, &read.key) {
+            Ok(permit) => self.read_permitted(step, view, read, permit),
+            Err(reason) => {
+                step.metrics.count_fallback(reason);
+                self.read_elsewhere(step, view, read);
+            }
+        }
+    }
+
+    /// Waits only for writes of this key that were accepted here before.
+    fn read_permitted(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read, permit: Permit) {
+        // Hazard 10: a leader is a holder like any, and waits for its own writes.
+        let marked = view
+            .newest_mark(&read.key)
+            .filter(|_| !view.consensus.leads() || !off(Rule::H10LeaderMarks));
+        let Some(newest) = marked else {
+            let outcome = view.kv.read(&read.key);
+            return answer(step, read, Path::Local, outcome, permit);
+        };
+        // Protocol §3.3: a committed slot, not below the newest marked, may answer
+        // although slots before it are still open.
+        if let Some(outcome) = view.consensus.value_at_commit(newest, &read.key) {
+            return answer(step, read, Path::Held, outcome, permit);
+        }
+        step.metrics.reads_held += 1;
+        let held = self.held.entry(read.key).or_default();
+        held.push(Held {
+            from: read.from,
+            wait: newest,
+        });
+    }
+
+    /// A slot that writes `key` was executed.
+    pub fn note_executed(&mut self, key: &Key) {
+        if !self.held.is_empty() && self.held.contains_key(key) {
+            self.touched.push(key.clone());
+        }
+    }
+
+    /// Slots were executed: reads held for them are answered.
+    pub fn release_executed(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        for key in std::mem::take(&mut self.touched) {
+            let executed = view.executed();
+            let ready = self.take_held(&key, |held| held.wait <= executed);
+            self.answer_held(step, view, (&key, ready), None);
+        }
+        self.indexing.answer_executed(step, view, &mut self.answers);
+    }
+
+    /// A committed slot may answer reads of its keys before it is executed.
+    pub fn release_by_commit(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        slot: Slot,
+        value: &Value,
+    ) {
+        if !self.held.is_empty() {
+            for key in value.commands().iter().flat_map(|p| p.command.keys()) {
+                if !self.held.contains_key(key) {
+                    continue;
+                }
+                let Some(outcome) = view.consensus.value_at_commit(slot, key) else {
+                    continue;
+                };
+                let ready = self.take_held(key, |held| held.wait <= slot);
+                self.answer_held(step, view, (key, ready), Some(outcome));
+            }
+        }
+        self.indexing
+            .answer_by_commit(step, view, &mut self.answers, slot);
+    }
+
+    fn take_held(&mut self, key: &Key, ready: impl Fn(&Held) -> bool) -> Vec<Held> {
+        let Some(all) = self.held.get_mut(key) else {
+            return Vec::new();
+        };
+        let (ready, rest): (Vec<Held>, Vec<Held>) = all.drain(..).partition(ready);
+        if rest.is_empty() {
+            self.held.remove(key);
+        } else {
+            *all = rest;
+        }
+        ready
+    }
+
+    /// The permit is looked up again: what is answered is valid now, too.
+    fn answer_held(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        (key, ready): (&Key, Vec<Held>),
+        outcome: Option<Outcome>,
+    ) {
+        if ready.is_empty() {
+            return;
+        }
+        let permit = view.permit(step.now, key);
+        for held in ready {
+            let read = Read {
+                from: held.from,
+                key: key.clone(),
+            };
+            match permit {
+                Ok(permit) => {
+                    let outcome = outcome.clone().unwrap_or_else(|| view.kv.read(key));
+                    answer(step, read, Path::Held, outcome, permit);
+                }
+                Err(reason) => {
+                    step.metrics.count_fallback(reason);
+                    self.read_elsewhere(step, view, read);
+                }
+            }
+        }
+    }
+
+    /// The slots that reads of these keys waited for were replaced or dropped.
+    pub fn look_again(&mut self, step: &mut Step<'_>, view: View<'_>, keys: Vec<Key>) {
+        for key in keys {
+            for held in self.take_held(&key, |_| true) {
+                let read = Read {
+                    from: held.from,
+                    key: key.clone(),
+                };
+                self.read(step, view, read);
+            }
+        }
+    }
+
+    /// Leases were given back: what waited under them looks elsewhere.
+    pub fn look_again_all(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        let keys = self.held_keys();
+        self.look_again(step, view, keys);
+    }
+
+    fn held_keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.held.keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// No permit here: the nearest holder, then the leader's read-index.
+    fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
+        match read.from {
+            ReadFrom::Client(client) => self.ask(step, view, (client, read.key), 0),
+            ReadFrom::Peer(..) if view.consensus.leads() => self.index(step, view, read),
+            ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
+        }
+    }
+
+    /// Has a majority confirm that this replica leads still.
+    fn index(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
+        self.indexing.begin(step, view, &mut self.answers, read);
+    }
+
+    /// Whether a read waits for a probe that is not sent yet.
+    pub fn is_probe_due(&self) -> bool {
+        self.indexing.is_probe_due()
+    }
+
+    /// A probe was sent.
+    pub fn probe_sent(&mut self) {
+        self.indexing.probe_sent();
+    }
+
+    /// A majority may have confirmed reads.
+    pub fn confirm(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        self.indexing.confirm(step, view, &mut self.answers);
+    }
+
+    /// This replica no longer leads: what it was confirming is asked elsewhere.
+    pub fn index_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        for read in self.indexing.take_all() {
+            match read.from {
+                ReadFrom::Client(client) => self.ask(step, view, (client, read.key), 1),
+                ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
+            }
+        }
+    }
+
+    /// Asks the nearest holder at the first attempt, then the leader.
+    fn ask(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        (from, key): (ClientHandle, Key),
+        attempts: u32,
+    ) {
+        let leader = view.consensus.leader();
+        let target = match attempts {
+            0 => {
+                let holders = view.leasing.configs().holders(&key);
+                step.us.nearest(holders).or(leader)
+            }
+            _ => leader,
+        };
+        if target == Some(step.me()) {
+            let from = ReadFrom::Client(from);
+            return self.index(step, view, Read { from, key });
+        }
+        let request = step.name_request();
+        let asked = Asked {
+            from,
+            key: key.clone(),
+            sent: step.now,
+            attempts: attempts + 1,
+            of_leader: target.is_none() || target == leader,
+        };
+        let known = self.asked.insert(request, asked);
+        assert!(known.is_none(), "every attempt has a name of its own");
+        if let Some(to) = target {
+            let read_index = attempts > 0;
+            let forward = self.to_forward.entry((to, read_index)).or_default();
+            forward.push((request, key));
+        }
+    }
+
+    /// Reads of a peer's clients.
+    pub fn on_forwarded(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        (from, read_index): (ReplicaId, bool),
+        reads: Vec<(RequestId, Key)>,
+    ) {
+        for (request, key) in reads {
+            let read = Read {
+                from: ReadFrom::Peer(from, request),
+                key,
+            };
+            if !read_index {
+                self.read(step, view, read);
+            } else if view.consensus.leads() {
+                self.index(step, view, read);
+            } else {
+                self.answers.refuse(from, request);
+            }
+        }
+    }
+
+    pub fn on_answers(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        from: ReplicaId,
+        answers: Vec<ReadAnswer>,
+    ) {
+        for answer in answers {
+            // Unknown: an attempt that was given up, or of an earlier life (hazard 37).
+            let Some(asked) = self.asked.remove(&answer.request) else {
+                continue;
+            };
+            match answer.outcome {
+                Some((outcome, path)) => step.reply(asked.from, path, outcome),
+                // It leads no longer, and nobody else is known to: asked at once, it
+                // would refuse as fast as the network carries questions. Asked again
+                // when somebody else is heard of.
+                None if asked.of_leader && view.consensus.leader() == Some(from) => {
+                    self.asked.insert(answer.request, asked);
+                }
+                None => self.ask(step, view, (asked.from, asked.key), asked.attempts),
+            }
+        }
+    }
+
+    /// Sends what reads left behind in this group of steps.
+    pub fn flush(&mut self, step: &mut Step<'_>) {
+        while let Some(((to, read_index), reads)) = self.to_forward.pop_first() {
+            for reads in chunks(reads, |(_, key)| key.len()) {
+                step.send(to, Message::ForwardRead { read_index, reads });
+            }
+        }
+        self.answers.flush(step);
+    }
+
+    /// Reads without an answer ask again, the leader this time; held reads whose permit
+    /// has gone look elsewhere.
+    pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        let patience = step.us.settings.timing.retransmit;
+        let now = step.now;
+        self.ask_again(step, view, |asked| {
+            now.since(asked.sent) >= patience * asked.attempts.min(ATTEMPTS_COUNTED_MAX)
+        });
+        let mut keys = self.held_keys();
+        keys.retain(|key| view.permit(now, key).is_err());
+        self.look_again(step, view, keys);
+    }
+
+    /// Somebody leads anew: reads that wait for an earlier leader, or for any, ask this
+    /// one. Those that wait for a holder have no reason to.
+    pub fn ask_new_leader(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        self.ask_again(step, view, |asked| asked.of_leader);
+    }
+
+    fn ask_again(&mut self, step: &mut Step<'_>, view: View<'_>, due: impl Fn(&Asked) -> bool) {
+        let asked = self.asked.iter().filter(|(_, asked)| due(asked));
+        let reads: Vec<RequestId> = asked.map(|(request, _)| *request).collect();
+        for request in reads {
+            if let Some(asked) = self.asked.remove(&request) {
+                self.ask(step, view, (asked.from, asked.key), asked.attempts);
+            }
+        }
+    }
+
+    /// # Panics
+    /// If what waits here contradicts itself.
+    pub fn check(&self) {
+        assert!(
+            self.touched.is_empty(),
+            "reads of executed keys are released"
+        );
+        assert!(
+            self.held.values().all(|held| !held.is_empty()),
+            "no key is kept without reads"
+        );
+        self.indexing.check();
+    }
+}
+
+/// Answers a read under a permit: only if the clock, read again after the step, is
+/// before the permit's end (protocol §3.5).
+fn answer(step: &mut Step<'_>, read: Read, path: Path, outcome: Outcome, permit: Permit) {
+    assert!(step.now < permit.until, "a permit is valid when it is used");
+    let path = match read.from {
+        ReadFrom::Client(_) => path,
+        ReadFrom::Peer(..) => Path::Forwarded,
+    };
+    step.out.push(Action::FencedReply {
+        to: read.from,
+        path,
+        outcome,
+        until: permit.until,
+        again: Again::Key(read.key),
+    });
+}

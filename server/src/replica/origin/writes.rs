@@ -1,0 +1,228 @@
+//! Commands of this replica's clients that are on their way through the log: writes,
+//! and reads of several keys.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use client::wire::{Command, Outcome, Path};
+use foldhash::fast::FixedState;
+use leases::{ReplicaId, Slot, Time};
+
+use super::super::consensus::Accepted;
+use super::super::handles::ClientHandle;
+use super::super::machine::version_of;
+use super::super::message::{Message, Proposed, RequestId};
+use super::super::parts::chunks;
+use super::super::step::Step;
+use super::super::weight::command_weight;
+
+/// Waits between attempts grow with their number, up to this.
+const ATTEMPTS_COUNTED_MAX: u32 = 8;
+
+/// A command that has not been answered.
+#[derive(Clone, Debug)]
+struct Pending {
+    from: ClientHandle,
+    command: Command,
+    request: RequestId,
+    sent: Time,
+    attempts: u32,
+}
+
+impl Hash for Pending {
+    /// When and how often it was sent decides only when it is sent again: not before
+    /// the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.from, &self.command, self.request).hash(state);
+    }
+}
+
+impl Pending {
+    fn is_overdue(&self, now: Time, patience: Duration) -> bool {
+        now.since(self.sent) >= patience * self.attempts.min(ATTEMPTS_COUNTED_MAX)
+    }
+
+    fn send_again(&mut self, now: Time) -> (RequestId, Command) {
+        self.sent = now;
+        self.attempts += 1;
+        (self.request, self.command.clone())
+    }
+}
+
+/// Commands without an answer. Writes are known by their session, for a retry may have
+/// come another way; reads in the log by their attempt.
+#[derive(Clone, Debug, Default)]
+pub struct Writes {
+    writes: HashMap<(u64, u64), Pending, FixedState>,
+    reads: HashMap<RequestId, Pending, FixedState>,
+    to_forward: Vec<(RequestId, Command)>,
+    /// Committed slots with a command that could not be answered at commit.
+    unanswered: BTreeSet<Slot>,
+}
+
+impl Hash for Writes {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leases::fingerprint::unordered(&self.writes, state);
+        leases::fingerprint::unordered(&self.reads, state);
+        (&self.to_forward, &self.unanswered).hash(state);
+    }
+}
+
+impl Writes {
+    /// Number of unanswered commands.
+    pub fn len(&self) -> usize {
+        self.writes.len() + self.reads.len()
+    }
+
+    /// Takes a command of a client. A write that waits already is answered where its
+    /// client asked last, perhaps on a new connection.
+    pub fn submit(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
+        let session = (command.client, command.sequence);
+        if command.is_write()
+            && let Some(pending) = self.writes.get_mut(&session)
+        {
+            pending.from = from;
+            return;
+        }
+        let request = step.name_request();
+        self.to_forward.push((request, command.clone()));
+        let is_write = command.is_write();
+        let pending = Pending {
+            from,
+            command,
+            request,
+            sent: step.now,
+            attempts: 1,
+        };
+        let known = match is_write {
+            true => self.writes.insert(session, pending),
+            false => self.reads.insert(request, pending),
+        };
+        assert!(known.is_none(), "a command waits once");
+    }
+
+    /// Takes what clients asked since the last group, for the leader. Without a leader
+    /// it is sent again once one is heard of.
+    pub fn take_forwards(&mut self) -> Vec<(RequestId, Command)> {
+        std::mem::take(&mut self.to_forward)
+    }
+
+    /// Sends commands to the leader.
+    pub fn forward(step: &mut Step<'_>, leader: ReplicaId, commands: Vec<(RequestId, Command)>) {
+        for commands in chunks(commands, |(_, command)| command_weight(command)) {
+            step.send(leader, Message::Forward { commands });
+        }
+    }
+
+    /// Sends pending commands again that have waited too long.
+    pub fn retry(&mut self, step: &mut Step<'_>) {
+        let patience = step.us.settings.timing.retransmit * 2;
+        let now = step.now;
+        self.forward_again(step, |pending| pending.is_overdue(now, patience));
+    }
+
+    /// Sends all of them, to a new leader.
+    pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
+        self.forward_again(step, |_| true);
+    }
+
+    /// A read keeps its name: whichever of its attempts is executed first began after
+    /// the client asked, and one that waits in a long queue must not be given up for
+    /// one that waits behind it.
+    fn forward_again(&mut self, step: &mut Step<'_>, due: impl Fn(&Pending) -> bool) {
+        let mut writes: Vec<_> = self.writes.values_mut().filter(|p| due(p)).collect();
+        writes.sort_unstable_by_key(|pending| pending.request);
+        let mut reads: Vec<_> = self.reads.values_mut().filter(|p| due(p)).collect();
+        reads.sort_unstable_by_key(|pending| pending.request);
+        step.metrics.forwarded_again += (writes.len() + reads.len()) as u64;
+        for pending in writes {
+            pending.request = step.name_request();
+            self.to_forward.push(pending.send_again(step.now));
+        }
+        for pending in reads {
+            self.to_forward.push(pending.send_again(step.now));
+        }
+    }
+
+    /// The leader knows the answer to a write already: it had been executed.
+    pub fn on_answered(&mut self, step: &mut Step<'_>, answers: Vec<(RequestId, Outcome)>) {
+        for (request, outcome) in answers {
+            let mut writes = self.writes.iter();
+            let found = writes.find(|(_, pending)| pending.request == request);
+            if let Some(session) = found.map(|(session, _)| *session)
+                && let Some(pending) = self.writes.remove(&session)
+            {
+                step.reply(pending.from, Path::Log, outcome);
+            }
+        }
+    }
+
+    /// Whether a client waits for this command.
+    fn awaits(&self, proposed: &Proposed) -> bool {
+        let command = &proposed.command;
+        match command.is_write() {
+            true => self
+                .writes
+                .contains_key(&(command.client, command.sequence)),
+            false => self.reads.contains_key(&proposed.request),
+        }
+    }
+
+    /// The client that waits for this command. A write is the same whichever origin
+    /// brought it; an attempt's name means something only at its own.
+    fn take(&mut self, me: ReplicaId, proposed: &Proposed) -> Option<ClientHandle> {
+        let command = &proposed.command;
+        let pending = if command.is_write() {
+            self.writes.remove(&(command.client, command.sequence))
+        } else if proposed.origin == me {
+            self.reads.remove(&proposed.request)
+        } else {
+            None
+        };
+        pending.map(|pending| pending.from)
+    }
+
+    /// Answers whoever waits for this command.
+    pub fn answer(&mut self, step: &mut Step<'_>, proposed: &Proposed, outcome: Outcome) {
+        if let Some(to) = self.take(step.me(), proposed) {
+            step.reply(to, Path::Log, outcome);
+        }
+    }
+
+    /// Slots were committed: they may be answerable.
+    pub fn note_committed(&mut self, slots: &[Slot]) {
+        self.unanswered.extend(slots);
+    }
+
+    /// The first committed slot that was not answered at its commit.
+    pub fn first_unanswered(&self) -> Option<Slot> {
+        self.unanswered.first().copied()
+    }
+
+    /// Nothing more is answered of this slot before it is executed.
+    pub fn settle(&mut self, slot: Slot) {
+        self.unanswered.remove(&slot);
+    }
+
+    /// Answers the blind writes of a committed slot that execution cannot refuse
+    /// (hazard 31).
+    pub fn answer_at_commit(&mut self, step: &mut Step<'_>, slot: Slot, accepted: &Accepted) {
+        let me = step.me();
+        for (index, proposed) in accepted.value.commands().iter().enumerate() {
+            let sure = proposed.command.is_blind_write() && accepted.sure(index);
+            if sure && proposed.origin == me {
+                let outcome = Outcome::written(version_of(slot, index));
+                self.answer(step, proposed, outcome);
+            }
+        }
+    }
+
+    /// Number of clients here whose command is in this committed slot, but needs its
+    /// execution and so waits for a slot before it.
+    pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
+        let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
+        let mine = proposed.iter().filter(|proposed| proposed.origin == me);
+        mine.filter(|proposed| self.awaits(proposed)).count()
+    }
+}

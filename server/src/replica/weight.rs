@@ -1,0 +1,47 @@
+//! About how large values and commands are.
+
+use client::wire::command::Op;
+
+use super::message::{Batch, Value};
+
+/// About how many bytes a value keeps in memory.
+pub fn weigh(value: &Value) -> usize {
+    match value {
+        Value::Noop => 64,
+        Value::Config(change) => {
+            let keys = change.keys.iter().flat_map(|(_, keys)| keys);
+            keys.map(|key| key.len() + 32).sum::<usize>() + 128
+        }
+        Value::Commands(batch) => batch_weight(batch),
+    }
+}
+
+fn batch_weight(batch: &Batch) -> usize {
+    batch
+        .commands
+        .iter()
+        .map(|p| 96 + command_weight(&p.command))
+        .sum()
+}
+
+/// About how many bytes a command takes on the wire.
+pub fn command_weight(command: &client::wire::Command) -> usize {
+    match &command.op {
+        Some(Op::Put(put)) => put.key.len() + put.value.len(),
+        Some(Op::Cas(cas)) => cas.key.len() + cas.value.len(),
+        Some(Op::PutFields(put)) => {
+            let fields = put.fields.iter().map(|f| f.name.len() + f.value.len() + 8);
+            put.key.len() + fields.sum::<usize>()
+        }
+        Some(Op::MultiPut(multi)) => multi
+            .entries
+            .iter()
+            .map(|e| e.key.len() + e.value.len() + 8)
+            .sum(),
+        Some(Op::MultiGet(multi)) => multi.keys.iter().map(|k| k.len() + 4).sum(),
+        Some(Op::Get(get)) => get.key.len(),
+        Some(Op::Delete(delete)) => delete.key.len(),
+        Some(Op::Scan(scan)) => scan.from.len() + scan.to.len(),
+        None => 0,
+    }
+}
