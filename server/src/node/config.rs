@@ -124,6 +124,11 @@ impl ClusterConfig {
         Some(ReplicaId(found as u8))
     }
 
+    /// The names of all nodes, in the order of their ids.
+    pub fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
     /// What replica `me` is told at its start.
     pub fn settings(&self, me: ReplicaId) -> Settings {
         Settings {

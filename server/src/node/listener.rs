@@ -202,14 +202,11 @@ impl Clients {
         }
     }
 
-    /// Until the client leaves, or sends what no client may.
+    /// Serves a connection until it closes or violates the protocol.
     async fn converse(&self, connection: &Connection, frames: &mut Frames) -> Result<(), Error> {
-        let hello = match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
-            Err(_) => return Err(bad("no hello came")),
-            Ok(Ok(Some(frame))) => Hello::decode(frame).map_err(|error| malformed(&error)),
-            Ok(Ok(None) | Err(FrameError::Io(_))) => return Ok(()),
-            Ok(Err(error)) => Err(bad(error.to_string())),
-        }?;
+        let Some(hello) = read_hello(frames).await? else {
+            return Ok(());
+        };
         self.check(&hello)?;
         self.welcome(connection);
         let drained = connection.outbox.drain();
@@ -274,13 +271,7 @@ impl Clients {
                 return Ok(());
             }
         };
-        let checked = match &request.body {
-            Some(Body::Command(command)) => validate(command),
-            Some(Body::Status(_)) => Ok(()),
-            None => Err(bad(
-                "request.body is not set, a command or a status is required",
-            )),
-        };
+        let checked = check_body(request.body.as_ref());
         if let Err(refusal) = checked.and_then(|()| connection.charge(&request, bytes)) {
             connection.append(&Response::refusal(request.id, refusal));
             return Ok(());
@@ -294,6 +285,19 @@ impl Clients {
             _ => self.inbox.push_status(from),
         }
         Ok(())
+    }
+}
+
+/// A new connection's first message; nothing if it closes before.
+async fn read_hello(frames: &mut Frames) -> Result<Option<Hello>, Error> {
+    match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
+        Err(_) => Err(bad("no hello came")),
+        Ok(Ok(Some(frame))) => match Hello::decode(frame) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(error) => Err(malformed(&error)),
+        },
+        Ok(Ok(None) | Err(FrameError::Io(_))) => Ok(None),
+        Ok(Err(error)) => Err(bad(error.to_string())),
     }
 }
 
@@ -317,6 +321,16 @@ async fn next_bytes(connection: &Connection, frames: &mut Frames) -> bool {
     }
     // How a connection ends is nobody's concern but the client's.
     frames.fill().await.unwrap_or(false)
+}
+
+fn check_body(body: Option<&Body>) -> Result<(), Error> {
+    match body {
+        Some(Body::Command(command)) => validate(command),
+        Some(Body::Status(_)) => Ok(()),
+        None => Err(bad(
+            "request.body is not set, a command or a status is required",
+        )),
+    }
 }
 
 fn bad(message: impl Into<String>) -> Error {

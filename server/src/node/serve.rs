@@ -1,13 +1,14 @@
 //! One replica as a process: opens the storage, binds the ports, runs the loop.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use leases::ReplicaId;
+use leases::{Incarnation, ReplicaId};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
 use super::clock;
@@ -19,6 +20,7 @@ use super::inbox::Inbox;
 use super::listener::Clients;
 use super::storage::{Report, Stamp, Storage, StorageError, Writer};
 use super::transport::{Member, Peers};
+use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
 use crate::shell::Watches;
 
@@ -114,59 +116,41 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
     options: &ServeOptions,
     shutdown: impl FnOnce() -> F,
 ) -> Result<(), NodeError> {
-    let Some(me) = config.replica(name) else {
-        return Err(NodeError::UnknownNode {
-            name: name.to_owned(),
-            known: config.nodes.iter().map(|node| node.name.clone()).collect(),
-            file: config.file.clone(),
-        });
+    let node = Node {
+        config,
+        me: known(config, name)?,
+        options,
+        descriptors: claim_descriptors(config, name)?,
     };
-    let descriptors = Descriptors::claim(config.nodes.len()).map_err(|few| {
-        let (node, TooFew { limit, needed }) = (name.to_owned(), few);
-        NodeError::Descriptors {
-            node,
-            limit,
-            needed,
-        }
-    })?;
-    let system = |doing| move |source| NodeError::System { doing, source };
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
-    runtime.block_on(async {
-        let node = &config.nodes[me.index()];
-        let client_port = bind(config, node, "client", &node.client).await?;
-        let peer_port = bind(config, node, "peer", &node.peer).await?;
-        let (driver, clients, peers) = assemble(config, me, options, descriptors)?;
-        spawn_local(clients.accept(client_port));
-        spawn_local(peers.clone().accept(peer_port));
-        for peer in (0..config.nodes.len() as u8).map(ReplicaId) {
-            if peer != me {
-                spawn_local(peers.clone().dial(peer));
-            }
-        }
-        tracing::info!(
-            node = name,
-            clients_max = descriptors.clients,
-            client = node.client,
-            peer = node.peer,
-            "serving"
-        );
-        let shutdown = shutdown();
-        let stop = async move {
-            if let Err(error) = shutdown.await {
-                tracing::error!(%error, "no signal can be waited for");
-            }
-        };
-        // As a task of its own it is woken without a system call.
-        match spawn_local(driver.run(stop)).await {
-            Ok(result) => result.map_err(NodeError::from),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
-    })?;
+    runtime.block_on(node.run(shutdown))?;
     tracing::info!(node = name, "stopped");
     Ok(())
+}
+
+fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
+    config.replica(name).ok_or_else(|| NodeError::UnknownNode {
+        name: name.to_owned(),
+        known: config.names(),
+        file: config.file.clone(),
+    })
+}
+
+fn claim_descriptors(config: &ClusterConfig, name: &str) -> Result<Descriptors, NodeError> {
+    Descriptors::claim(config.nodes.len()).map_err(|TooFew { limit, needed }| {
+        NodeError::Descriptors {
+            node: name.to_owned(),
+            limit,
+            needed,
+        }
+    })
+}
+
+fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
+    move |source| NodeError::System { doing, source }
 }
 
 /// Completes at SIGINT or SIGTERM.
@@ -183,102 +167,146 @@ pub async fn terminated() -> io::Result<()> {
     Ok(())
 }
 
-async fn bind(
-    config: &ClusterConfig,
-    node: &NodeConfig,
-    field: &'static str,
-    address: &str,
-) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| NodeError::Bind {
-            node: node.name.clone(),
-            field,
-            address: address.to_owned(),
-            file: config.file.clone(),
-            source,
-        })
+/// A node about to start: which one it is, and what it may use.
+struct Node<'a> {
+    config: &'a ClusterConfig,
+    me: ReplicaId,
+    options: &'a ServeOptions,
+    descriptors: Descriptors,
 }
 
-fn assemble(
-    config: &ClusterConfig,
-    me: ReplicaId,
-    options: &ServeOptions,
-    descriptors: Descriptors,
-) -> Result<(Driver, Rc<Clients>, Rc<Peers>), NodeError> {
-    let node = &config.nodes[me.index()];
-    let stamp = Stamp {
-        cluster: config.cluster.clone(),
-        name: node.name.clone(),
-        replica: me,
-        members: config.nodes.iter().map(|node| node.name.clone()).collect(),
-    };
-    let directory = config.data.join(&node.name);
-    let (storage, recovered) =
-        Storage::open_with(&directory, &stamp, config.durability, descriptors.tables)?;
-    let incarnation = recovered.incarnation;
-    let needed = witnesses(config.nodes.len());
-    if !recovered.joined && needed > 0 {
-        let others = config.nodes.len() - 1;
-        tracing::info!("new data: takes part once {needed} of the {others} others have answered");
+impl Node<'_> {
+    async fn run<F: Future<Output = io::Result<()>> + 'static>(
+        &self,
+        shutdown: impl FnOnce() -> F,
+    ) -> Result<(), NodeError> {
+        let clients = self.bind("client", &self.configured().client).await?;
+        let peers = self.bind("peer", &self.configured().peer).await?;
+        let driver = self.assemble()?;
+        self.connect(&driver, clients, peers);
+        let shutdown = shutdown();
+        let stop = async move {
+            if let Err(error) = shutdown.await {
+                tracing::error!(%error, "no signal can be waited for");
+            }
+        };
+        // As a task of its own it is woken without a system call.
+        match spawn_local(driver.run(stop)).await {
+            Ok(result) => result.map_err(NodeError::from),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
     }
-    let wanted = config.strategy.name();
-    let events = Events::new(&node.name, wanted, options.events.as_deref()).map_err(|source| {
-        let path = options.events.clone().unwrap_or_default();
-        NodeError::Events { path, source }
-    })?;
-    let (report, reports) = tokio::sync::mpsc::unbounded_channel::<Report>();
+
+    fn configured(&self) -> &NodeConfig {
+        &self.config.nodes[self.me.index()]
+    }
+
+    async fn bind(&self, field: &'static str, address: &str) -> Result<TcpListener, NodeError> {
+        TcpListener::bind(address)
+            .await
+            .map_err(|source| NodeError::Bind {
+                node: self.configured().name.clone(),
+                field,
+                address: address.to_owned(),
+                file: self.config.file.clone(),
+                source,
+            })
+    }
+
+    /// Takes connections on both ports, and dials every other replica.
+    fn connect(&self, driver: &Driver, client_port: TcpListener, peer_port: TcpListener) {
+        spawn_local(driver.clients.clone().accept(client_port));
+        spawn_local(driver.peers.clone().accept(peer_port));
+        for peer in (0..self.config.nodes.len() as u8).map(ReplicaId) {
+            if peer != self.me {
+                spawn_local(driver.peers.clone().dial(peer));
+            }
+        }
+        let NodeConfig {
+            name, client, peer, ..
+        } = self.configured();
+        let clients_max = self.descriptors.clients;
+        tracing::info!(node = name, clients_max, client, peer, "serving");
+    }
+
+    fn assemble(&self) -> Result<Driver, NodeError> {
+        let directory = self.config.data.join(&self.configured().name);
+        let (storage, recovered) = self.open_storage(&directory)?;
+        let events = self.events()?;
+        let (writer, reports) = start_writer(storage)?;
+        let inbox = Rc::new(Inbox::default());
+        let settings = self.config.settings(self.me);
+        Ok(Driver {
+            clients: Rc::new(self.clients(recovered.incarnation, inbox.clone())),
+            peers: Rc::new(self.peers(inbox.clone())),
+            replica: Replica::new(clock::now(), settings, recovered, seed()),
+            me: self.me,
+            names: self.config.names(),
+            durability: self.config.durability,
+            directory,
+            inbox,
+            writer,
+            reports,
+            events,
+            watches: Watches::default(),
+            compared: Default::default(),
+        })
+    }
+
+    fn open_storage(&self, directory: &Path) -> Result<(Storage, Recovered), NodeError> {
+        let stamp = Stamp {
+            cluster: self.config.cluster.clone(),
+            name: self.configured().name.clone(),
+            replica: self.me,
+            members: self.config.names(),
+        };
+        let (durability, tables) = (self.config.durability, self.descriptors.tables);
+        let (storage, recovered) = Storage::open_with(directory, &stamp, durability, tables)?;
+        let needed = witnesses(self.config.nodes.len());
+        if !recovered.joined && needed > 0 {
+            let others = self.config.nodes.len() - 1;
+            tracing::info!(
+                "new data: takes part once {needed} of the {others} others have answered"
+            );
+        }
+        Ok((storage, recovered))
+    }
+
+    fn events(&self) -> Result<Events, NodeError> {
+        let file = self.options.events.as_deref();
+        let wanted = self.config.strategy.name();
+        Events::new(&self.configured().name, wanted, file).map_err(|source| NodeError::Events {
+            path: file.unwrap_or(Path::new("")).to_owned(),
+            source,
+        })
+    }
+
+    fn clients(&self, incarnation: Incarnation, inbox: Rc<Inbox>) -> Clients {
+        let seats = Seats::new(self.descriptors.clients);
+        let name = &self.configured().name;
+        Clients::new(&self.config.cluster, name, incarnation, inbox, seats)
+    }
+
+    fn peers(&self, inbox: Rc<Inbox>) -> Peers {
+        let from = self.configured();
+        let member = |node: &NodeConfig| Member {
+            name: node.name.clone(),
+            address: from.via.get(&node.name).unwrap_or(&node.peer).clone(),
+        };
+        let members = self.config.nodes.iter().map(member).collect();
+        let seats = Seats::new(self.descriptors.peers);
+        Peers::new(&self.config.cluster, self.me, members, inbox, seats)
+    }
+}
+
+fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<Report>), NodeError> {
+    let (report, reports) = unbounded_channel();
     let writer = Writer::start(storage, move |news| {
         // Nobody listens any more once the replica has stopped.
         let _ = report.send(news);
-    })
-    .map_err(|source| NodeError::System {
-        doing: "starting the storage's thread",
-        source,
-    })?;
-    let inbox = Rc::new(Inbox::default());
-    let seats = Seats::new(descriptors.clients);
-    let clients = Clients::new(
-        &config.cluster,
-        &node.name,
-        incarnation,
-        inbox.clone(),
-        seats,
-    );
-    let clients = Rc::new(clients);
-    let members = members(config, node);
-    let seats = Seats::new(descriptors.peers);
-    let peers = Rc::new(Peers::new(
-        &config.cluster,
-        me,
-        members,
-        inbox.clone(),
-        seats,
-    ));
-    let driver = Driver {
-        replica: Replica::new(clock::now(), config.settings(me), recovered, seed()),
-        me,
-        names: config.nodes.iter().map(|node| node.name.clone()).collect(),
-        durability: config.durability,
-        directory,
-        inbox,
-        clients: clients.clone(),
-        peers: peers.clone(),
-        writer,
-        reports,
-        events,
-        watches: Watches::default(),
-        compared: Default::default(),
-    };
-    Ok((driver, clients, peers))
-}
-
-fn members(config: &ClusterConfig, from: &NodeConfig) -> Vec<Member> {
-    let member = |node: &NodeConfig| Member {
-        name: node.name.clone(),
-        address: from.via.get(&node.name).unwrap_or(&node.peer).clone(),
-    };
-    config.nodes.iter().map(member).collect()
+    });
+    let writer = writer.map_err(system("starting the storage's thread"))?;
+    Ok((writer, reports))
 }
 
 /// Different for every run: replicas that draw alike would campaign together.

@@ -273,34 +273,20 @@ impl Peers {
     }
 
     fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, String> {
-        let expected = |what: &str, found: String, wanted: String| {
-            if found == wanted {
-                return Ok(());
-            }
-            Err(format!(
-                "hello.{what} is {found:?}, expected was {wanted:?}; \
-                 compare the configurations of both replicas"
-            ))
-        };
-        expected(
-            "magic",
-            format!("{:#010x}", hello.magic),
-            format!("{MAGIC:#010x}"),
+        let magic = |number: u32| format!("{number:#010x}");
+        expect("magic", magic(hello.magic), magic(MAGIC))?;
+        expect("cluster", &hello.cluster, &self.cluster)?;
+        expect("members", hello.members, self.members.len())?;
+        expect(
+            "to_name",
+            &hello.to_name,
+            &self.members[self.me.index()].name,
         )?;
-        expected("cluster", hello.cluster.clone(), self.cluster.clone())?;
-        let members = self.members.len().to_string();
-        expected("members", hello.members.to_string(), members)?;
-        let name = |id: u32| {
-            let member = usize::try_from(id).ok().and_then(|id| self.members.get(id));
-            member.map(|member| member.name.clone())
-        };
-        let mine = self.members[self.me.index()].name.clone();
-        expected("to_name", hello.to_name.clone(), mine)?;
-        expected("to", hello.to.to_string(), self.me.0.to_string())?;
-        let Some(from_name) = name(hello.from) else {
+        expect("to", hello.to, self.me.0)?;
+        let Some(member) = self.members.get(hello.from as usize) else {
             return Err(format!("hello.from is {}, no such replica", hello.from));
         };
-        expected("from_name", hello.from_name.clone(), from_name)?;
+        expect("from_name", &hello.from_name, &member.name)?;
         let from = ReplicaId(hello.from as u8);
         if from == self.me {
             return Err("hello.from is this replica itself".to_owned());
@@ -326,6 +312,18 @@ impl Peers {
             }
         }
     }
+}
+
+/// Refuses a hello in which `field` is not what it should be.
+fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), String> {
+    let (found, wanted) = (found.to_string(), wanted.to_string());
+    if found == wanted {
+        return Ok(());
+    }
+    Err(format!(
+        "hello.{field} is {found:?}, expected was {wanted:?}; \
+         compare the configurations of both replicas"
+    ))
 }
 
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {

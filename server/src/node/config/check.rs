@@ -155,15 +155,35 @@ impl Checker<'_> {
             let found = format!("given {} times", nodes.len());
             return Err(self.refuse("[[node]]", found, accepted));
         }
+        self.distinct_names(&nodes)?;
+        self.distinct_addresses(&nodes)?;
+        let nodes = nodes.into_iter().map(|node| NodeConfig {
+            name: node.name,
+            client: node.client,
+            peer: node.peer,
+            via: node.via,
+        });
+        let nodes: Vec<NodeConfig> = nodes.collect();
+        nodes.iter().try_for_each(|node| self.via(node, &nodes))?;
+        Ok(nodes)
+    }
+
+    fn distinct_names(&self, nodes: &[raw::Node]) -> Checked<()> {
         let mut names = BTreeMap::new();
-        let mut addresses = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {
-            self.name(&format!("node[{index}].name"), &node.name)?;
+            let field = format!("node[{index}].name");
+            self.name(&field, &node.name)?;
             if let Some(first) = names.insert(&node.name, index) {
                 let accepted = format!("node[{first}] has this name already; give another");
-                let field = format!("node[{index}].name");
                 return Err(self.quoted(&field, &node.name, accepted));
             }
+        }
+        Ok(())
+    }
+
+    fn distinct_addresses(&self, nodes: &[raw::Node]) -> Checked<()> {
+        let mut addresses = BTreeMap::new();
+        for node in nodes {
             for (part, address) in [("client", &node.client), ("peer", &node.peer)] {
                 let field = format!("{part} of node {}", node.name);
                 self.address(&field, address)?;
@@ -174,15 +194,7 @@ impl Checker<'_> {
                 }
             }
         }
-        let nodes = nodes.into_iter().map(|node| NodeConfig {
-            name: node.name,
-            client: node.client,
-            peer: node.peer,
-            via: node.via,
-        });
-        let nodes: Vec<NodeConfig> = nodes.collect();
-        nodes.iter().try_for_each(|node| self.via(node, &nodes))?;
-        Ok(nodes)
+        Ok(())
     }
 
     fn via(&self, node: &NodeConfig, nodes: &[NodeConfig]) -> Checked<()> {

@@ -62,15 +62,7 @@ impl Storage {
             });
         };
         check_logs(path)?;
-        let columns = Column::ALL
-            .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
-        let mut options = options(durability);
-        // RocksDB keeps ten for its own purposes.
-        options.set_max_open_files(tables as i32 + 10);
-        options.create_if_missing(!marker.is_made());
-        options.create_missing_column_families(!marker.is_made());
-        let db = DB::open_cf_descriptors(&options, path, columns)
-            .map_err(|error| unopened(path, &marker, error))?;
+        let db = open_db(path, &marker, options(durability, tables))?;
         marker.check_sequence(db.latest_sequence_number())?;
         let storage = Storage {
             db,
@@ -102,37 +94,34 @@ impl Storage {
         };
         let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
         let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
-        if found.format != FORMAT {
+        self.check_identity(found, wanted)
+    }
+
+    /// Checks that the directory is this replica's, and in the format that we write.
+    fn check_identity(
+        &self,
+        found: proto::Identity,
+        wanted: proto::Identity,
+    ) -> Result<(), StorageError> {
+        if found.format != wanted.format {
             return Err(StorageError::Format {
                 path: self.path.clone(),
                 found: found.format,
-                expected: FORMAT,
+                expected: wanted.format,
             });
         }
-        let parts = [
-            ("cluster", (found.cluster, wanted.cluster)),
-            ("replica name", (found.name, wanted.name)),
-            (
-                "replica id",
-                (found.replica.to_string(), wanted.replica.to_string()),
-            ),
-            (
-                "list of members",
-                (found.members.join(", "), wanted.members.join(", ")),
-            ),
-        ];
-        for (what, (found, expected)) in parts {
-            if found != expected {
-                let path = self.path.clone();
-                return Err(StorageError::Mismatch {
-                    path,
-                    what,
-                    found,
-                    expected,
-                });
-            }
+        let same_life = found.life == wanted.life;
+        let found = stamped(found).into_iter();
+        let mut pairs = found.zip(stamped(wanted));
+        if let Some(((what, found), (_, expected))) = pairs.find(|(a, b)| a != b) {
+            return Err(StorageError::Mismatch {
+                path: self.path.clone(),
+                what,
+                found,
+                expected,
+            });
         }
-        if found.life != wanted.life {
+        if !same_life {
             return Err(StorageError::Damaged {
                 path: self.path.clone(),
                 what: marker::NAME.to_owned(),
@@ -162,6 +151,24 @@ impl Storage {
         self.put_meta(meta::INCARNATION, &raised.to_be_bytes())?;
         Ok(Incarnation(raised))
     }
+}
+
+/// What a directory is stamped with, as an operator may compare it.
+fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
+    [
+        ("cluster", identity.cluster),
+        ("replica name", identity.name),
+        ("replica id", identity.replica.to_string()),
+        ("list of members", identity.members.join(", ")),
+    ]
+}
+
+fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, StorageError> {
+    options.create_if_missing(!marker.is_made());
+    options.create_missing_column_families(!marker.is_made());
+    let columns = Column::ALL
+        .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
+    DB::open_cf_descriptors(&options, path, columns).map_err(|error| unopened(path, marker, error))
 }
 
 /// Never 0, and never drawn again.
@@ -194,8 +201,10 @@ fn check_logs(path: &Path) -> Result<(), StorageError> {
 }
 
 /// Lean: a replica shares a small machine with others of its kind.
-fn options(durability: Durability) -> Options {
+fn options(durability: Durability, tables: usize) -> Options {
     let mut options = Options::default();
+    // RocksDB keeps ten for its own purposes.
+    options.set_max_open_files(tables as i32 + 10);
     options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
     options.set_max_total_wal_size(WAL_BYTES);
     options.set_max_background_jobs(2);

@@ -4,6 +4,7 @@
 //! disk may have changed, and is public for those who feed it such bytes.
 
 use bytes::{Buf, Bytes};
+use leases::Ballot;
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
 use crate::codec::{self, Position};
@@ -195,17 +196,33 @@ impl Appender<'_> {
             .put_cf(column.handle(self.db), key, &self.scratch);
     }
 
+    fn put_or_delete<T>(
+        &mut self,
+        column: Column,
+        key: &[u8],
+        value: Option<&T>,
+        encode: impl FnOnce(&T, &mut Vec<u8>),
+    ) {
+        match value {
+            Some(value) => self.put(column, key, |out| encode(value, out)),
+            None => self.delete(column, key),
+        }
+    }
+
     fn delete(&mut self, column: Column, key: &[u8]) {
         self.batch.delete_cf(column.handle(self.db), key);
     }
 
+    /// A number of eight bytes, the form that all single numbers have.
+    fn put_number(&mut self, key: &[u8], number: u64) {
+        self.put(Column::Meta, key, |out| out.extend(number.to_be_bytes()));
+    }
+
     fn record(&mut self, record: &Record) {
         match record {
-            Record::Promised(ballot) => {
-                self.put(Column::Meta, meta::PROMISED, |out| {
-                    codec::encode_ballot(*ballot, out);
-                });
-            }
+            Record::Promised(ballot) => self.put(Column::Meta, meta::PROMISED, |out| {
+                codec::encode_ballot(*ballot, out);
+            }),
             Record::Accepted {
                 log,
                 slot,
@@ -216,48 +233,40 @@ impl Appender<'_> {
             }),
             Record::Erased { log, slot } => self.delete(Column::of(*log), &slot.0.to_be_bytes()),
             Record::LogStart { log, ballot, slot } => {
-                let key = meta::log_start(*log, *ballot);
-                self.put(Column::Meta, &key, |out| out.extend(slot.0.to_be_bytes()));
+                self.put_number(&meta::log_start(*log, *ballot), slot.0);
             }
-            Record::ForgetLogStarts { log, below } => {
-                let from = meta::log_start(*log, leases::Ballot::ZERO);
-                let to = meta::log_start(*log, *below);
-                let meta = Column::Meta.handle(self.db);
-                self.batch.delete_range_cf(meta, from, to);
-            }
+            Record::ForgetLogStarts { log, below } => self.forget_log_starts(*log, *below),
             Record::RestartWait(wait) => {
                 let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-                self.put(Column::Meta, meta::RESTART_WAIT, |out| {
-                    out.extend(ns.to_be_bytes());
-                });
+                self.put_number(meta::RESTART_WAIT, ns);
             }
-            Record::Life { replica, life } => {
-                self.put(Column::Meta, &meta::life(*replica), |out| {
-                    out.extend(life.to_be_bytes());
-                });
-            }
+            Record::Life { replica, life } => self.put_number(&meta::life(*replica), *life),
             Record::Joined => self.put(Column::Meta, meta::JOINED, |_| {}),
             Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
         }
     }
 
+    fn forget_log_starts(&mut self, log: LogId, below: Ballot) {
+        let (from, to) = (
+            meta::log_start(log, Ballot::ZERO),
+            meta::log_start(log, below),
+        );
+        let meta = Column::Meta.handle(self.db);
+        self.batch.delete_range_cf(meta, from, to);
+    }
+
     fn checkpoint(&mut self, checkpoint: &Checkpoint) {
         for (key, stored) in &checkpoint.entries {
-            match stored {
-                Some(stored) => self.put(Column::State, key, |out| {
-                    codec::encode_stored(stored, out);
-                }),
-                None => self.delete(Column::State, key),
-            }
+            self.put_or_delete(Column::State, key, stored.as_ref(), codec::encode_stored);
         }
         for (client, session) in &checkpoint.sessions {
             let key = client.to_be_bytes();
-            match session {
-                Some(session) => self.put(Column::Sessions, &key, |out| {
-                    codec::encode_session(session, out);
-                }),
-                None => self.delete(Column::Sessions, &key),
-            }
+            self.put_or_delete(
+                Column::Sessions,
+                &key,
+                session.as_ref(),
+                codec::encode_session,
+            );
         }
         let position = Position {
             executed: checkpoint.executed,
