@@ -4,14 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use serde::de::Error as _;
-use serde::ser::Error as _;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use server::node::config::LeaseSection;
 use server::node::storage::Durability;
-use toml::{Table, Value};
 
-use crate::backend::{Plan, key_name};
-use crate::experiment::{DurabilityName, Lease};
+use crate::backend::Plan;
+use crate::experiment::DurabilityName;
 
 /// What the file says of a cluster.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,23 +22,6 @@ pub(crate) struct ClusterFile {
     pub data: String,
     pub lease: LeaseSection,
     pub node: Vec<Node>,
-}
-
-/// `[lease]`: an experiment's settings, and beside them what its strategy adds.
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "Table")]
-pub(crate) struct LeaseSection {
-    pub strategy: String,
-    /// For `fixed`: who holds what.
-    pub range: Vec<Range>,
-    pub settings: Lease,
-}
-
-/// The keys from `from` to the next range, and who holds them.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Range {
-    pub from: String,
-    pub holders: Vec<String>,
 }
 
 /// A replica and where it is reached.
@@ -62,56 +43,9 @@ impl ClusterFile {
             leader: plan.experiment.leader.clone(),
             durability: plan.experiment.local.durability,
             data: "data".to_owned(),
-            lease: LeaseSection::new(plan),
+            lease: plan.lease(),
             node,
         }
-    }
-}
-
-impl LeaseSection {
-    fn new(plan: &Plan<'_>) -> LeaseSection {
-        let starts = plan.strategy.range_starts(plan.experiment.workload.keys);
-        let range = |(start, holders): (u64, &[String])| Range {
-            from: String::from_utf8_lossy(&key_name(start)).into_owned(),
-            holders: holders.to_vec(),
-        };
-        LeaseSection {
-            strategy: plan.strategy.strategy.clone(),
-            range: starts.into_iter().map(range).collect(),
-            settings: plan.experiment.lease.clone(),
-        }
-    }
-}
-
-impl Serialize for LeaseSection {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut table = Table::try_from(&self.settings).map_err(S::Error::custom)?;
-        // Replicas refuse a setting that their strategy does not look at.
-        if self.strategy != "quorum" {
-            table.remove("unlisted");
-        }
-        if !self.range.is_empty() {
-            let range = Value::try_from(&self.range).map_err(S::Error::custom)?;
-            table.insert("range".to_owned(), range);
-        }
-        table.insert("strategy".to_owned(), self.strategy.as_str().into());
-        table.serialize(serializer)
-    }
-}
-
-impl TryFrom<Table> for LeaseSection {
-    type Error = toml::de::Error;
-
-    fn try_from(mut table: Table) -> Result<LeaseSection, toml::de::Error> {
-        let strategy = table.remove("strategy");
-        let strategy = strategy.ok_or_else(|| toml::de::Error::missing_field("strategy"))?;
-        let range = table.remove("range");
-        let range = range.unwrap_or_else(|| Value::Array(Vec::new()));
-        Ok(LeaseSection {
-            strategy: strategy.try_into()?,
-            range: range.try_into()?,
-            settings: table.try_into()?,
-        })
     }
 }
 
@@ -156,8 +90,7 @@ mod tests {
                 let read = ClusterConfig::parse(&text, Path::new("cluster.toml")).unwrap();
                 assert_eq!(read.cluster, "demo");
                 assert_eq!(read.strategy, plan.spec().unwrap(), "{text}");
-                assert_eq!(read.params.t_lease, plan.params().t_lease);
-                assert_eq!(read.params.clock, plan.params().clock);
+                assert_eq!(read.params, plan.params());
                 assert_eq!(read.leader.unwrap().index(), experiment.leader_index());
                 assert_eq!(read.nodes[0].via["CA"], "127.0.0.1:9001");
                 assert_eq!(read.nodes[4].peer, "127.0.0.1:8005");
@@ -176,8 +109,8 @@ mod tests {
         let file = ClusterFile::new(&plan, "demo", nodes(&plan));
         let text = toml::to_string(&file).unwrap();
         let read: ClusterFile = from_toml(&text).unwrap();
-        assert_eq!(read.lease.strategy, "fixed");
-        assert_eq!(read.lease.settings, experiment.lease);
+        assert_eq!(read.lease, plan.lease());
+        assert_eq!(read.lease.strategy.as_deref(), Some("fixed"));
         assert_eq!(read.lease.range[1].holders, ["CA", "VA", "IRL"]);
         assert_eq!(toml::to_string(&read).unwrap(), text);
         let unknown = text.replace("renew_ms", "renew_s");

@@ -15,11 +15,10 @@ mod validate;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use server::node::config::from_toml;
+use server::node::config::{LeaseSection, from_toml};
 use server::node::storage::Durability;
 
 pub use error::ExperimentError;
-pub use lease::Lease;
 
 use crate::topology::Topology;
 
@@ -45,8 +44,8 @@ pub struct Experiment {
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// Lease durations and policy.
-    #[serde(default)]
-    pub lease: Lease,
+    #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
+    pub lease: LeaseSection,
     /// What the clients do.
     pub workload: Workload,
     /// Faults of the simulated network.

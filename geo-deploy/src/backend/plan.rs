@@ -1,6 +1,7 @@
 //! One strategy of an experiment, as settings of replicas and requests of clients.
 
 use leases::{LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
+use server::node::config::{LeaseSection, RangeSection};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
@@ -37,7 +38,7 @@ impl Plan<'_> {
             "leader" => StrategySpec::Leader,
             "all" => StrategySpec::All,
             "quorum" => StrategySpec::Quorum {
-                unlisted: self.experiment.lease.unlisted,
+                unlisted: self.experiment.lease.unlisted.unwrap_or_default().into(),
             },
             "fixed" => StrategySpec::Fixed {
                 ranges: self.ranges(),
@@ -59,6 +60,24 @@ impl Plan<'_> {
                 holders: holders.iter().filter_map(replica).collect::<ReplicaSet>(),
             })
             .collect()
+    }
+
+    /// `[lease]` of the cluster's configuration.
+    pub fn lease(&self) -> LeaseSection {
+        let starts = self.strategy.range_starts(self.experiment.workload.keys);
+        let range = |(start, holders): (u64, &[String])| RangeSection {
+            from: String::from_utf8_lossy(&key_name(start)).into_owned(),
+            holders: holders.to_vec(),
+        };
+        let lease = &self.experiment.lease;
+        let quorum = self.strategy.strategy == "quorum";
+        LeaseSection {
+            strategy: Some(self.strategy.strategy.clone()),
+            range: starts.into_iter().map(range).collect(),
+            // Replicas refuse a setting that their strategy does not look at.
+            unlisted: lease.unlisted.filter(|_| quorum),
+            ..lease.clone()
+        }
     }
 
     /// Lease durations.

@@ -1,7 +1,7 @@
 //! Virtual time: the same replicas without sockets. Exact, and done in seconds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use client::wire::{Command, Outcome, Path, command::Op};
 use leases::ReplicaId;
@@ -73,7 +73,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     replica.strategy = plan.spec()?;
     replica.params = plan.params();
     replica.preferred_leader = Some(ReplicaId(plan.experiment.leader_index() as u8));
-    replica.timing.reconfigure = Duration::from_millis(plan.experiment.lease.reconfigure_ms);
+    replica.timing.reconfigure = plan.experiment.lease.reconfigure();
     let one_way = |a: usize, b: usize| (topology.rtt_ms(a, b) / 2.0 * 1e6).round() as u64;
     let faults = faults(&plan.experiment.network);
     Ok(WorldSettings {

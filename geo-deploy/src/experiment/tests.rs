@@ -1,4 +1,4 @@
-use leases::Unlisted;
+use server::node::config::UnlistedName;
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn short_names_and_dotted_names() {
     assert_eq!((e.workload.reads, e.workload.clients), (1.0, 2));
     assert_eq!((e.leader.as_str(), e.leader_index()), ("VA", 3));
     assert_eq!(e.lease.t_lease_ms, 800);
-    assert_eq!(e.lease.unlisted, Unlisted::Leader);
+    assert_eq!(e.lease.unlisted, Some(UnlistedName::Leader));
     assert_eq!(e.local.durability, Durability::None);
     assert_eq!(e.strategies[2].distribution, Some(Distribution::Uniform));
 }
@@ -149,6 +149,14 @@ fn mistakes_name_the_key_and_what_exists() {
 #[test]
 fn files_refuse_unknown_fields_and_odd_ranges() {
     let text = fig6().to_toml();
+    for strategy in [
+        "strategy = \"all\"",
+        "range = [{ from = \"a\", holders = [\"CA\"] }]",
+    ] {
+        let odd = text.replace("[lease]\n", &format!("[lease]\n{strategy}\n"));
+        let error = Experiment::parse("f.toml", &odd).unwrap_err().to_string();
+        assert!(error.contains("write them in [[strategies]]"), "{error}");
+    }
     let odd = text.replace("seed = 1", "sead = 1");
     let error = Experiment::parse("f.toml", &odd).unwrap_err().to_string();
     assert!(

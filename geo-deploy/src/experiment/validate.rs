@@ -2,7 +2,7 @@
 
 use leases::StrategySpec;
 
-use super::{Experiment, ExperimentError, StrategyPlan};
+use super::{Experiment, ExperimentError, StrategyPlan, lease};
 use crate::topology::{Topology, is_plain_name};
 
 impl Experiment {
@@ -18,7 +18,7 @@ impl Experiment {
             )
         })?;
         self.validate_workload()?;
-        self.lease.validate()?;
+        lease::validate(&self.lease)?;
         self.validate_strategies()
     }
 

@@ -6,12 +6,11 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use server::node::config::from_toml;
+use server::node::config::{LeaseSection, from_toml};
 use toml::Table;
 
 use crate::backend::Plan;
-use crate::cluster_file::{ClusterFile, LeaseSection};
-use crate::experiment::Lease;
+use crate::cluster_file::ClusterFile;
 
 /// Refuses a plan with other sites, another strategy or other durations than those
 /// of the data in `dir`, if there is any.
@@ -46,26 +45,22 @@ pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<()> {
 }
 
 fn check_lease(plan: &Plan<'_>, found: &LeaseSection, data: &str) -> anyhow::Result<()> {
-    let asked = &plan.strategy.strategy;
-    let strategy = &found.strategy;
-    if strategy != asked {
+    let asked = &plan.lease();
+    let name = |lease: &LeaseSection| lease.strategy.clone().unwrap_or_default();
+    let (strategy, wanted) = (name(found), name(asked));
+    if strategy != wanted {
         bail!(
-            "{data} with strategy '{strategy}', and '{asked}' was asked for: give another \
+            "{data} with strategy '{strategy}', and '{wanted}' was asked for: give another \
              directory, or the strategy it has"
         );
     }
-    check_settings(strategy, &found.settings, &plan.experiment.lease, data)
+    check_settings(found, asked, data)
 }
 
-fn check_settings(strategy: &str, found: &Lease, asked: &Lease, data: &str) -> anyhow::Result<()> {
-    let (found, asked) = (Table::try_from(found)?, Table::try_from(asked)?);
-    let differs = |field: &&String| match field.as_str() {
-        // Each replica's own, and not of the data.
-        "reconfigure_ms" => false,
-        "unlisted" => strategy == "quorum" && found["unlisted"] != asked["unlisted"],
-        field => found[field] != asked[field],
-    };
-    let fields: Vec<&String> = found.keys().filter(differs).collect();
+fn check_settings(found: &LeaseSection, asked: &LeaseSection, data: &str) -> anyhow::Result<()> {
+    let (found, asked) = (settings(found)?, settings(asked)?);
+    let differs = |field: &&String| found.get(*field) != asked.get(*field);
+    let fields: Vec<&String> = asked.keys().filter(differs).collect();
     if fields.is_empty() {
         return Ok(());
     }
@@ -80,6 +75,21 @@ fn check_settings(strategy: &str, found: &Lease, asked: &Lease, data: &str) -> a
         sets(&found),
         sets(&asked)
     )
+}
+
+/// Those settings that are part of a cluster's data, by the names under which they are set.
+fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
+    let mut lease = lease.clone();
+    if lease.strategy.as_deref() == Some("quorum") {
+        lease.unlisted.get_or_insert_default();
+    }
+    let mut settings = Table::try_from(lease)?;
+    // Strategy and ranges are no fields of an experiment's [lease]; how often holders are
+    // chosen is each replica's own, and not of the data.
+    for other in ["strategy", "range", "reconfigure_ms"] {
+        settings.remove(other);
+    }
+    Ok(settings)
 }
 
 #[cfg(test)]
@@ -130,6 +140,10 @@ mod tests {
         asked(dir, &[]).unwrap();
         asked(dir, &["leader=JP", "lease.reconfigure_ms=1000"]).unwrap();
         asked(dir, &["topology.rtt_ms.JP.CA=3"]).unwrap();
+        let file = dir.join("cluster.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, text.replace("unlisted = 'nearest'\n", "")).unwrap();
+        asked(dir, &[]).unwrap();
         refused(
             dir,
             &["strategies=all"],

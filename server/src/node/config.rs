@@ -5,6 +5,7 @@
 
 mod check;
 mod depth;
+mod lease;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use leases::{LeaseParams, ReplicaId, StrategySpec};
 
 pub use self::depth::from_toml;
+pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
 
 use super::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use leases::{
     ClockBound, LeaseParams, ParamsError, RangeHolders, ReplicaId, ReplicaSet, StrategySpec,
-    Unlisted,
 };
 
-use super::{ClusterConfig, ConfigError, NodeConfig, raw};
+use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, RangeSection, raw};
 use crate::codec::BATCH_COMMANDS_MAX;
 use crate::node::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
@@ -19,8 +18,6 @@ const NODES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 /// Far above any use, far below what would overflow.
 const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
-/// Past so many renewals without an ack a grantor establishes anew.
-const RENEWALS_PER_ACK: u32 = 8;
 
 struct Checker<'a> {
     file: &'a Path,
@@ -221,20 +218,23 @@ impl Checker<'_> {
     }
 
     fn span(&self, field: &str, found: Option<u64>, default: Duration) -> Checked<Duration> {
-        match found {
-            None => Ok(default),
-            Some(ms) if (1..=SPAN_MS_MAX).contains(&ms) => Ok(Duration::from_millis(ms)),
-            Some(ms) => {
-                let default = default.as_millis();
-                let accepted = format!(
-                    "accepted are 1 to {SPAN_MS_MAX} milliseconds; the default is {default}"
-                );
-                Err(self.refuse(field, ms, accepted))
-            }
-        }
+        let ms = found.map_or(Ok(default.as_millis() as u64), |ms| {
+            self.ms(field, ms, default)
+        });
+        Ok(Duration::from_millis(ms?))
     }
 
-    fn strategy(&self, lease: &raw::Lease, names: &Names) -> Checked<StrategySpec> {
+    fn ms(&self, field: &str, ms: u64, default: Duration) -> Checked<u64> {
+        if (1..=SPAN_MS_MAX).contains(&ms) {
+            return Ok(ms);
+        }
+        let default = default.as_millis();
+        let accepted =
+            format!("accepted are 1 to {SPAN_MS_MAX} milliseconds; the default is {default}");
+        Err(self.refuse(field, ms, accepted))
+    }
+
+    fn strategy(&self, lease: &LeaseSection, names: &Names) -> Checked<StrategySpec> {
         let among = [
             ("none", StrategyName::None),
             ("leader", StrategyName::Leader),
@@ -244,22 +244,13 @@ impl Checker<'_> {
         ];
         let found = lease.strategy.as_deref().unwrap_or("leader");
         let name = self.one_of("lease.strategy", found, &among)?;
-        if lease.unlisted.is_some() && !matches!(name, StrategyName::Quorum) {
-            let accepted = "only strategy = \"quorum\" looks at it; leave it out";
-            let found = lease.unlisted.as_deref().unwrap_or_default();
-            return Err(self.quoted("lease.unlisted", found, accepted));
-        }
-        if !lease.range.is_empty() && !matches!(name, StrategyName::Fixed) {
-            let found = format!("given {} times", lease.range.len());
-            let accepted = "only strategy = \"fixed\" looks at it; leave it out";
-            return Err(self.refuse("[[lease.range]]", found, accepted));
-        }
+        self.nothing_for_others(lease, name)?;
         Ok(match name {
             StrategyName::None => StrategySpec::None,
             StrategyName::Leader => StrategySpec::Leader,
             StrategyName::All => StrategySpec::All,
             StrategyName::Quorum => StrategySpec::Quorum {
-                unlisted: self.unlisted(lease.unlisted.as_deref())?,
+                unlisted: lease.unlisted.unwrap_or_default().into(),
             },
             StrategyName::Fixed => StrategySpec::Fixed {
                 ranges: self.ranges(&lease.range, names)?,
@@ -267,14 +258,23 @@ impl Checker<'_> {
         })
     }
 
-    fn unlisted(&self, found: Option<&str>) -> Checked<Unlisted> {
-        let among = [("nearest", Unlisted::Nearest), ("leader", Unlisted::Leader)];
-        found.map_or(Ok(Unlisted::default()), |found| {
-            self.one_of("lease.unlisted", found, &among)
-        })
+    /// Refuses what only another strategy would look at.
+    fn nothing_for_others(&self, lease: &LeaseSection, name: StrategyName) -> Checked<()> {
+        if let Some(unlisted) = lease.unlisted
+            && name != StrategyName::Quorum
+        {
+            let accepted = "only strategy = \"quorum\" looks at it; leave it out";
+            return Err(self.quoted("lease.unlisted", unlisted.name(), accepted));
+        }
+        if !lease.range.is_empty() && name != StrategyName::Fixed {
+            let found = format!("given {} times", lease.range.len());
+            let accepted = "only strategy = \"fixed\" looks at it; leave it out";
+            return Err(self.refuse("[[lease.range]]", found, accepted));
+        }
+        Ok(())
     }
 
-    fn ranges(&self, ranges: &[raw::Range], names: &Names) -> Checked<Vec<RangeHolders>> {
+    fn ranges(&self, ranges: &[RangeSection], names: &Names) -> Checked<Vec<RangeHolders>> {
         if ranges.is_empty() {
             let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
             return Err(self.refuse("[[lease.range]]", "not given", accepted));
@@ -301,76 +301,72 @@ impl Checker<'_> {
         Ok(checked.into_iter().map(range).collect())
     }
 
-    fn params(&self, lease: &raw::Lease) -> Checked<LeaseParams> {
+    fn params(&self, lease: &LeaseSection) -> Checked<LeaseParams> {
         let default = LeaseParams::default();
-        let renew = self.span("lease.renew_ms", lease.renew_ms, default.renew)?;
-        let params = LeaseParams {
-            t_lease: self.span("lease.t_lease_ms", lease.t_lease_ms, default.t_lease)?,
-            t_guard: self.span("lease.t_guard_ms", lease.t_guard_ms, default.t_guard)?,
-            renew,
-            t_grace: self.span("lease.grace_ms", lease.grace_ms, default.t_grace)?,
-            t0_cap: renew * RENEWALS_PER_ACK,
-            clock: self.clock(lease.rho, default.clock)?,
-        };
-        let ms = |span: Duration| span.as_millis();
-        if params.t_grace <= renew {
-            let accepted = format!(
-                "it must be above lease.renew_ms ({}), or replicas that live are suspected",
-                ms(renew)
-            );
-            return Err(self.refuse("lease.grace_ms", ms(params.t_grace), accepted));
+        for (field, found, default) in [
+            ("lease.renew_ms", lease.renew_ms, default.renew),
+            ("lease.t_lease_ms", lease.t_lease_ms, default.t_lease),
+            ("lease.t_guard_ms", lease.t_guard_ms, default.t_guard),
+            ("lease.grace_ms", lease.grace_ms, default.t_grace),
+        ] {
+            self.ms(field, found, default)?;
         }
-        params.check().map_err(|error| match error {
-            ParamsError::LapsesBetweenRenewals => self.refuse(
-                "lease.t_lease_ms",
-                ms(params.t_lease),
-                format!(
-                    "it must be above lease.renew_ms ({}), or every lease lapses before it is renewed; \
-                     four times as long is usual",
-                    ms(renew)
-                ),
-            ),
-            other => self.refuse("[lease]", "inconsistent", other.to_string()),
-        })?;
+        self.rho(lease.rho)?;
+        let params = lease.params();
+        params
+            .check()
+            .map_err(|error| self.inconsistent(lease, error))?;
         Ok(params)
     }
 
-    fn clock(&self, rho: Option<f64>, default: ClockBound) -> Checked<ClockBound> {
-        let max = f64::from(ClockBound::RHO_PPM_MAX) / 1e6;
-        match rho {
-            None => Ok(default),
-            // Rounded up: a bound may be too wide, never too narrow.
-            Some(rho) if (0.0..=max).contains(&rho) => Ok(ClockBound {
-                rho_ppm: (rho * 1e6).ceil() as u32,
-            }),
-            Some(rho) => {
-                let accepted = format!(
-                    "accepted are 0 to {max}: by how much clock rates may differ, 0.001 if in doubt"
-                );
-                Err(self.refuse("lease.rho", rho, accepted))
-            }
+    /// Durations that do not fit each other.
+    fn inconsistent(&self, lease: &LeaseSection, error: ParamsError) -> ConfigError {
+        let renew = format!("it must be above lease.renew_ms ({}), or", lease.renew_ms);
+        match error {
+            ParamsError::GraceBelowRenewal => self.refuse(
+                "lease.grace_ms",
+                lease.grace_ms,
+                format!("{renew} replicas that live are suspected"),
+            ),
+            ParamsError::LapsesBetweenRenewals => self.refuse(
+                "lease.t_lease_ms",
+                lease.t_lease_ms,
+                format!(
+                    "{renew} every lease lapses before it is renewed; four times as long is usual"
+                ),
+            ),
+            other => self.refuse("[lease]", "inconsistent", other.to_string()),
         }
     }
 
-    fn timing(&self, timing: &raw::Timing, lease: &raw::Lease) -> Checked<Timing> {
+    fn rho(&self, rho: f64) -> Checked<()> {
+        let max = f64::from(ClockBound::RHO_PPM_MAX) / 1e6;
+        if (0.0..=max).contains(&rho) {
+            return Ok(());
+        }
+        let accepted = format!(
+            "accepted are 0 to {max}: by how much clock rates may differ, 0.001 if in doubt"
+        );
+        Err(self.refuse("lease.rho", rho, accepted))
+    }
+
+    fn timing(&self, timing: &raw::Timing, lease: &LeaseSection) -> Checked<Timing> {
         let default = Timing::default();
         let field =
             |name: &str, found, default| self.span(&format!("timing.{name}"), found, default);
+        let (election_ms, retransmit_ms) = (timing.election_timeout_ms, timing.retransmit_ms);
+        self.ms(
+            "lease.reconfigure_ms",
+            lease.reconfigure_ms,
+            default.reconfigure,
+        )?;
         let checked = Timing {
             heartbeat: field("heartbeat_ms", timing.heartbeat_ms, default.heartbeat)?,
-            election_timeout: field(
-                "election_timeout_ms",
-                timing.election_timeout_ms,
-                default.election_timeout,
-            )?,
-            retransmit: field("retransmit_ms", timing.retransmit_ms, default.retransmit)?,
+            election_timeout: field("election_timeout_ms", election_ms, default.election_timeout)?,
+            retransmit: field("retransmit_ms", retransmit_ms, default.retransmit)?,
             ping: field("ping_ms", timing.ping_ms, default.ping)?,
             checkpoint: field("checkpoint_ms", timing.checkpoint_ms, default.checkpoint)?,
-            reconfigure: self.span(
-                "lease.reconfigure_ms",
-                lease.reconfigure_ms,
-                default.reconfigure,
-            )?,
+            reconfigure: lease.reconfigure(),
             ..default
         };
         if checked.election_timeout < checked.heartbeat * 2 {
@@ -385,7 +381,7 @@ impl Checker<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum StrategyName {
     None,
     Leader,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::lease::LeaseSection;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cluster {
@@ -12,35 +14,13 @@ pub(super) struct Cluster {
     pub durability: Option<String>,
     pub data: String,
     #[serde(default)]
-    pub lease: Lease,
+    pub lease: LeaseSection,
     #[serde(default)]
     pub timing: Timing,
     pub accept_replies: Option<String>,
     pub batch_max: Option<u64>,
     #[serde(default)]
     pub node: Vec<Node>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Lease {
-    pub strategy: Option<String>,
-    pub unlisted: Option<String>,
-    pub t_lease_ms: Option<u64>,
-    pub t_guard_ms: Option<u64>,
-    pub renew_ms: Option<u64>,
-    pub reconfigure_ms: Option<u64>,
-    pub grace_ms: Option<u64>,
-    pub rho: Option<f64>,
-    #[serde(default)]
-    pub range: Vec<Range>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Range {
-    pub from: String,
-    pub holders: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

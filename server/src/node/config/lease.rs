@@ -1,0 +1,133 @@
+//! `[lease]`, in the one shape that configurations of clusters and of experiments share.
+
+use std::time::Duration;
+
+use leases::{ClockBound, LeaseParams, Unlisted};
+use serde::{Deserialize, Serialize};
+
+use crate::replica::settings::Timing;
+
+/// Past so many renewals without an ack a grantor establishes anew.
+const RENEWALS_PER_ACK: u32 = 8;
+
+/// `[lease]` as it is written: who may read locally, and the durations in ms. A duration
+/// that is left out has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LeaseSection {
+    /// The strategy's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
+    /// How long a promise lasts.
+    pub t_lease_ms: u64,
+    /// How late a promise may arrive and still count, after its guard was acknowledged.
+    pub t_guard_ms: u64,
+    /// How often promises are renewed.
+    pub renew_ms: u64,
+    /// How often holders are chosen anew.
+    pub reconfigure_ms: u64,
+    /// How long a replica may be silent before it is suspected.
+    pub grace_ms: u64,
+    /// By how much clock rates may differ: 0.001 is one part in a thousand.
+    pub rho: f64,
+    /// For `quorum`: who holds keys that nobody has read yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<UnlistedName>,
+    /// For `fixed`: who holds what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub range: Vec<RangeSection>,
+}
+
+/// The keys from `from` to the next range, and the names of the nodes that hold them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RangeSection {
+    /// The first key.
+    pub from: String,
+    /// The holders.
+    pub holders: Vec<String>,
+}
+
+/// [`Unlisted`] by its names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnlistedName {
+    /// See [`Unlisted::Nearest`].
+    #[default]
+    Nearest,
+    /// See [`Unlisted::Leader`].
+    Leader,
+}
+
+impl UnlistedName {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            UnlistedName::Nearest => "nearest",
+            UnlistedName::Leader => "leader",
+        }
+    }
+}
+
+impl From<UnlistedName> for Unlisted {
+    fn from(name: UnlistedName) -> Unlisted {
+        match name {
+            UnlistedName::Nearest => Unlisted::Nearest,
+            UnlistedName::Leader => Unlisted::Leader,
+        }
+    }
+}
+
+impl Default for LeaseSection {
+    fn default() -> LeaseSection {
+        let ms = |span: Duration| span.as_millis() as u64;
+        let params = LeaseParams::default();
+        LeaseSection {
+            strategy: None,
+            t_lease_ms: ms(params.t_lease),
+            t_guard_ms: ms(params.t_guard),
+            renew_ms: ms(params.renew),
+            reconfigure_ms: ms(Timing::default().reconfigure),
+            grace_ms: ms(params.t_grace),
+            rho: f64::from(params.clock.rho_ppm) / 1e6,
+            unlisted: None,
+            range: Vec::new(),
+        }
+    }
+}
+
+impl LeaseSection {
+    /// The durations, as replicas are told them. Nothing is checked here.
+    pub fn params(&self) -> LeaseParams {
+        let ms = Duration::from_millis;
+        LeaseParams {
+            t_lease: ms(self.t_lease_ms),
+            t_guard: ms(self.t_guard_ms),
+            renew: ms(self.renew_ms),
+            t_grace: ms(self.grace_ms),
+            t0_cap: ms(self.renew_ms) * RENEWALS_PER_ACK,
+            clock: ClockBound {
+                // Rounded up: a bound may be too wide, never too narrow.
+                rho_ppm: (self.rho * 1e6).ceil() as u32,
+            },
+        }
+    }
+
+    /// How often holders are chosen anew.
+    pub fn reconfigure(&self) -> Duration {
+        Duration::from_millis(self.reconfigure_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_that_of_the_lease_engine() {
+        let default = LeaseSection::default();
+        assert_eq!(default.params(), LeaseParams::default());
+        assert_eq!(default.reconfigure(), Timing::default().reconfigure);
+        assert_eq!(Unlisted::from(UnlistedName::default()), Unlisted::default());
+    }
+}
