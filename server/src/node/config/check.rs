@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use client::wire::FRAME_BYTES_MAX;
 use leases::{
     ClockBound, LeaseParams, ParamsError, RangeHolders, ReplicaId, ReplicaSet, StrategySpec,
 };
@@ -18,6 +19,12 @@ const NODES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 /// Far above any use, far below what would overflow.
 const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
+/// What the ranges of `fixed` may take together: a configuration carries them twice, as
+/// the strategy and as what it chose, and must fit into a frame with room for whatever
+/// else is told in the same message.
+const RANGES_BYTES_MAX: usize = FRAME_BYTES_MAX / 4;
+/// What a range takes beside its first key, at most: its holders and the lengths.
+const RANGE_BYTES: usize = 24;
 
 struct Checker<'a> {
     file: &'a Path,
@@ -279,6 +286,7 @@ impl Checker<'_> {
             let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
             return Err(self.refuse("[[lease.range]]", "not given", accepted));
         }
+        self.ranges_fit(ranges)?;
         let mut checked = BTreeMap::new();
         for range in ranges {
             let field = format!("holders of lease.range from {:?}", range.from);
@@ -299,6 +307,20 @@ impl Checker<'_> {
             holders,
         };
         Ok(checked.into_iter().map(range).collect())
+    }
+
+    fn ranges_fit(&self, ranges: &[RangeSection]) -> Checked<()> {
+        let bytes = |range: &RangeSection| RANGE_BYTES + range.from.len();
+        let bytes: usize = ranges.iter().map(bytes).sum();
+        if bytes <= RANGES_BYTES_MAX {
+            return Ok(());
+        }
+        let found = format!("{bytes} bytes in {} ranges", ranges.len());
+        let accepted = format!(
+            "accepted are {RANGES_BYTES_MAX} bytes, the length of each `from` and {RANGE_BYTES} for each range, \
+             so that one message holds all of them; give fewer ranges, or shorter `from`s"
+        );
+        Err(self.refuse("[[lease.range]]", found, accepted))
     }
 
     fn params(&self, lease: &LeaseSection) -> Checked<LeaseParams> {

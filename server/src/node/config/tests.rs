@@ -1,10 +1,15 @@
 //! A configuration is read as it was meant, or refused in words that help.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leases::{ClockBound, ReplicaId, ReplicaSet, Unlisted};
+use client::wire::FRAME_BYTES_MAX;
+use leases::{Ballot, ClockBound, ConfigChange, RangeHolders, ReplicaId, ReplicaSet, Unlisted};
 
 use super::*;
+use crate::codec;
+use crate::replica::message::Value;
+use crate::replica::parts::PART_BYTES;
 
 const NODES: &str = r#"
 [[node]]
@@ -103,6 +108,59 @@ fn fixed_ranges_are_put_in_order() {
     assert_eq!(ranges[0].from, "a");
     assert_eq!(ranges[0].holders, ReplicaSet::all(2));
     assert_eq!(ranges[1].holders, ReplicaSet::one(ReplicaId(1)));
+}
+
+/// Text of `count` ranges whose first keys are of `length` bytes.
+fn fixed(count: usize, length: usize) -> String {
+    let range = |nth: usize| {
+        let from = format!("{nth:05}{}", "x".repeat(length - 5));
+        format!("[[lease.range]]\nfrom = \"{from}\"\nholders = [\"JP\"]\n")
+    };
+    let ranges: String = (0..count).map(range).collect();
+    format!("[lease]\nstrategy = \"fixed\"\n{ranges}")
+}
+
+#[test]
+fn ranges_that_one_message_cannot_hold_are_refused() {
+    for (most, length) in [(32_768, 8), (1_024, 1_000), (1, (1 << 20) - 24)] {
+        let strategy = parse(&fixed(most, length), NODES).unwrap().strategy;
+        let StrategySpec::Fixed { ranges } = &strategy else {
+            panic!("another strategy");
+        };
+        let all = ReplicaSet::all(64);
+        let ranges = ranges.iter().map(|range| RangeHolders {
+            holders: all,
+            ..range.clone()
+        });
+        let ranges: Vec<RangeHolders> = ranges.collect();
+        let change = ConfigChange {
+            ranges: Some(ranges.clone()),
+            strategy: Some(StrategySpec::Fixed { ranges }),
+            ..ConfigChange::default()
+        };
+        let mut entry = Vec::new();
+        codec::encode_entry(Ballot::ZERO, &Value::Config(Arc::new(change)), &mut entry);
+        assert!(
+            entry.len() <= FRAME_BYTES_MAX - PART_BYTES,
+            "{}",
+            entry.len()
+        );
+
+        let message = refusal(&fixed(most + 1, length), NODES);
+        let found = format!(
+            "{} bytes in {} ranges",
+            (most + 1) * (length + 24),
+            most + 1
+        );
+        for part in [
+            "[[lease.range]] is",
+            &found,
+            "1048576 bytes",
+            "fewer ranges",
+        ] {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+    }
 }
 
 #[test]
