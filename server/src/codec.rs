@@ -1,4 +1,4 @@
-//! The wire and disk form of what the core speaks of.
+//! Encodes messages and records of the core for the wire and for disk.
 //!
 //! Bytes come from outside: from a peer of another version, or from a disk that
 //! has lost a bit. So everything decoded here is checked before the core sees
@@ -46,13 +46,13 @@ pub enum CodecError {
     /// Not the encoding of anything.
     #[error("malformed: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// A part without which the rest has no meaning.
+    /// A required part is missing.
     #[error("{field} is missing")]
     Missing {
         /// The field.
         field: &'static str,
     },
-    /// A number that the rest of the code could not count on from.
+    /// A number so large that counting on from it could overflow.
     #[error("{field} is {found}, the limit is {limit}")]
     OutOfRange {
         /// The field.

@@ -18,9 +18,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// When a campaign is over.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// Before this seed.
+    /// When all seeds before this one are done.
     Seeds(u64),
-    /// With so many cluster-hours.
+    /// When so many cluster-hours were simulated.
     Hours(f64),
 }
 
@@ -46,7 +46,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// Goes on at seed `next`, with what came before it.
+    /// Continues at seed `next`, with the results of the seeds before it.
     pub fn new(goal: Goal, next: u64, tally: Tally) -> Course {
         Course {
             goal,

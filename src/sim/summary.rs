@@ -144,7 +144,8 @@ impl Summary {
         ]
     }
 
-    /// How close it came to the leases' ends, what it took, and what it was.
+    /// How close reads came to the ends of their leases, the time taken, and the runs'
+    /// digest.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         vec![

@@ -1,6 +1,6 @@
-//! What the data in a directory was first started with. The sites, the strategy and the
-//! lease durations are part of a cluster's data from its first start on. If others were
-//! asked for, the replicas would keep the old ones, or start a second, empty cluster
+//! Checks a cluster's settings against those that its data was first started with. The
+//! sites, the strategy and the lease durations are part of the data from then on. If others
+//! were asked for, the replicas would keep the old ones, or start a second, empty cluster
 //! beside the first.
 
 use std::path::Path;

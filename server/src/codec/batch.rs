@@ -1,5 +1,5 @@
-//! Batches, written and read field by field: they are most of all traffic, and
-//! a count is checked while reading, not after memory was taken for it.
+//! Batches, written and read field by field: they are most of all traffic, and their
+//! number of commands is checked before memory is allocated for it.
 
 use bytes::{Buf, Bytes, BytesMut};
 use client::wire::Command;

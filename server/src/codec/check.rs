@@ -1,4 +1,4 @@
-//! Checks that every decoder makes, and the smallest words.
+//! Checks that every decoder makes, and decoders of single fields.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ pub(super) fn outcome(field: &'static str, found: Option<Outcome>) -> Checked<Ou
     Ok(found)
 }
 
-/// ns, capped at what the other side accepts.
+/// A duration in ns, capped at the largest that a decoder accepts.
 pub(super) fn put_span(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).map_or(NUMBER_MAX, |ns| ns.min(NUMBER_MAX))
 }

@@ -1,4 +1,4 @@
-//! Every message of the core.
+//! Encodes and decodes every message of the core.
 
 use client::wire::{Command, Path};
 use leases::ReplicaSet;
@@ -261,7 +261,7 @@ fn decode_accept(accept: proto::Accept) -> Checked<Accept> {
     );
     consistent(fits, "accept.value", "belongs into the other log")?;
     let mut sure = accept.sure;
-    // One bit a command, whatever was sent: absent bits are not sure.
+    // One bit for each command, however many were sent: an absent bit means "not sure".
     sure.resize(held.commands().len().div_ceil(64), 0);
     Ok(Accept {
         ballot: ballot("accept.ballot", accept.ballot)?,
@@ -338,8 +338,8 @@ fn decode_fetched(fetched: proto::Fetched) -> Checked<Message> {
     })
 }
 
-/// A command that a peer took from a client: held to what this replica's own
-/// listener demands, since the peer's may be of another version.
+/// A command that a peer took from a client. It is validated as this replica's own
+/// listener would, because the peer may run another version.
 fn forwarded(found: Option<Command>) -> Checked<Command> {
     let found = command("forward.commands[].command", found)?;
     client::wire::validate(&found).map_err(|_| CodecError::Inconsistent {

@@ -11,8 +11,8 @@ use crate::shell::{Others, Reading};
 
 /// Readings that took longer than this were interrupted, and cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
-/// Clocks are compared this often: they cost more to read than a step may cost, and none
-/// goes far wrong meanwhile.
+/// How often clocks are compared. Reading them costs more than a step may cost, and no
+/// clock goes far wrong in this time.
 const COMPARED_EVERY: Duration = Duration::from_millis(1);
 /// How often readings are tried, when they are interrupted.
 const TRIES: u32 = 4;
@@ -20,7 +20,7 @@ const TRIES: u32 = 4;
 /// The longest that the machine is known to have been suspended, in ns.
 static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Time since boot by the machine's counter as it is, suspension included.
+/// Time since boot by the machine's unadjusted counter, suspension included.
 ///
 /// NTP steers `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` (chronyd by up to 8%), but not
 /// `CLOCK_MONOTONIC_RAW`, which stands still during a suspension; a machine that slept

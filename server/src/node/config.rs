@@ -21,7 +21,7 @@ pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
 use super::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
 
-/// What a cluster is, checked.
+/// A cluster's configuration, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterConfig {
     /// Where it was read from.
@@ -32,7 +32,7 @@ pub struct ClusterConfig {
     pub leader: Option<ReplicaId>,
     /// When a write counts as durable.
     pub durability: Durability,
-    /// Holds one directory a node.
+    /// The directory that holds one directory for each node.
     pub data: PathBuf,
     /// Who may read locally.
     pub strategy: StrategySpec,
@@ -40,9 +40,9 @@ pub struct ClusterConfig {
     pub params: LeaseParams,
     /// Timers.
     pub timing: Timing,
-    /// Who gets votes.
+    /// Which replicas are sent votes.
     pub accept_replies: AcceptReplies,
-    /// Most commands in a slot.
+    /// Maximum number of commands in a slot.
     pub batch_max: usize,
     /// The replicas, by id.
     pub nodes: Vec<NodeConfig>,
@@ -57,8 +57,8 @@ pub struct NodeConfig {
     pub client: String,
     /// `host:port` for the other replicas.
     pub peer: String,
-    /// Where this replica dials others, by their names, instead of at their
-    /// `peer`: a relay may stand between.
+    /// Addresses at which this replica dials others, by their names, instead of at their
+    /// `peer`: those of relays, for example.
     pub via: BTreeMap<String, String>,
 }
 
@@ -81,7 +81,7 @@ pub enum ConfigError {
         /// Where and what, as the parser says.
         problem: String,
     },
-    /// A field holds what it may not.
+    /// A field has a value that is not accepted.
     #[error("{}: {field} is {found}; {accepted}", file.display())]
     Field {
         /// The file.
@@ -131,7 +131,7 @@ impl ClusterConfig {
         self.nodes.iter().map(|node| node.name.clone()).collect()
     }
 
-    /// What replica `me` is told at its start.
+    /// The settings that replica `me` starts with.
     pub fn settings(&self, me: ReplicaId) -> Settings {
         Settings {
             preferred_leader: self.leader,

@@ -39,9 +39,10 @@ const ENTRY_BYTES: usize = 128;
 pub(super) struct Limits {
     /// Requests of one connection that the replica works on at a time (a number).
     pub(super) in_flight: usize,
-    /// What those may be charged. The last to be let in may exceed it by its own charge.
+    /// What the requests of one connection may be charged together. The last one admitted
+    /// may exceed it by its own charge.
     pub(super) charged: usize,
-    /// What those of all connections may be charged.
+    /// What the requests of all connections may be charged together.
     pub(super) charged_total: usize,
     /// With more answers than this unread, no further requests are read.
     pub(super) unread_pause: usize,
@@ -169,8 +170,8 @@ impl Connection {
         self.room.notify_one();
     }
 
-    /// Rises at once and falls slowly: an answer much larger than expected was not
-    /// paid for.
+    /// Rises at once and falls slowly: an answer that is much larger than expected was
+    /// charged too little.
     fn learn(&self, kind: usize, bytes: usize) {
         let expected = &self.expected[kind];
         expected.set(bytes.max(expected.get() / 2));
@@ -224,7 +225,8 @@ impl Connection {
             || self.outbox.pending_bytes() > limits.unread_pause
     }
 
-    /// Waits until requests may be taken again. False: they may be already.
+    /// Waits until requests may be taken again. Returns false without waiting if they may
+    /// be taken already.
     pub(super) async fn relieved(&self) -> bool {
         if !self.congested() {
             return false;

@@ -21,10 +21,10 @@ const OWN: usize = 32;
 const CLIENTS_MIN: usize = 16;
 /// Clients that are being told why they are refused.
 pub(super) const FAREWELLS: usize = 16;
-/// Taken for the limit where there is none.
+/// The limit that is assumed if the system sets none.
 const UNLIMITED: usize = 1 << 20;
 
-/// Who gets how many.
+/// How the descriptors are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptors {
     /// Tables that the storage may keep open.

@@ -28,8 +28,8 @@ use crate::replica::action::{Action, Event};
 use crate::replica::input::{Again, Input, ReadFrom};
 use crate::shell::{self, Answers, Divergence, Watches};
 
-/// The timer counts without suspension, leases with it: looking at the clock
-/// this often keeps a replica that slept from oversleeping.
+/// The longest sleep between two rounds. The timer stands still while the machine is
+/// suspended, but leases do not: this bounds how late their deadlines are noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The replica and all that is around it.
@@ -59,7 +59,7 @@ struct Fenced {
     again: Again,
 }
 
-/// Memory used again for every group.
+/// Buffers that are reused for every group.
 #[derive(Default)]
 struct Scratch {
     inputs: Vec<Input>,
@@ -94,8 +94,8 @@ impl Driver {
                 return Err(wiped);
             }
             self.arm(timer.as_mut());
-            // Fences missed leave work at once: let the connections have a turn
-            // before it, or a replica without permits would starve them.
+            // A missed fence puts a new input into the inbox. Connections get a turn
+            // before it is handled, or a replica without permits would starve them.
             tokio::task::consume_budget().await;
         }
     }
@@ -282,8 +282,8 @@ impl Driver {
         status
     }
 
-    /// Sets the timer, if it would come too late: one that comes too early costs
-    /// an empty round, setting it costs a little in every round.
+    /// Sets the timer if it would fire too late. A timer that fires too early costs one
+    /// empty round; setting it in every round would cost more.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let wait = self.replica.next_deadline().since(clock::now());
         let due = Instant::now() + wait.min(SLEEP_MAX);
@@ -293,8 +293,8 @@ impl Driver {
     }
 }
 
-/// A broken invariant: what this replica would say next could be wrong, and
-/// others would believe it. A restart begins from what is durable.
+/// Ends the process after a broken invariant: anything that this replica sends next could
+/// be wrong, and others would act on it. A restart begins from the durable state.
 fn die(name: &str) -> ! {
     tracing::error!(
         replica = name,

@@ -1,5 +1,5 @@
-//! What the core finds worth telling an operator: to the log, and, when asked
-//! for, to a file that experiments read, one JSON object a line.
+//! Events of the replica: written to the log and, if asked for, to a file that
+//! experiments read, one JSON object a line.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,12 +19,12 @@ pub(super) struct Events {
     node: String,
     /// The strategy that the configuration file names.
     wanted: &'static str,
-    /// To a thread, for a file may block and the replica may not.
+    /// To a thread of its own: writing to a file may block, and the replica may not.
     lines: Option<Sender<String>>,
 }
 
 impl Events {
-    /// Appends to `file`, if there is to be one.
+    /// Events of `node`, appended to `file` if one is given.
     pub(super) fn new(node: &str, wanted: &'static str, file: Option<&Path>) -> io::Result<Events> {
         let lines = file.map(start).transpose()?;
         Ok(Events {

@@ -43,7 +43,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// The next frame that has arrived whole.
     ///
     /// # Errors
-    /// `TooLong` as soon as its length is there.
+    /// `TooLong` as soon as its length has arrived.
     #[allow(clippy::should_implement_trait, reason = "an error is not an item")]
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         split_frame(&mut self.buffer)

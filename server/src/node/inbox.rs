@@ -16,17 +16,17 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Adds an input. [`Inbox::ring`] when there are no more at hand.
+    /// Adds an input. Call [`Inbox::ring`] after the last one that is available now.
     pub(super) fn push(&self, input: Input) {
         self.inputs.borrow_mut().push(input);
     }
 
-    /// Adds a question about the replica's status. Ring as well.
+    /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_status(&self, from: ClientHandle) {
         self.statuses.borrow_mut().push(from);
     }
 
-    /// Tells the driver.
+    /// Wakes the driver.
     pub(super) fn ring(&self) {
         self.arrived.notify_one();
     }

@@ -80,7 +80,7 @@ impl Clients {
         }
     }
 
-    /// What connections are told from now on, for the sessions they open.
+    /// Sets the log time that new connections are told, for the sessions they open.
     pub(super) fn set_log_time(&self, log_time_ms: u64) {
         self.log_time_ms.set(log_time_ms);
     }
@@ -109,7 +109,7 @@ impl Clients {
         self.respond(to, &Response::answer(to.request, path, outcome));
     }
 
-    /// Likewise for a question about the status.
+    /// Appends the answer to a question about the status.
     pub(super) fn reply_status(&self, to: ClientHandle, status: StatusReply) {
         self.respond(to, &Response::status(to.request, status));
     }
@@ -193,7 +193,7 @@ impl Clients {
         let id = connection.id;
         self.connections.borrow_mut().insert(id, connection.clone());
         let ended = self.converse(&connection, &mut frames).await;
-        // What came before the end counts.
+        // The driver still handles the requests that came before the end.
         self.inbox.ring();
         self.connections.borrow_mut().remove(&id);
         if let Err(refusal) = ended {
@@ -319,7 +319,7 @@ async fn next_bytes(connection: &Connection, frames: &mut Frames) -> bool {
     if connection.relieved().await {
         return true;
     }
-    // How a connection ends is nobody's concern but the client's.
+    // A broken connection is handled like a closed one.
     frames.fill().await.unwrap_or(false)
 }
 

@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
-/// A buffer that a burst made larger than this is given back.
+/// A buffer that a burst made larger than this is freed.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Bytes that wait in several outboxes together.
@@ -59,7 +59,7 @@ impl Outbox {
         }
     }
 
-    /// To append frames to. Not to be held across an await.
+    /// The buffer, for appending frames. It must not be held across an await.
     pub(super) fn buffer(&self) -> RefMut<'_, BytesMut> {
         self.buffer.borrow_mut()
     }

@@ -24,14 +24,14 @@ use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
 use crate::shell::Watches;
 
-/// What an operator may ask for beside the configuration.
+/// Options of a node that are not in the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
     /// Append what happens to the replica to this file, one JSON object a line.
     pub events: Option<PathBuf>,
 }
 
-/// Why a node does not run, or ran no longer.
+/// Why a node did not start, or why it stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// There is no such node in the configuration.
@@ -47,7 +47,7 @@ pub enum NodeError {
         /// The configuration.
         file: PathBuf,
     },
-    /// A port cannot be had.
+    /// A port cannot be bound.
     #[error(
         "node {node}: cannot listen on {field} = {address:?}: {source}; give the node an address of this \
          machine and a port that is free: `{field}` of node {node} in {}", file.display()
@@ -88,7 +88,7 @@ pub enum NodeError {
         /// The least that is enough.
         needed: usize,
     },
-    /// The operating system refuses what every process needs.
+    /// The operating system refuses something that every node needs.
     #[error("{doing}: {source}")]
     System {
         /// What was attempted.
@@ -190,7 +190,7 @@ impl Node<'_> {
                 tracing::error!(%error, "no signal can be waited for");
             }
         };
-        // As a task of its own it is woken without a system call.
+        // A separate task is woken without a system call; the outer future is not.
         match spawn_local(driver.run(stop)).await {
             Ok(result) => result.map_err(NodeError::from),
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
@@ -309,7 +309,7 @@ fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<Report>),
     Ok((writer, reports))
 }
 
-/// Different for every run: replicas that draw alike would campaign together.
+/// Different for every run: replicas that draw the same timeouts would campaign together.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

@@ -2,10 +2,10 @@
 //!
 //! What the core wants durable arrives as records and is written in groups, one
 //! write and one sync for all that is waiting ([`Writer`]). Every value carries
-//! a checksum over its column family, its key and itself, because a vote that
-//! rests on a flipped bit is a lie that no majority corrects. The directory is
-//! stamped with whose it is, and refuses to be anyone else's (`open`); and it says
-//! how much of it must be there ([`marker`]). What is written here, `read` brings back.
+//! a checksum over its column family, its key and itself: no majority corrects a vote
+//! that was read from a flipped bit. The directory is stamped with its replica's name
+//! and cannot be opened for another (`open`). It also records how much data it must
+//! hold ([`marker`]). `read` reads back what is written here.
 
 #[cfg(test)]
 mod damage;
@@ -34,7 +34,7 @@ use self::marker::Marker;
 use self::records::Column;
 use crate::replica::action::Record;
 
-/// What the memtables of all column families may take together.
+/// Bytes that the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
 /// When a write counts as durable.
@@ -43,9 +43,9 @@ pub enum Durability {
     /// After fsync: survives power loss.
     #[default]
     Sync,
-    /// In the operating system's hands: survives a crash of the process.
+    /// After the write call: survives a crash of the process, not of the machine.
     Async,
-    /// In memory, written behind: a crash loses it. Only for experiments.
+    /// In memory, written later: a crash loses it. Only for experiments.
     None,
 }
 
@@ -63,7 +63,7 @@ impl Durability {
     }
 }
 
-/// Whose a data directory is.
+/// Which replica of which cluster a data directory belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The cluster.
@@ -105,7 +105,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Leaves nothing behind in memory only.
+    /// Flushes everything that is only in memory to disk.
     ///
     /// # Errors
     /// `Full`, `Engine`.

@@ -1,4 +1,4 @@
-//! What connects the replicas: one connection a direction.
+//! The connections between replicas: one for each direction.
 //!
 //! A replica writes only on connections it dialled and reads only from those it
 //! accepted, so each direction breaks and heals by itself. Messages may be lost
@@ -27,7 +27,7 @@ use crate::replica::message::Envelope;
 const MAGIC: u32 = 0x4C48_5003;
 /// Bytes asked of a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// What may wait for a peer that takes nothing.
+/// Bytes that may wait for a peer that reads nothing.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -181,7 +181,8 @@ impl Peers {
         ended
     }
 
-    /// Nothing but a greeting is ever said on a connection by who accepted it.
+    /// Reads from a connection that this replica dialled. The peer sends nothing on it but
+    /// a greeting.
     async fn listen_to_dialled(&self, peer: ReplicaId, mut frames: Frames) -> String {
         loop {
             let greeting = match frames.wait().await {
@@ -220,7 +221,7 @@ impl Peers {
                     Some(seat) => {
                         tokio::task::spawn_local(self.clone().serve(stream, address, seat));
                     }
-                    // Whoever is a peer tries again.
+                    // A peer tries again.
                     None if self.seats.refuse() => {
                         tracing::warn!(%address, "too many connections on the peers' port");
                     }
@@ -246,14 +247,14 @@ impl Peers {
             Ok(from) => self.listen(from, &mut frames).await,
             Err(problem) => Err(problem),
         };
-        // What came before the end counts.
+        // The driver still handles the messages that came before the end.
         self.inbox.ring();
         if let Err(problem) = outcome {
             tracing::warn!(%address, problem, "a peer's connection is closed");
         }
     }
 
-    /// Who is there; or why it is not let in, which it is told as well.
+    /// The replica at the other end, or why it is refused. A refused one is told why.
     async fn greet(&self, frames: &mut Frames, outbox: &Outbox) -> Result<ReplicaId, String> {
         let checked = match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
             Ok(Ok(Some(frame))) => match proto::Hello::decode(frame) {
@@ -294,7 +295,7 @@ impl Peers {
         Ok(from)
     }
 
-    /// Hands on what a peer says, all that arrived together at once.
+    /// Passes a peer's messages to the driver, in groups that arrived together.
     async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
         loop {
             while let Some(frame) = frames.next().map_err(|error| error.to_string())? {

@@ -1,4 +1,4 @@
-//! From what is written to what is meant.
+//! Checks a configuration as written, and converts it to a [`ClusterConfig`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::replica::settings::{AcceptReplies, Settings, Timing};
 /// Replicas are bits of a 64-bit set.
 const NODES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
-/// Far above any use, far below what would overflow.
+/// A day: longer than any useful duration, and far from any overflow.
 const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
 /// What the ranges of `fixed` may take together: a configuration carries them twice, as
 /// the strategy and as what it chose, and must fit into a frame with room for whatever

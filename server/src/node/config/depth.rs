@@ -1,8 +1,8 @@
 //! TOML whose nesting is bounded before it is parsed.
 //!
-//! The parser descends into every array and table by a call of its own. It has a
-//! limit, but tables that are not well-formed take it off again, and a file of
-//! nothing but brackets would end the process.
+//! The parser makes a nested call for every array and table. It has a limit, but
+//! malformed tables reset its count, so a file of nothing but brackets would overflow
+//! the stack and end the process.
 
 use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
@@ -11,7 +11,7 @@ use toml_parser::lexer::TokenKind;
 /// Arrays and tables inside each other: more than any of our files needs.
 const DEPTH_MAX: usize = 32;
 
-/// What a TOML document holds.
+/// Parses a TOML document.
 ///
 /// # Errors
 /// Where and why it is not TOML, or not a `T`.

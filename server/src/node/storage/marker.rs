@@ -1,5 +1,5 @@
-//! The file `LEASEHOLD`: that this is a data directory, of which life, and how
-//! much of it must be there.
+//! The file `LEASEHOLD`. It says that this is a data directory, which life it is of, and
+//! how much data it must hold.
 //!
 //! RocksDB finds a flipped bit wherever a checksum covers it. What it cannot know
 //! is where its logs should end: a record whose *length* is damaged, or a log that
@@ -110,8 +110,7 @@ pub(super) struct Marker {
 
 /// What a directory is, before RocksDB has looked at it.
 pub(super) enum Found {
-    /// Ready, and as much of it is there as can be told without RocksDB; or still
-    /// in the making.
+    /// Complete, as far as can be checked without RocksDB; or not yet fully created.
     Marked(Marker),
     /// A directory of RocksDB's without the file.
     Unmarked,
@@ -207,7 +206,7 @@ impl Marker {
         self.sync()
     }
 
-    /// Does not leave it to the system when the file reaches the disk.
+    /// Syncs the file to disk now.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -227,7 +226,7 @@ impl Marker {
             return Ok(known);
         };
         let file = File::open(self.manifest_path(number))?;
-        // What is read may not have been synced yet by who writes it.
+        // RocksDB may not have synced yet what is read here.
         file.sync_data()?;
         let contents = std::fs::read(self.manifest_path(number))?;
         Ok(Manifest {

@@ -1,5 +1,5 @@
-//! How a directory is opened: made if need be, stamped with whose it is, and given
-//! an incarnation that no run before it had.
+//! How a directory is opened: created if it is new, stamped with its replica's name, and
+//! given a new incarnation, higher than that of every earlier run.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::replica::action::Recovered;
 /// Raised when older binaries could no longer read the directory.
 pub(super) const FORMAT: u32 = 3;
 const CACHE_BYTES: usize = 16 << 20;
-/// Tables kept open, where nobody counts descriptors.
+/// Tables kept open where the caller sets no limit.
 const TABLES_OPEN: usize = 246;
 /// Past this the oldest data in the write-ahead log is flushed to tables.
 const WAL_BYTES: u64 = 256 << 20;
@@ -131,7 +131,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Only a directory in the making may lack what every run leaves in it.
+    /// Refuses a missing `key`, unless the directory was never completely created.
     fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
         match self.marker.is_made() {
             true => Err(self.damaged(Column::Meta, key, "it is missing".to_owned())),
@@ -200,7 +200,7 @@ fn check_logs(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Lean: a replica shares a small machine with others of its kind.
+/// Small buffers: several replicas may share a small machine.
 fn options(durability: Durability, tables: usize) -> Options {
     let mut options = Options::default();
     // RocksDB keeps ten for its own purposes.
@@ -215,9 +215,10 @@ fn options(durability: Durability, tables: usize) -> Options {
     // One damaged before the end may have been, and the default would forget all
     // that follows it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
-    // A log that is no longer written to must be there as long as it was.
+    // A finished log must still exist, with its full length.
     options.set_track_and_verify_wals_in_manifest(true);
-    // Without a log, only this keeps the column families at one moment.
+    // Without a write-ahead log, only this keeps the column families consistent with
+    // each other.
     options.set_atomic_flush(durability == Durability::None);
     options
 }
@@ -226,7 +227,7 @@ fn column_options(column: Column) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES / Column::ALL.len()));
     table.set_block_size(16 << 10);
-    // The first with a checksum over the footer, and over where a block belongs.
+    // Version 6 is the first whose checksums cover the footer and a block's place.
     table.set_format_version(6);
     let mut options = Options::default();
     options.set_block_based_table_factory(&table);

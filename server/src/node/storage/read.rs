@@ -1,5 +1,5 @@
-//! What is read back: at the start what a replica needs to go on, and, while it
-//! runs, entries of its logs for others. Nothing is believed without its checksum.
+//! Reads the storage: at the start, the state that a replica continues from; while it
+//! runs, entries of its logs for other replicas. Every value's checksum is checked.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Records as keys and values, each value sealed with a checksum.
 //!
-//! What reads a row back ([`unseal`], [`meta::parse_log_start`]) takes bytes that a
-//! disk may have changed, and is public for those who feed it such bytes.
+//! The functions that read a row back ([`unseal`], [`meta::parse_log_start`]) take bytes
+//! that a disk may have changed. They are public so that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
 use leases::Ballot;
@@ -17,7 +17,8 @@ const SEAL_BYTES: usize = 4;
 /// The column families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Slot -> accepted commands. Executed ones stay: a laggard may want them.
+    /// Slot -> accepted commands. Executed ones stay: a replica that is behind may fetch
+    /// them.
     Log,
     /// Slot -> accepted configuration.
     Configs,
@@ -94,7 +95,7 @@ pub mod meta {
         [LIFE, &[replica.0]].concat()
     }
 
-    /// Whose life is kept under `key`; `None` for any other key.
+    /// The replica whose life is kept under `key`; `None` for any other key.
     pub fn parse_life(key: &[u8]) -> Option<ReplicaId> {
         match key.strip_prefix(LIFE)? {
             &[replica] if replica < 64 => Some(ReplicaId(replica)),
@@ -132,7 +133,7 @@ pub mod meta {
     }
 }
 
-/// Covers the place as well as the value: a value in the wrong place is damage.
+/// Covers the column family and the key as well: a value under the wrong key is damage.
 fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(column.name().as_bytes());
@@ -142,7 +143,7 @@ fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
     hasher.finalize().to_be_bytes()
 }
 
-/// Takes the seal off.
+/// Checks the checksum at the end of `sealed` and removes it.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -157,7 +158,7 @@ pub fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'
     Ok(value)
 }
 
-/// The value under a seal.
+/// The value with its checksum appended.
 pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(value.len() + SEAL_BYTES);
     sealed.extend(value);
@@ -165,7 +166,7 @@ pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Puts a value under a seal.
+/// Appends the write of a value and its checksum to a batch.
 pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
     batch.put_cf(column.handle(db), key, seal(column, key, value));
 }
@@ -213,7 +214,7 @@ impl Appender<'_> {
         self.batch.delete_cf(column.handle(self.db), key);
     }
 
-    /// A number of eight bytes, the form that all single numbers have.
+    /// Writes a number as eight bytes, big-endian.
     fn put_number(&mut self, key: &[u8], number: u64) {
         self.put(Column::Meta, key, |out| out.extend(number.to_be_bytes()));
     }

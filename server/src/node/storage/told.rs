@@ -114,9 +114,9 @@ fn words(error: Errno) -> String {
     format!(": {words}")
 }
 
-/// The file that an error of RocksDB is about: it says so there, or, of its
-/// write-ahead logs, in its own log only. This is for the reader of a message; nothing is
-/// decided by it.
+/// The file that an error of RocksDB is about. The error names it; errors of write-ahead
+/// logs are named in RocksDB's own log only. The name is only shown in messages, and
+/// nothing is decided by it.
 pub(super) fn culprit(directory: &Path, message: &str) -> String {
     let known = directory.to_string_lossy();
     let named = |text: &str| {

@@ -134,7 +134,7 @@ impl Disk for Storage {
     }
 }
 
-/// What lies on the thread's desk.
+/// Work that the thread has taken and not finished.
 struct Desk<F> {
     queue: Receiver<Job>,
     retry: Duration,
