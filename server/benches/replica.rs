@@ -3,18 +3,49 @@
 
 use std::hint::black_box;
 
-use client::wire::{Command, command::Op};
+use client::wire::{Command, Outcome, Path, command::Op};
 use criterion::{Criterion, criterion_group, criterion_main};
-use leases::{Incarnation, ReplicaId, Time};
-use server::replica::action::{Action, ClientHandle, Recovered, Sequence};
+use leases::{Incarnation, ReplicaId, Slot, Time};
+use server::replica::action::{Action, Asker, ClientHandle, Event, Record, Recovered, Sequence};
+use server::replica::message::{Envelope, LogId};
 use server::replica::{Input, Replica, Settings};
+use server::shell::{self, Fenced, Host};
 
 /// A replica that leads alone, and everything it asked for done at once.
 struct Alone {
     replica: Replica,
     now: Time,
     actions: Vec<Action>,
+    done: Done,
+}
+
+/// What was done for a replica.
+#[derive(Default)]
+struct Done {
+    /// Persists of which the replica has not heard.
     persisted: Vec<Sequence>,
+    /// How many clients were answered.
+    answered: usize,
+}
+
+impl Host for Done {
+    fn send(&mut self, _: ReplicaId, _: Envelope) {}
+
+    fn persist(&mut self, sequence: Sequence, _: Vec<Record>) {
+        self.persisted.push(sequence);
+    }
+
+    fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {
+        self.answered += 1;
+    }
+
+    fn fenced_reply(&mut self, _: Fenced) {
+        self.answered += 1;
+    }
+
+    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {}
+
+    fn event(&mut self, _: Event) {}
 }
 
 impl Alone {
@@ -29,7 +60,7 @@ impl Alone {
             replica: Replica::new(Time(1), settings, recovered, 7),
             now: Time(1),
             actions: Vec::new(),
-            persisted: Vec::new(),
+            done: Done::default(),
         };
         while alone.replica.leader().is_none() || alone.replica.executed().0 == 0 {
             alone.now = alone.replica.next_deadline().max(alone.now);
@@ -40,19 +71,15 @@ impl Alone {
 
     /// Returns how many clients were answered.
     fn input(&mut self, input: Input) -> usize {
-        let mut answered = 0;
+        self.done.answered = 0;
         self.replica.step(self.now, input, &mut self.actions);
         self.replica.flush(self.now, &mut self.actions);
         loop {
             for action in self.actions.drain(..) {
-                match action {
-                    Action::Persist { sequence, .. } => self.persisted.push(sequence),
-                    Action::Reply { .. } | Action::FencedReply { .. } => answered += 1,
-                    _ => {}
-                }
+                shell::perform(action, &mut self.done);
             }
-            let Some(sequence) = self.persisted.pop() else {
-                return answered;
+            let Some(sequence) = self.done.persisted.pop() else {
+                return self.done.answered;
             };
             self.replica
                 .step(self.now, Input::Persisted(sequence), &mut self.actions);

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::wire::{Counter, Outcome, Path, StatusReply};
-use leases::{ReplicaId, Time};
+use leases::{ReplicaId, Slot, Time};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
@@ -24,9 +24,10 @@ use super::listener::Clients;
 use super::storage::{Durability, Report, StorageError, Writer};
 use super::transport::Peers;
 use crate::replica::Replica;
-use crate::replica::action::{Action, Event};
-use crate::replica::input::{Again, Input, ReadFrom};
-use crate::shell::{self, Answers, Divergence, Watches};
+use crate::replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
+use crate::replica::input::{Input, ReadFrom};
+use crate::replica::message::{Envelope, LogId};
+use crate::shell::{self, Answers, Divergence, Fenced, Host, Watches};
 
 /// The longest sleep between two rounds. The timer stands still while the machine is
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
@@ -48,15 +49,6 @@ pub(super) struct Driver {
     pub(super) watches: Watches,
     /// When clocks were last compared.
     pub(super) compared: Cell<Time>,
-}
-
-/// A read under a lease, until the clock has been read again.
-struct Fenced {
-    to: ReadFrom,
-    path: Path,
-    outcome: Outcome,
-    until: Time,
-    again: Again,
 }
 
 /// Buffers that are reused for every group.
@@ -179,42 +171,16 @@ impl Driver {
     }
 
     fn perform(&mut self, now: Time, scratch: &mut Scratch) -> Result<(), StorageError> {
+        let mut performing = Performing {
+            driver: self,
+            now,
+            fenced: &mut scratch.fenced,
+            wiped: None,
+        };
         for action in scratch.actions.drain(..) {
-            match action {
-                Action::Send { to, envelope } => self.peers.send(to, envelope),
-                Action::Persist { sequence, records } => {
-                    self.watches.disk.asked(sequence, now);
-                    self.writer.persist(sequence, records);
-                }
-                Action::Reply { to, path, outcome } => self.clients.reply(to, path, outcome),
-                Action::FencedReply {
-                    to,
-                    path,
-                    outcome,
-                    until,
-                    again,
-                } => scratch.fenced.push(Fenced {
-                    to,
-                    path,
-                    outcome,
-                    until,
-                    again,
-                }),
-                Action::ReadLog {
-                    log,
-                    to,
-                    from,
-                    last,
-                } => self.writer.read_log(log, to, from, last),
-                Action::Event(event) => {
-                    self.events.tell(&event);
-                    if let Event::Wiped { witness } = event {
-                        return Err(StorageError::Wiped {
-                            path: self.directory.clone(),
-                            witness: self.names[witness.index()].clone(),
-                        });
-                    }
-                }
+            shell::perform(action, &mut performing);
+            if let Some(wiped) = performing.wiped.take() {
+                return Err(wiped);
             }
         }
         if !scratch.fenced.is_empty() {
@@ -227,16 +193,19 @@ impl Driver {
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = clock::now();
         for fenced in scratch.fenced.drain(..) {
-            let Fenced { to, path, .. } = fenced;
-            if !shell::in_time(sampled, fenced.until) {
-                let again = fenced.again;
-                self.inbox.push(Input::FenceMissed { from: to, again });
-                continue;
-            }
+            let Fenced {
+                to, path, outcome, ..
+            } = match fenced.pass(sampled) {
+                Ok(fenced) => fenced,
+                Err(missed) => {
+                    self.inbox.push(missed);
+                    continue;
+                }
+            };
             match to {
-                ReadFrom::Client(client) => self.clients.reply(client, path, fenced.outcome),
+                ReadFrom::Client(client) => self.clients.reply(client, path, outcome),
                 ReadFrom::Peer(peer, request) => {
-                    scratch.answers.push(peer, request, fenced.outcome, path);
+                    scratch.answers.push(peer, request, outcome, path);
                 }
             }
         }
@@ -289,6 +258,50 @@ impl Driver {
         let due = Instant::now() + wait.min(SLEEP_MAX);
         if timer.is_elapsed() || due < timer.deadline() {
             timer.as_mut().reset(due);
+        }
+    }
+}
+
+/// Performs the actions of one group of inputs.
+struct Performing<'a> {
+    driver: &'a mut Driver,
+    /// When the group was stepped through.
+    now: Time,
+    /// Reads that wait until the clock has been read again.
+    fenced: &'a mut Vec<Fenced>,
+    /// The storage turned out to have been wiped: nothing more is performed.
+    wiped: Option<StorageError>,
+}
+
+impl Host for Performing<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.driver.peers.send(to, envelope);
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        self.driver.watches.disk.asked(sequence, self.now);
+        self.driver.writer.persist(sequence, records);
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.driver.clients.reply(to, path, outcome);
+    }
+
+    fn fenced_reply(&mut self, read: Fenced) {
+        self.fenced.push(read);
+    }
+
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+        self.driver.writer.read_log(log, to, from, last);
+    }
+
+    fn event(&mut self, event: Event) {
+        self.driver.events.tell(&event);
+        if let Event::Wiped { witness } = event {
+            self.wiped = Some(StorageError::Wiped {
+                path: self.driver.directory.clone(),
+                witness: self.driver.names[witness.index()].clone(),
+            });
         }
     }
 }

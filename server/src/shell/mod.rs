@@ -1,14 +1,16 @@
 //! What the node and the simulator do alike around a replica: when the clock is
-//! read, until when an answer may leave, and when a disk or a clock is no longer to be
-//! counted on. These are rules of the protocol, so there is one code for them, and it is
+//! read, who performs actions, until when an answer may leave, and when a disk or a
+//! clock is no longer to be counted on. These are rules of the protocol, so there is one code for them, and it is
 //! pure: time is handed in.
 
 mod answers;
 mod clock_watch;
 mod disk_watch;
+mod perform;
 mod round;
 
 pub use answers::Answers;
 pub use clock_watch::{ClockWatch, Divergence, Others, Reading};
 pub use disk_watch::DiskWatch;
+pub use perform::{Fenced, Host, perform};
 pub use round::{Watches, in_time, round};

@@ -7,7 +7,7 @@ mod queue;
 use std::time::Duration;
 
 use client::wire::{Command, Outcome, Path};
-use leases::{ReplicaId, Time};
+use leases::{ReplicaId, Slot, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -17,13 +17,13 @@ use super::disk::Disk;
 use super::fault::{Fault, Fired};
 use super::network::{Faults, Network};
 use super::node::{Node, Trap};
-use super::oracle::{Fenced, Oracles, Sight, Verdict, Violation};
+use super::oracle::{Oracles, Sight, Verdict, Violation};
 use super::trace::Trace;
-use crate::replica::action::{Action, ClientHandle, Event as Note, Record, Sequence};
+use crate::replica::action::{Action, Asker, ClientHandle, Event as Note, Record, Sequence};
 use crate::replica::input::ReadFrom;
-use crate::replica::message::{Envelope, Message};
+use crate::replica::message::{Envelope, LogId, Message};
 use crate::replica::{Input, Operator, Replica, Settings};
-use crate::shell::{self, Answers, Reading};
+use crate::shell::{self, Answers, Fenced, Host, Reading};
 
 /// A read this close to the end of its permit would show an error in its arithmetic.
 const NEAR_END: Duration = Duration::from_millis(10);
@@ -529,42 +529,7 @@ impl World {
         if let Some(trace) = &mut self.trace {
             trace.action(self.now_ns, node, &action);
         }
-        match action {
-            Action::Send { to, envelope } => self.transmit(node, to, envelope),
-            Action::Persist { sequence, records } => self.persist(node, sequence, records),
-            Action::Reply { to, path, outcome } => {
-                self.replies.push(Reply { to, path, outcome });
-            }
-            Action::FencedReply {
-                to,
-                path,
-                outcome,
-                until,
-                again,
-            } => self.fenced(
-                node,
-                Fenced {
-                    to,
-                    path,
-                    outcome,
-                    until,
-                    again,
-                },
-            ),
-            Action::ReadLog {
-                log,
-                to,
-                from,
-                last,
-            } => {
-                let disk = &self.nodes[node].disk;
-                let entries = disk.read_log(log, from, last);
-                // A disk that stalls does so for readers, too.
-                let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
-                self.step_at(at, node, Input::LogRead { log, to, entries });
-            }
-            Action::Event(note) => self.notes.push((self.now_ns, ReplicaId(node as u8), note)),
-        }
+        shell::perform(action, &mut At(self, node));
     }
 
     fn step_soon(&mut self, node: usize, input: Input) {
@@ -575,41 +540,6 @@ impl World {
         let (input, run) = (Box::new(input), self.nodes[node].run);
         let step = Event::Step { node, input, run };
         self.queue.schedule(at_ns, step);
-    }
-
-    fn persist(&mut self, node: usize, sequence: Sequence, records: Vec<Record>) {
-        let now = self.clock(node);
-        let target = &mut self.nodes[node];
-        target.watches.disk.asked(sequence, now);
-        if target.disk.persist(sequence, records) {
-            self.begin_sync(node);
-        } else if target.disk.is_full() {
-            target.watches.disk.set_full(true);
-            self.step_soon(node, Input::Tick);
-        }
-    }
-
-    /// A read made under leases leaves only if its permit lasts still, by a clock
-    /// that is read now.
-    fn fenced(&mut self, node: usize, read: Fenced) {
-        let sampled = self.clock(node);
-        if !shell::in_time(sampled, read.until) {
-            let (from, again) = (read.to, read.again);
-            return self.step_soon(node, Input::FenceMissed { from, again });
-        }
-        self.near_end += u64::from(read.until.since(sampled) < NEAR_END);
-        if self.settings.watched {
-            let sight = Sight::new(self.now_ns, &self.nodes);
-            let verdict = self.oracles.read(&sight, node, &read);
-            self.judge(verdict);
-        }
-        let Fenced {
-            to, path, outcome, ..
-        } = read;
-        match to {
-            ReadFrom::Client(to) => self.replies.push(Reply { to, path, outcome }),
-            ReadFrom::Peer(peer, request) => self.answers.push(peer, request, outcome, path),
-        }
     }
 
     fn transmit(&mut self, from: usize, to: ReplicaId, mut envelope: Envelope) {
@@ -652,6 +582,70 @@ impl World {
             at_ns,
             place: self.queue.schedule(at_ns, deliver),
         };
+    }
+}
+
+/// The process of one replica, which performs what the replica asks for.
+struct At<'a>(&'a mut World, usize);
+
+impl Host for At<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.0.transmit(self.1, to, envelope);
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        let At(world, node) = self;
+        let now = world.clock(*node);
+        let target = &mut world.nodes[*node];
+        target.watches.disk.asked(sequence, now);
+        if target.disk.persist(sequence, records) {
+            world.begin_sync(*node);
+        } else if target.disk.is_full() {
+            target.watches.disk.set_full(true);
+            world.step_soon(*node, Input::Tick);
+        }
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.0.replies.push(Reply { to, path, outcome });
+    }
+
+    /// The clock is read now: the process may have stood still since the read.
+    fn fenced_reply(&mut self, read: Fenced) {
+        let At(world, node) = self;
+        let sampled = world.clock(*node);
+        let read = match read.pass(sampled) {
+            Ok(read) => read,
+            Err(missed) => return world.step_soon(*node, missed),
+        };
+        world.near_end += u64::from(read.until.since(sampled) < NEAR_END);
+        if world.settings.watched {
+            let sight = Sight::new(world.now_ns, &world.nodes);
+            let verdict = world.oracles.read(&sight, *node, &read);
+            world.judge(verdict);
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
+        match to {
+            ReadFrom::Client(to) => world.replies.push(Reply { to, path, outcome }),
+            ReadFrom::Peer(peer, request) => world.answers.push(peer, request, outcome, path),
+        }
+    }
+
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+        let At(world, node) = self;
+        let disk = &world.nodes[*node].disk;
+        let entries = disk.read_log(log, from, last);
+        // A disk that stalls does so for readers, too.
+        let at = (world.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
+        world.step_at(at, *node, Input::LogRead { log, to, entries });
+    }
+
+    fn event(&mut self, note: Note) {
+        let At(world, node) = self;
+        let me = ReplicaId(*node as u8);
+        world.notes.push((world.now_ns, me, note));
     }
 }
 

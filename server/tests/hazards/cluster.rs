@@ -9,11 +9,11 @@ use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Command, Outcome, Path};
 use leases::{Ballot, Key, LeaseMessage, Promise, ReplicaId, Slot, StrategySpec, Time};
-use server::replica::action::{Action, ClientHandle, Record};
+use server::replica::action::{Asker, ClientHandle, Event, Record, Sequence};
 use server::replica::input::ReadFrom;
 use server::replica::message::{Accept, Envelope, LogId, Message};
 use server::replica::{Input, Replica, Settings};
-use server::shell::Answers;
+use server::shell::{self, Answers, Fenced, Host};
 use server::sim::disk::Disk;
 use server::sim::oracle::Frames;
 
@@ -62,6 +62,47 @@ pub fn settings(n: usize, strategy: StrategySpec) -> Settings {
     settings.preferred_leader = Some(ReplicaId(0));
     settings.timing.reconfigure = Duration::from_millis(500);
     settings
+}
+
+/// The process of one replica, which performs what the replica asks for.
+struct At<'a>(&'a mut Cluster, usize);
+
+impl Host for At<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.0.transmit((envelope, to));
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        let At(cluster, node) = self;
+        let written = records.iter().map(|record| (*node, record.clone()));
+        cluster.written.extend(written);
+        cluster.nodes[*node].disk.persist(sequence, records);
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.0.replies.push((to, path, outcome));
+    }
+
+    fn fenced_reply(&mut self, read: Fenced) {
+        let At(cluster, node) = self;
+        match read.pass(cluster.clock(*node)) {
+            Ok(read) => match read.to {
+                ReadFrom::Client(to) => cluster.replies.push((to, read.path, read.outcome)),
+                ReadFrom::Peer(peer, request) => {
+                    cluster.answers.push(peer, request, read.outcome, read.path);
+                }
+            },
+            Err(missed) => cluster.input(*node, missed),
+        }
+    }
+
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+        let At(cluster, node) = self;
+        let entries = cluster.nodes[*node].disk.read_log(log, from, last);
+        cluster.input(*node, Input::LogRead { log, to, entries });
+    }
+
+    fn event(&mut self, _: Event) {}
 }
 
 impl Cluster {
@@ -223,53 +264,14 @@ impl Cluster {
             replica.step(now, input, &mut actions);
         }
         replica.flush(now, &mut actions);
-        actions
-            .into_iter()
-            .for_each(|action| self.perform(node, action));
+        for action in actions {
+            shell::perform(action, &mut At(self, node));
+        }
         for (peer, message) in self.answers.take() {
             let envelope = self.node(node).envelope(peer, message);
             self.transmit((envelope, peer));
         }
         self.sync(node);
-    }
-
-    fn perform(&mut self, node: usize, action: Action) {
-        match action {
-            Action::Send { to, envelope } => self.transmit((envelope, to)),
-            Action::Persist { sequence, records } => {
-                self.written
-                    .extend(records.iter().map(|record| (node, record.clone())));
-                self.nodes[node].disk.persist(sequence, records);
-            }
-            Action::Reply { to, path, outcome } => self.replies.push((to, path, outcome)),
-            Action::FencedReply {
-                to,
-                path,
-                outcome,
-                until,
-                again,
-            } => {
-                if self.clock(node) >= until {
-                    return self.input(node, Input::FenceMissed { from: to, again });
-                }
-                match to {
-                    ReadFrom::Client(to) => self.replies.push((to, path, outcome)),
-                    ReadFrom::Peer(peer, request) => {
-                        self.answers.push(peer, request, outcome, path);
-                    }
-                }
-            }
-            Action::ReadLog {
-                log,
-                to,
-                from,
-                last,
-            } => {
-                let entries = self.nodes[node].disk.read_log(log, from, last);
-                self.input(node, Input::LogRead { log, to, entries });
-            }
-            Action::Event(_) => {}
-        }
     }
 
     /// What is sent is what its addressee decodes: every message fits into a frame.

@@ -13,10 +13,11 @@ use client::wire::{Command, Outcome, Path};
 use foldhash::fast::FixedState;
 use leases::mutants::Rule;
 use leases::{LeaseMessage, ReplicaId, Slot, Time, fingerprint};
-use server::replica::action::{Action as Effect, ClientHandle, Event, Record, Sequence};
+use server::replica::action::{Asker, ClientHandle, Event, Record, Sequence};
 use server::replica::input::ReadFrom;
 use server::replica::message::{Envelope, LogId, Message, ReadAnswer};
 use server::replica::{Input, Replica};
+use server::shell::{self, Fenced, Host};
 use server::sim::disk::Disk;
 
 use super::model::Leasehold;
@@ -201,46 +202,34 @@ impl Node {
     }
 
     /// Hands the replica what arrived together, and performs what it asks for.
-    fn drive(mut self, at: Circumstances, mut inputs: Vec<Input>, model: &Leasehold) -> Reaction {
+    fn drive(mut self, at: Circumstances, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
         let before = LogId::ALL.map(|log| self.replica.executed_of(log));
         let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
-        let mut sends: [Vec<Envelope>; N] = Default::default();
-        let (mut answers, mut events, mut effects) = (Vec::new(), Vec::new(), Vec::new());
-        while !inputs.is_empty() {
-            for input in inputs.drain(..) {
-                self.replica.step(at.now, input, &mut effects);
+        let mut host = Process {
+            node: &mut self,
+            now: at.now,
+            may_crash,
+            inputs,
+            sends: Default::default(),
+            answers: Vec::new(),
+            events: Vec::new(),
+        };
+        let mut effects = Vec::new();
+        while !host.inputs.is_empty() {
+            for input in host.inputs.drain(..) {
+                host.node.replica.step(at.now, input, &mut effects);
             }
-            self.replica.flush(at.now, &mut effects);
+            host.node.replica.flush(at.now, &mut effects);
             for effect in effects.drain(..) {
-                match effect {
-                    Effect::Send { to, envelope } => sends[to.index()].push(envelope),
-                    Effect::Persist { sequence, records } if !may_crash => {
-                        self.make_durable(sequence, records);
-                        inputs.push(Input::Persisted(sequence));
-                    }
-                    Effect::Persist { sequence, records } => {
-                        self.writing.push_back((sequence, records));
-                    }
-                    Effect::Reply { to, path, outcome } => answers.push((to, path, outcome)),
-                    Effect::FencedReply {
-                        to, until, again, ..
-                    } if at.now >= until => inputs.push(Input::FenceMissed { from: to, again }),
-                    Effect::FencedReply {
-                        to, path, outcome, ..
-                    } => match to {
-                        ReadFrom::Client(to) => answers.push((to, path, outcome)),
-                        ReadFrom::Peer(peer, request) => {
-                            let outcome = Some((outcome, path));
-                            let answers = vec![ReadAnswer { request, outcome }];
-                            let message = Message::ReadAnswers(answers);
-                            sends[peer.index()].push(self.replica.envelope(peer, message));
-                        }
-                    },
-                    Effect::ReadLog { .. } => unreachable!("so short a log is in memory"),
-                    Effect::Event(event) => events.push(event),
-                }
+                shell::perform(effect, &mut host);
             }
         }
+        let Process {
+            sends,
+            answers,
+            events,
+            ..
+        } = host;
         let sent = packets(sends, at, model);
         let votes = |e: &Envelope| matches!(e.message, Message::Accepted { .. });
         let voted = sent.iter().any(|(_, p)| p.messages.iter().any(votes));
@@ -287,6 +276,65 @@ impl Node {
     fn make_durable(&mut self, sequence: Sequence, records: Vec<Record>) {
         self.disk.persist(sequence, records);
         self.disk.synced();
+    }
+}
+
+/// The process of a node, during one reaction.
+struct Process<'a> {
+    node: &'a mut Node,
+    now: Time,
+    /// A crash may still lose what is not durable.
+    may_crash: bool,
+    /// What the replica is to be told next.
+    inputs: Vec<Input>,
+    sends: [Vec<Envelope>; N],
+    answers: Vec<(ClientHandle, Path, Outcome)>,
+    events: Vec<Event>,
+}
+
+impl Host for Process<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.sends[to.index()].push(envelope);
+    }
+
+    /// What no crash can lose is durable at once: there are fewer states to explore.
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        if self.may_crash {
+            return self.node.writing.push_back((sequence, records));
+        }
+        self.node.make_durable(sequence, records);
+        self.inputs.push(Input::Persisted(sequence));
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.answers.push((to, path, outcome));
+    }
+
+    fn fenced_reply(&mut self, read: Fenced) {
+        let Fenced {
+            to, path, outcome, ..
+        } = match read.pass(self.now) {
+            Ok(read) => read,
+            Err(missed) => return self.inputs.push(missed),
+        };
+        match to {
+            ReadFrom::Client(to) => self.answers.push((to, path, outcome)),
+            ReadFrom::Peer(peer, request) => {
+                let outcome = Some((outcome, path));
+                let answers = vec![ReadAnswer { request, outcome }];
+                let message = Message::ReadAnswers(answers);
+                let envelope = self.node.replica.envelope(peer, message);
+                self.sends[peer.index()].push(envelope);
+            }
+        }
+    }
+
+    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {
+        unreachable!("so short a log is in memory");
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.push(event);
     }
 }
 

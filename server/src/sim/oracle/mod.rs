@@ -29,7 +29,7 @@ mod restart_wait;
 mod sessions;
 mod unwritable;
 
-use client::wire::{Command, Outcome, Path};
+use client::wire::Command;
 use leases::{Key, ReplicaId, Slot, Time};
 use smallvec::SmallVec;
 
@@ -62,6 +62,7 @@ use crate::replica::Replica;
 use crate::replica::action::{Action, ClientHandle, Event, Record};
 use crate::replica::input::{Again, ReadFrom};
 use crate::replica::message::{LogId, Message, Value};
+use crate::shell::Fenced;
 
 /// A rule that was seen broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,21 +130,6 @@ impl<'a> Sight<'a> {
     pub fn time(&self, node: usize) -> Time {
         self.clock(node).read(self.now_ns)
     }
-}
-
-/// A read made under leases, as it leaves.
-#[derive(Clone, Debug)]
-pub struct Fenced {
-    /// For whom.
-    pub to: ReadFrom,
-    /// How it was served.
-    pub path: Path,
-    /// With what.
-    pub outcome: Outcome,
-    /// When its permit ends, by its replica's clock.
-    pub until: Time,
-    /// What was read.
-    pub again: Again,
 }
 
 /// All oracles. The first violation ends a run: a world that has violated safety

@@ -1,0 +1,93 @@
+//! Who performs the actions of a replica, and how an action reaches it.
+
+use client::wire::{Outcome, Path};
+use leases::{ReplicaId, Slot, Time};
+
+use super::in_time;
+use crate::replica::Input;
+use crate::replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
+use crate::replica::input::{Again, ReadFrom};
+use crate::replica::message::{Envelope, LogId};
+
+/// Performs what a replica asks for. The node does; so do the simulator, tests and
+/// benchmarks in its place. Each method performs the [`Action`] of its name.
+pub trait Host {
+    /// Sends to a peer. May lose the message.
+    fn send(&mut self, to: ReplicaId, envelope: Envelope);
+
+    /// Makes all records durable, in order and as one, and returns
+    /// [`Input::Persisted`] afterwards.
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
+
+    /// Answers a client.
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome);
+
+    /// Answers a read made under leases, if it is still [in time](Fenced::pass).
+    fn fenced_reply(&mut self, read: Fenced);
+
+    /// Reads committed entries from `from` to `last` (or fewer), and returns
+    /// [`Input::LogRead`].
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot);
+
+    /// Tells the operator.
+    fn event(&mut self, event: Event);
+}
+
+/// A read made under leases. Its answer waits until the clock has been read again.
+#[derive(Clone, Debug)]
+pub struct Fenced {
+    /// Who asked.
+    pub to: ReadFrom,
+    /// How it was served.
+    pub path: Path,
+    /// The answer.
+    pub outcome: Outcome,
+    /// When its permit ends, by the clock of its replica.
+    pub until: Time,
+    /// What was read, to read it again if the permit has ended.
+    pub again: Again,
+}
+
+impl Fenced {
+    /// The read, if it may be answered by a clock that was sampled after it was made.
+    ///
+    /// # Errors
+    /// Its permit has ended: the replica must get the input that is returned.
+    pub fn pass(self, sampled: Time) -> Result<Fenced, Input> {
+        if in_time(sampled, self.until) {
+            return Ok(self);
+        }
+        let (from, again) = (self.to, self.again);
+        Err(Input::FenceMissed { from, again })
+    }
+}
+
+/// Has `host` perform one action. Callers perform the actions of a step in order; the
+/// simulator stops or ends a process between two of them.
+pub fn perform(action: Action, host: &mut impl Host) {
+    match action {
+        Action::Send { to, envelope } => host.send(to, envelope),
+        Action::Persist { sequence, records } => host.persist(sequence, records),
+        Action::Reply { to, path, outcome } => host.reply(to, path, outcome),
+        Action::FencedReply {
+            to,
+            path,
+            outcome,
+            until,
+            again,
+        } => host.fenced_reply(Fenced {
+            to,
+            path,
+            outcome,
+            until,
+            again,
+        }),
+        Action::ReadLog {
+            log,
+            to,
+            from,
+            last,
+        } => host.read_log(log, to, from, last),
+        Action::Event(event) => host.event(event),
+    }
+}
