@@ -2,12 +2,9 @@
 //! replica commits or executes in a slot, every other does, and whoever has
 //! executed as far is in the same state.
 
-use leases::Slot;
-
 use super::progress::Stage;
-use super::{Chosen, Verdict, ensure, id};
+use super::{Chosen, Entry, Verdict, ensure, id};
 use crate::replica::Replica;
-use crate::replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "agreement";
 
@@ -30,9 +27,7 @@ impl Agreement {
         chosen: &Chosen,
         node: usize,
         stage: Stage,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
+        Entry { log, slot, value }: Entry<'_>,
     ) -> Verdict {
         self.checks += 1;
         let known = chosen.value(log, slot);
@@ -72,10 +67,12 @@ impl Agreement {
 #[cfg(test)]
 mod tests {
     use client::wire::Version;
+    use leases::Slot;
 
     use super::super::bench::{Has, World, key, puts};
     use super::*;
     use crate::replica::action::Stored;
+    use crate::replica::message::{LogId, Value};
 
     #[test]
     fn a_slot_has_one_value() {
@@ -83,7 +80,10 @@ mod tests {
         let (log, slot) = (LogId::Commands, Slot(6));
         chosen.committed(log, slot, &puts(&["a"]));
         for stage in [Stage::Committed, Stage::Executed] {
-            let mut learns = |value| agreement.learns(&chosen, 1, stage, log, slot, &value);
+            let mut learns = |value| {
+                let value = &value;
+                agreement.learns(&chosen, 1, stage, Entry { log, slot, value })
+            };
             assert!(learns(puts(&["a"])).is_ok());
             assert!(learns(puts(&["b"])).is_err());
             assert!(learns(Value::Noop).is_err());

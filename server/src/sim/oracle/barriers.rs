@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, Slot, Time};
 
 use super::promises::Promises;
-use super::{Sight, Verdict, ensure, id, keys_read, records};
+use super::{Acting, Sight, Verdict, ensure, id, keys_read, records};
 use crate::replica::action::{Action, Record};
 use crate::replica::input::Again;
 use crate::replica::message::{Envelope, LogId, Message};
@@ -106,9 +106,8 @@ impl Barriers {
     /// `node` reads under leases until `until`, by its own clock.
     pub(super) fn read(
         &mut self,
-        sight: &Sight<'_>,
+        Acting { sight, node, .. }: Acting<'_>,
         promises: &Promises,
-        node: usize,
         until: Time,
         again: &Again,
     ) -> Verdict {
@@ -124,12 +123,8 @@ impl Barriers {
         self.checks += 1;
         if keys.is_empty() {
             let every = |config| forgotten(config) || configs.universal(config).contains(me);
-            return enough(
-                node,
-                "every key",
-                promises.permit(node, executed, every),
-                until,
-            );
+            let permit = promises.permit(node, executed, every);
+            return enough(node, "every key", permit, until);
         }
         for key in keys {
             let view = configs.view(key);
@@ -240,12 +235,21 @@ mod tests {
         assert!(promises(&mut barriers, 5).is_ok());
     }
 
+    /// Replica 1 answers a read.
+    fn reads<'a>(sight: &'a Sight<'a>) -> Acting<'a> {
+        Acting {
+            sight,
+            node: 1,
+            rest: &[],
+        }
+    }
+
     /// Replica 1 reads, under a promise of replica 0 with this barrier.
     fn read(barrier: u64, again: &Again, longer: Duration, has: Has) -> Verdict {
         let world = World::new([Has::default(), has, Has::default()]);
         let until = lease_end(&world, 1) + longer;
         let taken = taken(&world, barrier);
-        Barriers::new(3).read(&world.sight(), &taken, 1, until, again)
+        Barriers::new(3).read(reads(&world.sight()), &taken, until, again)
     }
 
     /// That promise is made, and taken.
@@ -287,10 +291,10 @@ mod tests {
         let (taken, until) = (taken(&world, 5), lease_end(&world, 1));
         let a = Again::Key(key("a"));
         let mut barriers = Barriers::new(3);
-        let within = barriers.read(&sight, &taken, 1, until, &a);
+        let within = barriers.read(reads(&sight), &taken, until, &a);
         assert!(within.is_ok(), "forgotten in the step of the read");
         barriers.step_ends(&sight, 1, &[]);
-        assert!(barriers.read(&sight, &taken, 1, until, &a).is_err());
+        assert!(barriers.read(reads(&sight), &taken, until, &a).is_err());
     }
 
     #[test]

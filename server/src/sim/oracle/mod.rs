@@ -27,10 +27,11 @@ mod reference;
 mod refusals;
 mod restart_wait;
 mod sessions;
+mod sight;
 mod unwritable;
 
 use client::wire::Command;
-use leases::{Key, ReplicaId, Slot, Time};
+use leases::{Key, ReplicaId, Slot};
 use smallvec::SmallVec;
 
 pub use agreement::Agreement;
@@ -50,13 +51,13 @@ pub use quorums::Quorums;
 pub use refusals::Refusals;
 pub use restart_wait::RestartWait;
 pub use sessions::Sessions;
+pub use sight::Sight;
 pub use unwritable::Unwritable;
 
 use self::chosen::Chosen;
 use self::progress::{Progress, Stage};
 use self::promises::Promises;
-use super::clock::Clock;
-use super::node::Node;
+use self::sight::{Acting, Entry, Vote};
 use super::world::WorldSettings;
 use crate::replica::Replica;
 use crate::replica::action::{Action, ClientHandle, Event, Record};
@@ -92,44 +93,6 @@ use ensure;
 fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
     let what = what.to_string();
     Violation { oracle, what }
-}
-
-/// Everything there is to see, at one moment of true time.
-pub struct Sight<'a> {
-    /// True time, in ns.
-    pub now_ns: u64,
-    nodes: &'a [Node],
-}
-
-impl<'a> Sight<'a> {
-    pub(super) fn new(now_ns: u64, nodes: &'a [Node]) -> Sight<'a> {
-        Sight { now_ns, nodes }
-    }
-
-    /// How many replicas there are.
-    pub fn n(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// A process and its machine.
-    pub fn node(&self, node: usize) -> &'a Node {
-        &self.nodes[node]
-    }
-
-    /// A replica, if it runs.
-    pub fn replica(&self, node: usize) -> Option<&'a Replica> {
-        self.nodes[node].replica()
-    }
-
-    /// A replica's clock.
-    pub fn clock(&self, node: usize) -> &'a Clock {
-        self.nodes[node].clock()
-    }
-
-    /// What a replica's clock reads.
-    pub fn time(&self, node: usize) -> Time {
-        self.clock(node).read(self.now_ns)
-    }
 }
 
 /// All oracles. The first violation ends a run: a world that has violated safety
@@ -237,9 +200,11 @@ impl Oracles {
         self.barriers.step_begins(node, actions);
         self.quorums.judge_anew();
         for (index, action) in actions.iter().enumerate() {
-            self.acts(sight, node, action, &actions[index + 1..])?;
+            let rest = &actions[index + 1..];
+            self.acts(Acting { sight, node, rest }, action)?;
         }
-        self.learns(sight, node, replica, actions)?;
+        let rest = actions;
+        self.learns(Acting { sight, node, rest }, replica)?;
         for action in actions {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
@@ -260,27 +225,20 @@ impl Oracles {
         Ok(())
     }
 
-    /// `node` does this, and then the rest.
-    fn acts(
-        &mut self,
-        sight: &Sight<'_>,
-        node: usize,
-        action: &Action,
-        rest: &[Action],
-    ) -> Verdict {
+    /// A replica performs this action, and then the rest.
+    fn acts(&mut self, acting: Acting<'_>, action: &Action) -> Verdict {
+        let Acting { sight, node, .. } = acting;
         match action {
             Action::Send { to, envelope } => {
                 self.promises.sent(sight, node, *to, envelope)?;
                 self.configurations.sent(node, *to, envelope)?;
                 self.confirmed.sent(node, *to, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
-                self.restart_wait
-                    .sent(sight, &self.promises, node, envelope, rest)?;
-                self.quorums.sent(sight, node, envelope, rest)
+                self.restart_wait.sent(acting, &self.promises, envelope)?;
+                self.quorums.sent(acting, envelope)
             }
             Action::FencedReply { until, again, .. } => {
-                self.barriers
-                    .read(sight, &self.promises, node, *until, again)
+                self.barriers.read(acting, &self.promises, *until, again)
             }
             Action::Reply { to, path, .. } => self.confirmed.replied(node, *to, *path),
             Action::Persist { .. } => {
@@ -295,30 +253,24 @@ impl Oracles {
         }
     }
 
-    /// What `node` has committed and executed in the step that does this.
-    fn learns(
-        &mut self,
-        sight: &Sight<'_>,
-        node: usize,
-        replica: &Replica,
-        actions: &[Action],
-    ) -> Verdict {
+    /// What a replica has committed and executed in a step whose actions are all still
+    /// to be performed.
+    fn learns(&mut self, acting: Acting<'_>, replica: &Replica) -> Verdict {
+        let Acting { sight, node, .. } = acting;
         let (mut first, mut configured) = (false, false);
         for (log, slot, stage) in self.progress.news(node, replica) {
             let Some(value) = replica.entry(log, slot) else {
                 continue;
             };
+            let entry = Entry { log, slot, value };
             let new = stage == Stage::Committed && self.chosen.committed(log, slot, value);
-            self.agreement
-                .learns(&self.chosen, node, stage, log, slot, value)?;
-            self.pending.learns(node, replica, log, slot, value)?;
+            self.agreement.learns(&self.chosen, node, stage, entry)?;
+            self.pending.learns(node, replica, entry)?;
             if new {
                 first = true;
-                let quorums = &mut self.quorums;
-                quorums.chosen(sight, node, (log, slot), value, actions)?;
-                self.notified.chosen(sight, log, slot, value)?;
-                self.old_leader
-                    .chosen(sight, &self.promises, log, slot, value)?;
+                self.quorums.chosen(acting, entry)?;
+                self.notified.chosen(sight, entry)?;
+                self.old_leader.chosen(sight, &self.promises, entry)?;
             }
             match (stage, log) {
                 (Stage::Executed, LogId::Configs) => configured = true,

@@ -8,7 +8,7 @@ use client::wire::command::Op;
 use client::wire::{Command, Path};
 use leases::{Key, Slot};
 
-use super::{Chosen, Fenced, Sight, Verdict, ensure, id, knows};
+use super::{Chosen, Entry, Fenced, Sight, Verdict, ensure, id, knows, writes};
 use crate::replica::Replica;
 use crate::replica::input::Again;
 use crate::replica::message::{LogId, Value};
@@ -27,9 +27,7 @@ impl Notified {
     pub(super) fn chosen(
         &mut self,
         sight: &Sight<'_>,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
+        Entry { log, slot, value }: Entry<'_>,
     ) -> Verdict {
         if log != LogId::Commands {
             return Ok(());
@@ -41,17 +39,15 @@ impl Notified {
             if knows(replica, slot, value) {
                 continue;
             }
-            for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
-                for key in proposed.command.keys() {
-                    self.checks += 1;
-                    ensure!(
-                        NAME,
-                        !could_serve(sight, node, replica, key, slot),
-                        "{slot:?} writes {key:?} and is chosen, but {:?} can serve the key and has \
-                         not heard of it",
-                        id(node)
-                    );
-                }
+            for key in writes(value) {
+                self.checks += 1;
+                ensure!(
+                    NAME,
+                    !could_serve(sight, node, replica, key, slot),
+                    "{slot:?} writes {key:?} and is chosen, but {:?} can serve the key and has \
+                     not heard of it",
+                    id(node)
+                );
             }
         }
         Ok(())
@@ -79,21 +75,7 @@ impl Notified {
             read.until
         );
         let executed = replica.executed();
-        let missing = match &read.again {
-            Again::Key(key) => chosen.newest(key).filter(|newest| {
-                // A read that nothing held back found no write of the key pending.
-                let pending = read.path != Path::Local;
-                let value = chosen.value(LogId::Commands, *newest);
-                let known = pending && value.is_some_and(|value| knows(replica, *newest, value));
-                *newest > executed && !known
-            }),
-            // Several keys are read only while nothing is pending on any of them.
-            Again::Command(command) => {
-                let beyond = chosen.beyond(LogId::Commands, executed);
-                let touches = |(_, value): &(Slot, &Value)| writes_any(value, command);
-                beyond.into_iter().find(touches).map(|(slot, _)| slot)
-            }
-        };
+        let missing = missing(replica, chosen, read);
         ensure!(
             NAME,
             missing.is_none(),
@@ -107,10 +89,29 @@ impl Notified {
     }
 }
 
+/// A chosen write of what was read that the answer may lack.
+fn missing(replica: &Replica, chosen: &Chosen, read: &Fenced) -> Option<Slot> {
+    let executed = replica.executed();
+    match &read.again {
+        Again::Key(key) => chosen.newest(key).filter(|newest| {
+            // A read that nothing held back found no write of the key pending.
+            let pending = read.path != Path::Local;
+            let value = chosen.value(LogId::Commands, *newest);
+            let known = pending && value.is_some_and(|value| knows(replica, *newest, value));
+            *newest > executed && !known
+        }),
+        // Several keys are read only while nothing is pending on any of them.
+        Again::Command(command) => {
+            let beyond = chosen.beyond(LogId::Commands, executed);
+            let touches = |(_, value): &(Slot, &Value)| writes_any(value, command);
+            beyond.into_iter().find(touches).map(|(slot, _)| slot)
+        }
+    }
+}
+
 /// Whether `value` writes a key that `command` reads.
 fn writes_any(value: &Value, command: &Command) -> bool {
-    let writes = value.commands().iter().filter(|p| p.command.is_write());
-    let mut keys = writes.flat_map(|proposed| proposed.command.keys());
+    let mut keys = writes(value);
     match &command.op {
         Some(Op::Scan(scan)) => {
             keys.any(|key| *key >= scan.from && (scan.to.is_empty() || *key < scan.to))

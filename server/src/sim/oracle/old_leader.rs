@@ -8,8 +8,8 @@
 use leases::{Ballot, Slot};
 
 use super::promises::Promises;
-use super::{Sight, Verdict, ensure, id, knows};
-use crate::replica::message::{LogId, Value};
+use super::{Entry, Sight, Verdict, ensure, id, knows, writes};
+use crate::replica::message::LogId;
 
 pub(super) const NAME: &str = "old leader";
 
@@ -40,9 +40,7 @@ impl OldLeader {
         &mut self,
         sight: &Sight<'_>,
         promises: &Promises,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
+        Entry { log, slot, value }: Entry<'_>,
     ) -> Verdict {
         if log != LogId::Commands {
             return Ok(());
@@ -56,8 +54,7 @@ impl OldLeader {
             }
             self.checks += 1;
             let now = sight.time(node);
-            let writes = value.commands().iter().filter(|p| p.command.is_write());
-            for key in writes.flat_map(|proposed| proposed.command.keys()) {
+            for key in writes(value) {
                 let view = replica.configs().view(key);
                 let holds = |config| view.holders(config).contains(id(node));
                 let permit = promises.permit(node, Slot(slot.0 - 1), holds);
@@ -95,8 +92,12 @@ mod tests {
         if later {
             world.later(LEASE);
         }
-        let (log, slot) = (LogId::Commands, Slot(6));
-        oracle.chosen(&world.sight(), &promises, log, slot, &puts(&["a"]))
+        let entry = Entry {
+            log: LogId::Commands,
+            slot: Slot(6),
+            value: &puts(&["a"]),
+        };
+        oracle.chosen(&world.sight(), &promises, entry)
     }
 
     #[test]

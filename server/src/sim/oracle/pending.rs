@@ -8,7 +8,7 @@
 
 use leases::Slot;
 
-use super::{Verdict, ensure, id, writes};
+use super::{Entry, Verdict, ensure, id, writes};
 use crate::replica::Replica;
 use crate::replica::action::{Action, Record};
 use crate::replica::message::{LogId, Value};
@@ -71,9 +71,7 @@ impl Pending {
         &mut self,
         node: usize,
         replica: &Replica,
-        log: LogId,
-        slot: Slot,
-        value: &Value,
+        Entry { log, slot, value }: Entry<'_>,
     ) -> Verdict {
         if log != LogId::Commands {
             return Ok(());
@@ -168,8 +166,12 @@ mod tests {
     }
 
     fn learns(replica: &Replica, slot: u64) -> Verdict {
-        let value = puts(&["a", "b"]);
-        Pending::default().learns(0, replica, LogId::Commands, Slot(slot), &value)
+        let entry = Entry {
+            log: LogId::Commands,
+            slot: Slot(slot),
+            value: &puts(&["a", "b"]),
+        };
+        Pending::default().learns(0, replica, entry)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use leases::promise::Promise;
 use leases::{ConfigId, Incarnation, LeaseMessage, ReplicaId, Slot, Time};
 use smallvec::SmallVec;
 
-use super::{Sight, Verdict, barriers, ensure, id};
+use super::{Sight, Verdict, Violation, barriers, ensure, id, violated};
 use crate::replica::message::{Envelope, Message};
 
 /// Promises of one grantor to one holder that are remembered and were not taken:
@@ -25,6 +25,17 @@ struct Made {
     config: ConfigId,
     t_lease: Duration,
     highest_accepted: Slot,
+}
+
+/// A promise as its holder takes it.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// By the holder's clock.
+    now: Time,
+    holder: usize,
+    holder_run: Incarnation,
+    grantor: ReplicaId,
+    sequence: u64,
 }
 
 /// What a holder may believe of one grantor under one configuration.
@@ -109,7 +120,13 @@ impl Promises {
             LeaseMessage::PromiseAck { sequence, .. } => {
                 let now = sight.time(node);
                 believed.take(node, to, *sequence)?;
-                believed.believe(now, node, to, envelope.from_incarnation, *sequence)?;
+                believed.believe(Taken {
+                    now,
+                    holder: node,
+                    holder_run: envelope.from_incarnation,
+                    grantor: to,
+                    sequence: *sequence,
+                })?;
                 let executed = sight.replica(node).map(|replica| replica.executed());
                 believed.forget(now, executed.unwrap_or_default());
                 Ok(())
@@ -222,34 +239,18 @@ impl Pair {
         Ok(())
     }
 
-    fn believe(
-        &mut self,
-        now: Time,
-        holder: usize,
-        grantor: ReplicaId,
-        holder_run: Incarnation,
-        sequence: u64,
-    ) -> Verdict {
-        let name = (self.run, sequence);
-        let place = self
-            .made
-            .binary_search_by_key(&name, |made| (made.run, made.sequence));
-        let made = place.ok().map(|place| self.made[place]);
-        let Some(made) = made.filter(|made| made.to_run == holder_run) else {
-            let holder = id(holder);
-            ensure!(
-                barriers::NAME,
-                false,
-                "{holder:?} {holder_run:?} takes promise {name:?} of {grantor:?}, which was made \
-                 to {:?}",
-                made.map(|made| made.to_run)
-            );
-            return Ok(());
-        };
-        let older = |made: &Made| (made.run, made.sequence) <= name;
+    fn believe(&mut self, taken: Taken) -> Verdict {
+        let made = self.find(taken)?;
+        let older = |other: &Made| (other.run, other.sequence) <= (made.run, made.sequence);
         while self.made.front().is_some_and(older) {
             self.made.pop_front();
         }
+        let Taken {
+            now,
+            holder,
+            grantor,
+            ..
+        } = taken;
         let live = |belief: &&Belief| now < belief.until;
         let newest = self.beliefs.iter().rfind(live).map(|belief| belief.config);
         ensure!(
@@ -259,6 +260,33 @@ impl Pair {
             id(holder),
             made.config
         );
+        self.extend(now, made);
+        Ok(())
+    }
+
+    /// The promise that is taken, if it was made to this run of the holder.
+    fn find(&self, taken: Taken) -> Result<Made, Violation> {
+        let name = (self.run, taken.sequence);
+        let place = self
+            .made
+            .binary_search_by_key(&name, |made| (made.run, made.sequence));
+        let made = place.ok().map(|place| self.made[place]);
+        let to_run = taken.holder_run;
+        made.filter(|made| made.to_run == to_run).ok_or_else(|| {
+            let (holder, grantor) = (id(taken.holder), taken.grantor);
+            let to = made.map(|made| made.to_run);
+            violated(
+                barriers::NAME,
+                format_args!(
+                    "{holder:?} {to_run:?} takes promise {name:?} of {grantor:?}, which was made \
+                     to {to:?}"
+                ),
+            )
+        })
+    }
+
+    /// What is believed lasts longer by a promise that is taken now.
+    fn extend(&mut self, now: Time, made: Made) {
         // A lapse ends a chain: it is that of the last.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
             self.beliefs.pop();
@@ -275,7 +303,6 @@ impl Pair {
                 barrier: made.highest_accepted,
             }),
         }
-        Ok(())
     }
 
     /// An ended belief lends its barrier to those after it in its chain, unless

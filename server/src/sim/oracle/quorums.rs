@@ -10,9 +10,10 @@ use foldhash::fast::FixedState;
 use leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
-use super::{Sight, Verdict, ensure, id, rewritten, writes};
+use super::{Acting, Entry, Sight, Verdict, Vote, ensure, id, rewritten, writes};
+use crate::replica::Replica;
 use crate::replica::action::Action;
-use crate::replica::message::{Envelope, LogId, Message, Value};
+use crate::replica::message::{Accept, Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "quorums";
 
@@ -22,8 +23,7 @@ struct Poll {
     votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
 }
 
-/// For what, and with which tag.
-type Vote = (LogId, Slot, Ballot, ReplicaSet);
+type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 
 /// By ballot.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
@@ -69,41 +69,31 @@ impl Quorums {
         self.judged.clear();
     }
 
-    /// `node` is about to send a message, and then to do the rest.
-    pub(super) fn sent(
-        &mut self,
-        sight: &Sight<'_>,
-        node: usize,
-        envelope: &Envelope,
-        rest: &[Action],
-    ) -> Verdict {
+    /// A replica is about to send a message.
+    pub(super) fn sent(&mut self, acting: Acting<'_>, envelope: &Envelope) -> Verdict {
         match &envelope.message {
-            Message::Accept(accept) => {
-                let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
-                if self.is_done(log, slot) {
-                    return Ok(());
-                }
-                let poll = poll_at(self.polls.entry((log, slot)).or_default(), ballot);
-                let value = poll.value.get_or_insert_with(|| accept.value.clone());
-                ensure!(
-                    NAME,
-                    *value == accept.value,
-                    "{ballot:?} proposes two values in {log:?} {slot:?}"
-                );
-                self.vote(sight, node, (log, slot), ballot, accept.tag, rest)
-            }
-            Message::Accepted { ballot, log, votes } => {
-                for (slot, tag) in votes {
-                    self.vote(sight, node, (*log, *slot), *ballot, *tag, rest)?;
-                }
-                Ok(())
-            }
-            Message::Lease(_) => {
-                self.judge_anew();
-                Ok(())
-            }
-            _ => Ok(()),
+            Message::Accept(accept) => self.proposed(accept)?,
+            Message::Lease(_) => self.judge_anew(),
+            _ => {}
         }
+        let mut votes = Vote::all_in(&envelope.message);
+        votes.try_for_each(|vote| self.vote(acting, vote))
+    }
+
+    /// A ballot proposes one value in a slot.
+    fn proposed(&mut self, accept: &Accept) -> Verdict {
+        let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
+        if self.is_done(log, slot) {
+            return Ok(());
+        }
+        let poll = poll_at(self.polls.entry((log, slot)).or_default(), ballot);
+        let value = poll.value.get_or_insert_with(|| accept.value.clone());
+        ensure!(
+            NAME,
+            *value == accept.value,
+            "{ballot:?} proposes two values in {log:?} {slot:?}"
+        );
+        Ok(())
     }
 
     fn is_done(&self, log: LogId, slot: Slot) -> bool {
@@ -111,101 +101,70 @@ impl Quorums {
         done.get(slot.0 as usize).copied().unwrap_or(false)
     }
 
-    fn vote(
-        &mut self,
-        sight: &Sight<'_>,
-        node: usize,
-        (log, slot): (LogId, Slot),
-        ballot: Ballot,
-        tag: ReplicaSet,
-        rest: &[Action],
-    ) -> Verdict {
-        if self.is_done(log, slot) {
-            return Ok(());
-        }
-        let vote = (log, slot, ballot, tag);
-        if self.judged.contains(&vote) {
+    fn vote(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
+        let Vote { log, slot, .. } = vote;
+        if self.is_done(log, slot) || self.judged.contains(&vote) {
             return Ok(());
         }
         self.judged.push(vote);
-        let me = id(node);
-        if let Some(replica) = sight.replica(node)
-            && slot > replica.executed_of(log)
-        {
-            self.checks += 1;
-            ensure!(
-                NAME,
-                sight.node(node).disk().holds(log, slot, ballot),
-                "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
-            );
-            let value = replica.entry(log, slot);
-            let owed = value.map_or(ReplicaSet::EMPTY, |value| {
-                owed(sight, node, (log, slot), value, rest)
-            });
-            ensure!(
-                NAME,
-                owed.is_subset(tag) || rewritten(rest, log, slot),
-                "{me:?} votes for {log:?} {slot:?} with tag {tag:?}, but has promised {owed:?}"
-            );
-        }
-        let poll = poll_at(self.polls.entry((log, slot)).or_default(), ballot);
-        let votes = &mut poll.votes;
-        if !votes.contains(&(me, tag)) {
-            votes.push((me, tag));
+        self.judge(acting, vote)?;
+        let polls = self.polls.entry((log, slot)).or_default();
+        let votes = &mut poll_at(polls, vote.ballot).votes;
+        let of = (id(acting.node), vote.tag);
+        if !votes.contains(&of) {
+            votes.push(of);
         }
         Ok(())
     }
 
-    /// `node` is the first to know that `value` is chosen in `slot`, by the step
-    /// that does this. Its own tag may have shrunk since it last sent one: it tells
-    /// itself without a message.
-    pub(super) fn chosen(
-        &mut self,
-        sight: &Sight<'_>,
-        node: usize,
-        (log, slot): (LogId, Slot),
-        value: &Value,
-        actions: &[Action],
-    ) -> Verdict {
-        self.checks += 1;
-        let done = &mut self.done[log.index()];
-        let index = slot.0 as usize;
-        if done.len() <= index {
-            done.resize(index + 1, false);
-        }
-        done[index] = true;
-        let mut polls = self.polls.remove(&(log, slot)).unwrap_or_default();
+    /// What is voted for is durable, and the tag names everyone who was promised its keys.
+    fn judge(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
+        let Acting { sight, node, rest } = acting;
+        let (me, Vote { log, slot, .. }) = (id(node), vote);
+        let (ballot, tag) = (vote.ballot, vote.tag);
         let replica = sight.replica(node);
-        if let Some(replica) = replica {
-            for (ballot, tag) in replica.own_votes(log, slot) {
-                if sight.node(node).disk().holds(log, slot, ballot) {
-                    poll_at(&mut polls, ballot).votes.push((id(node), tag));
-                }
-            }
-        }
-        let n = self.n;
-        // Votes commit only what was received at their ballot (hazard 20).
-        let newest = replica.and_then(|replica| replica.accepted(log, slot));
-        let received = |ballot: Ballot| newest.is_none_or(|(received, _)| ballot <= received);
-        // The same step may have accepted it from the next leader, and its own vote
-        // is forgotten then. Without a tag to look at: whom it has promised the keys.
-        if let Some((newest, _)) = newest {
-            for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
-                if ballot.replica == id(node) && sight.node(node).disk().holds(log, slot, *ballot) {
-                    let owed = owed(sight, node, (log, slot), value, actions);
-                    poll.votes.push((id(node), owed));
-                }
-            }
-        }
-        let carries = |poll: &Poll| {
-            let proposed = poll.value.as_ref();
-            proposed.is_some_and(|proposed| proposed == value) && is_quorum(n, &poll.votes)
+        let Some(replica) = replica.filter(|replica| slot > replica.executed_of(log)) else {
+            return Ok(());
         };
+        self.checks += 1;
+        ensure!(
+            NAME,
+            sight.node(node).disk().holds(log, slot, ballot),
+            "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
+        );
+        let entry = replica.entry(log, slot);
+        let entry = entry.map(|value| Entry { log, slot, value });
+        let owed = entry.map_or(ReplicaSet::EMPTY, |entry| owed(acting, entry));
+        ensure!(
+            NAME,
+            owed.is_subset(tag) || rewritten(rest, log, slot),
+            "{me:?} votes for {log:?} {slot:?} with tag {tag:?}, but has promised {owed:?}"
+        );
+        Ok(())
+    }
+
+    /// The acting replica is the first to know that `entry` is chosen. Its own tag may
+    /// have shrunk since it last sent one: it tells itself without a message.
+    pub(super) fn chosen(&mut self, acting: Acting<'_>, entry: Entry<'_>) -> Verdict {
+        self.checks += 1;
+        let Entry { log, slot, value } = entry;
+        let mut polls = self.close(log, slot);
+        let replica = acting.sight.replica(acting.node);
+        let newest = replica.and_then(|replica| replica.accepted(log, slot));
+        let newest = newest.map(|(ballot, _)| ballot);
+        add_own_votes(&mut polls, acting, entry);
+        if let Some(newest) = newest {
+            add_deposed_vote(&mut polls, acting, entry, newest);
+        }
+        let carries =
+            |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
+        // Votes commit only what was received at their ballot (hazard 20).
+        let received = |ballot: Ballot| newest.is_none_or(|newest| ballot <= newest);
         ensure!(
             NAME,
             polls
                 .iter()
-                .any(|(ballot, poll)| received(*ballot) && carries(poll)),
+                .any(|(at, poll)| received(*at) && carries(poll)),
             "{log:?} {slot:?} counts as chosen without a majority whose tags are covered, at a \
              ballot at which it was received: {:?}",
             polls
@@ -214,6 +173,43 @@ impl Quorums {
                 .collect::<Vec<_>>()
         );
         Ok(())
+    }
+
+    /// Takes the polls of a slot, and counts no more votes in it.
+    fn close(&mut self, log: LogId, slot: Slot) -> Polls {
+        let done = &mut self.done[log.index()];
+        let index = slot.0 as usize;
+        if done.len() <= index {
+            done.resize(index + 1, false);
+        }
+        done[index] = true;
+        self.polls.remove(&(log, slot)).unwrap_or_default()
+    }
+}
+
+/// Adds the votes that the acting replica gives now, as far as they are durable.
+fn add_own_votes(polls: &mut Polls, acting: Acting<'_>, Entry { log, slot, .. }: Entry<'_>) {
+    let Acting { sight, node, .. } = acting;
+    let Some(replica) = sight.replica(node) else {
+        return;
+    };
+    for (ballot, tag) in replica.own_votes(log, slot) {
+        if sight.node(node).disk().holds(log, slot, ballot) {
+            poll_at(polls, ballot).votes.push((id(node), tag));
+        }
+    }
+}
+
+/// The step that commits an entry may also have accepted it from the next leader, at
+/// `newest`. Then the replica's own vote at its earlier ballot is forgotten, and so is
+/// the tag: whom it has promised the keys stands for it.
+fn add_deposed_vote(polls: &mut Polls, acting: Acting<'_>, entry: Entry<'_>, newest: Ballot) {
+    let me = id(acting.node);
+    let disk = acting.sight.node(acting.node).disk();
+    for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
+        if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
+            poll.votes.push((me, owed(acting, entry)));
+        }
     }
 }
 
@@ -230,30 +226,16 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
     }
 }
 
-/// Whom `node` has promised some key that `value` writes, by the grants it keeps,
-/// but for those to whom it promises in these actions: they have `slot` below their barrier.
-fn owed(
-    sight: &Sight<'_>,
-    node: usize,
-    (log, slot): (LogId, Slot),
-    value: &Value,
-    actions: &[Action],
-) -> ReplicaSet {
+/// Whom the acting replica has promised some key that `entry` writes, by the grants it
+/// keeps. Without those to whom the rest of the step promises: their barrier is at or
+/// above the slot.
+fn owed(acting: Acting<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
+    let Acting { sight, node, rest } = acting;
     let mut owed = ReplicaSet::EMPTY;
     let Some(replica) = sight.replica(node).filter(|_| log == LogId::Commands) else {
         return owed;
     };
-    let now = sight.time(node);
-    let mut live: SmallVec<[(ConfigId, ReplicaSet); 4]> = SmallVec::new();
-    for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
-        let grants = replica.grants_to(holder).filter(|(_, until)| now < *until);
-        for (config, _) in grants {
-            match live.iter_mut().find(|(of, _)| *of == config) {
-                Some((_, granted)) => granted.insert(holder),
-                None => live.push((config, ReplicaSet::one(holder))),
-            }
-        }
-    }
+    let live = live_grants(sight, node, replica);
     let granted = live.iter().map(|(_, granted)| *granted);
     let most = granted.fold(ReplicaSet::EMPTY, ReplicaSet::union);
     for key in writes(value) {
@@ -265,8 +247,24 @@ fn owed(
             owed = owed.union(view.holders(*config).intersection(*granted));
         }
     }
-    let told = |holder: &ReplicaId| actions.iter().any(|a| promises(a, *holder, slot));
+    let told = |holder: &ReplicaId| rest.iter().any(|a| promises(a, *holder, slot));
     owed.minus(owed.iter().filter(told).collect())
+}
+
+/// By configuration, to whom `node` keeps grants that have not expired.
+fn live_grants(sight: &Sight<'_>, node: usize, replica: &Replica) -> LiveGrants {
+    let now = sight.time(node);
+    let mut live = LiveGrants::new();
+    for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
+        let grants = replica.grants_to(holder).filter(|(_, until)| now < *until);
+        for (config, _) in grants {
+            match live.iter_mut().find(|(of, _)| *of == config) {
+                Some((_, granted)) => granted.insert(holder),
+                None => live.push((config, ReplicaSet::one(holder))),
+            }
+        }
+    }
+    live
 }
 
 /// The rule of §3.2, by trying every majority of the acceptors.
@@ -288,7 +286,7 @@ mod tests {
     use super::super::bench::{BALLOT, Has, World, promise, puts, says};
     use super::*;
     use crate::replica::action::{Record, Sequence};
-    use crate::replica::message::{Accept, LogNews};
+    use crate::replica::message::LogNews;
 
     /// Replica 0 leads, and slot 6 is on every disk.
     struct Sixth {
@@ -332,8 +330,12 @@ mod tests {
         /// In the same step.
         fn adds(&mut self, node: usize, message: Message) -> Verdict {
             let (node, _, envelope) = says((node, 1), (0, 1), message);
-            self.quorums
-                .sent(&self.world.sight(), node, &envelope, &self.rest)
+            let acting = Acting {
+                sight: &self.world.sight(),
+                node,
+                rest: &self.rest,
+            };
+            self.quorums.sent(acting, &envelope)
         }
 
         fn proposes(&mut self, key: &'static str, tag: u64) -> Verdict {
@@ -362,12 +364,17 @@ mod tests {
         }
 
         fn chosen(&mut self) -> bool {
-            let sight = self.world.sight();
-            let place = (LogId::Commands, Slot(6));
-            let verdict = self
-                .quorums
-                .chosen(&sight, 0, place, &puts(&["a"]), &self.rest);
-            verdict.is_ok()
+            let acting = Acting {
+                sight: &self.world.sight(),
+                node: 0,
+                rest: &self.rest,
+            };
+            let entry = Entry {
+                log: LogId::Commands,
+                slot: Slot(6),
+                value: &puts(&["a"]),
+            };
+            self.quorums.chosen(acting, entry).is_ok()
         }
     }
 

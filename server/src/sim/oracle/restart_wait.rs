@@ -8,13 +8,12 @@
 use std::time::Duration;
 
 use leases::promise::Promise;
-use leases::{LeaseMessage, ReplicaSet, Slot, Time};
+use leases::{LeaseMessage, ReplicaSet, Time};
 
 use super::promises::Promises;
-use super::{Sight, Verdict, ensure, id, rewritten};
+use super::{Acting, Sight, Verdict, Vote, ensure, id, rewritten};
 use crate::replica::Replica;
-use crate::replica::action::Action;
-use crate::replica::message::{Envelope, LogId, Message};
+use crate::replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "restart wait";
 
@@ -70,66 +69,48 @@ impl RestartWait {
         Ok(())
     }
 
-    /// `node` is about to send a message, and then to do the rest.
+    /// A replica is about to send a message.
     pub(super) fn sent(
         &mut self,
-        sight: &Sight<'_>,
+        acting: Acting<'_>,
         promises: &Promises,
-        node: usize,
         envelope: &Envelope,
-        rest: &[Action],
     ) -> Verdict {
+        let Acting { sight, node, .. } = acting;
         let Some(replica) = sight.replica(node) else {
             return Ok(());
         };
-        match &envelope.message {
-            Message::Lease(LeaseMessage::Promise(promise)) => {
-                let rho_ppm = replica.configs().params(promise.config).clock.rho_ppm;
-                let longest_ns = &mut self.grantors[node].longest_ns;
-                *longest_ns = (*longest_ns).max(lasts_ns(promise, rho_ppm));
-                Ok(())
-            }
-            // What has promised nothing before it started has forgotten nothing.
-            _ if self.grantors[node].until == Time::ZERO => Ok(()),
-            Message::Accept(accept) if accept.log == LogId::Commands => {
-                let (slot, tag) = (accept.slot, accept.tag);
-                self.vote(sight, promises, node, slot, tag, rest)
-            }
-            Message::Accepted { log, votes, .. } if *log == LogId::Commands => {
-                for (slot, tag) in votes {
-                    self.vote(sight, promises, node, *slot, *tag, rest)?;
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        if let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message {
+            let rho_ppm = replica.configs().params(promise.config).clock.rho_ppm;
+            let longest_ns = &mut self.grantors[node].longest_ns;
+            *longest_ns = (*longest_ns).max(lasts_ns(promise, rho_ppm));
+            return Ok(());
         }
+        // What has promised nothing before it started has forgotten nothing.
+        if self.grantors[node].until == Time::ZERO {
+            return Ok(());
+        }
+        let mut votes = Vote::all_in(&envelope.message).filter(|vote| vote.log == LogId::Commands);
+        votes.try_for_each(|vote| self.vote(acting, promises, vote))
     }
 
-    fn vote(
-        &mut self,
-        sight: &Sight<'_>,
-        promises: &Promises,
-        node: usize,
-        slot: Slot,
-        tag: ReplicaSet,
-        rest: &[Action],
-    ) -> Verdict {
+    fn vote(&mut self, acting: Acting<'_>, promises: &Promises, vote: Vote) -> Verdict {
+        let Acting { sight, node, rest } = acting;
+        let Vote { log, slot, tag, .. } = vote;
         let Some(replica) = sight.replica(node) else {
             return Ok(());
         };
-        let owed = self.owed(sight, promises, node, replica);
+        let owed = self.owed(acting, promises, replica);
         if owed.is_empty() || slot <= replica.executed() {
             return Ok(());
         }
-        let value = replica.entry(LogId::Commands, slot);
-        let mut commands = value.map_or(&[][..], |value| value.commands()).iter();
-        if !commands.any(|proposed| proposed.command.is_write()) {
+        if !replica.entry(log, slot).is_some_and(has_write) {
             return Ok(());
         }
         self.checks += 1;
         ensure!(
             NAME,
-            owed.is_subset(tag) || rewritten(rest, LogId::Commands, slot),
+            owed.is_subset(tag) || rewritten(rest, log, slot),
             "{:?} {:?} votes for {slot:?} with tag {tag:?}, but {owed:?} may believe an earlier \
              run of its",
             id(node),
@@ -141,9 +122,8 @@ impl RestartWait {
     /// Whom votes of `node` must demand for what it may have forgotten.
     fn owed(
         &self,
-        sight: &Sight<'_>,
+        Acting { sight, node, .. }: Acting<'_>,
         promises: &Promises,
-        node: usize,
         replica: &Replica,
     ) -> ReplicaSet {
         let outwaits = replica.outwaits_until().max(self.grantors[node].until);
@@ -160,6 +140,11 @@ impl RestartWait {
     }
 }
 
+fn has_write(value: &Value) -> bool {
+    let mut commands = value.commands().iter();
+    commands.any(|proposed| proposed.command.is_write())
+}
+
 /// How long after it was sent a promise may be believed, in ns of any clock
 /// within the bound: it is taken within `t0 + t_guard` of the ack it names, which
 /// was received `t0` ago by a clock that may run as much slower as the holder's
@@ -174,12 +159,11 @@ fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use leases::ConfigId;
+    use leases::{ConfigId, Slot};
 
     use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
     use super::*;
-    use crate::replica::action::{Record, Sequence};
-    use crate::replica::message::Value;
+    use crate::replica::action::{Action, Record, Sequence};
 
     #[test]
     fn a_promise_lasts_for_guard_and_lease_stretched_by_both_clocks() {
@@ -244,9 +228,12 @@ mod tests {
                 let sight = self.world.sight();
                 let taken = self.promises.sent(&sight, node, to, &envelope);
                 taken.expect("as it should be");
-                let sent = self
-                    .oracle
-                    .sent(&sight, &self.promises, node, &envelope, &[]);
+                let acting = Acting {
+                    sight: &sight,
+                    node,
+                    rest: &[],
+                };
+                let sent = self.oracle.sent(acting, &self.promises, &envelope);
                 sent.expect("as it should be");
             }
         }
@@ -258,9 +245,12 @@ mod tests {
                 votes: vec![(Slot(slot), ReplicaSet(tag))].into(),
             };
             let (node, _, envelope) = says((0, 2), (1, 1), message);
-            let (sight, promises) = (self.world.sight(), &self.promises);
-            self.oracle
-                .sent(&sight, promises, node, &envelope, &self.rest)
+            let acting = Acting {
+                sight: &self.world.sight(),
+                node,
+                rest: &self.rest,
+            };
+            self.oracle.sent(acting, &self.promises, &envelope)
         }
     }
 
