@@ -75,6 +75,47 @@ impl Image {
         }
     }
 
+    /// What a start finds, but for the directory's life.
+    fn recovered(&self) -> Recovered {
+        let first = self.incarnation == Incarnation(1);
+        let log_starts = self.log_starts.iter();
+        Recovered {
+            incarnation: self.incarnation,
+            joined: self.joined,
+            lives: self.lives.iter().map(|(r, life)| (*r, *life)).collect(),
+            promised: self.promised,
+            accepted: self.reported().collect(),
+            log_starts: log_starts.map(|((l, b), s)| (*l, *b, *s)).collect(),
+            restart_wait: (!first).then(|| self.restart_wait.unwrap_or_default()),
+            state: self.state(),
+            ..Recovered::default()
+        }
+    }
+
+    /// Commands above the checkpoint, and all configurations.
+    fn reported(&self) -> impl Iterator<Item = Reported> {
+        let wanted = |log: LogId, slot: Slot| log == LogId::Configs || slot > self.executed;
+        let accepted = self.accepted.iter();
+        let accepted = accepted.filter(move |((log, slot), _)| wanted(*log, *slot));
+        accepted.map(|((log, slot), (ballot, value))| Reported {
+            log: *log,
+            slot: *slot,
+            ballot: *ballot,
+            value: value.clone(),
+        })
+    }
+
+    fn state(&self) -> Checkpoint {
+        let (entries, sessions) = (self.entries.iter(), self.sessions.iter());
+        Checkpoint {
+            executed: self.executed,
+            config: self.config,
+            log_time_ms: self.log_time_ms,
+            entries: entries.map(|(k, s)| (k.clone(), Some(s.clone()))).collect(),
+            sessions: sessions.map(|(c, s)| (*c, Some(s.clone()))).collect(),
+        }
+    }
+
     /// Some entries of a log, for a peer that lags: as many as make a frame of large ones.
     pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
         let entries = self
@@ -226,48 +267,10 @@ impl Disk {
                 ..Recovered::default()
             };
         };
-        let first = image.incarnation == Incarnation(0);
         image.incarnation.0 += 1;
-        let wanted = |log: &LogId, slot: &Slot| *log == LogId::Configs || *slot > image.executed;
-        let accepted = image
-            .accepted
-            .iter()
-            .filter(|((log, slot), _)| wanted(log, slot));
         Recovered {
-            incarnation: image.incarnation,
             life,
-            joined: image.joined,
-            lives: image.lives.iter().map(|(r, life)| (*r, *life)).collect(),
-            promised: image.promised,
-            accepted: accepted
-                .map(|((log, slot), (ballot, value))| Reported {
-                    log: *log,
-                    slot: *slot,
-                    ballot: *ballot,
-                    value: value.clone(),
-                })
-                .collect(),
-            log_starts: image
-                .log_starts
-                .iter()
-                .map(|((l, b), s)| (*l, *b, *s))
-                .collect(),
-            restart_wait: (!first).then(|| image.restart_wait.unwrap_or_default()),
-            state: Checkpoint {
-                executed: image.executed,
-                config: image.config,
-                log_time_ms: image.log_time_ms,
-                entries: image
-                    .entries
-                    .iter()
-                    .map(|(k, s)| (k.clone(), Some(s.clone())))
-                    .collect(),
-                sessions: image
-                    .sessions
-                    .iter()
-                    .map(|(c, s)| (*c, Some(s.clone())))
-                    .collect(),
-            },
+            ..image.recovered()
         }
     }
 

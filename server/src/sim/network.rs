@@ -24,6 +24,9 @@ pub struct Faults {
 /// How late an old packet may be, in ns.
 const OLD_MAX_NS: u64 = 45_000_000_000;
 
+/// When a message arrives, in ns of true time.
+type Arrivals = std::iter::Flatten<std::array::IntoIter<Option<u64>, 3>>;
+
 /// Delays and faults of every directed link.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -64,17 +67,22 @@ impl Network {
         now_ns: u64,
         from: usize,
         to: usize,
-    ) -> impl Iterator<Item = u64> + use<> {
+    ) -> Arrivals {
         let arrival = now_ns + self.one_way_ns[from][to];
-        let faults = self.faults;
         if self.cut[from][to] {
             return [None; 3].into_iter().flatten();
         }
-        if faults == Faults::default() {
+        if self.faults == Faults::default() {
             let last = &mut self.last[from][to];
             *last = arrival.max(*last);
             return [Some(*last), None, None].into_iter().flatten();
         }
+        self.faulty(rng, arrival)
+    }
+
+    /// When a message arrives that may go wrong, and would arrive at `arrival`.
+    fn faulty(&mut self, rng: &mut Pcg64Mcg, arrival: u64) -> Arrivals {
+        let faults = self.faults;
         let mut chance = |share: f64| share > 0.0 && rng.random::<f64>() < share;
         let (lost, doubled, late, old) = (
             chance(faults.loss),

@@ -192,18 +192,36 @@ impl Swarm {
             }
             Fault::Switch | Fault::Transfer => self.operate(fault, node, world),
             _ if world.replica(node).is_none() => {}
-            Fault::Crash | Fault::Epoch => {
-                world.note_fault(fault);
-                self.crash(node, outage, world);
-                if fault == Fault::Epoch {
-                    world.begin_clock_anew(node);
-                }
-            }
             Fault::CrashAll => {
                 world.note_fault(fault);
                 for node in 0..world.n() {
                     let outage = self.outage(every_ns);
                     self.crash(node, outage, world);
+                }
+            }
+            Fault::Rate | Fault::Distrust | Fault::Jump => {
+                world.note_fault(fault);
+                self.harm_clock(fault, node, outage, world);
+            }
+            Fault::Stall | Fault::Full => {
+                world.note_fault(fault);
+                match fault {
+                    Fault::Stall => world.stall_disk(node, outage),
+                    _ => world.fill_disk(node, outage),
+                }
+            }
+            Fault::Corrupt | Fault::Wiped => self.lose_disk(fault, node, outage, world),
+            _ => self.harm_process(fault, node, outage, world),
+        }
+    }
+
+    fn harm_process(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
+        match fault {
+            Fault::Crash | Fault::Epoch => {
+                world.note_fault(fault);
+                self.crash(node, outage, world);
+                if fault == Fault::Epoch {
+                    world.begin_clock_anew(node);
                 }
             }
             Fault::Torn => world.crash_in_sync(node, outage),
@@ -219,39 +237,33 @@ impl Swarm {
                 world.note_fault(fault);
                 world.pause(node, outage);
             }
-            Fault::Rate => {
-                world.note_fault(fault);
-                world.change_rate(node);
-            }
-            Fault::Distrust => {
-                world.note_fault(fault);
-                world.distrust_clock(node, outage);
-            }
-            Fault::Jump => {
-                world.note_fault(fault);
+            _ => {}
+        }
+    }
+
+    fn harm_clock(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
+        match fault {
+            Fault::Rate => world.change_rate(node),
+            Fault::Distrust => world.distrust_clock(node, outage),
+            _ => {
                 let by_ns = self.rng.random_range(JUMP_NS);
                 world.jump_clock(node, by_ns);
             }
-            Fault::Stall => {
-                world.note_fault(fault);
-                world.stall_disk(node, outage);
+        }
+    }
+
+    fn lose_disk(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
+        if !self.may_lose(node, world) {
+            return;
+        }
+        world.note_fault(fault);
+        self.lost.push(node);
+        match fault {
+            Fault::Wiped => {
+                world.wipe(node);
+                world.start_at(node, world.now_ns() + outage);
             }
-            Fault::Full => {
-                world.note_fault(fault);
-                world.fill_disk(node, outage);
-            }
-            Fault::Corrupt | Fault::Wiped if self.may_lose(node, world) => {
-                world.note_fault(fault);
-                self.lost.push(node);
-                match fault {
-                    Fault::Wiped => {
-                        world.wipe(node);
-                        world.start_at(node, world.now_ns() + outage);
-                    }
-                    _ => world.lose(node),
-                }
-            }
-            _ => {}
+            _ => world.lose(node),
         }
     }
 

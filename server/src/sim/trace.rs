@@ -5,11 +5,11 @@ use std::fmt::{self, Write as _};
 
 use client::wire::Command;
 use client::wire::command::Op;
-use leases::{LeaseMessage, ReplicaSet};
+use leases::{LeaseMessage, Promise, ReplicaSet};
 
 use crate::replica::Input;
 use crate::replica::action::{Action, Record};
-use crate::replica::message::{LogId, Message, Value};
+use crate::replica::message::{Accept, LogId, Message, Reported, Value};
 
 /// The last lines of a run.
 #[derive(Clone, Debug, Default)]
@@ -152,23 +152,10 @@ fn describe(message: &Message) -> String {
             log_starts,
             ..
         } => {
-            let mut text = format!("Prepared {ballot:?} commits {commits:?}");
-            for entry in entries {
-                let (log, slot, ballot) = (short(entry.log), entry.slot, entry.ballot);
-                let _ = write!(text, " {log} {slot:?} at {ballot:?}");
-            }
-            let _ = write!(text, " starts {log_starts:?}");
-            text
+            let entries: String = entries.iter().map(reported).collect();
+            format!("Prepared {ballot:?} commits {commits:?}{entries} starts {log_starts:?}")
         }
-        Message::Accept(accept) => format!(
-            "Accept {} {:?} {:?} tag {:?} commit {:?} {}",
-            short(accept.log),
-            accept.ballot,
-            accept.slot,
-            accept.tag,
-            accept.news.commit_point,
-            contents(&accept.value)
-        ),
+        Message::Accept(accept) => describe_accept(accept),
         Message::Accepted { ballot, log, votes } => {
             let votes: Vec<String> = votes.iter().map(|(s, t)| vote(*s, *t)).collect();
             format!("Accepted {} {ballot:?} {}", short(*log), votes.join(" "))
@@ -189,13 +176,34 @@ fn describe(message: &Message) -> String {
             let asks: Vec<String> = commands.iter().map(|(_, command)| ask(command)).collect();
             format!("Forward {}", asks.join("; "))
         }
-        Message::Lease(LeaseMessage::Promise(p)) => format!(
-            "Promise #{} on #{} t0 {:?} under {:?} barrier {:?}",
-            p.sequence, p.base, p.t0, p.config, p.highest_accepted
-        ),
+        Message::Lease(LeaseMessage::Promise(promise)) => describe_promise(promise),
         Message::Lease(lease) => format!("{lease:?}"),
         other => format!("{other:?}"),
     }
+}
+
+fn reported(entry: &Reported) -> String {
+    let (log, slot, ballot) = (short(entry.log), entry.slot, entry.ballot);
+    format!(" {log} {slot:?} at {ballot:?}")
+}
+
+fn describe_accept(accept: &Accept) -> String {
+    format!(
+        "Accept {} {:?} {:?} tag {:?} commit {:?} {}",
+        short(accept.log),
+        accept.ballot,
+        accept.slot,
+        accept.tag,
+        accept.news.commit_point,
+        contents(&accept.value)
+    )
+}
+
+fn describe_promise(p: &Promise) -> String {
+    format!(
+        "Promise #{} on #{} t0 {:?} under {:?} barrier {:?}",
+        p.sequence, p.base, p.t0, p.config, p.highest_accepted
+    )
 }
 
 fn vote(slot: leases::Slot, tag: ReplicaSet) -> String {

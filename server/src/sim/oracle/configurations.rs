@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use leases::{
-    ConfigChange, ConfigId, Key, LeaseMessage, LeaseParams, RangeHolders, ReplicaId, ReplicaSet,
-    Slot, StrategySpec,
+    ConfigChange, ConfigId, Configs, Key, LeaseMessage, LeaseParams, RangeHolders, ReplicaId,
+    ReplicaSet, Slot, StrategySpec,
 };
 
 use super::{Chosen, Sight, Verdict, ensure, id};
@@ -152,44 +152,56 @@ impl Configurations {
             .max(newest.0.saturating_sub(COMPARED));
         self.checks += newest.0 + 1 - first;
         if let Some(content) = self.content(newest) {
-            let n = content.oldest.len() as u8;
-            let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
-            let same = configs.strategy() == &content.strategy
-                && configs.excluded() == content.excluded
-                && configs.defaults() == content.defaults
-                && configs.ranges() == content.ranges
-                && oldest.eq(content.oldest.iter().copied());
-            ensure!(
-                NAME,
-                same,
-                "{:?} takes {newest:?} for something else than {content:?}",
-                id(node)
-            );
+            content.compare_newest(node, configs)?;
         }
         for config in (first..=newest.0).map(ConfigId) {
-            let Some(content) = self.content(config) else {
-                continue;
-            };
-            let universal = configs.universal(config);
-            let wrong = content.holders.iter().find(|(key, holders)| {
-                configs.view(key).holders(config) != *holders || !universal.is_subset(*holders)
-            });
-            ensure!(
-                NAME,
-                configs.params(config) == &content.params && wrong.is_none(),
-                "{:?} takes {config:?} to say {:?}, every key {universal:?}, {:?}; it says {:?}, \
-                 {wrong:?}",
-                id(node),
-                configs.params(config),
-                wrong.map(|(key, _)| configs.view(key).holders(config)),
-                content.params
-            );
+            if let Some(content) = self.content(config) {
+                content.compare(node, configs, config)?;
+            }
         }
         Ok(())
     }
 }
 
 impl Content {
+    /// What a configuration says of all configurations after it.
+    fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
+        let n = self.oldest.len() as u8;
+        let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
+        let same = configs.strategy() == &self.strategy
+            && configs.excluded() == self.excluded
+            && configs.defaults() == self.defaults
+            && configs.ranges() == self.ranges
+            && oldest.eq(self.oldest.iter().copied());
+        ensure!(
+            NAME,
+            same,
+            "{:?} takes {:?} for something else than {self:?}",
+            id(node),
+            configs.newest()
+        );
+        Ok(())
+    }
+
+    /// What `config` says by itself.
+    fn compare(&self, node: usize, configs: &Configs, config: ConfigId) -> Verdict {
+        let universal = configs.universal(config);
+        let wrong = self.holders.iter().find(|(key, holders)| {
+            configs.view(key).holders(config) != *holders || !universal.is_subset(*holders)
+        });
+        ensure!(
+            NAME,
+            configs.params(config) == &self.params && wrong.is_none(),
+            "{:?} takes {config:?} to say {:?}, every key {universal:?}, {:?}; it says {:?}, \
+             {wrong:?}",
+            id(node),
+            configs.params(config),
+            wrong.map(|(key, _)| configs.view(key).holders(config)),
+            self.params
+        );
+        Ok(())
+    }
+
     fn holders_of(&self, key: &Key, listed: &BTreeMap<Key, ReplicaSet>) -> ReplicaSet {
         let range = self.ranges.iter().rev().find(|range| range.from <= *key);
         let unlisted = range.map_or(self.defaults, |range| range.holders);

@@ -15,7 +15,7 @@ use leases::{Ballot, ReplicaId, majority};
 use super::{Verdict, ensure, id};
 use crate::replica::action::ClientHandle;
 use crate::replica::input::ReadFrom;
-use crate::replica::message::{Envelope, Message, RequestId};
+use crate::replica::message::{Envelope, Message, ReadAnswer, RequestId};
 
 pub(super) const NAME: &str = "confirmed";
 
@@ -117,20 +117,23 @@ impl Confirmed {
             }
             Message::ReadAnswers(answers) => {
                 for answer in answers {
-                    let after = self.forwarded.remove(&(to, answer.request));
-                    let confirmed = answer.outcome.as_ref();
-                    if confirmed.is_none_or(|(_, path)| *path != Path::ReadIndex) {
-                        continue;
-                    }
-                    self.told[to.index()] += 1;
-                    if let Some(after) = after {
-                        self.confirms(node, after)?;
-                    }
+                    self.answers(node, to, answer)?;
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// `node` answers a read that `to` forwarded.
+    fn answers(&mut self, node: usize, to: ReplicaId, answer: &ReadAnswer) -> Verdict {
+        let after = self.forwarded.remove(&(to, answer.request));
+        let confirmed = answer.outcome.as_ref();
+        if confirmed.is_none_or(|(_, path)| *path != Path::ReadIndex) {
+            return Ok(());
+        }
+        self.told[to.index()] += 1;
+        after.map_or(Ok(()), |after| self.confirms(node, after))
     }
 
     fn probes(&mut self, node: usize, ballot: Ballot, number: u64) {

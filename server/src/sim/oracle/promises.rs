@@ -105,12 +105,7 @@ impl Promises {
         envelope: &Envelope,
     ) -> Verdict {
         let believed = self.pair_mut(to.index(), node);
-        if envelope.to_incarnation > believed.run {
-            // A chain ends with its grantor's run.
-            believed.run = envelope.to_incarnation;
-            believed.taken = 0;
-            believed.beliefs.clear();
-        }
+        believed.hear_of(envelope.to_incarnation);
         let Message::Lease(message) = &envelope.message else {
             return Ok(());
         };
@@ -118,18 +113,16 @@ impl Promises {
             LeaseMessage::Guard { .. } => Ok(()),
             LeaseMessage::GuardAck { sequence, .. } => believed.take(node, to, *sequence),
             LeaseMessage::PromiseAck { sequence, .. } => {
-                let now = sight.time(node);
                 believed.take(node, to, *sequence)?;
-                believed.believe(Taken {
-                    now,
+                let taken = Taken {
+                    now: sight.time(node),
                     holder: node,
                     holder_run: envelope.from_incarnation,
                     grantor: to,
                     sequence: *sequence,
-                })?;
+                };
                 let executed = sight.replica(node).map(|replica| replica.executed());
-                believed.forget(now, executed.unwrap_or_default());
-                Ok(())
+                believed.believe(taken, executed.unwrap_or_default())
             }
             LeaseMessage::Relinquish { .. } => {
                 believed.beliefs.clear();
@@ -197,6 +190,15 @@ impl Promises {
 }
 
 impl Pair {
+    /// The holder knows a run of the grantor. A chain ends with its grantor's run.
+    fn hear_of(&mut self, run: Incarnation) {
+        if run > self.run {
+            self.run = run;
+            self.taken = 0;
+            self.beliefs.clear();
+        }
+    }
+
     fn make(
         &mut self,
         grantor: usize,
@@ -239,7 +241,8 @@ impl Pair {
         Ok(())
     }
 
-    fn believe(&mut self, taken: Taken) -> Verdict {
+    /// The holder, which has executed so far, believes what it takes.
+    fn believe(&mut self, taken: Taken, executed: Slot) -> Verdict {
         let made = self.find(taken)?;
         let older = |other: &Made| (other.run, other.sequence) <= (made.run, made.sequence);
         while self.made.front().is_some_and(older) {
@@ -261,6 +264,7 @@ impl Pair {
             made.config
         );
         self.extend(now, made);
+        self.forget(now, executed);
         Ok(())
     }
 

@@ -169,17 +169,7 @@ impl Sessions {
             }
             Effect::Refused => known.refused = true,
         }
-        if let Some(place) = client.told.iter().position(|(of, _)| *of == sequence) {
-            let (_, told) = client.told.swap_remove(place);
-            let known = client.known(sequence);
-            ensure!(
-                NAME,
-                known.explains(&told),
-                "({}, {sequence}) was answered {told:?} at its commit, but gives {known:?}",
-                command.client
-            );
-        }
-        Ok(())
+        client.compare_told(command.client, sequence)
     }
 
     /// `node` answers a client.
@@ -218,23 +208,7 @@ impl Sessions {
         if !self.reference.refuses(command, batch.log_time_ms) {
             return Ok(());
         }
-        // Chosen slots before it may keep the session alive, or open it.
-        let mut alone = self.reference.only(command.client);
-        let before = chosen.beyond(LogId::Commands, self.executed);
-        for (at, value) in before.take_while(|(at, _)| *at < slot) {
-            let Value::Commands(batch) = value else {
-                continue;
-            };
-            alone.begin(batch.log_time_ms);
-            let its = |proposed: &&Proposed| proposed.command.client == command.client;
-            for proposed in batch.commands.iter().filter(its) {
-                let version = Version {
-                    slot: at.0,
-                    index: 0,
-                };
-                alone.write(version, &proposed.command);
-            }
-        }
+        let alone = self.by_chosen(chosen, command.client, slot);
         let (client, sequence) = (command.client, command.sequence);
         ensure!(
             NAME,
@@ -244,6 +218,28 @@ impl Sessions {
             id(node)
         );
         Ok(())
+    }
+
+    /// The session of a client before `slot`, if every slot that is not chosen turns out
+    /// empty. Chosen slots may keep the session alive, or open it.
+    fn by_chosen(&self, chosen: &Chosen, client: u64, slot: Slot) -> Reference {
+        let mut alone = self.reference.only(client);
+        let before = chosen.beyond(LogId::Commands, self.executed);
+        for (at, value) in before.take_while(|(at, _)| *at < slot) {
+            let Value::Commands(batch) = value else {
+                continue;
+            };
+            alone.begin(batch.log_time_ms);
+            let its = |proposed: &&Proposed| proposed.command.client == client;
+            for proposed in batch.commands.iter().filter(its) {
+                let version = Version {
+                    slot: at.0,
+                    index: 0,
+                };
+                alone.write(version, &proposed.command);
+            }
+        }
+        alone
     }
 
     fn wrote(&mut self, node: usize, client: u64, sequence: u64, outcome: &Outcome) -> Verdict {
@@ -302,6 +298,20 @@ impl Sessions {
 }
 
 impl Client {
+    /// What was answered at commit is what its execution gives.
+    fn compare_told(&mut self, name: u64, sequence: u64) -> Verdict {
+        if let Some(place) = self.told.iter().position(|(of, _)| *of == sequence) {
+            let (_, told) = self.told.swap_remove(place);
+            let known = self.known(sequence);
+            ensure!(
+                NAME,
+                known.explains(&told),
+                "({name}, {sequence}) was answered {told:?} at its commit, but gives {known:?}"
+            );
+        }
+        Ok(())
+    }
+
     fn known(&mut self, sequence: u64) -> &mut Known {
         if !self.known.contains_key(&sequence) {
             if self.seen.len() == RESULTS_MAX

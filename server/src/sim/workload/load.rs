@@ -77,22 +77,7 @@ impl Load {
         };
         // Some runs are small, so that all keys can be judged together.
         if rng.random::<f64>() < SMALL {
-            return Load {
-                clients: 1,
-                window: 2,
-                burst: 1,
-                rate: rate.min(SMALL_RATE),
-                keys: rng.random_range(2..5),
-                reads: 0.5,
-                rare: 0.4,
-                twice: 0.0,
-                patience_ns: 1_000_000_000,
-                silence_ns: None,
-                large: 0,
-                gives_up: 0.0,
-                timeout_ns: 0,
-                renews: 0.0,
-            };
+            return Load::small(rng, rate);
         }
         Load {
             clients,
@@ -104,6 +89,25 @@ impl Load {
             rare: [0.0, 0.02, 0.1][rng.random_range(0..3)],
             twice: [0.0, 0.05][rng.random_range(0..2)],
             patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
+            silence_ns: None,
+            large: 0,
+            gives_up: 0.0,
+            timeout_ns: 0,
+            renews: 0.0,
+        }
+    }
+
+    fn small(rng: &mut Pcg64Mcg, rate: u32) -> Load {
+        Load {
+            clients: 1,
+            window: 2,
+            burst: 1,
+            rate: rate.min(SMALL_RATE),
+            keys: rng.random_range(2..5),
+            reads: 0.5,
+            rare: 0.4,
+            twice: 0.0,
+            patience_ns: 1_000_000_000,
             silence_ns: None,
             large: 0,
             gives_up: 0.0,
