@@ -193,15 +193,13 @@ impl Driver {
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = clock::now();
         for fenced in scratch.fenced.drain(..) {
+            if !fenced.may_leave(sampled) {
+                self.inbox.push(fenced.missed());
+                continue;
+            }
             let Fenced {
                 to, path, outcome, ..
-            } = match fenced.pass(sampled) {
-                Ok(fenced) => fenced,
-                Err(missed) => {
-                    self.inbox.push(missed);
-                    continue;
-                }
-            };
+            } = fenced;
             match to {
                 ReadFrom::Client(client) => self.clients.reply(client, path, outcome),
                 ReadFrom::Peer(peer, request) => {

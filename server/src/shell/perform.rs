@@ -1,9 +1,9 @@
 //! Who performs the actions of a replica, and how an action reaches it.
 
 use client::wire::{Outcome, Path};
+use leases::mutants::{Rule, off};
 use leases::{ReplicaId, Slot, Time};
 
-use super::in_time;
 use crate::replica::Input;
 use crate::replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
 use crate::replica::input::{Again, ReadFrom};
@@ -22,7 +22,8 @@ pub trait Host {
     /// Answers a client.
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome);
 
-    /// Answers a read made under leases, if it is still [in time](Fenced::pass).
+    /// Answers a read made under leases if it [may still leave](Fenced::may_leave).
+    /// Otherwise returns [`Input::FenceMissed`].
     fn fenced_reply(&mut self, read: Fenced);
 
     /// Reads committed entries from `from` to `last` (or fewer), and returns
@@ -49,16 +50,17 @@ pub struct Fenced {
 }
 
 impl Fenced {
-    /// The read, if it may be answered by a clock that was sampled after it was made.
-    ///
-    /// # Errors
-    /// Its permit has ended: the replica must get the input that is returned.
-    pub fn pass(self, sampled: Time) -> Result<Fenced, Input> {
-        if in_time(sampled, self.until) {
-            return Ok(self);
-        }
+    /// Whether the answer may leave, by a clock that was sampled *after* the read was made
+    /// (protocol §3.5). A process that was stopped between the two has a value that others
+    /// may have replaced (hazard 4).
+    pub fn may_leave(&self, sampled: Time) -> bool {
+        sampled < self.until || off(Rule::H04Fence)
+    }
+
+    /// What the replica must be told if the answer may not leave: it reads again.
+    pub fn missed(self) -> Input {
         let (from, again) = (self.to, self.again);
-        Err(Input::FenceMissed { from, again })
+        Input::FenceMissed { from, again }
     }
 }
 

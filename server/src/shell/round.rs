@@ -7,13 +7,6 @@ use super::{ClockWatch, DiskWatch, Reading};
 use crate::replica::action::Action;
 use crate::replica::{Input, Replica};
 
-/// Whether what was read under a permit that lasts `until` may be answered, by a
-/// clock sampled *after* it was read (protocol §3.5): a process that was stopped
-/// between the two has a value that others may have replaced (hazard 4).
-pub fn in_time(sampled: Time, until: Time) -> bool {
-    sampled < until || off(Rule::H04Fence)
-}
-
 /// What must be counted on around a replica.
 #[derive(Debug, Default)]
 pub struct Watches {

@@ -85,14 +85,15 @@ impl Host for At<'_> {
 
     fn fenced_reply(&mut self, read: Fenced) {
         let At(cluster, node) = self;
-        match read.pass(cluster.clock(*node)) {
-            Ok(read) => match read.to {
-                ReadFrom::Client(to) => cluster.replies.push((to, read.path, read.outcome)),
-                ReadFrom::Peer(peer, request) => {
-                    cluster.answers.push(peer, request, read.outcome, read.path);
-                }
-            },
-            Err(missed) => cluster.input(*node, missed),
+        if !read.may_leave(cluster.clock(*node)) {
+            return cluster.input(*node, read.missed());
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
+        match to {
+            ReadFrom::Client(to) => cluster.replies.push((to, path, outcome)),
+            ReadFrom::Peer(peer, request) => cluster.answers.push(peer, request, outcome, path),
         }
     }
 

@@ -311,12 +311,12 @@ impl Host for Process<'_> {
     }
 
     fn fenced_reply(&mut self, read: Fenced) {
+        if !read.may_leave(self.now) {
+            return self.inputs.push(read.missed());
+        }
         let Fenced {
             to, path, outcome, ..
-        } = match read.pass(self.now) {
-            Ok(read) => read,
-            Err(missed) => return self.inputs.push(missed),
-        };
+        } = read;
         match to {
             ReadFrom::Client(to) => self.answers.push((to, path, outcome)),
             ReadFrom::Peer(peer, request) => {

@@ -54,10 +54,9 @@ impl Host for Process<'_> {
     fn fenced_reply(&mut self, read: Fenced) {
         let Process(world, node) = self;
         let sampled = world.clock(*node);
-        let read = match read.pass(sampled) {
-            Ok(read) => read,
-            Err(missed) => return world.step_soon(*node, missed),
-        };
+        if !read.may_leave(sampled) {
+            return world.step_soon(*node, read.missed());
+        }
         world.near_end += u64::from(read.until.since(sampled) < NEAR_END);
         if world.settings.watched {
             let sight = Sight::new(world.now_ns, &world.nodes);
