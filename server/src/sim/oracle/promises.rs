@@ -289,9 +289,9 @@ impl Pair {
         })
     }
 
-    /// What is believed lasts longer by a promise that is taken now.
+    /// A promise that is taken now extends what is believed.
     fn extend(&mut self, now: Time, made: Made) {
-        // A lapse ends a chain: it is that of the last.
+        // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
             self.beliefs.pop();
         }
@@ -309,8 +309,8 @@ impl Pair {
         }
     }
 
-    /// An ended belief lends its barrier to those after it in its chain, unless
-    /// one of theirs is reached.
+    /// Drops expired beliefs that are no longer needed. The barrier of an expired belief
+    /// counts for the later beliefs of its chain, until a later barrier is executed.
     fn forget(&mut self, now: Time, executed: Slot) {
         let beliefs = &self.beliefs;
         let ended = beliefs.iter().take_while(|b| b.until <= now).count();

@@ -63,8 +63,8 @@ impl Quorums {
         }
     }
 
-    /// A replica is about to take a step, or to write something down in it: what that
-    /// leaves of the step decides about its votes.
+    /// Votes are judged again from here on: the replica takes another step, or is about to
+    /// persist or promise something in this one.
     pub(super) fn judge_anew(&mut self) {
         self.judged.clear();
     }

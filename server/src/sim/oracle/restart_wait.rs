@@ -86,7 +86,7 @@ impl RestartWait {
             *longest_ns = (*longest_ns).max(lasts_ns(promise, rho_ppm));
             return Ok(());
         }
-        // What has promised nothing before it started has forgotten nothing.
+        // Without promises of earlier runs, nothing was forgotten at the start.
         if self.grantors[node].until == Time::ZERO {
             return Ok(());
         }

@@ -17,7 +17,8 @@ use crate::shell::{Fenced, Host};
 /// A read this close to the end of its permit would show an error in its arithmetic.
 const NEAR_END: Duration = Duration::from_millis(10);
 
-/// What a step has on its way to a peer.
+/// The newest delivery on a link. Messages of the same step that arrive at the same time
+/// join it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Flight {
     step: u64,

@@ -13,8 +13,8 @@ use crate::replica::message::Message;
 use crate::shell::{self, Reading};
 
 impl World {
-    /// Inputs reach a process together: one that stands still takes them later,
-    /// one that is down never.
+    /// Hands inputs to a process, together. A paused process takes them when it resumes;
+    /// a process that is down never takes them.
     pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
         if let Some(pause) = &mut self.nodes[node].pause {
             return take(&mut pause.inbox);
@@ -23,7 +23,7 @@ impl World {
         self.round(node, take, || Reading::alone(now));
     }
 
-    /// Something may be due.
+    /// Lets a replica do what is due.
     pub(super) fn look(&mut self, node: usize) {
         if self.is_up(node) {
             let now = self.clock(node);
@@ -93,7 +93,7 @@ impl World {
         let next = replica
             .next_deadline()
             .min(target.watches.disk.next_deadline());
-        // An earlier one will find nothing due, and set this one then.
+        // An earlier deadline event finds nothing due, and then sets this one.
         if next == Time::MAX || target.deadline.is_some_and(|(_, due)| due <= next) {
             return;
         }
@@ -104,8 +104,8 @@ impl World {
         }
     }
 
-    /// Performs actions in order, unless a trap ends or stops the process. What
-    /// goes one way then, and takes as long, arrives together.
+    /// Performs actions in order, until a trap ends or stops the process. Messages of one
+    /// step that take the same link and the same time arrive together.
     pub(super) fn perform(&mut self, node: usize, actions: &mut Vec<Action>) {
         self.steps += 1;
         let mut rest = actions.drain(..);
