@@ -201,14 +201,14 @@ pub fn messages() -> Vec<Message> {
         Message::Joined { life: 1 << 62 },
         Message::Prepare {
             ballot: BALLOT,
-            commits: [Slot(200), Slot(3)],
+            commits: [Slot(200), Slot(3)].into(),
         },
         Message::Prepared {
             ballot: BALLOT,
             answer: 5,
             part: 1,
             parts: 3,
-            commits: [Slot(200), Slot(3)],
+            commits: [Slot(200), Slot(3)].into(),
             entries: slots().map(reported).collect(),
             log_starts: vec![(LogId::Configs, BALLOT, Slot(150))],
         },
@@ -221,7 +221,7 @@ pub fn messages() -> Vec<Message> {
         Message::Heartbeat {
             ballot: BALLOT,
             probe: 17,
-            logs: [news(), news()],
+            logs: [news(), news()].into(),
         },
         Message::HeartbeatAck {
             ballot: BALLOT,

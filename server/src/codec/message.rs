@@ -12,7 +12,7 @@ use super::check::{
 use super::proto::{self, envelope::Message as Wire};
 use super::{CodecError, lease, value};
 use crate::replica::message::{
-    Accept, LogId, LogNews, Message, ReadAnswer, Reported, RequestId, Value,
+    Accept, LogId, LogNews, Message, PerLog, ReadAnswer, Reported, RequestId, Value,
 };
 
 /// Most parts of one Phase 1 reply.
@@ -26,8 +26,8 @@ pub(super) fn encode(message: Message) -> Wire {
         Message::Joined { life } => Wire::Joined(proto::Life { life }),
         Message::Prepare { ballot, commits } => Wire::Prepare(proto::Prepare {
             ballot: Some(put_ballot(ballot)),
-            commands_committed: commits[0].0,
-            configs_committed: commits[1].0,
+            commands_committed: commits.commands.0,
+            configs_committed: commits.configs.0,
         }),
         Message::Accept(accept) => Wire::Accept(encode_accept(&accept)),
         Message::Accepted { ballot, log, votes } => Wire::Accepted(proto::Accepted {
@@ -46,8 +46,8 @@ pub(super) fn encode(message: Message) -> Wire {
         } => Wire::Heartbeat(proto::Heartbeat {
             ballot: Some(put_ballot(ballot)),
             probe,
-            commands: Some(encode_news(&logs[0])),
-            configs: Some(encode_news(&logs[1])),
+            commands: Some(encode_news(&logs.commands)),
+            configs: Some(encode_news(&logs.configs)),
         }),
         Message::HeartbeatAck {
             ballot,
@@ -81,8 +81,8 @@ pub(super) fn encode(message: Message) -> Wire {
             answer,
             part,
             parts,
-            commands_committed: commits[0].0,
-            configs_committed: commits[1].0,
+            commands_committed: commits.commands.0,
+            configs_committed: commits.configs.0,
             entries: each(entries, encode_reported),
             log_starts: each(log_starts, |(log, ballot, slot)| proto::LogStart {
                 log: put_log(log),
@@ -138,10 +138,10 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::Joined(joined) => Message::Joined { life: joined.life },
         Wire::Prepare(prepare) => Message::Prepare {
             ballot: ballot("prepare.ballot", prepare.ballot)?,
-            commits: [
-                slot("prepare.commands_committed", prepare.commands_committed)?,
-                slot("prepare.configs_committed", prepare.configs_committed)?,
-            ],
+            commits: PerLog {
+                commands: slot("prepare.commands_committed", prepare.commands_committed)?,
+                configs: slot("prepare.configs_committed", prepare.configs_committed)?,
+            },
         },
         Wire::Prepared(prepared) => decode_prepared(prepared)?,
         Wire::Accept(accept) => Message::Accept(decode_accept(accept)?),
@@ -156,10 +156,10 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::Heartbeat(heartbeat) => Message::Heartbeat {
             ballot: ballot("heartbeat.ballot", heartbeat.ballot)?,
             probe: heartbeat.probe,
-            logs: [
-                decode_news("heartbeat.commands", heartbeat.commands)?,
-                decode_news("heartbeat.configs", heartbeat.configs)?,
-            ],
+            logs: PerLog {
+                commands: decode_news("heartbeat.commands", heartbeat.commands)?,
+                configs: decode_news("heartbeat.configs", heartbeat.configs)?,
+            },
         },
         Wire::HeartbeatAck(ack) => Message::HeartbeatAck {
             ballot: ballot("heartbeat_ack.ballot", ack.ballot)?,
@@ -217,10 +217,10 @@ fn decode_prepared(prepared: proto::Prepared) -> Checked<Message> {
         answer: prepared.answer,
         part: prepared.part,
         parts: prepared.parts,
-        commits: [
-            slot("prepared.commands_committed", prepared.commands_committed)?,
-            slot("prepared.configs_committed", prepared.configs_committed)?,
-        ],
+        commits: PerLog {
+            commands: slot("prepared.commands_committed", prepared.commands_committed)?,
+            configs: slot("prepared.configs_committed", prepared.configs_committed)?,
+        },
         entries: try_each(prepared.entries, |entry| {
             Ok(Reported {
                 log: log("prepared.entries[].log", entry.log)?,

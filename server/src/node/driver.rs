@@ -146,8 +146,7 @@ impl Driver {
         shell::round(
             &mut self.replica,
             &mut self.watches,
-            &mut scratch.inputs,
-            &mut scratch.actions,
+            (&mut scratch.inputs, &mut scratch.actions),
             |inputs| inbox.take(inputs),
             || clock::reading(compared),
         )

@@ -54,7 +54,7 @@ impl Replica {
             writes,
             reads,
         } = parts;
-        (us, joining, consensus, &machine.kv).hash(state);
+        (us, joining, consensus, machine.kv()).hash(state);
         (leasing, writes, reads, persister, requests).hash(state);
         timers.until(horizon).hash(state);
         hasher.finish()

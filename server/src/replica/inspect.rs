@@ -49,12 +49,12 @@ impl Replica {
     /// Log time at the last command executed here, in ms: what a client opens a
     /// session with.
     pub fn log_time_ms(&self) -> u64 {
-        self.parts.machine.kv.log_time_ms
+        self.parts.machine.kv().log_time_ms
     }
 
     /// The version of what is stored under `key` here.
     pub fn version_of(&self, key: &[u8]) -> Option<client::wire::Version> {
-        let stored = self.parts.machine.kv.get(key);
+        let stored = self.parts.machine.kv().get(key);
         stored.map(|stored| stored.version)
     }
 

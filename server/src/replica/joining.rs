@@ -38,7 +38,7 @@ use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::action::{Event, Record};
-use super::message::Message;
+use super::message::{Message, PerLog};
 use super::persist::After;
 use super::step::Step;
 use super::timers::Timer;
@@ -74,7 +74,7 @@ pub(super) struct Joining {
     /// By replica: the first life ever heard of it; 0 if none.
     lives: Vec<u64>,
     /// The highest Phase 1 that waits for an answer until this replica has joined.
-    prepare: Option<(Ballot, [Slot; 2])>,
+    prepare: Option<(Ballot, PerLog<Slot>)>,
     /// A campaign fell due meanwhile.
     campaign_due: bool,
 }
@@ -185,7 +185,12 @@ impl Joining {
     }
 
     /// Phase 1 of somebody who joined earlier: it is answered as soon as may be.
-    pub(super) fn postpone_prepare(&mut self, from: ReplicaId, ballot: Ballot, commits: [Slot; 2]) {
+    pub(super) fn postpone_prepare(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        commits: PerLog<Slot>,
+    ) {
         let later = |(known, _): &(Ballot, _)| *known <= ballot;
         if ballot.replica == from && self.prepare.as_ref().is_none_or(later) {
             self.prepare = Some((ballot, commits));
@@ -217,7 +222,7 @@ impl Joining {
 #[derive(Debug)]
 pub(super) struct Postponed {
     pub(super) campaign: bool,
-    pub(super) prepare: Option<(Ballot, [Slot; 2])>,
+    pub(super) prepare: Option<(Ballot, PerLog<Slot>)>,
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use leases::demand::Delta;
 use leases::{Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
+pub use super::per_log::{LogId, PerLog};
+
 /// A message with both incarnations: a mismatch rejects lease messages and
 /// forwarded requests.
 #[derive(Clone, Debug, Hash)]
@@ -22,25 +24,6 @@ pub struct Envelope {
     pub to_incarnation: Incarnation,
     /// What it says.
     pub message: Message,
-}
-
-/// Two logs run on the same machinery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LogId {
-    /// Commands of clients.
-    Commands,
-    /// Lease configurations (§3.4).
-    Configs,
-}
-
-impl LogId {
-    /// Both.
-    pub const ALL: [LogId; 2] = [LogId::Commands, LogId::Configs];
-
-    /// For tables with one row a log.
-    pub fn index(self) -> usize {
-        self as usize
-    }
 }
 
 /// Names one attempt of one request: the origin's incarnation and a counter, new
@@ -187,8 +170,8 @@ pub enum Message {
     Prepare {
         /// The candidate's ballot.
         ballot: Ballot,
-        /// The candidate's commit points, by [`LogId::index`].
-        commits: [Slot; 2],
+        /// The candidate's commit points.
+        commits: PerLog<Slot>,
     },
     /// One part of a promise not to accept below `ballot`.
     Prepared {
@@ -202,7 +185,7 @@ pub enum Message {
         /// How many parts there are.
         parts: u32,
         /// The replier's commit points.
-        commits: [Slot; 2],
+        commits: PerLog<Slot>,
         /// Accepted entries above the candidate's commit points; this part's share.
         entries: Vec<Reported>,
         /// Where each ballot accepted at here began; this part's share.
@@ -230,8 +213,8 @@ pub enum Message {
         ballot: Ballot,
         /// To be returned; 0: news of commits only, no answer wanted.
         probe: u64,
-        /// By [`LogId::index`].
-        logs: [LogNews; 2],
+        /// What it says of each log.
+        logs: PerLog<LogNews>,
     },
     /// The answer to a heartbeat with a probe.
     HeartbeatAck {

@@ -1,7 +1,8 @@
 //! What a replica counts since its run began. Counters decide nothing.
 //!
 //! To add one, add a line below and count where it happens: `step.metrics.name += 1`.
-//! `leasehold cluster status` shows it under its name.
+//! A replica's answer to a status request lists it under its name. Explain it in
+//! `docs/operating.md`, too.
 
 macro_rules! counters {
     ($($name:ident: $meaning:literal,)*) => {

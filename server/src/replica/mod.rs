@@ -11,8 +11,8 @@
 //!   chance that was not handed in, so one seed gives one run.
 //!
 //! # The parts
-//! Each part owns its state. It is handed what it needs and returns what happened; it
-//! neither holds nor calls another part that could call it.
+//! Each part owns its state, and alone changes it. It is handed what it needs and returns
+//! what happened. Calls between parts never form a cycle.
 //!
 //! - `consensus`: ballots, roles, both logs, votes, commits, catching up.
 //! - `leasing`: whom must a vote name, and may this key be read, until when?
@@ -64,7 +64,7 @@ pub use self::joining::witnesses;
 pub use self::settings::Settings;
 
 use self::flow::Parts;
-use self::message::{Envelope, LogId, Message};
+use self::message::{Envelope, Message, PerLog};
 use self::metrics::Metrics;
 use self::persist::Persister;
 use self::plausible::{Known, plausible, round_of};
@@ -153,8 +153,8 @@ impl Replica {
         Known {
             round: consensus.round_seen(),
             incarnation: self.us.incarnation_of(from),
-            slots: LogId::ALL.map(|log| consensus.log(log).highest),
-            log_time_ms: self.parts.machine.kv.log_time_ms,
+            slots: PerLog::of(|log| consensus.log(log).highest),
+            log_time_ms: self.parts.machine.kv().log_time_ms,
         }
     }
 
@@ -222,7 +222,7 @@ impl Replica {
 
     /// A digest of the replicated state.
     pub fn digest(&self) -> u64 {
-        self.parts.machine.kv.digest()
+        self.parts.machine.kv().digest()
     }
 
     /// Checks the invariants of every part. Costs about as much as a small step; the

@@ -1,8 +1,25 @@
-//! One value for each of the two logs.
+//! The two logs, and one value for each.
 
 use std::ops::{Index, IndexMut};
 
-use super::message::LogId;
+/// Two logs run on the same machinery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogId {
+    /// Commands of clients.
+    Commands,
+    /// Lease configurations (§3.4).
+    Configs,
+}
+
+impl LogId {
+    /// Both.
+    pub const ALL: [LogId; 2] = [LogId::Commands, LogId::Configs];
+
+    /// For tables with one row a log.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
 
 /// One value for each of the two logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -22,9 +39,17 @@ impl<T> PerLog<T> {
         }
     }
 
-    /// Both values, commands first, as messages carry them.
-    pub fn into_array(self) -> [T; 2] {
-        [self.commands, self.configs]
+    /// Both values with their logs, commands first.
+    pub fn each(self) -> [(LogId, T); 2] {
+        [
+            (LogId::Commands, self.commands),
+            (LogId::Configs, self.configs),
+        ]
+    }
+
+    /// Whether `holds` of both.
+    pub fn all(&self, mut holds: impl FnMut(LogId, &T) -> bool) -> bool {
+        holds(LogId::Commands, &self.commands) && holds(LogId::Configs, &self.configs)
     }
 }
 
@@ -45,5 +70,12 @@ impl<T> IndexMut<LogId> for PerLog<T> {
             LogId::Commands => &mut self.commands,
             LogId::Configs => &mut self.configs,
         }
+    }
+}
+
+impl<T> From<[T; 2]> for PerLog<T> {
+    /// Commands first.
+    fn from([commands, configs]: [T; 2]) -> PerLog<T> {
+        PerLog { commands, configs }
     }
 }

@@ -33,7 +33,7 @@ pub(super) enum After {
     Prepared {
         to: ReplicaId,
         ballot: Ballot,
-        commits: [Slot; 2],
+        commits: PerLog<Slot>,
     },
     /// Ask for promises.
     Campaign { ballot: Ballot },
@@ -43,7 +43,7 @@ pub(super) enum After {
     TakePart,
     /// Promises may be made under parameters with this restart wait.
     RestartWait(Duration),
-    /// A restart finds what came of every slot up to here: windows move.
+    /// The checkpoint up to these slots is durable: windows move.
     Checkpointed(PerLog<Slot>),
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Persister {
     records: Vec<Record>,
     afters: Afters,
     waiting: VecDeque<Waiting>,
-    /// By log: up to here the disk has what was executed, and nothing older.
+    /// Up to here the log on disk holds the chosen values.
     executed: PerLog<Slot>,
 }
 

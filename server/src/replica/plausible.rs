@@ -21,7 +21,7 @@
 use leases::mutants::{Rule, off};
 use leases::{Ballot, ConfigId, Incarnation, LeaseMessage, Slot};
 
-use super::message::{Accept, Envelope, LogId, LogNews, Message, Reported, Value};
+use super::message::{Accept, Envelope, LogId, LogNews, Message, PerLog, Reported, Value};
 
 /// The largest slot, round, incarnation, time in ms or span in ns that a decoder
 /// accepts: far above any that occurs, far enough below `u64::MAX` to count on.
@@ -33,9 +33,12 @@ pub const ROUNDS_AHEAD_MAX: u64 = 1 << 20;
 pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
 /// The same for a peer that was not heard of in this run: 34 years of one start a ms.
 pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
-/// How far slots may be ahead of what is accepted here, by [`LogId::index`]: ten years
-/// at 55,000 slots a second; 68 years at two configurations a second.
-pub const SLOTS_AHEAD_MAX: [u64; 2] = [1 << 44, 1 << 32];
+/// How far slots may be ahead of what is accepted here: ten years at 55,000 slots a
+/// second; 68 years at two configurations a second.
+pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
+    commands: 1 << 44,
+    configs: 1 << 32,
+};
 /// How far log time may be ahead of what is executed here, in ms: it passes as fast as
 /// a leader's clock, so this is 34 years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
@@ -50,8 +53,8 @@ pub struct Known {
     pub round: u64,
     /// The sender's newest run that was heard of; 0 if none was in this run.
     pub incarnation: Incarnation,
-    /// The highest slots accepted here, by [`LogId::index`].
-    pub slots: [Slot; 2],
+    /// The highest slots accepted here.
+    pub slots: PerLog<Slot>,
     /// Log time of what is executed here, in ms.
     pub log_time_ms: u64,
 }
@@ -105,18 +108,16 @@ impl Known {
     }
 
     fn slot(&self, log: LogId, slot: Slot) -> bool {
-        let known = self.slots[log.index()].0;
-        slot.0 <= known + SLOTS_AHEAD_MAX[log.index()]
+        let known = self.slots[log].0;
+        slot.0 <= known + SLOTS_AHEAD_MAX[log]
     }
 
     fn config(&self, config: ConfigId) -> bool {
         self.slot(LogId::Configs, Slot(config.0))
     }
 
-    fn both(&self, slots: &[Slot; 2]) -> bool {
-        LogId::ALL
-            .iter()
-            .all(|log| self.slot(*log, slots[log.index()]))
+    fn both(&self, slots: &PerLog<Slot>) -> bool {
+        slots.all(|log, slot| self.slot(log, *slot))
     }
 
     fn news(&self, log: LogId, news: &LogNews) -> bool {
@@ -187,8 +188,7 @@ impl Known {
                     votes.iter().all(|(slot, _)| self.slot(*log, *slot))
                 }
                 Message::Heartbeat { probe, logs, .. } => {
-                    let news = |log: &LogId| self.news(*log, &logs[log.index()]);
-                    *probe <= COUNT_MAX && LogId::ALL.iter().all(news)
+                    *probe <= COUNT_MAX && logs.all(|log, news| self.news(log, news))
                 }
                 Message::HeartbeatAck { probe, .. } => *probe <= COUNT_MAX,
                 Message::Fetch { log, from, to } => self.slot(*log, *from) && self.slot(*log, *to),

@@ -23,7 +23,7 @@ impl Replica {
             peers: self.us.others().map(|peer| self.peer(now, peer)).collect(),
             incarnation: self.us.incarnation.0,
             durability: String::new(),
-            keys: self.parts.machine.kv.len() as u64,
+            keys: self.parts.machine.kv().len() as u64,
         }
     }
 
@@ -51,7 +51,7 @@ impl Replica {
                 parts.consensus.log(LogId::Configs).used() as usize,
             ),
             ("clock_trusted", usize::from(self.us.clock_trusted)),
-            ("sessions", parts.machine.kv.sessions.len()),
+            ("sessions", parts.machine.kv().sessions.len()),
             ("listed_keys", self.configs().listed_len()),
             ("pending_commands", parts.writes.len()),
             ("waiting_reads", parts.reads.len()),

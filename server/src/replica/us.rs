@@ -120,9 +120,9 @@ impl Us {
         measured.min().map(|(_, replica)| replica)
     }
 
-    /// Whether too few others for a majority have been heard of lately. One who
-    /// hears nobody but is heard would lead for ever without a commit, or stop
-    /// every other leader with its campaigns.
+    /// Whether too few others for a majority have been heard of lately. A replica that can
+    /// send but not receive would lead for ever without a commit, or stop every other
+    /// leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let patience = self.settings.timing.election_timeout * 2;
         let heard = self

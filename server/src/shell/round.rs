@@ -16,7 +16,8 @@ pub struct Watches {
     pub clock: ClockWatch,
 }
 
-/// Steps `replica` through everything that `take` brings, and what is due.
+/// Steps `replica` through everything that `take` brings, and what is due. The vectors are
+/// buffers: `inputs` is empty before and after, `actions` gets what is to be done.
 ///
 /// Protocol §0: the clock is read *after* the inputs had arrived. A process that
 /// was stopped between reading it and taking them would otherwise date a grant
@@ -25,8 +26,7 @@ pub struct Watches {
 pub fn round(
     replica: &mut Replica,
     watches: &mut Watches,
-    inputs: &mut Vec<Input>,
-    actions: &mut Vec<Action>,
+    (inputs, actions): (&mut Vec<Input>, &mut Vec<Action>),
     take: impl FnOnce(&mut Vec<Input>),
     clock: impl Fn() -> Reading,
 ) -> Time {

@@ -165,7 +165,7 @@ fn describe(message: &Message) -> String {
             probe,
             logs,
         } => {
-            let points = [logs[0].commit_point, logs[1].commit_point];
+            let points = [logs.commands.commit_point, logs.configs.commit_point];
             format!("Heartbeat {ballot:?} probe {probe} commits {points:?}")
         }
         Message::Fetched { log, entries } => {

@@ -375,7 +375,7 @@ fn parts_of_two_answers_make_no_promise() {
         Some((ballot, commits))
     });
     let (ballot, commits) = asked.expect("it campaigns");
-    let slot = commits[0].next();
+    let slot = commits.commands.next();
     let chosen = Reported {
         log: LogId::Commands,
         slot,

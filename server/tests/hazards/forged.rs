@@ -56,7 +56,7 @@ fn of_round(round: u64) -> [Message; 5] {
     [
         Message::Prepare {
             ballot,
-            commits: [Slot(1); 2],
+            commits: [Slot(1); 2].into(),
         },
         Message::Heartbeat {
             ballot,
@@ -109,7 +109,7 @@ fn rounds_that_are_just_too_far_ahead_come_nearer() {
     for leaps in 1..=3 {
         let prepare = Message::Prepare {
             ballot: ballot(seen + leaps * ROUNDS_AHEAD_MAX, 1),
-            commits: [Slot(1); 2],
+            commits: [Slot(1); 2].into(),
         };
         forge(&mut cluster, 1, 2, prepare);
     }
@@ -152,7 +152,7 @@ pub(super) fn h81_slots_that_leap_are_not_asked_for() {
     let message = Message::Heartbeat {
         ballot: newest_ballot(&cluster),
         probe: 0,
-        logs: [far.clone(), far],
+        logs: [far.clone(), far].into(),
     };
     forge(&mut cluster, 0, 1, message);
     cluster.pass(20_000);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use leases::{Ballot, ReplicaId, Slot, StrategySpec};
 use server::replica::Settings;
-use server::replica::message::{Batch, LogId, Message, Proposed, Reported, RequestId, Value};
+use server::replica::message::{
+    Batch, LogId, Message, PerLog, Proposed, Reported, RequestId, Value,
+};
 
 use super::cluster::{Asked, Cluster, Packet, accept, put};
 
@@ -37,7 +39,7 @@ fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
 }
 
 /// The Phase 1 that `node` asks for.
-fn asked(cluster: &Cluster, node: usize) -> (Ballot, [Slot; 2]) {
+fn asked(cluster: &Cluster, node: usize) -> (Ballot, PerLog<Slot>) {
     let mut sent = cluster.sent.iter().rev();
     let prepare = sent.find_map(|(envelope, _)| match envelope.message {
         Message::Prepare { ballot, commits } if envelope.from.index() == node => {
@@ -235,7 +237,7 @@ fn a_candidate_leads_once_its_checkpoint_leaves_room_for_what_it_recovers() {
     cluster.elect(1);
     let (_, commits) = asked(&cluster, 1);
     cluster.stall(1);
-    let slot = Slot(commits[0].0 + WINDOW);
+    let slot = Slot(commits.commands.0 + WINDOW);
     let answer = report(&cluster, 2, slot, commands());
     cluster.deliver(answer);
     assert!(!cluster.leads(1), "it could not store what it must propose");

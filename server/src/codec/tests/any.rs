@@ -266,7 +266,10 @@ fn paxos() -> impl Strategy<Value = Message> {
         (Just(log), entries)
     });
     prop_oneof![
-        (ballot(), commits()).prop_map(|(ballot, commits)| Message::Prepare { ballot, commits }),
+        (ballot(), commits()).prop_map(|(ballot, commits)| Message::Prepare {
+            ballot,
+            commits: commits.into()
+        }),
         any::<u64>().prop_map(|life| Message::Join { life }),
         any::<u64>().prop_map(|life| Message::Joined { life }),
         (
@@ -283,7 +286,7 @@ fn paxos() -> impl Strategy<Value = Message> {
                     answer,
                     part,
                     parts: 5,
-                    commits,
+                    commits: commits.into(),
                     entries,
                     log_starts,
                 }
@@ -299,7 +302,7 @@ fn paxos() -> impl Strategy<Value = Message> {
             Message::Heartbeat {
                 ballot,
                 probe,
-                logs,
+                logs: logs.into(),
             }
         }),
         (ballot(), any::<u64>(), set()).prop_map(|(ballot, probe, suspects)| {

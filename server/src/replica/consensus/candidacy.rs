@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use leases::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
-use super::super::message::{LogId, Reported, Value};
+use super::super::message::{LogId, PerLog, Reported, Value};
 use super::super::step::Step;
 use super::log::is_within;
 
@@ -19,7 +19,7 @@ pub struct Prepared {
     pub answer: u64,
     pub part: u32,
     pub parts: u32,
-    pub commits: [Slot; 2],
+    pub commits: PerLog<Slot>,
     pub entries: Vec<Reported>,
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
 }
@@ -31,7 +31,7 @@ impl Prepared {
     /// so the whole answer does not count.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &Reported| {
-            let start = self.commits[entry.log.index()];
+            let start = self.commits[entry.log];
             is_within(start, window, entry.slot, &entry.value)
         };
         self.entries.iter().all(within)
@@ -44,7 +44,7 @@ struct Reply {
     answer: (Incarnation, u64),
     parts: u32,
     seen: BTreeSet<u32>,
-    commits: [Slot; 2],
+    commits: PerLog<Slot>,
     entries: Vec<Reported>,
     log_starts: Vec<(LogId, Ballot, Slot)>,
 }
@@ -149,7 +149,7 @@ impl Candidacy {
     /// The highest commit point of `log` among those who have promised, and whose it is.
     pub(super) fn furthest(&self, log: LogId) -> Option<(Slot, ReplicaId)> {
         self.complete()
-            .map(|(replica, reply)| (reply.commits[log.index()], replica))
+            .map(|(replica, reply)| (reply.commits[log], replica))
             .max()
     }
 

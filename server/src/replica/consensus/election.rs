@@ -141,7 +141,7 @@ impl Consensus {
     /// Asks those who have not promised. Returns whether this replica is the candidate
     /// of `ballot` still.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
-        let commits = PerLog::of(|log| self.logs[log].commit_point).into_array();
+        let commits = PerLog::of(|log| self.logs[log].commit_point);
         let Role::Candidate(candidacy) = &mut self.role else {
             return false;
         };
@@ -173,7 +173,7 @@ impl Consensus {
         step: &mut Step<'_>,
         to: ReplicaId,
         ballot: Ballot,
-        commits: [Slot; 2],
+        commits: PerLog<Slot>,
     ) {
         if self.promised != ballot {
             return;
@@ -189,7 +189,7 @@ impl Consensus {
                 answer: self.last_answer,
                 part,
                 parts: count,
-                commits: PerLog::of(|log| self.logs[log].commit_point).into_array(),
+                commits: PerLog::of(|log| self.logs[log].commit_point),
                 entries,
                 log_starts,
             };
@@ -199,10 +199,10 @@ impl Consensus {
 
     /// Where ballots began, and what is accepted above both commit points, split into
     /// messages; one at least: a promise that tells nothing is one, too.
-    fn told_by_promise(&self, commits: [Slot; 2]) -> SmallVec<[Vec<Piece>; 1]> {
+    fn told_by_promise(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
-            let first = paxos.commit_point.max(commits[log.index()]).next();
+            let first = paxos.commit_point.max(commits[log]).next();
             paxos.report(log, first)
         });
         let starts = self.log_starts().map(Piece::Start);
@@ -253,10 +253,10 @@ impl Consensus {
         Standing::Behind(behind)
     }
 
-    /// What an elected candidate would propose again; `None` if this replica has no room
-    /// for it, or for an opening no-op behind it. It has once all that is committed here
-    /// is in a durable checkpoint: whoever reported an entry had accepted it within a
-    /// window above its own commit point. `executed_ms` is the log time of what is
+    /// What an elected candidate would propose again; `None` if its window has no room for
+    /// that and an opening no-op behind it. There is room once a checkpoint covers
+    /// everything committed here: each entry was accepted within a window above the commit
+    /// point of the replica that reported it. `executed_ms` is the log time of what is
     /// executed.
     ///
     /// # Panics

@@ -22,7 +22,7 @@ pub struct Heard {
     /// Others are committed that are not accepted here at that ballot.
     pub behind: bool,
     /// The leader's commit point was not known yet.
-    pub further: bool,
+    pub new_commit_point: bool,
 }
 
 /// What may be answered of a committed slot before it is executed.
@@ -30,8 +30,8 @@ pub struct Heard {
 pub enum AtCommit<'a> {
     /// Its *sure* blind writes, now.
     Now(&'a Accepted),
-    /// Nothing yet. It waits for its `last_multi`, which never falls: so do all slots
-    /// behind it.
+    /// Nothing yet: its `last_multi` is not committed. Later slots have the same
+    /// `last_multi` or a higher one, so they wait, too.
     Later,
     /// Nothing: another ballot wrote it, a leader has recovered it, it was fetched, or
     /// it is executed.
@@ -49,7 +49,7 @@ impl Consensus {
             return false;
         };
         let at_its_ballot = accepted.ballot == cell.votes.ballot() || off(Rule::H20Value);
-        !cell.committed && at_its_ballot && cell.votes.commit(step.us.members)
+        !cell.committed && at_its_ballot && cell.votes.is_committed(step.us.members)
     }
 
     /// The value accepted in `slot` is the chosen one.
@@ -87,7 +87,7 @@ impl Consensus {
             return None;
         }
         let mut heard = Heard {
-            further: news.commit_point > paxos.heard_commit,
+            new_commit_point: news.commit_point > paxos.heard_commit,
             ..Heard::default()
         };
         paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
@@ -143,10 +143,9 @@ impl Consensus {
         LogId::ALL.into_iter().any(wants)
     }
 
-    /// A checkpoint up to these slots is durable. Returns whether this replica could take
-    /// nothing more before.
+    /// A checkpoint up to these slots is durable. Returns whether a window was full.
     pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
-        let waited = PerLog::of(|log| self.logs[log].checkpointed(slots[log]));
+        let waited = PerLog::of(|log| self.logs[log].note_checkpoint(slots[log]));
         waited.commands || waited.configs
     }
 
@@ -178,7 +177,7 @@ impl Consensus {
         value: &Value,
         unmarked: impl FnMut(&Key),
     ) {
-        self.logs[log].executed(slot, weigh(value));
+        self.logs[log].advance_executed(slot, weigh(value));
         if log == LogId::Configs {
             return;
         }

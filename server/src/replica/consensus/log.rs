@@ -30,7 +30,7 @@ pub struct Log {
     pub above: Ranges,
     /// Every slot up to here is executed.
     pub executed: Slot,
-    /// Every slot up to here is executed, and a restart finds what came of it.
+    /// Up to here the executed state is in a durable checkpoint.
     checkpointed: Slot,
     /// See [`Log::end`].
     window: u64,
@@ -109,9 +109,9 @@ impl Log {
         self.executed.0 - asked.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
 
-    /// A checkpoint up to `slot` is durable. Returns whether everything in the window was
-    /// committed, so that this replica could take nothing more before.
-    pub fn checkpointed(&mut self, slot: Slot) -> bool {
+    /// A checkpoint up to `slot` is durable. Returns whether the window was full: everything
+    /// in it was committed.
+    pub fn note_checkpoint(&mut self, slot: Slot) -> bool {
         assert!(
             self.checkpointed <= slot && slot <= self.executed,
             "checkpoints rise, and hold what is executed"
@@ -317,7 +317,7 @@ impl Log {
     }
 
     /// Moves past the executed `slot`, keeping what laggards may still ask for.
-    pub fn executed(&mut self, slot: Slot, weight: usize) {
+    pub fn advance_executed(&mut self, slot: Slot, weight: usize) {
         assert_eq!(slot, self.executed.next(), "execution is in slot order");
         assert!(
             slot <= self.commit_point,
@@ -413,7 +413,7 @@ mod tests {
         for slot in 1..=executed {
             accept(&mut log, slot);
             log.commit(Slot(slot));
-            log.executed(Slot(slot), 100);
+            log.advance_executed(Slot(slot), 100);
         }
         accept(&mut log, executed + 1);
         accept(&mut log, executed + 3);
@@ -478,7 +478,7 @@ mod tests {
             Some(Slot(11))
         );
         log.commit(Slot(many + 1));
-        log.executed(Slot(many + 1), 2 * KEEP_BYTES);
+        log.advance_executed(Slot(many + 1), 2 * KEEP_BYTES);
         assert_eq!(log.first_kept(), Slot(many + 1));
         assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
     }

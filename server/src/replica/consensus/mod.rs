@@ -1,10 +1,11 @@
-//! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened
-//! and leaves to its caller what follows from it: it knows nothing of clients, of the
-//! state that commands build, or of leases, whose tags it is handed.
+//! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened and
+//! leaves to its caller what follows from it. It changes nothing outside: it is handed the
+//! sessions to tell which writes are *sure*, and the tags that votes carry.
 //!
 //! `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
 //! the commit rule, `learner` what is known to be committed, `catchup` what was
-//! missed, `lead` what a leader keeps.
+//! missed, `lead` what a leader keeps. A slot is *chosen* when the votes say so, and
+//! *committed* here when that is known here.
 
 mod acceptor;
 mod candidacy;

@@ -227,7 +227,7 @@ impl Consensus {
     }
 
     fn send_heartbeat(&mut self, step: &mut Step<'_>, probe: u64) {
-        let logs = PerLog::of(|log| self.logs[log].news()).into_array();
+        let logs = PerLog::of(|log| self.logs[log].news());
         if let Some(leadership) = self.leadership_mut() {
             leadership.news_due = false;
             let ballot = leadership.ballot;

@@ -72,7 +72,7 @@ impl Votes {
     }
 
     /// Whether these acceptances commit the slot among `members`.
-    pub fn commit(&self, members: Membership) -> bool {
+    pub fn is_committed(&self, members: Membership) -> bool {
         assert!(
             self.accepted.is_subset(members.voters()),
             "only members vote"
@@ -123,26 +123,30 @@ mod tests {
 
     #[test]
     fn a_plain_majority_commits_when_nobody_holds_the_keys() {
-        assert!(!votes(&[(0, &[]), (1, &[])]).commit(Membership::fixed(5)));
-        assert!(votes(&[(0, &[]), (1, &[]), (2, &[])]).commit(Membership::fixed(5)));
+        assert!(!votes(&[(0, &[]), (1, &[])]).is_committed(Membership::fixed(5)));
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[])]).is_committed(Membership::fixed(5)));
     }
 
     #[test]
     fn an_acceptance_waits_for_everyone_it_demands() {
         // Holder 4 has not accepted, and acceptor 2 has promised it.
         let list: &[(u8, &[u8])] = &[(0, &[]), (1, &[]), (2, &[4])];
-        assert!(!votes(list).commit(Membership::fixed(5)));
+        assert!(!votes(list).is_committed(Membership::fixed(5)));
         assert_eq!(votes(list).missing(), ReplicaSet::one(ReplicaId(4)));
         // A third acceptor without that promise makes a majority without it.
-        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).commit(Membership::fixed(5)));
+        assert!(
+            votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).is_committed(Membership::fixed(5))
+        );
         // So does the holder itself.
-        assert!(votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).commit(Membership::fixed(5)));
+        assert!(
+            votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).is_committed(Membership::fixed(5))
+        );
     }
 
     #[test]
     fn even_clusters_need_more_than_half() {
-        assert!(!votes(&[(0, &[]), (1, &[])]).commit(Membership::fixed(4)));
-        assert!(votes(&[(0, &[]), (1, &[]), (3, &[])]).commit(Membership::fixed(4)));
+        assert!(!votes(&[(0, &[]), (1, &[])]).is_committed(Membership::fixed(4)));
+        assert!(votes(&[(0, &[]), (1, &[]), (3, &[])]).is_committed(Membership::fixed(4)));
     }
 
     #[test]
@@ -153,7 +157,7 @@ mod tests {
             replica: ReplicaId(0),
         };
         mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY);
-        assert!(!mixed.commit(Membership::fixed(3)));
+        assert!(!mixed.is_committed(Membership::fixed(3)));
         mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY);
         assert_eq!(mixed.accepted, ReplicaSet::one(ReplicaId(2)));
     }
@@ -162,10 +166,10 @@ mod tests {
     fn a_lapsed_grant_needs_one_new_tag_and_no_more() {
         let mut v = votes(&[(0, &[]), (1, &[]), (2, &[4])]);
         v.add(ReplicaId(2), B, ReplicaSet::EMPTY);
-        assert!(v.commit(Membership::fixed(5)));
+        assert!(v.is_committed(Membership::fixed(5)));
         v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)));
         assert!(
-            v.commit(Membership::fixed(5)),
+            v.is_committed(Membership::fixed(5)),
             "a reordered older tag changes nothing"
         );
     }
@@ -174,17 +178,17 @@ mod tests {
     fn a_new_tag_of_the_same_size_is_as_good_as_the_old() {
         // Holder 4 is dead and its grant has lapsed; 3 holds the key now.
         let mut v = votes(&[(0, &[]), (2, &[4]), (3, &[])]);
-        assert!(!v.commit(Membership::fixed(5)));
+        assert!(!v.is_committed(Membership::fixed(5)));
         let mut blocked = votes(&[(0, &[4]), (2, &[4]), (3, &[4])]);
         for acceptor in [0, 2, 3] {
             blocked.add(ReplicaId(acceptor), B, ReplicaSet::one(ReplicaId(3)));
         }
-        assert!(blocked.commit(Membership::fixed(5)));
+        assert!(blocked.is_committed(Membership::fixed(5)));
         v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(3)));
-        assert!(v.commit(Membership::fixed(5)));
+        assert!(v.is_committed(Membership::fixed(5)));
         assert!(v.missing().is_empty());
         assert!(
-            !v.clone().commit(Membership::fixed(7)),
+            !v.clone().is_committed(Membership::fixed(7)),
             "one acceptor is one, whatever its tags"
         );
     }

@@ -5,7 +5,7 @@ use leases::mutants::{Rule, off};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::super::consensus::{Acceptances, Entry, origins, vote_once_durable};
-use super::super::message::{Accept, LogId, LogNews, Message, Value};
+use super::super::message::{Accept, LogId, LogNews, Message, PerLog, Value};
 use super::super::step::Step;
 use super::Parts;
 
@@ -40,8 +40,8 @@ impl Parts {
         self.try_commit(step, log, slot);
     }
 
-    /// Accepts an unexecuted slot, unless this very acceptance is there already: then it
-    /// is acknowledged again, after everything recorded so far, that entry among it.
+    /// Accepts an unexecuted slot. If it is accepted at this ballot already, it is only
+    /// acknowledged again, once all earlier records are durable.
     fn accept(&mut self, step: &mut Step<'_>, accept: &Accept) {
         let Accept {
             ballot, log, slot, ..
@@ -97,7 +97,7 @@ impl Parts {
         step: &mut Step<'_>,
         from: ReplicaId,
         heartbeat: (Ballot, u64),
-        logs: &[LogNews; 2],
+        logs: PerLog<LogNews>,
     ) {
         let (ballot, probe) = heartbeat;
         if ballot.replica != from {
@@ -108,11 +108,10 @@ impl Parts {
             return;
         }
         self.hear_leader(step, ballot);
-        for log in LogId::ALL {
-            let news = &logs[log.index()];
+        for (log, news) in logs.each() {
             let dropped = self.consensus.adopt(step, ballot, log, news.log_start);
             self.look_again(step, dropped);
-            self.learn_news(step, log, ballot, news);
+            self.learn_news(step, log, ballot, &news);
         }
         if probe > 0 {
             let suspects: ReplicaSet = self.leasing.suspects();

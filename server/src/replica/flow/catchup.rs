@@ -20,9 +20,9 @@ impl Parts {
         // An answer that brings nothing is no reason to ask for more at once.
         let progress = !entries.is_empty();
         for (slot, value) in entries {
-            // It is the chosen value, so reporting it at the promised ballot in a later
-            // Phase 1 can only lead to the same value again. And it was chosen at that
-            // ballot or below: this run had heard of it when it asked.
+            // Storing it at the promised ballot is safe: the value is chosen, so any later
+            // Phase 1 finds the same one. And it was chosen at that ballot or below, for
+            // this run had heard of the ballot when it asked.
             let paxos = self.consensus.log(log);
             if paxos.is_committed(slot) {
                 continue;
@@ -46,8 +46,8 @@ impl Parts {
         }
     }
 
-    /// A checkpoint is durable: whoever had no room in a window goes on. A leader does so
-    /// by itself, at the end of the group.
+    /// A checkpoint is durable, and windows move: a candidate or a follower that waited for
+    /// room goes on. A leader does so by itself, at the end of the group.
     pub(super) fn move_windows(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
         let waited = self.consensus.move_windows(slots);
         if self.consensus.is_candidate() {

@@ -30,7 +30,7 @@ impl Parts {
     }
 
     fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
-        let kv = &self.machine.kv;
+        let kv = self.machine.kv();
         match kv.sessions.admit(&command, kv.log_time_ms) {
             Admission::Done(outcome) => step.reply(from, Path::Log, outcome),
             _ => self.writes.submit(step, from, command),

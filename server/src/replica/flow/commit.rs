@@ -64,7 +64,7 @@ impl Parts {
         }
         match log {
             LogId::Configs => self.note_config_lag(step),
-            LogId::Commands if heard.further && heard.chosen.is_empty() => {
+            LogId::Commands if heard.new_commit_point && heard.chosen.is_empty() => {
                 self.answer_committed(step);
             }
             LogId::Commands => {}
@@ -92,10 +92,10 @@ impl Parts {
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
             if let Value::Commands(batch) = &value {
-                self.machine.kv.begin(batch.log_time_ms);
+                self.machine.begin(batch.log_time_ms);
             }
             for (index, proposed) in value.commands().iter().enumerate() {
-                let outcome = self.machine.kv.execute(slot, index, &proposed.command);
+                let outcome = self.machine.execute(slot, index, &proposed.command);
                 self.writes.answer(step, proposed, outcome);
             }
             self.writes.settle(slot);

@@ -5,7 +5,7 @@ use leases::{Ballot, Incarnation, ReplicaId, Slot};
 
 use super::super::action::Event;
 use super::super::consensus::{Prepared, Standing};
-use super::super::message::{LogId, Value};
+use super::super::message::{LogId, PerLog, Value};
 use super::super::persist::After;
 use super::super::step::Step;
 use super::super::timers::Timer;
@@ -36,7 +36,7 @@ impl Parts {
         step: &mut Step<'_>,
         from: ReplicaId,
         ballot: Ballot,
-        commits: [Slot; 2],
+        commits: PerLog<Slot>,
     ) {
         if ballot.replica != from {
             step.metrics.refused_messages += 1;
@@ -87,12 +87,12 @@ impl Parts {
     }
 
     fn lead(&mut self, step: &mut Step<'_>) {
-        let Some(recovery) = self.consensus.recover(self.machine.kv.log_time_ms) else {
+        let Some(recovery) = self.consensus.recover(self.machine.kv().log_time_ms) else {
             // Once it is durable this candidate tries again.
             return self.checkpoint(step);
         };
         let ballot = self.consensus.take_office(step, recovery.log_time_ms);
-        for (log, values) in LogId::ALL.into_iter().zip(recovery.values.into_array()) {
+        for (log, values) in recovery.values.each() {
             self.open_log(step, log, ballot, values);
         }
         step.announce(Event::Leading(ballot));

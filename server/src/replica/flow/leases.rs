@@ -59,8 +59,8 @@ impl Parts {
         self.hold_if_fit(step);
     }
 
-    /// Takes promises, or gives all back: what is held without a disk blocks writes, and
-    /// without a clock does not end.
+    /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A
+    /// holder whose clock is wrong does not know when its leases end.
     fn hold_if_fit(&mut self, step: &mut Step<'_>) {
         let durable = step.us.writable || off(Rule::H36Blockers);
         if durable && step.us.clock_trusted {

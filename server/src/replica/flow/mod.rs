@@ -2,7 +2,7 @@
 //! of each other's; a flow asks one what happened and tells the next. Whoever looks for
 //! the order of things finds it here.
 //!
-//! Each file calls only those above it in this list:
+//! Each file calls only files that stand before it in this list:
 //! `follow` (whom to follow), `commit` (commits, execution, answers), `accept` (Phase 2),
 //! `propose` (what a leader puts into the log), `elect` (Phase 1), `catchup`, `clients`,
 //! `leases`, `peers` (one message), `upkeep` (what is due).
@@ -45,7 +45,7 @@ impl Parts {
         let view = View {
             consensus: &self.consensus,
             leasing: &self.leasing,
-            kv: &self.machine.kv,
+            kv: self.machine.kv(),
         };
         (&mut self.reads, view)
     }
@@ -55,7 +55,7 @@ impl Parts {
         View {
             consensus: &self.consensus,
             leasing: &self.leasing,
-            kv: &self.machine.kv,
+            kv: self.machine.kv(),
         }
     }
 
@@ -74,7 +74,7 @@ impl Parts {
             return; // rules are off: oracles are to notice what comes of it
         }
         self.consensus.check();
-        self.machine.kv.check();
+        self.machine.kv().check();
         self.leasing.check();
         self.reads.check();
         let configs = self.consensus.executed().configs;

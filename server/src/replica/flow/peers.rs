@@ -49,7 +49,7 @@ impl Parts {
                 ballot,
                 probe,
                 logs,
-            } => self.on_heartbeat(step, from, (ballot, probe), &logs),
+            } => self.on_heartbeat(step, from, (ballot, probe), logs),
             Message::HeartbeatAck {
                 ballot,
                 probe,

@@ -59,7 +59,7 @@ impl Parts {
         if self.consensus.has_queued(&proposed) {
             return None; // answered by its execution
         }
-        let kv = &self.machine.kv;
+        let kv = self.machine.kv();
         if command.is_write()
             && let Admission::Done(outcome) = kv.sessions.admit(command, kv.log_time_ms)
         {
@@ -85,13 +85,13 @@ impl Parts {
     /// Puts a value into the next slot of a log.
     pub(super) fn propose(&mut self, step: &mut Step<'_>, log: LogId, value: Value) {
         let early_tag = self.early_tag(step, &value);
-        let sessions = &self.machine.kv.sessions;
+        let sessions = &self.machine.kv().sessions;
         self.consensus
             .propose(step, log, (value, early_tag), sessions);
     }
 
-    /// Puts into the next slot a value that Phase 1 found, over whatever is there. It is
-    /// never sure, and at or below log_start: answered after execution.
+    /// Puts into the next slot a value that Phase 1 found, over whatever is there. Its
+    /// commands are never *sure*, so they are answered after execution.
     pub(super) fn propose_recovered(
         &mut self,
         step: &mut Step<'_>,

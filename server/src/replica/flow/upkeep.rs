@@ -118,9 +118,8 @@ impl Parts {
         }
     }
 
-    /// That this replica has joined is durable: it takes part from here on. No time is
-    /// lost that was not spent on joining: a Phase 1 that came meanwhile is answered,
-    /// and who is preferred campaigns, if its time had come.
+    /// That this replica has joined is durable: it takes part from here on. A Phase 1 that
+    /// came meanwhile is answered. A preferred leader campaigns, if its time had come.
     fn take_part(&mut self, step: &mut Step<'_>) {
         let postponed = self.joining.take_part();
         step.announce(Event::Joined);

@@ -1,6 +1,7 @@
 //! Joins the lease engine to the replica. It answers two questions: whom must a vote
 //! name, and may this key be read, until when? It also says which configuration a
-//! leader should propose. It knows nothing of ballots or of clients.
+//! leader should propose. It knows nothing of ballots, and of clients only which keys
+//! they ask for.
 
 mod demand;
 mod reconfigure;

@@ -75,13 +75,13 @@ impl Leasing {
         let strategy = change.strategy.as_ref().unwrap_or(newest).build();
         let every = KeyRange::all();
         let demand = &mut self.counted.demand;
-        let wish = strategy.propose(&every, &situation, demand, &self.configs);
-        if let Some(wish) = wish {
+        let proposal = strategy.propose(&every, &situation, demand, &self.configs);
+        if let Some(proposal) = proposal {
             change = ConfigChange {
                 strategy: change.strategy,
                 params: change.params,
                 clear: change.clear,
-                ..wish
+                ..proposal
             };
         }
         change.excluded = (excluded != self.configs.excluded()).then_some(excluded);

@@ -5,6 +5,7 @@ mod kv;
 mod merge;
 mod session;
 
+use client::wire::{Command, Outcome};
 use leases::{ConfigId, Slot};
 
 use super::action::{Checkpoint, Record};
@@ -18,7 +19,7 @@ pub use session::{Admission, Sessions};
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
-    pub(super) kv: Kv,
+    kv: Kv,
     /// What the newest checkpoint holds: commands and configurations executed.
     checkpointed: (Slot, ConfigId),
 }
@@ -29,6 +30,21 @@ impl Machine {
             checkpointed: (state.executed, state.config),
             kv: Kv::restore(session_ttl_ms, state),
         }
+    }
+
+    /// The state, to be read.
+    pub(super) fn kv(&self) -> &Kv {
+        &self.kv
+    }
+
+    /// Begins the execution of a batch with this log time, in ms.
+    pub(super) fn begin(&mut self, log_time_ms: u64) {
+        self.kv.begin(log_time_ms);
+    }
+
+    /// Executes one command, once: a repeated sequence gets its first result.
+    pub(super) fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
+        self.kv.execute(slot, index, command)
     }
 
     /// What the newest checkpoint holds, durable or not.

@@ -13,12 +13,15 @@ use super::*;
 const KNOWN: Known = Known {
     round: 7,
     incarnation: Incarnation(3),
-    slots: [Slot(1000), Slot(20)],
+    slots: PerLog {
+        commands: Slot(1000),
+        configs: Slot(20),
+    },
     log_time_ms: 5_000_000,
 };
 const ROUND: u64 = 7 + ROUNDS_AHEAD_MAX;
-const COMMANDS: u64 = 1000 + SLOTS_AHEAD_MAX[0];
-const CONFIGS: u64 = 20 + SLOTS_AHEAD_MAX[1];
+const COMMANDS: u64 = 1000 + SLOTS_AHEAD_MAX.commands;
+const CONFIGS: u64 = 20 + SLOTS_AHEAD_MAX.configs;
 const LOG_TIME: u64 = 5_000_000 + LOG_TIME_AHEAD_MAX_MS;
 
 fn envelope(incarnation: u64, message: Message) -> Envelope {
@@ -69,7 +72,7 @@ fn heartbeat(round: u64, commands: LogNews, configs: LogNews) -> Message {
     Message::Heartbeat {
         ballot: ballot(round),
         probe: 1,
-        logs: [commands, configs],
+        logs: [commands, configs].into(),
     }
 }
 
@@ -86,7 +89,7 @@ fn prepared(answer: u64, entry: (u64, u64, u64), start: (u64, u64), commit: u64)
         answer,
         part: 0,
         parts: 1,
-        commits: [Slot(commit), Slot(1)],
+        commits: [Slot(commit), Slot(1)].into(),
         entries: vec![entry],
         log_starts: vec![(LogId::Configs, ballot(start.0), Slot(start.1))],
     }
@@ -112,15 +115,15 @@ type Saying = fn(u64) -> Message;
 const CASES: &[(&str, u64, Saying)] = &[
     ("prepare.ballot", ROUND, |round| Message::Prepare {
         ballot: ballot(round),
-        commits: [Slot(1); 2],
+        commits: [Slot(1); 2].into(),
     }),
     ("prepare.commands", COMMANDS, |slot| Message::Prepare {
         ballot: ballot(7),
-        commits: [Slot(slot), Slot(1)],
+        commits: [Slot(slot), Slot(1)].into(),
     }),
     ("prepare.configs", CONFIGS, |slot| Message::Prepare {
         ballot: ballot(7),
-        commits: [Slot(1), Slot(slot)],
+        commits: [Slot(1), Slot(slot)].into(),
     }),
     ("prepared.answer", COUNT_MAX, |answer| {
         prepared(answer, (1, 1, 1), (1, 1), 1)

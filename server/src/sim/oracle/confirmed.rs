@@ -187,7 +187,7 @@ mod tests {
 
     use super::super::bench::{BALLOT, key, says};
     use super::*;
-    use crate::replica::message::{LogNews, ReadAnswer};
+    use crate::replica::message::ReadAnswer;
 
     const READ: ClientHandle = ClientHandle {
         connection: 1,
@@ -217,7 +217,7 @@ mod tests {
             let heartbeat = Message::Heartbeat {
                 ballot: self.1,
                 probe,
-                logs: [LogNews::default(), LogNews::default()],
+                logs: Default::default(),
             };
             assert!(self.say(0, 1, heartbeat).is_ok());
         }
