@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use client::history::{Action as Did, ValueId};
-use client::wire::command::Op as Ask;
+use client::history::{Action, ValueId};
+use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{KeyValue, Outcome, VALUE_BYTES_MAX, Version};
 use leases::Key;
@@ -73,79 +73,79 @@ impl Chooser {
     }
 
     /// What a client that has seen this asks next.
-    pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Ask, Parts) {
+    pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
         let k = self.rng.random_range(0..load.keys);
-        let read = Did::Read { value: None };
+        let read = Action::Read { value: None };
         if load.rare > 0.0 && self.rng.random::<f64>() < load.rare {
             return self.choose_rare(load, seen, k);
         }
         if self.rng.random::<f64>() < load.reads {
-            return (Ask::get(key(k)), smallvec![(k, read)]);
+            return (Op::get(key(k)), smallvec![(k, read)]);
         }
         let (value, bytes) = self.value();
         (
-            Ask::put(key(k), bytes),
-            smallvec![(k, Did::Write { value })],
+            Op::put(key(k), bytes),
+            smallvec![(k, Action::Write { value })],
         )
     }
 
-    fn choose_rare(&mut self, load: &Load, seen: &Seen, k: u64) -> (Ask, Parts) {
+    fn choose_rare(&mut self, load: &Load, seen: &Seen, k: u64) -> (Op, Parts) {
         let other = (k + 1) % load.keys;
-        let read = Did::Read { value: None };
+        let read = Action::Read { value: None };
         match self.rng.random_range(0..5) {
-            0 => (Ask::delete(key(k)), smallvec![(k, Did::Delete)]),
+            0 => (Op::delete(key(k)), smallvec![(k, Action::Delete)]),
             1 => {
                 let (version, expected) = seen.get(&k).copied().unwrap_or_default();
                 let (new, bytes) = self.value();
-                let did = Did::Cas {
+                let did = Action::Cas {
                     expected,
                     new,
                     swapped: false,
                 };
-                let op = Ask::cas(key(k), bytes, version);
+                let op = Op::cas(key(k), bytes, version);
                 (op, smallvec![(k, did)])
             }
             2 if other != k => {
                 let ((a, a_bytes), (b, b_bytes)) = (self.value(), self.value());
                 let entry = |k: u64, value| KeyValue { key: key(k), value };
-                let op = Ask::multi_put(vec![entry(k, a_bytes), entry(other, b_bytes)]);
-                let wrote = |value| Did::Write { value };
+                let op = Op::multi_put(vec![entry(k, a_bytes), entry(other, b_bytes)]);
+                let wrote = |value| Action::Write { value };
                 (op, smallvec![(k, wrote(a)), (other, wrote(b))])
             }
             3 if other != k => (
-                Ask::multi_get(vec![key(k), key(other)]),
+                Op::multi_get(vec![key(k), key(other)]),
                 smallvec![(k, read), (other, read)],
             ),
             _ => {
                 let all = (0..load.keys).map(|k| (k, read)).collect();
                 let limit = load.keys as u32;
-                (Ask::scan(Key::new(), Key::new(), limit), all)
+                (Op::scan(Key::new(), Key::new(), limit), all)
             }
         }
     }
 }
 
 /// What an answered operation did to one of its keys; `None` if it failed.
-pub(super) fn answered(k: u64, did: Did, outcome: &Outcome) -> Option<Did> {
+pub(super) fn answered(k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
     let value = |bytes: &[u8]| ValueId::from_value(bytes);
     match (did, outcome.result.as_ref()?) {
-        (Did::Read { .. }, Answer::Value(found)) => Some(Did::Read {
+        (Action::Read { .. }, Answer::Value(found)) => Some(Action::Read {
             value: value(&found.value),
         }),
-        (Did::Read { .. }, Answer::Missing(_)) => Some(Did::Read { value: None }),
-        (Did::Read { .. }, Answer::Entries(all)) => {
+        (Action::Read { .. }, Answer::Missing(_)) => Some(Action::Read { value: None }),
+        (Action::Read { .. }, Answer::Entries(all)) => {
             let found = all.entries.iter().find(|entry| entry.key == key(k));
-            Some(Did::Read {
+            Some(Action::Read {
                 value: found.and_then(|entry| value(&entry.value)),
             })
         }
-        (Did::Write { .. } | Did::Delete, Answer::Written(_)) => Some(did),
-        (Did::Cas { expected, new, .. }, Answer::Written(_)) => Some(Did::Cas {
+        (Action::Write { .. } | Action::Delete, Answer::Written(_)) => Some(did),
+        (Action::Cas { expected, new, .. }, Answer::Written(_)) => Some(Action::Cas {
             expected,
             new,
             swapped: true,
         }),
-        (Did::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Did::Cas {
+        (Action::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Action::Cas {
             expected,
             new,
             swapped: false,

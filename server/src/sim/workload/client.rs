@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use client::wire::Command;
-use client::wire::command::Op as Ask;
+use client::wire::command::Op;
 
 use super::choose::Seen;
 
@@ -30,7 +30,7 @@ impl Session {
     }
 
     /// A command that asks `op`, which has an identity if it writes.
-    pub fn issue(&mut self, op: Ask) -> Command {
+    pub fn issue(&mut self, op: Op) -> Command {
         let mut command = Command {
             op: Some(op),
             ..Command::default()

@@ -13,8 +13,8 @@ mod load;
 mod operations;
 mod record;
 
-use ::client::history::Action as Did;
-use ::client::wire::command::Op as Ask;
+use ::client::history::Action;
+use ::client::wire::command::Op;
 use ::client::wire::outcome::Result as Answer;
 use ::client::wire::{Error, ErrorCode, Outcome};
 use leases::Key;
@@ -241,26 +241,20 @@ impl Workload {
         self.wait_for_the_first_time(index, (first, ids.len() as u64), world);
     }
 
-    fn choose(&mut self, index: usize) -> (Ask, Parts) {
+    fn choose(&mut self, index: usize) -> (Op, Parts) {
         let seen = &self.clients[index].seen;
         self.chooser.choose(&self.load, seen)
     }
 
     /// Begins an operation of a client in one of its lanes.
-    fn ask(
-        &mut self,
-        (index, lane): (usize, usize),
-        op: Ask,
-        ops: Parts,
-        world: &mut World,
-    ) -> u64 {
+    fn ask(&mut self, (index, lane): (usize, usize), op: Op, ops: Parts, world: &mut World) -> u64 {
         let id = self.operations.begun() + 1;
         let command = self.clients[index].session.issue(op);
         for (k, did) in &ops {
             let freshness = &mut world.oracles.freshness;
             match did {
-                Did::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
-                Did::Delete => freshness.deletes(&key(*k)),
+                Action::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
+                Action::Delete => freshness.deletes(&key(*k)),
                 _ => {}
             }
         }
@@ -346,7 +340,7 @@ impl Workload {
                 continue;
             };
             let freshness = &mut world.oracles.freshness;
-            if let Did::Read { value } = action {
+            if let Action::Read { value } = action {
                 let version = version_of(*k, &reply.outcome);
                 let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
                 let token = operation.id << 8 | k;
@@ -354,7 +348,7 @@ impl Workload {
                 world.judge(verdict);
                 let client = &mut self.clients[operation.client];
                 client.seen.insert(*k, (version, value));
-            } else if !matches!(action, Did::Delete) {
+            } else if !matches!(action, Action::Delete) {
                 freshness.wrote(&key(*k), &reply.outcome);
             }
             parts.push((*k, action));

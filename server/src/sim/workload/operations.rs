@@ -1,11 +1,11 @@
 //! Operations that clients have begun.
 
-use client::history::Action as Did;
+use client::history::Action;
 use client::wire::Command;
 use smallvec::SmallVec;
 
 /// What an operation does, key by key.
-pub(super) type Parts = SmallVec<[(u64, Did); 1]>;
+pub(super) type Parts = SmallVec<[(u64, Action); 1]>;
 
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]
