@@ -1,4 +1,5 @@
-//! Who should hold what: one file for each policy.
+//! Who should hold what: a file for each policy, and `fixed.rs` for those that follow no
+//! demand.
 //!
 //! A strategy decides nothing about safety. It looks at the situation and at
 //! the demand that the leader has counted, and says what the next configuration

@@ -4,7 +4,8 @@
 //! the replica is stepped through all of it (protocol §0: a `now` from before an
 //! input arrived could date a grant into the past). Reads made under leases
 //! leave only after the clock was read once more, after the last step: one
-//! sample serves the whole group, and is its linearization point (§3.5).
+//! sample serves the whole group, and is its linearization point (protocol
+//! §3.5).
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -68,7 +68,8 @@ pub enum Action {
     Event(Event),
 }
 
-/// One durable fact. A restart finds the newest of each kind.
+/// One durable fact. A later record replaces an earlier one about the same slot, replica or
+/// entry.
 #[derive(Clone, Debug, Hash)]
 pub enum Record {
     /// Nothing is accepted below this ballot.
@@ -172,7 +173,8 @@ pub struct Recovered {
     pub lives: Vec<(ReplicaId, u64)>,
     /// The promised ballot.
     pub promised: Ballot,
-    /// Accepted commands above the checkpoint, and all accepted configurations.
+    /// Accepted commands above the checkpoint, and all accepted configurations: these have
+    /// no checkpoint, and are executed again from the first.
     pub accepted: Vec<super::message::Reported>,
     /// Where ballots began.
     pub log_starts: Vec<(LogId, Ballot, Slot)>,

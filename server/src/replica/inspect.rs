@@ -13,13 +13,13 @@ impl Replica {
 
     /// How far a log is executed.
     pub fn executed_of(&self, log: LogId) -> Slot {
-        self.parts.consensus.log(log).executed
+        self.parts.consensus.log(log).executed()
     }
 
     /// Up to where everything is committed here, and how many slots are beyond.
     pub fn commits_of(&self, log: LogId) -> (Slot, u64) {
         let log = &self.parts.consensus.log(log);
-        (log.commit_point, log.above.len())
+        (log.commit_point(), log.committed_above())
     }
 
     /// Whether a slot is known to be committed here.
@@ -29,7 +29,7 @@ impl Replica {
 
     /// The highest slot of a log that is accepted here.
     pub fn highest_of(&self, log: LogId) -> Slot {
-        self.parts.consensus.log(log).highest
+        self.parts.consensus.log(log).highest()
     }
 
     /// The tags of this replica's own votes on a slot, as it counts them itself.
@@ -49,7 +49,7 @@ impl Replica {
     /// Log time at the last command executed here, in ms: what a client opens a
     /// session with.
     pub fn log_time_ms(&self) -> u64 {
-        self.parts.machine.kv().log_time_ms
+        self.parts.machine.log_time_ms()
     }
 
     /// The version of what is stored under `key` here.
@@ -136,7 +136,7 @@ impl Replica {
 
     /// Slots that this replica has accepted, up to the highest.
     pub fn highest_accepted(&self) -> Slot {
-        self.parts.consensus.commands().highest
+        self.parts.consensus.commands().highest()
     }
 }
 

@@ -77,9 +77,9 @@ impl Us {
     /// A message of this run of a peer came. Returns whether the run is a later one
     /// than the one known.
     pub(super) fn hear(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) -> bool {
+        assert!(from != self.settings.me, "who is heard is another");
         let peer = &mut self.peers[from.index()];
         peer.heard = now;
-        assert!(from != self.settings.me, "who is heard is another");
         let later = incarnation > peer.incarnation;
         peer.incarnation = peer.incarnation.max(incarnation);
         later
@@ -125,10 +125,11 @@ impl Us {
     /// leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let patience = self.settings.timing.election_timeout * 2;
-        let heard = self
-            .others()
-            .filter(|peer| now.since(self.peers[peer.index()].heard) < patience);
-        heard.count() + 1 < self.members.majority()
+        let lately = |peer: &ReplicaId| now.since(self.peers[peer.index()].heard) < patience;
+        let heard: ReplicaSet = self.others().filter(lately).collect();
+        !self
+            .members
+            .is_quorum(heard.union(ReplicaSet::one(self.me())))
     }
 
     /// A message to `to`, with both incarnations.

@@ -265,6 +265,7 @@ impl Cluster {
             replica.step(now, input, &mut actions);
         }
         replica.flush(now, &mut actions);
+        replica.check();
         for action in actions {
             shell::perform(action, &mut At(self, node));
         }

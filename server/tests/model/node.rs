@@ -220,6 +220,7 @@ impl Node {
                 host.node.replica.step(at.now, input, &mut effects);
             }
             host.node.replica.flush(at.now, &mut effects);
+            host.node.replica.check();
             for effect in effects.drain(..) {
                 shell::perform(effect, &mut host);
             }

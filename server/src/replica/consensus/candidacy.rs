@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use leases::{Ballot, Incarnation, ReplicaId, Slot, Time};
+use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::super::message::{LogId, PerLog, Reported, Value};
 use super::super::step::Step;
@@ -136,9 +136,9 @@ impl Candidacy {
         reply.take(incarnation, prepared)
     }
 
-    /// How many have promised, the candidate included.
-    pub(super) fn promises(&self) -> usize {
-        self.complete().count() + 1
+    /// Who has promised, and said all that it had to say.
+    pub(super) fn promised(&self) -> ReplicaSet {
+        self.complete().map(|(replica, _)| replica).collect()
     }
 
     fn complete(&self) -> impl Iterator<Item = (ReplicaId, &Reply)> {

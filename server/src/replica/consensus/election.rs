@@ -1,7 +1,7 @@
 //! Elections: Phase 1, once for every slot above the commit points, of both logs.
 
 use leases::mutants::{Rule, off};
-use leases::{Ballot, Incarnation, ReplicaId, Slot};
+use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
 use super::super::action::{Event, Record};
@@ -64,6 +64,12 @@ pub struct Recovery {
     pub log_time_ms: u64,
     /// What to propose again above the commit points.
     pub values: PerLog<Vec<Value>>,
+}
+
+/// Whether a majority has promised, the candidate included.
+fn is_elected(step: &Step<'_>, candidacy: &Candidacy) -> bool {
+    let promised = candidacy.promised().union(ReplicaSet::one(step.me()));
+    step.us.members.is_quorum(promised)
 }
 
 /// Where a ballot's own log starts: at its opening no-op, which follows what it has
@@ -235,11 +241,11 @@ impl Consensus {
     }
 
     /// Whether this candidate may lead, or what it lacks.
-    pub fn standing(&self, majority: usize) -> Standing {
+    pub fn standing(&self, step: &Step<'_>) -> Standing {
         let Role::Candidate(candidacy) = &self.role else {
             return Standing::Waiting;
         };
-        if candidacy.asked_at().is_none() || candidacy.promises() < majority {
+        if candidacy.asked_at().is_none() || !is_elected(step, candidacy) {
             return Standing::Waiting;
         }
         let missing = |log| {
@@ -306,10 +312,7 @@ impl Consensus {
         };
         let ballot = candidacy.ballot;
         assert_eq!(ballot, self.promised, "a candidate promises itself");
-        assert!(
-            candidacy.promises() >= step.us.members.majority(),
-            "a majority elects"
-        );
+        assert!(is_elected(step, candidacy), "a majority elects");
         let n = step.us.settings.n;
         let mut leadership = Leadership::new(ballot, n, step.now, log_time_ms);
         leadership.next = PerLog::of(|log| self.logs[log].commit_point.next());

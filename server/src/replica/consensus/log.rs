@@ -25,23 +25,23 @@ pub struct Log {
     kept: VecDeque<Box<Cell>>,
     kept_bytes: usize,
     /// Every slot up to here is committed here.
-    pub commit_point: Slot,
+    pub(super) commit_point: Slot,
     /// Slots committed above the commit point.
-    pub above: Ranges,
+    pub(super) above: Ranges,
     /// Every slot up to here is executed.
-    pub executed: Slot,
+    pub(super) executed: Slot,
     /// Up to here the executed state is in a durable checkpoint.
     checkpointed: Slot,
     /// See [`Log::end`].
     window: u64,
     /// The highest accepted slot, counting those on their way to disk.
-    pub highest: Slot,
+    pub(super) highest: Slot,
     /// Where ballots began.
-    pub log_starts: BTreeMap<Ballot, Slot>,
+    pub(super) log_starts: BTreeMap<Ballot, Slot>,
     /// The adopted ballot, where it began, and its leader's commit point as heard.
-    pub adopted: (Ballot, Slot),
+    pub(super) adopted: (Ballot, Slot),
     /// See `adopted`.
-    pub heard_commit: Slot,
+    pub(super) heard_commit: Slot,
 }
 
 impl Log {
@@ -56,6 +56,36 @@ impl Log {
             highest: executed,
             ..Log::default()
         }
+    }
+
+    /// Every slot up to here is executed.
+    pub fn executed(&self) -> Slot {
+        self.executed
+    }
+
+    /// Every slot up to here is committed here.
+    pub fn commit_point(&self) -> Slot {
+        self.commit_point
+    }
+
+    /// Number of slots committed above the commit point.
+    pub fn committed_above(&self) -> u64 {
+        self.above.len()
+    }
+
+    /// The highest accepted slot, counting those on their way to disk.
+    pub fn highest(&self) -> Slot {
+        self.highest
+    }
+
+    /// Where the adopted ballot began: its opening no-op.
+    pub fn start(&self) -> Slot {
+        self.adopted.1
+    }
+
+    /// Whether its leader knows more to be committed than is known here.
+    pub fn misses_commits(&self) -> bool {
+        self.heard_commit > self.commit_point
     }
 
     /// The cell of `slot`, if there is one.
@@ -402,6 +432,20 @@ mod tests {
 
     use super::*;
 
+    fn noop() -> Accepted {
+        Accepted {
+            ballot: Ballot::ZERO,
+            value: Value::Noop,
+            durable: true,
+            last_multi: Slot::ZERO,
+            sure: [].into(),
+            origins: ReplicaSet::EMPTY,
+            early_tag: None,
+            proposed: Time::ZERO,
+            sent: Time::ZERO,
+        }
+    }
+
     fn accept(log: &mut Log, slot: u64) {
         let cell = log.cell(Slot(slot)).expect("within the window");
         cell.committed = true;
@@ -445,17 +489,7 @@ mod tests {
     fn what_is_committed_beyond_a_hole_is_not_uncommitted() {
         let mut log = Log::restored(Slot::ZERO, 1 << 20);
         for slot in [1, 2, 4, 5, 7, 8] {
-            log.cell(Slot(slot)).expect("within the window").accepted = Some(Accepted {
-                ballot: Ballot::ZERO,
-                value: Value::Noop,
-                durable: true,
-                last_multi: Slot::ZERO,
-                sure: [].into(),
-                origins: ReplicaSet::EMPTY,
-                early_tag: None,
-                proposed: Time::ZERO,
-                sent: Time::ZERO,
-            });
+            log.cell(Slot(slot)).expect("within the window").accepted = Some(noop());
         }
         log.cell(Slot(9)).expect("votes came before their value");
         for slot in [1, 4, 7] {
@@ -481,5 +515,51 @@ mod tests {
         log.advance_executed(Slot(many + 1), 2 * KEEP_BYTES);
         assert_eq!(log.first_kept(), Slot(many + 1));
         assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
+    }
+
+    /// The adopted ballot is 3 and began at slot 5. Columns: what is special, at which
+    /// round the slot was accepted, the slot, its `last_multi`, the commit point here and
+    /// as its leader says, and whether its sure blind writes may be answered at commit.
+    #[test]
+    fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
+        type Case = (&'static str, u64, u64, u64, u64, u64, bool);
+        let cases: [Case; 9] = [
+            ("all before it is committed here", 3, 8, 0, 7, 0, true),
+            ("slots before it are open", 3, 8, 0, 5, 0, true),
+            ("accepted at another ballot", 2, 8, 0, 7, 0, false),
+            ("the opening no-op's slot", 3, 5, 0, 4, 0, false),
+            ("the recovered part is open (H38)", 3, 8, 0, 4, 0, false),
+            ("the leader says it is committed", 3, 8, 0, 4, 5, true),
+            (
+                "a multi-key command before it is open (H34)",
+                3,
+                8,
+                7,
+                6,
+                0,
+                false,
+            ),
+            ("that command is committed here", 3, 8, 7, 7, 0, true),
+            ("the leader says that command is", 3, 8, 7, 5, 7, true),
+        ];
+        for (case, round, slot, last_multi, commit_point, heard, answerable) in cases {
+            let ballot = |round| Ballot {
+                round,
+                replica: leases::ReplicaId(0),
+            };
+            let mut log = Log::restored(Slot(commit_point), 1 << 20);
+            log.begin_ballot(ballot(3), Slot(5));
+            log.heard_commit = Slot(heard);
+            let accepted = Accepted {
+                ballot: ballot(round),
+                last_multi: Slot(last_multi),
+                ..noop()
+            };
+            assert_eq!(
+                log.is_answerable(Slot(slot), &accepted),
+                answerable,
+                "{case}"
+            );
+        }
     }
 }

@@ -26,7 +26,7 @@ impl Parts {
             .consensus
             .adopt(step, ballot, log, accept.news.log_start);
         self.look_again(step, dropped);
-        if slot <= self.consensus.log(log).executed {
+        if slot <= self.consensus.log(log).executed() {
             // An executed slot holds the chosen value: a new leader that proposes it
             // again still needs the votes, and their tags.
             let tag = self.leasing.tags(step.now).of(&accept.value);

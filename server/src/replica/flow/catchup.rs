@@ -39,8 +39,7 @@ impl Parts {
         if self.consensus.is_candidate() {
             return self.try_lead(step);
         }
-        let paxos = self.consensus.log(log);
-        let more = paxos.heard_commit > paxos.commit_point;
+        let more = self.consensus.log(log).misses_commits();
         if more && progress && self.consensus.leader() == Some(from) {
             self.consensus.fetch_missing(step);
         }

@@ -5,7 +5,6 @@ use client::wire::{Command, Path};
 
 use super::super::handles::ClientHandle;
 use super::super::handles::{Again, ReadFrom};
-use super::super::machine::Admission;
 use super::super::origin::{Read, Writes, read_many};
 use super::super::step::Step;
 use super::Parts;
@@ -30,10 +29,9 @@ impl Parts {
     }
 
     fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
-        let kv = self.machine.kv();
-        match kv.sessions.admit(&command, kv.log_time_ms) {
-            Admission::Done(outcome) => step.reply(from, Path::Log, outcome),
-            _ => self.writes.submit(step, from, command),
+        match self.machine.result_of(&command) {
+            Some(outcome) => step.reply(from, Path::Log, outcome),
+            None => self.writes.submit(step, from, command),
         }
     }
 

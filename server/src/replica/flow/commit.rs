@@ -5,7 +5,7 @@ use leases::{Ballot, ConfigId, Slot};
 
 use super::super::action::Event;
 use super::super::consensus::AtCommit;
-use super::super::message::{LogId, LogNews, Value};
+use super::super::message::{LogId, LogNews};
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::Parts;
@@ -42,7 +42,7 @@ impl Parts {
 
     /// Writes down what was executed since the last checkpoint.
     pub(super) fn checkpoint(&mut self, step: &mut Step<'_>) {
-        let executed = self.consensus.commands().executed;
+        let executed = self.consensus.commands().executed();
         let config = self.leasing.configs().newest();
         self.machine.checkpoint(step, executed, config);
     }
@@ -91,11 +91,7 @@ impl Parts {
 
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            if let Value::Commands(batch) = &value {
-                self.machine.begin(batch.log_time_ms);
-            }
-            for (index, proposed) in value.commands().iter().enumerate() {
-                let outcome = self.machine.execute(slot, index, &proposed.command);
+            for (proposed, outcome) in self.machine.execute(slot, &value) {
                 self.writes.answer(step, proposed, outcome);
             }
             self.writes.settle(slot);
@@ -112,7 +108,7 @@ impl Parts {
     /// waits for a slot before it.
     fn count_blocked(&self, step: &mut Step<'_>, slots: &[Slot]) {
         let commands = self.consensus.commands();
-        for slot in slots.iter().filter(|slot| commands.executed < **slot) {
+        for slot in slots.iter().filter(|slot| commands.executed() < **slot) {
             let accepted = commands.accepted(*slot);
             let blocked = self.writes.blocked(step.me(), accepted);
             step.metrics.blocked_prefix += blocked as u64;

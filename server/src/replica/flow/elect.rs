@@ -75,7 +75,7 @@ impl Parts {
     /// Leads once a majority has promised and everything that it knows to be committed
     /// is here (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
-        match self.consensus.standing(step.us.members.majority()) {
+        match self.consensus.standing(step) {
             Standing::Waiting => {}
             Standing::Behind(behind) => {
                 for (of, log, commit_point) in behind {
@@ -87,7 +87,7 @@ impl Parts {
     }
 
     fn lead(&mut self, step: &mut Step<'_>) {
-        let Some(recovery) = self.consensus.recover(self.machine.kv().log_time_ms) else {
+        let Some(recovery) = self.consensus.recover(self.machine.log_time_ms()) else {
             // Once it is durable this candidate tries again.
             return self.checkpoint(step);
         };
@@ -107,7 +107,7 @@ impl Parts {
     /// Proposes again what was recovered of a log, then the opening no-op: its slot is
     /// where this ballot's own log starts.
     fn open_log(&mut self, step: &mut Step<'_>, log: LogId, ballot: Ballot, values: Vec<Value>) {
-        let first = self.consensus.log(log).commit_point.next();
+        let first = self.consensus.log(log).commit_point().next();
         let start = self.consensus.begin_ballot(step, log, &values);
         for value in values {
             self.consensus.note_in_flight(&value);

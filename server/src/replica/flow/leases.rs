@@ -20,7 +20,7 @@ impl Parts {
     /// Promises what is due, and lets what has expired lapse.
     pub(super) fn poll_leases(&mut self, step: &mut Step<'_>) {
         let barrier = self.consensus.barrier();
-        let executed = self.consensus.commands().executed;
+        let executed = self.consensus.commands().executed();
         if self.leasing.poll(step, barrier, executed) {
             self.consensus.vote_again();
         }
@@ -42,8 +42,8 @@ impl Parts {
     /// block writes.
     pub fn on_writable(&mut self, step: &mut Step<'_>) {
         self.hold_if_fit(step);
-        let blocks = !step.us.writable && !off(Rule::H36Blockers);
-        if blocks && !self.consensus.is_follower() {
+        let gives_up = blockers_count() && !step.us.writable;
+        if gives_up && !self.consensus.is_follower() {
             self.step_down(step);
         }
     }
@@ -62,7 +62,7 @@ impl Parts {
     /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A
     /// holder whose clock is wrong does not know when its leases end.
     fn hold_if_fit(&mut self, step: &mut Step<'_>) {
-        let durable = step.us.writable || off(Rule::H36Blockers);
+        let durable = step.us.writable || !blockers_count();
         if durable && step.us.clock_trusted {
             return self.leasing.accept_again();
         }
@@ -109,9 +109,9 @@ impl Parts {
     /// Suspects replicas whose missing acceptance has blocked a slot for t_grace, even
     /// if they answer promises (§3.7, hazard 36).
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
-        let blockers = match off(Rule::H36Blockers) {
-            true => leases::ReplicaSet::EMPTY,
-            false => self.consensus.blockers(step.now, grace),
+        let blockers = match blockers_count() {
+            true => self.consensus.blockers(step.now, grace),
+            false => leases::ReplicaSet::EMPTY,
         };
         if self.leasing.note_blockers(step, blockers) {
             self.reconfigure(step);
@@ -138,6 +138,12 @@ impl Parts {
         let leader = self.consensus.leader();
         self.leasing.report_demand(step, leader);
     }
+}
+
+/// H36: a replica that cannot persist gives its leases back, and who blocks a slot is
+/// suspected. Else it would acknowledge every promise, and block every write.
+fn blockers_count() -> bool {
+    !off(Rule::H36Blockers)
 }
 
 /// Whether distances may be judged: all measured, or waited long enough for.

@@ -6,7 +6,6 @@ use client::wire::{Command, Outcome};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::super::consensus::Entry;
-use super::super::machine::Admission;
 use super::super::message::{LogId, Message, Proposed, RequestId, Value};
 use super::super::parts::{chunks, outcome_weight};
 use super::super::persist::After;
@@ -59,9 +58,8 @@ impl Parts {
         if self.consensus.has_queued(&proposed) {
             return None; // answered by its execution
         }
-        let kv = self.machine.kv();
         if command.is_write()
-            && let Admission::Done(outcome) = kv.sessions.admit(command, kv.log_time_ms)
+            && let Some(outcome) = self.machine.result_of(command)
         {
             return Some(outcome);
         }
@@ -85,7 +83,7 @@ impl Parts {
     /// Puts a value into the next slot of a log.
     pub(super) fn propose(&mut self, step: &mut Step<'_>, log: LogId, value: Value) {
         let early_tag = self.early_tag(step, &value);
-        let sessions = &self.machine.kv().sessions;
+        let sessions = self.machine.sessions();
         self.consensus
             .propose(step, log, (value, early_tag), sessions);
     }

@@ -56,8 +56,8 @@ impl Leasing {
 
     fn wanted_exclusions(&mut self, step: &Step<'_>) -> ReplicaSet {
         let rule = Exclusion {
-            others: step.us.members.others(step.me()),
-            majority: step.us.members.majority(),
+            me: step.me(),
+            members: step.us.members,
             grace: self.grace(),
         };
         let mine = self.grantor.suspects();

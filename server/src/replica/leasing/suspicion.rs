@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use leases::{ReplicaId, ReplicaSet, Time};
+use leases::{Membership, ReplicaId, ReplicaSet, Time};
 
 /// Quiet grace periods after which a suspect is included again.
 const QUIET_GRACES: u32 = 2;
@@ -70,10 +70,14 @@ impl Suspicions {
             .reports
             .values()
             .fold(ReplicaSet::EMPTY, |all, s| all.union(*s));
-        let reporters = |suspect| self.reports.values().filter(move |s| s.contains(suspect));
+        let reporters = |suspect: ReplicaId| -> ReplicaSet {
+            let reports = self.reports.iter();
+            let of_it = reports.filter(|(_, whom)| whom.contains(suspect));
+            of_it.map(|(by, _)| *by).collect()
+        };
         let by_many = everyone
             .iter()
-            .filter(|suspect| reporters(*suspect).count() >= rule.majority);
+            .filter(|suspect| rule.members.is_quorum(reporters(*suspect)));
         let fresh = by_many
             .collect::<ReplicaSet>()
             .union(mine)
@@ -84,21 +88,16 @@ impl Suspicions {
         });
         // What peers report may name the leader, or who is no member.
         let exclusions = still.collect::<ReplicaSet>().union(fresh);
-        let exclusions = exclusions.intersection(rule.others);
-        assert!(
-            mine.intersection(rule.others).is_subset(exclusions),
-            "whom the leader suspects is excluded"
-        );
-        exclusions
+        exclusions.intersection(rule.members.others(rule.me))
     }
 }
 
 /// What decides about exclusions besides what is suspected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exclusion {
-    /// The members but the leader, who is never excluded.
-    pub(super) others: ReplicaSet,
-    pub(super) majority: usize,
+    /// The leader, who is never excluded.
+    pub(super) me: ReplicaId,
+    pub(super) members: Membership,
     pub(super) grace: Duration,
 }
 
@@ -106,96 +105,40 @@ pub(super) struct Exclusion {
 mod tests {
     use super::*;
 
-    fn set(replicas: &[u8]) -> ReplicaSet {
-        replicas.iter().copied().map(ReplicaId).collect()
+    /// `024`: those three; `-`: nobody.
+    fn set(text: &str) -> ReplicaSet {
+        let digits = text.chars().filter_map(|digit| digit.to_digit(10));
+        digits.map(|digit| ReplicaId(digit as u8)).collect()
     }
 
-    /// Among five, led by 0: suspects of the leader, reports (by, whom), blockers,
-    /// excluded, how many ms after the last reason, and who is to be excluded.
     #[test]
-    fn suspects_are_excluded_until_they_have_been_quiet() {
-        type Case = (
-            &'static str,
-            &'static [u8],
-            &'static [(u8, &'static [u8])],
-            &'static [u8],
-            &'static [u8],
-            u64,
-            &'static [u8],
-        );
-        let cases: [Case; 9] = [
-            ("nobody is suspected", &[], &[], &[], &[], 0, &[]),
-            ("the leader suspects", &[3], &[], &[], &[], 0, &[3]),
-            (
-                "a minority reports",
-                &[],
-                &[(1, &[4]), (2, &[4])],
-                &[],
-                &[],
-                0,
-                &[],
-            ),
-            (
-                "a majority reports",
-                &[],
-                &[(1, &[4]), (2, &[4]), (3, &[4])],
-                &[],
-                &[],
-                0,
-                &[4],
-            ),
-            (
-                "a majority reports the leader",
-                &[],
-                &[(1, &[0]), (2, &[0]), (3, &[0])],
-                &[],
-                &[],
-                0,
-                &[],
-            ),
-            ("it blocks a slot", &[], &[], &[2], &[], 0, &[2]),
-            (
-                "excluded, and quiet for less than two graces",
-                &[],
-                &[],
-                &[],
-                &[4],
-                1999,
-                &[4],
-            ),
-            (
-                "excluded, and quiet for two graces",
-                &[],
-                &[],
-                &[],
-                &[4],
-                2000,
-                &[],
-            ),
-            (
-                "excluded, and reported by one",
-                &[],
-                &[(1, &[4])],
-                &[],
-                &[4],
-                0,
-                &[4],
-            ),
-        ];
+    fn every_case_of_the_table() {
         let rule = Exclusion {
-            others: set(&[1, 2, 3, 4]),
-            majority: 3,
+            me: ReplicaId(0),
+            members: Membership::fixed(5),
             grace: Duration::from_secs(1),
         };
-        for (case, mine, reports, blockers, excluded, later_ms, expected) in cases {
+        let mut cases = 0;
+        let text = include_str!("testdata/exclusions.txt");
+        let lines = text.lines();
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+            let [name, mine, reports, blockers, excluded, later_ms, expected] = columns[..] else {
+                panic!("seven columns: {line}");
+            };
             let mut suspicions = Suspicions::begin(Time::ZERO, set(excluded));
-            for (by, whom) in reports {
-                suspicions.report(Time::ZERO, ReplicaId(*by), set(whom));
+            for report in reports.split_whitespace() {
+                let (by, whom) = report.split_once(':').expect("by:whom");
+                let by = set(by).iter().next().expect("a reporter");
+                suspicions.report(Time::ZERO, by, set(whom));
             }
             suspicions.set_blockers(Time::ZERO, set(blockers));
-            let now = Time::ZERO + Duration::from_millis(later_ms);
+            let later = Duration::from_millis(later_ms.parse().expect("a number of ms"));
+            let now = Time::ZERO + later;
             let exclusions = suspicions.exclusions(now, set(mine), set(excluded), rule);
-            assert_eq!(exclusions, set(expected), "{case}");
+            assert_eq!(exclusions, set(expected), "{name}");
+            cases += 1;
         }
+        assert!(cases >= 10, "the table was read");
     }
 }

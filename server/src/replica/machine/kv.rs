@@ -38,9 +38,9 @@ pub struct Kv {
     map: HashMap<Key, Stored, FixedState>,
     ordered: BTreeSet<Key>,
     /// Sessions of clients.
-    pub sessions: Sessions,
+    pub(super) sessions: Sessions,
     /// Log time of the last command, in ms; never falls.
-    pub log_time_ms: u64,
+    pub(super) log_time_ms: u64,
     dirty: HashSet<Key, FixedState>,
     /// The newest version given in this run.
     newest: (u64, u32),

@@ -9,6 +9,7 @@ use client::wire::{Command, Outcome};
 use leases::{ConfigId, Slot};
 
 use super::action::{Checkpoint, Record};
+use super::message::{Proposed, Value};
 use super::per_log::PerLog;
 use super::persist::After;
 use super::step::Step;
@@ -37,17 +38,43 @@ impl Machine {
         &self.kv
     }
 
-    /// Begins the execution of a batch with this log time, in ms.
-    pub(super) fn begin(&mut self, log_time_ms: u64) {
-        self.kv.begin(log_time_ms);
+    /// Sessions of clients.
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.kv.sessions
     }
 
-    /// Executes one command, once: a repeated sequence gets its first result.
-    pub(super) fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
-        self.kv.execute(slot, index, command)
+    /// Log time of the last command, in ms.
+    pub(super) fn log_time_ms(&self) -> u64 {
+        self.kv.log_time_ms
     }
 
-    /// What the newest checkpoint holds, durable or not.
+    /// The result of a write that was executed already.
+    pub(super) fn result_of(&self, command: &Command) -> Option<Outcome> {
+        match self.kv.sessions.admit(command, self.kv.log_time_ms) {
+            Admission::Done(outcome) => Some(outcome),
+            Admission::Fresh | Admission::Refused => None,
+        }
+    }
+
+    /// Executes a slot; returns the outcome of each command. A repeated sequence gets its
+    /// first result.
+    pub(super) fn execute<'a>(
+        &'a mut self,
+        slot: Slot,
+        value: &'a Value,
+    ) -> impl Iterator<Item = (&'a Proposed, Outcome)> {
+        if let Value::Commands(batch) = value {
+            self.kv.begin(batch.log_time_ms);
+        }
+        let commands = value.commands().iter().enumerate();
+        commands.map(move |(index, proposed)| {
+            let outcome = self.kv.execute(slot, index, &proposed.command);
+            (proposed, outcome)
+        })
+    }
+
+    /// What the newest checkpoint that was asked for holds. It may not be durable yet; for
+    /// the durable one see `Log`.
     pub(super) fn checkpointed(&self) -> PerLog<Slot> {
         let (commands, config) = self.checkpointed;
         PerLog {

@@ -29,10 +29,10 @@ pub(super) struct Indexing {
 fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     let commands = view.consensus.commands();
     let marked = match view.newest_mark(key) {
-        Some(_) if off(Rule::H26Proposed) => commands.commit_point,
+        Some(_) if off(Rule::H26Proposed) => commands.commit_point(),
         newest => newest.unwrap_or_default(),
     };
-    marked.max(commands.adopted.1)
+    marked.max(commands.start())
 }
 
 impl Indexing {
@@ -59,7 +59,7 @@ impl Indexing {
             false => newest + 1,
         };
         let index = index_of(view, &read.key);
-        let start = view.consensus.commands().adopted.1;
+        let start = view.consensus.commands().start();
         assert!(index >= start, "no read is before the opening no-op");
         self.probe_due = true;
         self.unconfirmed.push_back((probe, index, read));

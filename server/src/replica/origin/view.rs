@@ -17,7 +17,7 @@ pub struct View<'a> {
 
 impl View<'_> {
     pub(super) fn executed(self) -> Slot {
-        self.consensus.commands().executed
+        self.consensus.commands().executed()
     }
 
     /// Leave to read `key` here at `now`, under leases.
@@ -26,9 +26,9 @@ impl View<'_> {
         self.leasing.permit(now, key, self.executed())
     }
 
-    /// A new leader reads locally not before its opening no-op has committed.
+    /// A new leader reads nothing locally until its opening no-op is executed.
     pub(super) fn leader_ready(self) -> Result<(), NoPermit> {
-        let start = self.consensus.commands().adopted.1;
+        let start = self.consensus.commands().start();
         match self.consensus.leads() && self.executed() < start {
             true => Err(NoPermit::Barrier(start)),
             false => Ok(()),
