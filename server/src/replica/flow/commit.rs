@@ -74,6 +74,10 @@ impl Parts {
     /// Answers what can be answered at commit; the rest waits for its execution.
     fn answer_committed(&mut self, step: &mut Step<'_>) {
         while let Some(slot) = self.writes.first_unanswered() {
+            assert!(
+                self.consensus.commands().is_committed(slot),
+                "only committed slots are answered"
+            );
             match self.consensus.at_commit(slot) {
                 AtCommit::Now(accepted) => {
                     self.writes.answer_at_commit(step, slot, accepted);

@@ -120,6 +120,11 @@ impl Leasing {
         };
         self.configured |= matches!(value, Value::Config(_));
         self.configs.apply(id, change);
+        assert_eq!(
+            self.configs.newest(),
+            id,
+            "configurations are executed in order"
+        );
         change.keys.iter().map(|(_, keys)| keys.len()).sum()
     }
 
