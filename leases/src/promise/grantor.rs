@@ -202,9 +202,14 @@ impl Grantor {
         self.restart_wait = Some(Time::MAX);
     }
 
-    /// The clock is to be believed again, from `now` on.
+    /// The clock is to be believed again, from `now` on. Acks are forgotten: how long ago
+    /// they came was measured by a clock that was not to be believed, and a promise that
+    /// builds on one could be taken for longer than its grant is kept.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
+        for peer in &mut self.peers {
+            peer.base = None;
+        }
     }
 
     /// A message of `incarnation` came from `holder`. A new run honours no promise

@@ -222,11 +222,12 @@ fn decode_prepared(prepared: proto::Prepared) -> Checked<Message> {
             configs: slot("prepared.configs_committed", prepared.configs_committed)?,
         },
         entries: try_each(prepared.entries, |entry| {
+            let log = log("prepared.entries[].log", entry.log)?;
             Ok(Reported {
-                log: log("prepared.entries[].log", entry.log)?,
+                log,
                 slot: slot("prepared.entries[].slot", entry.slot)?,
                 ballot: ballot("prepared.entries[].ballot", entry.ballot)?,
-                value: value::decode("prepared.entries[].value", entry.value)?,
+                value: value_of(log, "prepared.entries[].value", entry.value)?,
             })
         })?,
         log_starts: try_each(prepared.log_starts, |start| {
@@ -253,13 +254,8 @@ fn encode_accept(accept: &Accept) -> proto::Accept {
 }
 
 fn decode_accept(accept: proto::Accept) -> Checked<Accept> {
-    let held = value::decode("accept.value", accept.value)?;
     let log = log("accept.log", accept.log)?;
-    let fits = !matches!(
-        (&held, log),
-        (Value::Commands(_), LogId::Configs) | (Value::Config(_), LogId::Commands)
-    );
-    consistent(fits, "accept.value", "belongs into the other log")?;
+    let held = value_of(log, "accept.value", accept.value)?;
     let mut sure = accept.sure;
     // One bit for each command, however many were sent: an absent bit means "not sure".
     sure.resize(held.commands().len().div_ceil(64), 0);
@@ -327,15 +323,24 @@ fn decode_fetch(fetch: &proto::Fetch) -> Checked<Message> {
 fn decode_fetched(fetched: proto::Fetched) -> Checked<Message> {
     let rising = fetched.entries.is_sorted_by(|a, b| a.slot < b.slot);
     consistent(rising, "fetched.entries", "not in rising order")?;
-    Ok(Message::Fetched {
-        log: log("fetched.log", fetched.log)?,
-        entries: try_each(fetched.entries, |entry| {
-            Ok((
-                slot("fetched.entries[].slot", entry.slot)?,
-                value::decode("fetched.entries[].value", entry.value)?,
-            ))
-        })?,
-    })
+    let log = log("fetched.log", fetched.log)?;
+    let entries = try_each(fetched.entries, |entry| {
+        let slot = slot("fetched.entries[].slot", entry.slot)?;
+        let held = value_of(log, "fetched.entries[].value", entry.value)?;
+        Ok((slot, held))
+    })?;
+    Ok(Message::Fetched { log, entries })
+}
+
+/// A value of the kind that `log` holds.
+fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Checked<Value> {
+    let held = value::decode(field, value)?;
+    let fits = !matches!(
+        (&held, log),
+        (Value::Commands(_), LogId::Configs) | (Value::Config(_), LogId::Commands)
+    );
+    consistent(fits, field, "belongs into the other log")?;
+    Ok(held)
 }
 
 /// A command that a peer took from a client. It is validated as this replica's own

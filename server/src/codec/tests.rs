@@ -14,9 +14,10 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use self::any::{ballot, batch, envelope, key, log_and_value, number, outcome, version};
+use super::check::{put_ballot, put_log};
 use super::*;
 use crate::replica::action::{SessionImage, Stored};
-use crate::replica::message::{Batch, Message, Proposed, RequestId, Value};
+use crate::replica::message::{Batch, LogId, Message, Proposed, RequestId, Value};
 
 fn encoded(envelope: Envelope) -> Bytes {
     let mut buffer = BytesMut::new();
@@ -258,4 +259,41 @@ fn a_message_above_the_frame_limit_is_not_sent() {
     let refused = encode_envelope(envelope, &mut buffer);
     assert!(matches!(refused, Err(CodecError::TooLong { .. })));
     assert!(buffer.is_empty());
+}
+
+#[test]
+fn a_log_holds_values_of_its_own_kind() {
+    let slot = |value: &Value| proto::SlotValue {
+        slot: 7,
+        value: Some(value::encode(value)),
+    };
+    let entry = |log, value: &Value| proto::Reported {
+        log,
+        slot: 7,
+        ballot: Some(put_ballot(Ballot::ZERO)),
+        value: Some(value::encode(value)),
+    };
+    let (commands, configs) = (put_log(LogId::Commands), put_log(LogId::Configs));
+    let batch = Value::Commands(Default::default());
+    let config = Value::Config(Default::default());
+    for (log, value, fits) in [
+        (commands, &batch, true),
+        (configs, &config, true),
+        (commands, &config, false),
+        (configs, &batch, false),
+        (configs, &Value::Noop, true),
+    ] {
+        let fetched = proto::envelope::Message::Fetched(proto::Fetched {
+            log,
+            entries: vec![slot(value)],
+        });
+        let prepared = proto::envelope::Message::Prepared(proto::Prepared {
+            ballot: Some(put_ballot(Ballot::ZERO)),
+            parts: 1,
+            entries: vec![entry(log, value)],
+            ..Default::default()
+        });
+        assert_eq!(message::decode(fetched).is_ok(), fits);
+        assert_eq!(message::decode(prepared).is_ok(), fits);
+    }
 }

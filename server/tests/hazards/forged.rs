@@ -195,3 +195,39 @@ pub(super) fn h81_an_answer_of_phase_1_that_leaps_hides_no_other() {
     let read = cluster.read(1, "k");
     cluster.pass_until(5000, "reads are answered", |cluster| cluster.answered(read));
 }
+
+#[test]
+fn entries_that_nobody_asked_for_are_not_taken() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    for node in 0..3 {
+        let next = cluster.node(node).executed().next();
+        let message = Message::Fetched {
+            log: LogId::Commands,
+            entries: vec![(next, Value::Noop)],
+        };
+        forge(&mut cluster, (node + 1) % 3, node, message);
+        assert!(cluster.node(node).executed() < next);
+    }
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    assert!(cluster.done(write));
+}
+
+#[test]
+fn votes_at_a_ballot_that_nobody_proposes_at_block_no_slot() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let newest = newest_ballot(&cluster);
+    let next = cluster.node(0).highest_accepted().next();
+    let ballot = Ballot {
+        round: newest.round + ROUNDS_AHEAD_MAX - 5,
+        replica: ReplicaId(1),
+    };
+    let votes = (0..100).map(|i| (Slot(next.0 + i), ReplicaSet::EMPTY));
+    let message = Message::Accepted {
+        ballot,
+        log: LogId::Commands,
+        votes: votes.collect(),
+    };
+    forge(&mut cluster, 1, 0, message);
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    cluster.pass_until(20_000, "it is committed", |cluster| cluster.done(write));
+}

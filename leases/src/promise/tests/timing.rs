@@ -275,3 +275,24 @@ fn perfect_clocks_keep_a_grant_no_longer_than_the_paper_says() {
     w.deliver(&ack);
     assert_eq!(w.kept(G, H), [(ConfigId(1), w.true_ns + 2_000_000_000)]);
 }
+
+/// An ack that came while the grantor's clock was not to be believed says nothing about
+/// how old it is.
+#[test]
+fn no_promise_builds_on_an_ack_from_before_the_clock_is_trusted_again() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    w.establish(G, H);
+    w.party(G).grantor.distrust();
+    w.party(G).may_promise = false;
+    w.pass(ms(600));
+    let guard = w.send(G, H);
+    let ack = w.deliver(&guard).expect("the guard is taken");
+    w.deliver(&ack);
+    // This is why it is not to be believed: it runs ahead.
+    w.party(G).clock.epoch_ns += 3_000_000_000;
+    let now = w.now(G);
+    w.party(G).grantor.trust(now);
+    w.party(G).may_promise = true;
+    let first = w.send(G, H);
+    assert!(matches!(first.message, LeaseMessage::Guard { .. }));
+}

@@ -214,7 +214,7 @@ impl Consensus {
             ..
         } = *accept;
         if let Some(cell) = self.logs[log].get_mut(slot) {
-            cell.votes.add(ballot.replica, ballot, tag);
+            cell.count(ballot.replica, ballot, tag);
         }
     }
 
@@ -234,7 +234,7 @@ impl Consensus {
             }
             let known = self.logs[log].cell(*slot);
             if let Some(cell) = known.filter(|cell| !cell.committed) {
-                cell.votes.add(from, accepted.ballot, *tag);
+                cell.count(from, accepted.ballot, *tag);
                 if self.is_chosen(step, log, *slot) {
                     chosen.push(*slot);
                 }
@@ -304,7 +304,7 @@ impl Consensus {
         let mut chosen = Chosen::default();
         for vote in &votes {
             if let Some(cell) = self.logs[vote.log].get_mut(vote.slot) {
-                cell.votes.add(step.me(), vote.ballot, vote.tag);
+                cell.count(step.me(), vote.ballot, vote.tag);
                 if self.is_chosen(step, vote.log, vote.slot) {
                     chosen[vote.log].push(vote.slot);
                 }

@@ -36,6 +36,13 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, step.now + moment);
     }
 
+    /// Whether `from` was asked for entries of this log last. What nobody asked for is not
+    /// believed; a leader has recovered whatever it had asked for before.
+    pub fn has_asked(&self, from: ReplicaId, log: LogId) -> bool {
+        let asked = self.fetching[log].as_ref();
+        !self.leads() && asked.is_some_and(|asked| asked.of == from)
+    }
+
     /// Asks the leader for what is still missing.
     pub fn fetch_missing(&mut self, step: &mut Step<'_>) {
         let Some(leader) = self.leader().filter(|leader| *leader != step.me()) else {

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use leases::{Ballot, ReplicaSet, Slot, Time};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::super::message::Value;
 use super::votes::Votes;
@@ -68,5 +68,14 @@ impl Hash for Cell {
         if !self.committed {
             self.votes.hash(state);
         }
+    }
+}
+
+impl Cell {
+    /// Counts an acceptance of `replica` at `ballot`.
+    pub fn count(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
+        let here = self.accepted.as_ref().map(|accepted| accepted.ballot);
+        self.votes
+            .add(replica, ballot, tag, here.unwrap_or(Ballot::ZERO));
     }
 }

@@ -141,7 +141,7 @@ impl Consensus {
             true => ReplicaSet::EMPTY,
             false => vote_tag(tags, accepted),
         };
-        cell.votes.add(step.me(), ballot, tag);
+        cell.count(step.me(), ballot, tag);
         if let Some(message) = self.accept_message(log, slot, tag) {
             step.broadcast(&Message::Accept(message));
         }

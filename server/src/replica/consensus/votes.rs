@@ -48,20 +48,21 @@ impl Votes {
         demanded.minus(self.accepted)
     }
 
-    /// Counts an acceptance of `replica` at `ballot`. Votes at a lower ballot
-    /// are superseded; of several tags of one acceptor any may be used, so all
-    /// are kept but those that demand more than another.
-    pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
-        if ballot < self.ballot {
+    /// Counts an acceptance of `replica` at `ballot`. `here` is the ballot of the value that
+    /// is accepted here: votes at that one count, whatever else was heard, for only with its
+    /// value can a ballot commit. Else votes at a lower ballot are superseded. Dropping
+    /// votes is safe: the leader asks for them again. Of several tags of one acceptor any
+    /// may be used, so all are kept but those that demand more than another.
+    pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
+        if ballot < self.ballot && ballot != here {
             return;
         }
-        if ballot > self.ballot {
+        if ballot != self.ballot {
             *self = Votes {
                 ballot,
                 ..Votes::default()
             };
         }
-        assert_eq!(ballot, self.ballot, "votes of one ballot are counted");
         self.accepted.insert(replica);
         let same = |(who, known): &(ReplicaId, ReplicaSet)| *who == replica && known.is_subset(tag);
         if !self.tags.iter().any(same) {
@@ -116,6 +117,7 @@ mod tests {
                 ReplicaId(*replica),
                 B,
                 tag.iter().copied().map(ReplicaId).collect(),
+                Ballot::ZERO,
             );
         }
         votes
@@ -156,18 +158,31 @@ mod tests {
             round: 2,
             replica: ReplicaId(0),
         };
-        mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY);
+        mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY, Ballot::ZERO);
         assert!(!mixed.is_committed(Membership::fixed(3)));
-        mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY);
+        mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY, Ballot::ZERO);
         assert_eq!(mixed.accepted, ReplicaSet::one(ReplicaId(2)));
+    }
+
+    #[test]
+    fn votes_at_the_ballot_of_the_value_count_whatever_else_was_heard() {
+        let far = Ballot {
+            round: 1 << 20,
+            replica: ReplicaId(1),
+        };
+        let mut v = votes(&[(0, &[])]);
+        v.add(ReplicaId(1), far, ReplicaSet::EMPTY, B);
+        v.add(ReplicaId(0), B, ReplicaSet::EMPTY, B);
+        v.add(ReplicaId(2), B, ReplicaSet::EMPTY, B);
+        assert!(v.is_committed(Membership::fixed(3)));
     }
 
     #[test]
     fn a_lapsed_grant_needs_one_new_tag_and_no_more() {
         let mut v = votes(&[(0, &[]), (1, &[]), (2, &[4])]);
-        v.add(ReplicaId(2), B, ReplicaSet::EMPTY);
+        v.add(ReplicaId(2), B, ReplicaSet::EMPTY, Ballot::ZERO);
         assert!(v.is_committed(Membership::fixed(5)));
-        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)));
+        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)), Ballot::ZERO);
         assert!(
             v.is_committed(Membership::fixed(5)),
             "a reordered older tag changes nothing"
@@ -181,10 +196,15 @@ mod tests {
         assert!(!v.is_committed(Membership::fixed(5)));
         let mut blocked = votes(&[(0, &[4]), (2, &[4]), (3, &[4])]);
         for acceptor in [0, 2, 3] {
-            blocked.add(ReplicaId(acceptor), B, ReplicaSet::one(ReplicaId(3)));
+            blocked.add(
+                ReplicaId(acceptor),
+                B,
+                ReplicaSet::one(ReplicaId(3)),
+                Ballot::ZERO,
+            );
         }
         assert!(blocked.is_committed(Membership::fixed(5)));
-        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(3)));
+        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(3)), Ballot::ZERO);
         assert!(v.is_committed(Membership::fixed(5)));
         assert!(v.missing().is_empty());
         assert!(

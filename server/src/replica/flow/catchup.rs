@@ -17,6 +17,10 @@ impl Parts {
         log: LogId,
         entries: Vec<(Slot, Value)>,
     ) {
+        if !self.consensus.has_asked(from, log) {
+            step.metrics.refused_messages += 1;
+            return;
+        }
         // An answer that brings nothing is no reason to ask for more at once.
         let progress = !entries.is_empty();
         for (slot, value) in entries {

@@ -41,8 +41,9 @@ pub struct Load {
     pub renews: f64,
 }
 
-/// How many large values a run has at most: disks and logs keep them.
-const LARGE_VALUES: u32 = 64;
+/// How many large values a run has at most. All of them together fit into what a replica
+/// keeps of executed entries (16 MiB), so that oracles see each before it is forgotten.
+const LARGE_VALUES: u32 = 15;
 /// Requests a second, requests sent together, and keys of a run with large values.
 const LARGE_RATE: u32 = 10;
 const LARGE_BURST: usize = 32;
