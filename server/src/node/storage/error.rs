@@ -87,7 +87,8 @@ pub enum StorageError {
     },
     /// There is no room. What was to be written is not.
     #[error(
-        "data directory {}: no space left; free at least {} MiB, and it goes on by itself",
+        "data directory {}: no space left; free at least {} MiB, then start the node again \
+         (one that runs goes on by itself)",
         path.display(), WRITE_BUFFER_BYTES >> 20
     )]
     Full {
