@@ -11,6 +11,7 @@ pub mod backend;
 pub mod bound;
 mod cluster_file;
 pub mod experiment;
+pub mod fault;
 pub mod report;
 pub mod standing;
 pub mod topology;

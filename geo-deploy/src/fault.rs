@@ -1,0 +1,241 @@
+//! Faults: what happens to which replicas and links, and when. Experiment files, both
+//! backends and the control of a standing cluster share these types and names.
+//!
+//! A [`Fault`] is written by a person and may name roles (`leader`). When it begins its
+//! roles are resolved against the [`Scene`] of that moment, once: a fault that ends is
+//! undone where it was done, whoever leads by then.
+
+mod check;
+mod effect;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use check::{Refused, check};
+pub use effect::{Effect, LinkState, Scene};
+
+/// What is done to its targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// The process ends at once, as by `kill -9`. At the end of the fault it starts again.
+    Kill,
+    /// The process is asked to end. At the end of the fault it starts again.
+    Stop,
+    /// The process is asked to end, and starts again as soon as it has. It has no end.
+    Restart,
+    /// The process stands still, as by SIGSTOP. At the end of the fault it goes on.
+    Pause,
+    /// Nothing passes between the targets and `to`.
+    Partition,
+    /// Messages between the targets and `to` take `delay_ms` longer, one way.
+    Slow,
+    /// Messages between the targets and `to` are lost with probability `loss`.
+    Loss,
+    /// The disk has no room for another write.
+    FillDisk,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Action; 8] = [
+        Action::Kill,
+        Action::Stop,
+        Action::Restart,
+        Action::Pause,
+        Action::Partition,
+        Action::Slow,
+        Action::Loss,
+        Action::FillDisk,
+    ];
+
+    /// Its name, as in files and commands.
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Kill => "kill",
+            Action::Stop => "stop",
+            Action::Restart => "restart",
+            Action::Pause => "pause",
+            Action::Partition => "partition",
+            Action::Slow => "slow",
+            Action::Loss => "loss",
+            Action::FillDisk => "fill-disk",
+        }
+    }
+
+    /// Whether links fail, and not replicas.
+    pub fn is_of_links(self) -> bool {
+        matches!(self, Action::Partition | Action::Slow | Action::Loss)
+    }
+}
+
+/// Which way messages of a failing link are concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Both ways.
+    #[default]
+    Both,
+    /// Those that the targets send.
+    Out,
+    /// Those that are sent to the targets.
+    In,
+}
+
+/// Who is meant: a site, or whoever has a role when the fault begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A site by its name.
+    Site(String),
+    /// Who leads.
+    Leader,
+    /// A holder of the hottest key, not the leader: the nearest such to the leader.
+    Holder,
+    /// The replica nearest to the leader.
+    Nearest,
+    /// Any replica that is up.
+    Random,
+    /// Every replica.
+    All,
+}
+
+impl Target {
+    /// Names of roles.
+    pub const ROLES: [&str; 5] = ["leader", "holder", "nearest", "random", "all"];
+
+    /// A role if it is the name of one, else a site.
+    pub fn named(name: &str) -> Target {
+        match name {
+            "leader" => Target::Leader,
+            "holder" => Target::Holder,
+            "nearest" => Target::Nearest,
+            "random" => Target::Random,
+            "all" => Target::All,
+            site => Target::Site(site.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Target::Site(name) => name,
+            Target::Leader => "leader",
+            Target::Holder => "holder",
+            Target::Nearest => "nearest",
+            Target::Random => "random",
+            Target::All => "all",
+        })
+    }
+}
+
+impl Serialize for Target {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
+        Ok(Target::named(&String::deserialize(deserializer)?))
+    }
+}
+
+/// One fault: `[[fault]]` of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Fault {
+    /// When it begins, in seconds from the beginning of the measured phase.
+    #[serde(rename = "at_s")]
+    pub at_s: f64,
+    /// When it ends, likewise; never, if left out.
+    #[serde(default, rename = "until_s", skip_serializing_if = "Option::is_none")]
+    pub until_s: Option<f64>,
+    /// What is done.
+    pub action: Action,
+    /// To whom: one or several.
+    #[serde(deserialize_with = "one_or_several")]
+    pub target: Vec<Target>,
+    /// The other ends of failing links; all but the targets, if left out.
+    #[serde(
+        default,
+        deserialize_with = "one_or_several",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub to: Vec<Target>,
+    /// Which way failing links fail.
+    #[serde(default)]
+    pub direction: Direction,
+    /// `slow`: how much longer a message takes, one way, in ms.
+    #[serde(default, rename = "delay_ms", skip_serializing_if = "is_zero")]
+    pub delay_ms: f64,
+    /// `loss`: the probability that a message is lost, 0 to 1.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub loss: f64,
+}
+
+impl Fault {
+    /// A fault at once, without an end.
+    pub fn now(action: Action, target: Vec<Target>) -> Fault {
+        Fault {
+            at_s: 0.0,
+            until_s: None,
+            action,
+            target,
+            to: Vec::new(),
+            direction: Direction::Both,
+            delay_ms: 0.0,
+            loss: 0.0,
+        }
+    }
+}
+
+/// What is done to whom, as a person would say it: "partition JP from CA, OR (out)".
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.action.name(), list(&self.target))?;
+        if self.action.is_of_links() {
+            let others = match self.to.is_empty() {
+                true => "the others".to_owned(),
+                false => list(&self.to),
+            };
+            write!(f, " from {others}")?;
+            match self.direction {
+                Direction::Both => {}
+                Direction::Out => write!(f, " (out)")?,
+                Direction::In => write!(f, " (in)")?,
+            }
+        }
+        match self.action {
+            Action::Slow => write!(f, " by {} ms", self.delay_ms),
+            Action::Loss => write!(f, " with probability {}", self.loss),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn list(targets: &[Target]) -> String {
+    let names: Vec<String> = targets.iter().map(Target::to_string).collect();
+    names.join(", ")
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Target>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        One(Target),
+        Several(Vec<Target>),
+    }
+    Ok(match Either::deserialize(deserializer)? {
+        Either::One(target) => vec![target],
+        Either::Several(targets) => targets,
+    })
+}

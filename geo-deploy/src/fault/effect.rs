@@ -1,0 +1,238 @@
+//! What a fault does, once it is known who is meant.
+
+use rand::seq::IndexedRandom as _;
+use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
+
+use super::{Action, Direction, Fault, Target};
+use crate::topology::Topology;
+
+/// One change to a cluster. Sites by their index in the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// The process ends at once.
+    Kill(usize),
+    /// The process is asked to end.
+    Stop(usize),
+    /// The process starts.
+    Start(usize),
+    /// The process is asked to end, and starts when it has.
+    Restart(usize),
+    /// The process stands still.
+    Pause(usize),
+    /// The process goes on.
+    Resume(usize),
+    /// One direction of a link fails in this way too.
+    Fail {
+        /// The site that messages leave.
+        from: usize,
+        /// The site that they are for.
+        to: usize,
+        /// How it fails.
+        how: LinkState,
+    },
+    /// One direction of a link fails in this way no more.
+    Mend {
+        /// The site that messages leave.
+        from: usize,
+        /// The site that they are for.
+        to: usize,
+        /// How it failed.
+        how: LinkState,
+    },
+    /// The disk has no more room.
+    FillDisk(usize),
+    /// The disk has room again.
+    FreeDisk(usize),
+}
+
+/// How one direction of a link fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkState {
+    /// Nothing passes.
+    pub cut: bool,
+    /// How much longer a message takes, in ms.
+    pub delay_ms: f64,
+    /// The probability that a message is lost, 0 to 1.
+    pub loss: f64,
+}
+
+impl LinkState {
+    /// What several faults at once come to: any cut cuts, delays add up, and a message
+    /// must survive each loss.
+    pub fn of(all: impl IntoIterator<Item = LinkState>) -> LinkState {
+        let both = |a: LinkState, b: LinkState| LinkState {
+            cut: a.cut || b.cut,
+            delay_ms: a.delay_ms + b.delay_ms,
+            loss: 1.0 - (1.0 - a.loss) * (1.0 - b.loss),
+        };
+        all.into_iter().fold(LinkState::default(), both)
+    }
+}
+
+/// Who has which role at the moment.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// Where the replicas are.
+    pub topology: &'a Topology,
+    /// Who leads, if anybody does.
+    pub leader: Option<usize>,
+    /// Who holds a lease on the hottest key.
+    pub holders: Vec<usize>,
+    /// Whose process runs.
+    pub up: Vec<bool>,
+    /// Decides who is meant by `random`.
+    pub chance: &'a mut Pcg64Mcg,
+}
+
+impl Scene<'_> {
+    /// The sites that are meant, each once, rising.
+    ///
+    /// # Errors
+    /// If a site is unknown, or nobody has a role; the message says what to do.
+    pub fn resolve(&mut self, targets: &[Target]) -> Result<Vec<usize>, String> {
+        let mut sites = Vec::new();
+        for target in targets {
+            sites.extend(self.sites_of(target)?);
+        }
+        sites.sort_unstable();
+        sites.dedup();
+        Ok(sites)
+    }
+
+    fn sites_of(&mut self, target: &Target) -> Result<Vec<usize>, String> {
+        let all = 0..self.topology.len();
+        let one =
+            |site: Option<usize>, lacks: &str| site.map(|site| vec![site]).ok_or(lacks.to_owned());
+        match target {
+            Target::Site(name) => one(self.topology.index(name), &unknown(name, self.topology)),
+            Target::All => Ok(all.collect()),
+            Target::Leader => one(self.leader, "leader: nobody leads at the moment"),
+            Target::Holder => {
+                let holders = self.holders.iter().copied();
+                let others = holders.filter(|site| Some(*site) != self.leader && self.up[*site]);
+                one(
+                    self.nearest_to_leader(others),
+                    "holder: nobody but the leader holds a lease on the hottest key at the \
+                     moment; name a site, or choose a strategy with several holders",
+                )
+            }
+            Target::Nearest => {
+                let others = all.filter(|site| Some(*site) != self.leader && self.up[*site]);
+                one(
+                    self.nearest_to_leader(others),
+                    "nearest: no other replica is up",
+                )
+            }
+            Target::Random => {
+                let up: Vec<usize> = all.filter(|site| self.up[*site]).collect();
+                one(up.choose(self.chance).copied(), "random: no replica is up")
+            }
+        }
+    }
+
+    /// The first in the topology's order, if nobody leads.
+    fn nearest_to_leader(&self, sites: impl Iterator<Item = usize>) -> Option<usize> {
+        let distance = |site: &usize| {
+            self.leader
+                .map_or(0.0, |leader| self.topology.rtt_ms(leader, *site))
+        };
+        sites.min_by(|a, b| distance(a).total_cmp(&distance(b)))
+    }
+}
+
+/// What to say of a site that there is not.
+pub(super) fn unknown(name: &str, topology: &Topology) -> String {
+    format!(
+        "there is no site {name:?}; name one of {}, or a role: {}",
+        topology.names().join(", "),
+        Target::ROLES.join(", ")
+    )
+}
+
+impl Fault {
+    /// What happens when it begins.
+    ///
+    /// # Errors
+    /// If nobody has a role that it names.
+    pub fn begin(&self, scene: &mut Scene<'_>) -> Result<Vec<Effect>, String> {
+        let targets = scene.resolve(&self.target)?;
+        if self.action.is_of_links() {
+            let to = self.other_ends(scene, &targets)?;
+            return Ok(self.fail(&targets, &to));
+        }
+        let effect = |site: usize| match self.action {
+            Action::Kill => Effect::Kill(site),
+            Action::Stop => Effect::Stop(site),
+            Action::Restart => Effect::Restart(site),
+            Action::Pause => Effect::Pause(site),
+            Action::FillDisk => Effect::FillDisk(site),
+            Action::Partition | Action::Slow | Action::Loss => unreachable!("links fail above"),
+        };
+        Ok(targets.into_iter().map(effect).collect())
+    }
+
+    fn other_ends(&self, scene: &mut Scene<'_>, targets: &[usize]) -> Result<Vec<usize>, String> {
+        let named = match self.to.is_empty() {
+            true => (0..scene.topology.len()).collect(),
+            false => scene.resolve(&self.to)?,
+        };
+        let others: Vec<usize> = named
+            .into_iter()
+            .filter(|site| !targets.contains(site))
+            .collect();
+        match others.is_empty() {
+            true => Err(format!(
+                "{self}: no link is left between the two sides; name other sites"
+            )),
+            false => Ok(others),
+        }
+    }
+
+    fn fail(&self, targets: &[usize], to: &[usize]) -> Vec<Effect> {
+        let how = LinkState {
+            cut: self.action == Action::Partition,
+            delay_ms: self.delay_ms,
+            loss: self.loss,
+        };
+        let mut effects = Vec::new();
+        for &a in targets {
+            for &b in to {
+                let out = (self.direction != Direction::In).then_some((a, b));
+                let back = (self.direction != Direction::Out).then_some((b, a));
+                let ways = [out, back].into_iter().flatten();
+                effects.extend(ways.map(|(from, to)| Effect::Fail { from, to, how }));
+            }
+        }
+        effects
+    }
+}
+
+impl Effect {
+    /// What undoes it; `None` if nothing needs to.
+    pub fn undone(self) -> Option<Effect> {
+        match self {
+            Effect::Kill(site) | Effect::Stop(site) => Some(Effect::Start(site)),
+            Effect::Pause(site) => Some(Effect::Resume(site)),
+            Effect::Fail { from, to, how } => Some(Effect::Mend { from, to, how }),
+            Effect::FillDisk(site) => Some(Effect::FreeDisk(site)),
+            _ => None,
+        }
+    }
+
+    /// The sites whose replicas it concerns: the sender and the addressee, for a link.
+    pub fn sites(self) -> Vec<usize> {
+        match self {
+            Effect::Fail { from, to, .. } | Effect::Mend { from, to, .. } => vec![from, to],
+            Effect::Kill(site)
+            | Effect::Stop(site)
+            | Effect::Start(site)
+            | Effect::Restart(site)
+            | Effect::Pause(site)
+            | Effect::Resume(site)
+            | Effect::FillDisk(site)
+            | Effect::FreeDisk(site) => vec![site],
+        }
+    }
+}
