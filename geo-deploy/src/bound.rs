@@ -18,10 +18,14 @@
 //! Clients add the round trip within their site, disks a fraction of a
 //! millisecond; neither is in these figures.
 
+use serde::{Deserialize, Serialize};
+
 use crate::topology::Topology;
 
 /// A set of sites by their index in the topology.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Default, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct SiteSet(pub u64);
 
 impl SiteSet {
@@ -41,6 +45,11 @@ impl SiteSet {
     /// Whether `site` is in the set.
     pub fn contains(self, site: usize) -> bool {
         self.0 >> site & 1 == 1
+    }
+
+    /// Whether a site is in both.
+    pub fn meets(self, other: SiteSet) -> bool {
+        self.0 & other.0 != 0
     }
 
     /// The sites, rising.

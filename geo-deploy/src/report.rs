@@ -13,104 +13,23 @@ mod page;
 mod paper;
 mod png;
 mod prose;
+mod run;
 mod summary;
 mod svg;
 mod table;
 mod tables;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
-use serde::{Deserialize, Serialize};
-use ycsb::sample::Sample;
 
 use crate::bound::Bounds;
 use crate::experiment::{Experiment, StrategyPlan};
 use crate::topology::Topology;
 
 pub use manifest::Manifest;
+pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict};
 pub use summary::{ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
-
-/// Whether a run's history was linearizable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Checked, and it is; with what was checked.
-    Yes(String),
-    /// Checked, and it is not; with the counterexample.
-    No(String),
-    /// Not checked; with the reason.
-    Unchecked(String),
-}
-
-impl Verdict {
-    /// `yes`, `no` or `unchecked`.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Verdict::Yes(_) => "yes",
-            Verdict::No(_) => "no",
-            Verdict::Unchecked(_) => "unchecked",
-        }
-    }
-
-    /// What was checked, found, or why nothing was.
-    pub fn text(&self) -> &str {
-        match self {
-            Verdict::Yes(text) | Verdict::No(text) | Verdict::Unchecked(text) => text,
-        }
-    }
-}
-
-/// Something that happened during a run: a fault, an election, a configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
-    /// The run's label; `None` if it concerns all.
-    pub run: Option<String>,
-    /// Seconds since the run began (virtual time in the simulator).
-    pub at_s: f64,
-    /// [`Event::FAULT`], [`Event::CONFIGURATION`], `election`, `lapse`, ...
-    pub kind: String,
-    /// Where, if at one site.
-    pub site: Option<String>,
-    /// In words.
-    pub text: String,
-}
-
-impl Event {
-    /// The kind of what was done to the cluster on purpose.
-    pub const FAULT: &str = "fault";
-    /// The kind of a new lease configuration: frequent, and no disturbance.
-    pub const CONFIGURATION: &str = "configuration";
-}
-
-/// One strategy, measured.
-#[derive(Clone, Debug)]
-pub struct StrategyRun {
-    /// What tables and plots call it.
-    pub label: String,
-    /// The strategy's name.
-    pub strategy: String,
-    /// The workload in words.
-    pub workload: String,
-    /// Every operation of the measured phase, failed ones included.
-    pub samples: Vec<Sample>,
-    /// How long the run took, in s, warm-up included.
-    pub wall_s: f64,
-    /// How long it took in virtual time, in s.
-    pub virtual_s: Option<f64>,
-    /// Whether its history was linearizable.
-    pub linearizable: Verdict,
-    /// Per site, the share of reads (0 to 1) that perfect bookkeeping would have served locally.
-    pub attainable_local: Option<Vec<f64>>,
-    /// Per site, the share of writes (0 to 1) that the same bookkeeping leaves at their minimum.
-    pub attainable_minimum: Option<Vec<f64>>,
-    /// What the reader should know about this run.
-    pub notes: Vec<String>,
-    /// Counters of the replicas, summed.
-    pub counters: BTreeMap<String, u64>,
-    /// Median round trips as the network delivered them, in ms.
-    pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
-}
 
 /// All strategies of one experiment.
 #[derive(Clone, Debug)]
@@ -127,7 +46,7 @@ pub struct Report {
     pub manifest: Manifest,
     /// In the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
-    /// In order of time.
+    /// What happened but for faults, which each run has itself.
     pub events: Vec<Event>,
 }
 
@@ -182,7 +101,16 @@ impl Report {
 
     /// Whether faults were caused on purpose, so that latency over time is shown.
     fn has_faults(&self) -> bool {
-        self.events.iter().any(|event| event.kind == Event::FAULT)
+        self.runs.iter().any(|run| !run.faults.is_empty())
+    }
+
+    /// Everything that happened, faults included, in order of time.
+    fn happened(&self) -> Vec<Event> {
+        let names = self.topology.names();
+        let faults = self.runs.iter().flat_map(|run| run.fault_events(&names));
+        let mut events: Vec<Event> = self.events.iter().cloned().chain(faults).collect();
+        events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        events
     }
 
     fn bounds(&self) -> Bounds<'_> {

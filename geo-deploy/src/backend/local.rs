@@ -184,8 +184,8 @@ fn ready_event(plan: &Plan<'_>, at_s: f64) -> Event {
     Event {
         run: Some(plan.strategy.label.clone()),
         at_s,
-        kind: "ready".to_string(),
-        site: None,
+        kind: Event::READY.to_string(),
+        sites: Vec::new(),
         text: "the leader leads and every replica is promised by enough others".to_string(),
     }
 }

@@ -41,8 +41,11 @@ pub(super) fn read(plan: &Plan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Event
 
 fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
     let (kind, text) = match line.event.as_str() {
-        "campaigning" => ("election", format!("campaigns in round {}", line.round)),
-        "leading" => ("election", format!("leads in round {}", line.round)),
+        "campaigning" => (
+            Event::ELECTION,
+            format!("campaigns in round {}", line.round),
+        ),
+        "leading" => (Event::ELECTION, format!("leads in round {}", line.round)),
         // Every replica reports every configuration. The leader's report is enough.
         "configured" if line.node == plan.experiment.leader => {
             let Line {
@@ -52,7 +55,7 @@ fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
                 ..
             } = line;
             (
-                "configuration",
+                Event::CONFIGURATION,
                 format!("{configuration} ({strategy}): {keys} keys changed"),
             )
         }
@@ -62,7 +65,7 @@ fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
         run: Some(plan.strategy.label.clone()),
         at_s: line.unix_ms.saturating_sub(start_unix_ms) as f64 / 1e3,
         kind: kind.to_string(),
-        site: Some(line.node.clone()),
+        sites: vec![line.node.clone()],
         text,
     })
 }

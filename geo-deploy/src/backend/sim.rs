@@ -257,15 +257,18 @@ impl Sim<'_> {
 fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Event> {
     let names = plan.topology().names();
     let (kind, text) = match note {
-        ReplicaEvent::Leading(ballot) => ("election", format!("leads in round {}", ballot.round)),
-        ReplicaEvent::Campaigning(ballot) => {
-            ("election", format!("campaigns in round {}", ballot.round))
+        ReplicaEvent::Leading(ballot) => {
+            (Event::ELECTION, format!("leads in round {}", ballot.round))
         }
+        ReplicaEvent::Campaigning(ballot) => (
+            Event::ELECTION,
+            format!("campaigns in round {}", ballot.round),
+        ),
         // Every replica reports every configuration. The leader's report is enough.
         ReplicaEvent::Configured {
             id, keys, strategy, ..
         } if site.index() == plan.experiment.leader_index() => (
-            "configuration",
+            Event::CONFIGURATION,
             format!("{} ({strategy}): {keys} keys changed", id.0),
         ),
         _ => return None,
@@ -274,7 +277,11 @@ fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Eve
         run: Some(plan.strategy.label.clone()),
         at_s,
         kind: kind.to_string(),
-        site: names.get(site.index()).map(|name| name.to_string()),
+        sites: names
+            .get(site.index())
+            .map(|name| name.to_string())
+            .into_iter()
+            .collect(),
         text,
     })
 }

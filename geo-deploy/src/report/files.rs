@@ -114,8 +114,8 @@ pub(super) fn timeline_csv(report: &Report) -> String {
 /// One JSON object per event.
 pub(super) fn events_jsonl(report: &Report) -> anyhow::Result<String> {
     let mut lines = String::new();
-    for event in &report.events {
-        lines.push_str(&serde_json::to_string(event)?);
+    for event in report.happened() {
+        lines.push_str(&serde_json::to_string(&event)?);
         lines.push('\n');
     }
     Ok(lines)

@@ -28,7 +28,7 @@ struct Section {
 
 fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
     let mut sections = Vec::from(results(report, summary));
-    if !report.events.is_empty() {
+    if !report.happened().is_empty() {
         sections.push(happened(report));
     }
     sections.extend([

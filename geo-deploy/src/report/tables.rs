@@ -243,30 +243,29 @@ pub(super) fn network(report: &Report) -> Vec<Table> {
 
 /// What happened, in order, configurations apart; the first ones if there are many.
 pub(super) fn events(report: &Report) -> Table {
-    let events = || {
-        report
-            .events
-            .iter()
-            .filter(|event| event.kind != Event::CONFIGURATION)
-    };
-    let count = events().count();
+    let mut events = report.happened();
+    events.retain(|event| event.kind != Event::CONFIGURATION);
+    let count = events.len();
     let title = match count > EVENTS_MAX {
         true => format!("The first {EVENTS_MAX} of {count} events; events.jsonl has them all"),
         false => "Events".to_owned(),
     };
-    let mut table = Table::new(title, &["run", "at s", "kind", "site", "what"]);
+    let mut table = Table::new(title, &["run", "at s", "kind", "sites", "what"]);
     table.words = true;
-    let or_all = |name: &Option<String>| name.clone().unwrap_or_else(|| "all".to_owned());
+    let or_all = |names: String| match names.is_empty() {
+        true => "all".to_owned(),
+        false => names,
+    };
     let row = |event: &Event| {
         vec![
-            or_all(&event.run),
+            or_all(event.run.clone().unwrap_or_default()),
             format!("{:.3}", event.at_s),
             event.kind.clone(),
-            or_all(&event.site),
+            or_all(event.sites.join(", ")),
             event.text.clone(),
         ]
     };
-    table.rows = events().take(EVENTS_MAX).map(row).collect();
+    table.rows = events.iter().take(EVENTS_MAX).map(row).collect();
     table
 }
 

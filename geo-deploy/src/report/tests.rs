@@ -1,9 +1,9 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use client::wire::Path as Served;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use ycsb::sample::{End, OpKind};
+use ycsb::sample::{End, OpKind, Sample};
 use ycsb::{Popularity, Requests, SiteStream};
 
 use super::*;
@@ -115,6 +115,9 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         strategy: plan.strategy.clone(),
         workload: "reads:writes 1:1".to_owned(),
         samples,
+        leased_to: Vec::new(),
+        measured: None,
+        faults: Vec::new(),
         wall_s: 1.5,
         virtual_s: Some(60.0),
         linearizable: Verdict::Yes("all keys checked".to_owned()),
@@ -303,7 +306,7 @@ fn configurations_alone_make_no_timeline() {
         run: Some("QL".to_owned()),
         at_s: f64::from(at),
         kind: Event::CONFIGURATION.to_owned(),
-        site: Some("CA".to_owned()),
+        sites: vec!["CA".to_owned()],
         text: "3 keys".to_owned(),
     };
     report.events.extend((0..100).map(change));
@@ -321,23 +324,27 @@ fn configurations_alone_make_no_timeline() {
 fn faults_make_a_timeline() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = ideal(1_000);
-    report.events.push(Event {
-        run: Some("LL".to_owned()),
+    let leader = report.runs.iter_mut().find(|run| run.label == "LL");
+    leader.unwrap().faults.push(FaultSpan {
         at_s: 7.5,
-        kind: Event::FAULT.to_owned(),
-        site: Some("JP".to_owned()),
-        text: "replica killed".to_owned(),
+        until_s: Some(9.0),
+        sites: SiteSet::one(0),
+        text: "kill JP".to_owned(),
+        bounds: Vec::new(),
     });
     report.write(dir.path()).unwrap();
     let events = std::fs::read_to_string(dir.path().join("events.jsonl")).unwrap();
-    assert_eq!(
-        serde_json::from_str::<Event>(events.trim()).unwrap(),
-        report.events[0]
-    );
+    let events = events
+        .lines()
+        .map(|line| serde_json::from_str::<Event>(line).unwrap());
+    let events: Vec<Event> = events.collect();
+    let kinds: Vec<(&str, f64)> = events.iter().map(|e| (e.kind.as_str(), e.at_s)).collect();
+    assert_eq!(kinds, [(Event::FAULT, 7.5), (Event::FAULT_END, 9.0)]);
+    assert_eq!(events[0].sites, ["JP"]);
     let timeline = std::fs::read_to_string(dir.path().join("timeline.csv")).unwrap();
     assert!(timeline.contains("LL,JP,writes,5.0,"));
     let svg = std::fs::read_to_string(dir.path().join("plots/timeline.svg")).unwrap();
-    assert!(svg.contains("replica killed"));
+    assert!(svg.contains("kill JP"));
 }
 
 #[test]

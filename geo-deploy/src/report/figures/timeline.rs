@@ -120,8 +120,8 @@ fn panel(svg: &mut Svg, run: &StrategyRun, longest: &[Longest; 2], scale: &Scale
 fn marks(svg: &mut Svg, report: &Report, run: &StrategyRun, scale: &Scale, top: f64) {
     let concerns = |label: &Option<String>| label.as_ref().is_none_or(|label| *label == run.label);
     let marked = |event: &&Event| concerns(&event.run) && event.kind != Event::CONFIGURATION;
-    let events = report.events.iter().filter(marked);
-    for (i, event) in events.enumerate() {
+    let events = report.happened();
+    for (i, event) in events.iter().filter(marked).enumerate() {
         let x = scale.x(event.at_s);
         let stroke = Stroke::dashed(Ink::Text, 1.2, "3 3");
         svg.line((x, top), (x, top + PANEL_HEIGHT), stroke);

@@ -1,0 +1,178 @@
+//! What a backend hands over of one run: operations, events, faults.
+//!
+//! All times of a run count from the same moment, *the beginning of the run*: starts of
+//! samples, events, faults and the measured interval.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use ycsb::sample::Sample;
+
+use crate::bound::SiteSet;
+
+/// Whether a run's history was linearizable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Checked, and it is; with what was checked.
+    Yes(String),
+    /// Checked, and it is not; with the counterexample.
+    No(String),
+    /// Not checked; with the reason.
+    Unchecked(String),
+}
+
+impl Verdict {
+    /// `yes`, `no` or `unchecked`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Verdict::Yes(_) => "yes",
+            Verdict::No(_) => "no",
+            Verdict::Unchecked(_) => "unchecked",
+        }
+    }
+
+    /// What was checked, found, or why nothing was.
+    pub fn text(&self) -> &str {
+        match self {
+            Verdict::Yes(text) | Verdict::No(text) | Verdict::Unchecked(text) => text,
+        }
+    }
+}
+
+/// Something that happened during a run: an election, a configuration, the end of a
+/// lease. Faults are in [`StrategyRun::faults`], and become events from there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// The run's label; `None` if it concerns all.
+    pub run: Option<String>,
+    /// Seconds since the run began (virtual time in the simulator).
+    pub at_s: f64,
+    /// One of the constants below, or another word.
+    pub kind: String,
+    /// The sites concerned; none if it concerns all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<String>,
+    /// In words.
+    pub text: String,
+}
+
+impl Event {
+    /// A fault begins. Made by [`StrategyRun::fault_events`].
+    pub const FAULT: &str = "fault";
+    /// A fault ends. Made by [`StrategyRun::fault_events`].
+    pub const FAULT_END: &str = "fault-end";
+    /// A replica campaigns or leads.
+    pub const ELECTION: &str = "election";
+    /// A new lease configuration: frequent, and no disturbance.
+    pub const CONFIGURATION: &str = "configuration";
+    /// The leases of a replica that failed have run out, or it gave them up.
+    pub const LEASE_END: &str = "lease-end";
+    /// The cluster is ready for clients.
+    pub const READY: &str = "ready";
+}
+
+/// The part of a run whose operations count, the same for all sites, in seconds since
+/// the run began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Its beginning: operations that start earlier warm up.
+    pub start_s: f64,
+    /// Its end: operations that start later are not counted.
+    pub end_s: f64,
+}
+
+/// A fault of a run, as it came to pass.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultSpan {
+    /// When it began, in seconds since the run began.
+    pub at_s: f64,
+    /// When it ended, likewise; `None` if it lasted to the end of the run.
+    pub until_s: Option<f64>,
+    /// The sites whose replicas or links failed, by index in the topology.
+    pub sites: SiteSet,
+    /// What was done, as "kill OR". Faults of the same text are counted together.
+    pub text: String,
+    /// What clients at each site are promised, by the site's index; empty if nothing is.
+    pub bounds: Vec<OutageBound>,
+}
+
+/// The longest outage, in seconds, that clients of one site may see because of a fault;
+/// `None` where nothing is promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OutageBound {
+    /// Reads of keys that a replica of a failed site held a lease on.
+    pub leased_reads_s: Option<f64>,
+    /// Writes of such keys.
+    pub leased_writes_s: Option<f64>,
+    /// Reads of other keys.
+    pub other_reads_s: Option<f64>,
+    /// Writes of other keys.
+    pub other_writes_s: Option<f64>,
+}
+
+/// One strategy, measured.
+#[derive(Clone, Debug)]
+pub struct StrategyRun {
+    /// What tables and plots call it.
+    pub label: String,
+    /// The strategy's name.
+    pub strategy: String,
+    /// The workload in words.
+    pub workload: String,
+    /// Every operation that started in the measured interval, failed ones included.
+    pub samples: Vec<Sample>,
+    /// For each sample, the sites that held a lease on its key when it started. Empty if
+    /// that is not known.
+    pub leased_to: Vec<SiteSet>,
+    /// The interval in which operations are counted; `None` if the backend has none.
+    pub measured: Option<Measured>,
+    /// What was done to the cluster on purpose, in order of time.
+    pub faults: Vec<FaultSpan>,
+    /// How long the run took, in s, warm-up included.
+    pub wall_s: f64,
+    /// How long it took in virtual time, in s.
+    pub virtual_s: Option<f64>,
+    /// Whether its history was linearizable.
+    pub linearizable: Verdict,
+    /// Per site, the share of reads (0 to 1) that perfect bookkeeping would have served locally.
+    pub attainable_local: Option<Vec<f64>>,
+    /// Per site, the share of writes (0 to 1) that the same bookkeeping leaves at their minimum.
+    pub attainable_minimum: Option<Vec<f64>>,
+    /// What the reader should know about this run.
+    pub notes: Vec<String>,
+    /// Counters of the replicas, summed.
+    pub counters: BTreeMap<String, u64>,
+    /// Median round trips as the network delivered them, in ms.
+    pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
+}
+
+impl StrategyRun {
+    /// Beginnings and ends of faults, as events. `names` are the sites' names.
+    pub fn fault_events(&self, names: &[&str]) -> Vec<Event> {
+        let event = |fault: &FaultSpan, kind: &str, at_s: f64, text: String| Event {
+            run: Some(self.label.clone()),
+            at_s,
+            kind: kind.to_owned(),
+            sites: fault
+                .sites
+                .iter()
+                .filter_map(|site| names.get(site))
+                .map(|name| (*name).to_owned())
+                .collect(),
+            text,
+        };
+        let of = |fault: &FaultSpan| {
+            let begin = event(fault, Event::FAULT, fault.at_s, fault.text.clone());
+            let ended = |at_s| {
+                event(
+                    fault,
+                    Event::FAULT_END,
+                    at_s,
+                    format!("end of {}", fault.text),
+                )
+            };
+            [Some(begin), fault.until_s.map(ended)]
+        };
+        self.faults.iter().flat_map(of).flatten().collect()
+    }
+}
