@@ -1,12 +1,19 @@
-//! A seeded permutation of `0..n` in constant memory: it gives every site a
-//! different order of popularity over the same keys, as the paper's experiments
-//! have it (section 6).
+//! A seeded permutation of `0..n`: it gives every site a different order of
+//! popularity over the same keys, as the paper's experiments have it (section 6).
 //!
-//! A Feistel network permutes the smallest power of two that holds `n`; results
-//! outside `0..n` are permuted again until they fall inside ("cycle walking"),
-//! which keeps it a bijection. Fewer than two passes are expected for any `n`.
+//! Up to [`TABLE_MAX`] things are shuffled: every order is equally likely. More of
+//! them are permuted in constant memory, by a Feistel network over the smallest power
+//! of two that holds `n`. Results outside `0..n` are permuted again until they fall
+//! inside ("cycle walking"), which keeps it a bijection. Fewer than two passes are
+//! expected for any `n`. Over few things such a network is visibly not random: the
+//! image of 0 among 5 was off by a quarter.
 
-use super::random::mix;
+use std::sync::Arc;
+
+use super::random::{Random, mix};
+
+/// The most things that are shuffled in a table.
+const TABLE_MAX: u64 = 1 << 12;
 
 /// Pairs of rounds. With fewer than four rounds the result is visibly not random.
 const ROUNDS: usize = 2;
@@ -15,27 +22,24 @@ const ROUNDS: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permutation {
     len: u64,
-    /// Bits of the lower part of a block; the upper has as many or one less.
-    low_bits: u32,
-    high_mask: u64,
-    low_mask: u64,
-    round_keys: [[u64; 2]; ROUNDS],
+    order: Order,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Order {
+    Table(Arc<Table>),
+    Network(Network),
 }
 
 impl Permutation {
     /// The permutation of `0..len` that belongs to `seed`.
     pub fn new(len: u64, seed: u64) -> Self {
-        let bits = (u64::BITS - len.saturating_sub(1).leading_zeros()).max(2);
-        let low_bits = bits.div_ceil(2);
-        Permutation {
-            len,
-            low_bits,
-            high_mask: (1 << (bits - low_bits)) - 1,
-            low_mask: (1 << low_bits) - 1,
-            round_keys: std::array::from_fn(|pair| {
-                [0, 1].map(|half| mix(mix(seed) ^ (2 * pair as u64 + half)))
-            }),
-        }
+        let order = if len <= TABLE_MAX {
+            Order::Table(Arc::new(Table::new(len, seed)))
+        } else {
+            Order::Network(Network::new(len, seed))
+        };
+        Permutation { len, order }
     }
 
     /// The number of things permuted.
@@ -55,11 +59,10 @@ impl Permutation {
     #[inline]
     pub fn apply(&self, index: u64) -> u64 {
         assert!(index < self.len, "index {index} of {}", self.len);
-        let mut block = self.encrypt(index);
-        while block >= self.len {
-            block = self.encrypt(block);
+        match &self.order {
+            Order::Table(table) => u64::from(table.images[index as usize]),
+            Order::Network(network) => self.walk(index, |block| network.encrypt(block)),
         }
-        block
     }
 
     /// The index that is sent to `image`: the inverse of [`Permutation::apply`].
@@ -68,11 +71,67 @@ impl Permutation {
     /// If `image` is not below `len`.
     pub fn invert(&self, image: u64) -> u64 {
         assert!(image < self.len, "image {image} of {}", self.len);
-        let mut block = self.decrypt(image);
+        match &self.order {
+            Order::Table(table) => u64::from(table.indices[image as usize]),
+            Order::Network(network) => self.walk(image, |block| network.decrypt(block)),
+        }
+    }
+
+    #[inline]
+    fn walk(&self, from: u64, step: impl Fn(u64) -> u64) -> u64 {
+        let mut block = step(from);
         while block >= self.len {
-            block = self.decrypt(block);
+            block = step(block);
         }
         block
+    }
+}
+
+/// Both directions of a shuffle.
+#[derive(Debug, PartialEq, Eq)]
+struct Table {
+    images: Vec<u16>,
+    indices: Vec<u16>,
+}
+
+impl Table {
+    fn new(len: u64, seed: u64) -> Self {
+        let mut images: Vec<u16> = (0..len as u16).collect();
+        let mut random = Random::new(seed, &[]);
+        for last in (1..images.len()).rev() {
+            images.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        let mut indices = vec![0; images.len()];
+        for (index, image) in (0..).zip(&images) {
+            indices[usize::from(*image)] = index;
+        }
+        Table { images, indices }
+    }
+}
+
+/// A Feistel network over a power of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Network {
+    /// Bits of the lower part of a block; the upper has as many or one less.
+    low_bits: u32,
+    high_mask: u64,
+    low_mask: u64,
+    round_keys: [[u64; 2]; ROUNDS],
+}
+
+impl Network {
+    /// Over the smallest power of two that holds `len`, which is above 1.
+    fn new(len: u64, seed: u64) -> Self {
+        let bits = u64::BITS - (len - 1).leading_zeros();
+        let low_bits = bits.div_ceil(2);
+        Network {
+            low_bits,
+            high_mask: (1 << (bits - low_bits)) - 1,
+            low_mask: (1 << low_bits) - 1,
+            round_keys: std::array::from_fn(|pair| {
+                [0, 1].map(|half| mix(mix(seed) ^ (2 * pair as u64 + half)))
+            }),
+        }
     }
 
     #[inline]
@@ -114,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_a_bijection_with_an_inverse(len in 1u64..5_000, seed: u64) {
+        fn is_a_bijection_with_an_inverse(len in 1u64..9_000, seed: u64) {
             let permutation = Permutation::new(len, seed);
             let mut hit = vec![false; len as usize];
             for index in 0..len {
@@ -157,6 +216,58 @@ mod tests {
             deciles[Permutation::new(1_000, seed).apply(0) as usize / 100] += 1;
         }
         assert!(deciles.iter().all(|n| (60..140).contains(n)), "{deciles:?}");
+    }
+
+    /// How often each image of `index` occurs over `seeds` seeds, as the largest
+    /// distance from the expected number in standard deviations.
+    fn bias(len: u64, index: u64, seeds: u64) -> f64 {
+        let mut counts = vec![0u64; len as usize];
+        for seed in 0..seeds {
+            counts[Permutation::new(len, seed).apply(index) as usize] += 1;
+        }
+        let share = 1.0 / len as f64;
+        let expected = seeds as f64 * share;
+        let deviation = (expected * (1.0 - share)).sqrt();
+        let distance = |count: &u64| (*count as f64 - expected).abs() / deviation;
+        counts.iter().map(distance).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn every_image_is_equally_likely_whatever_the_number() {
+        for len in [2, 3, 5, 6, 7, 9, 11, 16, 23, 100] {
+            for index in [0, 1, len - 1] {
+                let bias = bias(len, index, 20_000);
+                assert!(bias < 5.0, "{index} of {len}: {bias:.1} deviations");
+            }
+        }
+    }
+
+    #[test]
+    fn every_order_of_five_is_equally_likely() {
+        let mut counts = std::collections::BTreeMap::new();
+        for seed in 0..120_000 {
+            let permutation = Permutation::new(5, seed);
+            let order: Vec<_> = (0..5).map(|i| permutation.apply(i)).collect();
+            *counts.entry(order).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 120);
+        let all = counts.values();
+        assert!(all.clone().all(|n| (840..1_160).contains(n)), "{all:?}");
+    }
+
+    #[test]
+    fn networks_show_no_bias_from_their_smallest_size_on() {
+        for len in [TABLE_MAX + 1, 5_000, 6_000, 8_191, 10_000] {
+            for index in [0, len / 2] {
+                let mut octiles = [0u64; 8];
+                for seed in 0..40_000 {
+                    let image = Permutation::new(len, seed).apply(index);
+                    octiles[(image * 8 / len) as usize] += 1;
+                }
+                let even = octiles.iter().all(|n| (4_670..5_330).contains(n));
+                assert!(even, "{index} of {len}: {octiles:?}");
+            }
+        }
     }
 
     #[test]
