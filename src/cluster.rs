@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use client::wire::StatusReply;
 use client::{Client, ClientOptions};
-use geo_deploy::standing::{self, State};
+use geo_deploy::standing::{self, ClientPort, State};
 use tokio::time::{sleep, timeout};
 
 use crate::terminal::{Interrupted, interrupted, log, runtime, say};
@@ -118,7 +118,9 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     }
     status(dir)?;
     let state = State::load(dir)?;
-    let addresses: Vec<String> = state.clients.values().map(ToString::to_string).collect();
+    let addresses: Vec<String> = (state.clients.iter())
+        .map(|port| port.address.to_string())
+        .collect();
     say!(
         "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada \
          --address {1}\n     leasehold cluster down --dir {0}",
@@ -192,7 +194,7 @@ fn status(dir: &Path) -> anyhow::Result<()> {
     }
     say_heading();
     runtime()?.block_on(async {
-        for (site, address) in &state.clients {
+        for ClientPort { site, address } in &state.clients {
             match ask(*address, &state.cluster).await {
                 Ok(status) => say_status(site, *address, &status),
                 Err(error) => say!("{site:8} {address:<16} {error}"),

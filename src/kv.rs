@@ -155,14 +155,15 @@ fn of_address(address: &str) -> anyhow::Result<ClientOptions> {
 fn of_site(args: &KvArgs) -> anyhow::Result<ClientOptions> {
     let state = State::load(&args.dir)?;
     let site = args.site.as_ref().unwrap_or(&state.leader);
-    let address = state.clients.get(site).with_context(|| {
-        let known: Vec<&str> = state.clients.keys().map(String::as_str).collect();
+    let port = state.clients.iter().find(|port| port.site == *site);
+    let port = port.with_context(|| {
+        let known: Vec<&str> = state.clients.iter().map(|p| p.site.as_str()).collect();
         format!(
             "--site: there is no site '{site}'; there are {}",
             known.join(", ")
         )
     })?;
-    let mut options = ClientOptions::new(address.to_string());
+    let mut options = ClientOptions::new(port.address.to_string());
     options.cluster = Some(state.cluster);
     Ok(options)
 }

@@ -59,6 +59,8 @@ pub struct Reply {
     pub outcome: Outcome,
     /// How a read was served; `Log` or `Unspecified` for a write.
     pub path: Path,
+    /// The name of the replica that answered.
+    pub replica: Arc<str>,
 }
 
 /// What a compare-and-swap did.
@@ -357,7 +359,11 @@ impl Client {
     fn reply(&self, response: Response) -> Result<Reply, Error> {
         let path = response.path();
         match response.outcome {
-            Some(outcome) if outcome.result.is_some() => Ok(Reply { outcome, path }),
+            Some(outcome) if outcome.result.is_some() => Ok(Reply {
+                outcome,
+                path,
+                replica: self.inner.connection.replica(),
+            }),
             _ => Err(self.violated("the response holds no outcome")),
         }
     }

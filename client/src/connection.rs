@@ -147,6 +147,8 @@ struct Table {
     unsent_from: u64,
     /// The last connection's greeting.
     welcome: Welcome,
+    /// The name of the replica in it.
+    replica: Arc<str>,
     /// Why the last connection ended.
     loss: String,
     /// When the server was last heard.
@@ -174,6 +176,7 @@ impl Connection {
             next_id: 1,
             unsent_from: 1,
             welcome: link.welcome.clone(),
+            replica: link.welcome.replica.as_str().into(),
             loss: String::new(),
             heard: Instant::now(),
             closed: false,
@@ -193,6 +196,11 @@ impl Connection {
 
     pub fn welcome(&self) -> Welcome {
         self.table().welcome.clone()
+    }
+
+    /// The name of the replica that it leads to.
+    pub fn replica(&self) -> Arc<str> {
+        self.table().replica.clone()
     }
 
     /// Sends a request and waits for its response, without limit. Afterwards, or
@@ -297,6 +305,7 @@ impl Connection {
     fn connected(&self, welcome: &Welcome) {
         let mut table = self.table();
         table.welcome = welcome.clone();
+        table.replica = welcome.replica.as_str().into();
         table.heard = Instant::now();
         drop(table);
         self.queued.notify_one();

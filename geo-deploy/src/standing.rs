@@ -7,7 +7,6 @@
 
 mod earlier;
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -31,6 +30,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Replicas have a while to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
 
+/// Where the clients of a site connect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientPort {
+    /// The site's name, which is its replica's.
+    pub site: String,
+    /// Its replica's port for clients.
+    pub address: SocketAddr,
+}
+
 /// What a running cluster tells about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
@@ -40,8 +48,8 @@ pub struct State {
     pub strategy: String,
     /// Who should lead.
     pub leader: String,
-    /// Where clients of each site connect.
-    pub clients: BTreeMap<String, SocketAddr>,
+    /// Where clients connect: the sites in the topology's order.
+    pub clients: Vec<ClientPort>,
     /// Where the supervisor listens.
     pub control: SocketAddr,
     /// Whoever asks it for something must send this.
@@ -52,16 +60,18 @@ impl State {
     /// Of a cluster whose supervisor listens at `control`.
     fn of(cluster: &LocalCluster, plan: &Plan<'_>, control: SocketAddr) -> State {
         let names = plan.topology().names();
-        let clients = names.iter().zip(cluster.client_addresses());
+        let ports = names.iter().zip(cluster.client_addresses());
+        let port = |(site, address): (&&str, &SocketAddr)| ClientPort {
+            site: site.to_string(),
+            address: *address,
+        };
         let token = std::collections::hash_map::RandomState::new();
         let token = std::hash::BuildHasher::hash_one(&token, std::process::id());
         State {
             cluster: cluster.name().to_string(),
             strategy: plan.strategy.strategy.clone(),
             leader: plan.experiment.leader.clone(),
-            clients: clients
-                .map(|(name, address)| (name.to_string(), *address))
-                .collect(),
+            clients: ports.map(port).collect(),
             control,
             token: format!("{token:016x}"),
         }

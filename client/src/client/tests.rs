@@ -256,7 +256,7 @@ async fn every_operation_gets_the_answer_to_itself() {
     assert_eq!(client.multi_get(vec!["b".into()]).await.unwrap().len(), 1);
     assert_eq!(client.status().await.unwrap().replica, "CA");
     let reply = client.execute(Op::get("b")).await.unwrap();
-    assert_eq!(reply.path, Path::Log);
+    assert_eq!((reply.path, &*reply.replica), (Path::Log, "CA"));
 
     let field = Field::default();
     let error = client.put_fields("b", vec![field]).await.unwrap_err();

@@ -86,7 +86,11 @@ impl State {
             }
             other => panic!("no workload sends {other:?}"),
         };
-        Reply { outcome, path }
+        Reply {
+            outcome,
+            path,
+            replica: "CA".into(),
+        }
     }
 }
 
