@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
-use client::wire::{Command, KeyValue};
+use client::wire::{Command, ErrorCode, KeyValue};
 use leases::{Key, Slot, StrategySpec};
 use server::replica::message::Message;
 
@@ -177,6 +177,24 @@ pub(super) fn h77_a_new_leader_does_not_let_a_refused_write_in() {
     let read = cluster.read(2, "k");
     cluster.pass(1000);
     assert_eq!(cluster.value(read).as_deref(), Some("v2"));
+}
+
+#[test]
+fn every_request_of_a_write_that_is_sent_again_is_answered() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.lose(|packet| between(packet, 1, 0));
+    let first = cluster.ask(1, put(1, 1, "k", "v"));
+    assert!(!cluster.answered(first));
+    let again = cluster.ask(1, put(1, 1, "k", "v"));
+    let (_, _, outcome) = cluster.answer(first).expect("its room is given back");
+    assert!(
+        matches!(&outcome.result, Some(Answer::Error(error)) if error.code() == ErrorCode::Unavailable),
+        "{outcome:?}"
+    );
+    assert!(!cluster.answered(again));
+    cluster.heal();
+    cluster.pass(3000);
+    assert!(cluster.done(again));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use client::wire::{Command, Outcome, Path};
+use client::wire::{Command, ErrorCode, Outcome, Path};
 use foldhash::fast::FixedState;
 use leases::{ReplicaId, Slot, Time};
 
@@ -50,6 +50,15 @@ impl Pending {
     }
 }
 
+/// To a request that was repeated. Every request is answered: the node keeps room for
+/// the answer until then.
+fn asked_again() -> Outcome {
+    Outcome::error(
+        ErrorCode::Unavailable,
+        "the client has sent this write again, and the later request will be answered",
+    )
+}
+
 /// Commands without an answer. Writes are known by their session, for a retry may have
 /// come another way; reads in the log by their attempt.
 #[derive(Clone, Debug, Default)]
@@ -76,13 +85,16 @@ impl Writes {
     }
 
     /// Takes a command of a client. A write that waits already is answered where its
-    /// client asked last, perhaps on a new connection.
+    /// client asked last, perhaps on a new connection. Where it asked before it hears so.
     pub fn submit(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
         let session = (command.client, command.sequence);
         if command.is_write()
             && let Some(pending) = self.writes.get_mut(&session)
         {
-            pending.from = from;
+            let before = std::mem::replace(&mut pending.from, from);
+            if before != from {
+                step.reply(before, Path::Log, asked_again());
+            }
             return;
         }
         let request = step.name_request();
