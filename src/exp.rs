@@ -34,8 +34,10 @@ pub enum World {
 pub struct ShowArgs {
     /// Its name (see `exp list`), or a TOML file
     experiment: String,
-    /// Changes a field: requests, warmup (both of a client), seed, keys, reads (their share),
-    /// clients (of a site), strategies, leader, topology (a file), or any other by its dotted name
+    /// Changes a field: requests, warmup (both of a client), rate (a second at each site: an
+    /// open loop), seconds, warmup_s (instead of requests, warmup), seed, keys, reads (their
+    /// share), clients (of a site), strategies, leader, topology (a file), or any other by its
+    /// dotted name
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
@@ -44,6 +46,7 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold exp run fig6
   leasehold exp run fig6 --set reads=0.9 --set strategies=leader,quorum --out /tmp/reads
+  leasehold exp run fig6 --set rate=200 --set warmup_s=60 --set seconds=120
   leasehold exp run demo --on local --set requests=100 --set warmup=50
   leasehold exp show fig6 > mine.toml         every field; edit it, and then:
   leasehold exp run mine.toml --set seed=2";

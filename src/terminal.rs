@@ -115,12 +115,11 @@ impl Bars {
 
     fn begin(&self, label: &str, total: u64) -> ProgressBar {
         let Some(all) = &self.all else {
-            eprintln!("{label}: {total} requests");
+            eprintln!("{label}: begun");
             return ProgressBar::hidden();
         };
         let bar = all.add(ProgressBar::new(total));
-        let style =
-            ProgressStyle::with_template("{prefix:>12} {wide_bar} {pos}/{len} requests {elapsed}");
+        let style = ProgressStyle::with_template("{prefix:>12} {wide_bar} {percent:>3}% {elapsed}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(label.to_string());
         bar

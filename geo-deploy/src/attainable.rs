@@ -1,4 +1,4 @@
-//! The best that learning allows: the share of reads that perfect bookkeeping would
+//! What learning gives: the share of reads that one policy with perfect bookkeeping would
 //! have served locally.
 //!
 //! No strategy knows reads that have not happened yet. So even one that learns of every
@@ -8,6 +8,9 @@
 //! and the N/2 others that have read it most. Replicas near the leader come first where
 //! reads do not decide, and hold the keys that nobody has read. The share depends on the
 //! number of requests, so every run is compared with its own.
+//!
+//! It is a yardstick, not a ceiling. A run can exceed it at a site, where holders chosen
+//! earlier happen to suit the reads that follow better than the newest counts would.
 
 use std::collections::HashMap;
 
@@ -62,7 +65,8 @@ impl Share {
     }
 }
 
-/// The ceiling of a run whose operations were `stream`, led from site `leader`.
+/// What the policy would have reached in a run whose operations were `stream`, led from
+/// site `leader`.
 ///
 /// # Panics
 /// If `leader` or an operation's site is not in the topology.

@@ -7,6 +7,7 @@
 
 mod error;
 mod lease;
+mod load;
 mod overrides;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use server::node::config::{LeaseSection, from_toml};
 use server::node::storage::Durability;
 
 pub use error::ExperimentError;
+pub use load::{Rate, Window};
 
 use crate::topology::Topology;
 
@@ -93,13 +95,29 @@ pub struct Workload {
     pub theta: f64,
     /// Share of operations that are reads, 0 to 1.
     pub reads: f64,
-    /// Closed-loop clients at each site.
+    /// Clients at each site. In a closed loop each waits for an answer before it asks again;
+    /// in an open loop they are connections.
     pub clients: u32,
-    /// Operations of each client, warm-up included.
+    /// Operations of each client, warm-up included; 0 where `seconds` says how long.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
     /// Of these, how many at the start only warm up and are not measured.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup: u64,
+    /// Open loop: operations a second at each site, due at even distances whether or not
+    /// earlier ones were answered. Left out: a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Instead of `requests`: how long is measured, in s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Beside `seconds`: how long clients warm up first, in s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_s: Option<f64>,
+    /// Open loop: most operations that one site has in flight. Those that are due beyond it
+    /// wait at the client. They are counted, and their latency includes the wait.
+    #[serde(default = "default_outstanding")]
+    pub outstanding: u32,
     /// Size of a written value, in bytes.
     #[serde(default = "default_value_bytes")]
     pub value_bytes: u32,
@@ -115,6 +133,15 @@ fn default_theta() -> f64 {
 
 fn default_value_bytes() -> u32 {
     100
+}
+
+fn default_outstanding() -> u32 {
+    10_000
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Faults of the simulated network, as probabilities per message.
@@ -240,8 +267,8 @@ impl Experiment {
 
     /// The same with overrides, each `key=value`, later ones winning. A key is a
     /// dotted field (`lease.t_lease_ms`, `strategies.QL.distribution`), or one of
-    /// `requests`, `warmup`, `keys`, `reads`, `clients`, `strategies`
-    /// (`leader,all`, by label or by name) and `topology` (a file).
+    /// `requests`, `warmup`, `rate`, `seconds`, `warmup_s`, `keys`, `reads`, `clients`,
+    /// `strategies` (`leader,all`, by label or by name) and `topology` (a file).
     pub fn with(self, sets: &[String]) -> Result<Experiment, ExperimentError> {
         let experiment = overrides::apply(self, sets)?;
         experiment.validate()?;

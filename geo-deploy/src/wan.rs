@@ -17,7 +17,7 @@
 //! target's closes the connection, as does a target that cannot be reached.
 //! Bytes in flight when the network is shut down are lost.
 
-mod alarm;
+pub(crate) mod alarm;
 mod link;
 mod relay;
 

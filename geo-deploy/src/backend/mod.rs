@@ -1,8 +1,9 @@
 //! Backends: where an experiment can run. Each sends the same requests to the same
 //! replica code and returns a [`StrategyRun`], so that results can be compared.
 
-mod closed_loop;
 mod counters;
+mod interval;
+mod load;
 pub mod local;
 mod node_events;
 mod plan;
@@ -13,13 +14,14 @@ use bytes::Bytes;
 use client::history::{History, ValueId};
 use leases::Key;
 
-use closed_loop::{Ask, ClosedLoop};
+use interval::Interval;
 pub use plan::Plan;
 use recorder::{Around, Ended, Recorder};
 
 use crate::report::{Event, StrategyRun};
 
-/// Called now and then with a run's label, requests answered, and requests in all.
+/// Called now and then with a run's label, how much of it is done, and how much there is
+/// in all.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// One strategy's run and what happened in it.

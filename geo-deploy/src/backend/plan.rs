@@ -5,7 +5,7 @@ use server::node::config::{LeaseSection, RangeSection};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
-use crate::experiment::{Distribution, Experiment, StrategyPlan};
+use crate::experiment::{Distribution, Experiment, StrategyPlan, Window};
 use crate::topology::Topology;
 
 /// One strategy of an experiment: what a backend runs.
@@ -22,10 +22,26 @@ impl Plan<'_> {
         &self.experiment.topology
     }
 
-    /// Requests of all clients, warm-up included.
+    /// About how many requests all clients make, warm-up included.
     pub fn requests(&self) -> u64 {
         let workload = &self.experiment.workload;
-        workload.requests * u64::from(workload.clients) * self.topology().len() as u64
+        let names = self.topology().names();
+        let sites = names.len() as u64;
+        match (workload.window(), &workload.rate) {
+            (Window::Counts { requests, .. }, _) => {
+                requests.saturating_mul(u64::from(workload.clients) * sites)
+            }
+            (Window::Seconds { warmup_s, seconds }, Some(rate)) => {
+                let rate: f64 = names.iter().map(|site| rate.at(site)).sum();
+                (rate * (warmup_s + seconds)) as u64
+            }
+            (Window::Seconds { .. }, None) => 0,
+        }
+    }
+
+    /// Whether answers may fail to come.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.experiment.network.loss > 0.0
     }
 
     /// The strategy, as replicas agree on it.
@@ -109,13 +125,10 @@ impl Plan<'_> {
             Distribution::Zipf => format!("Zipf {}, another order at each site", workload.theta),
         };
         format!(
-            "{:.0}% reads, {} keys, {popularity}; {} clients a site, {} requests each, the first \
-             {} not measured",
+            "{:.0}% reads, {} keys, {popularity}; {}",
             workload.reads * 100.0,
             workload.keys,
-            workload.clients,
-            workload.requests,
-            workload.warmup,
+            workload.load_in_words(),
         )
     }
 }

@@ -9,16 +9,23 @@ use client::wire::outcome::Result as Answer;
 use client::wire::{Outcome, Path};
 use ycsb::sample::{End, OpKind, Sample};
 
-use super::{Ask, Plan, Ran};
+use super::load::Ask;
+use super::{Plan, Ran};
 use crate::attainable::{Attainable, Issued, attainable};
-use crate::report::{self, StrategyRun, Verdict};
+use crate::report::{self, Measured, StrategyRun, Verdict};
+
+/// Room is made at once for at most so many operations.
+const RESERVED_MAX: u64 = 1 << 22;
 
 /// An operation that was answered or given up.
 pub(crate) struct Ended<'a> {
     pub(crate) site: usize,
     pub(crate) process: u32,
     pub(crate) ask: Ask,
-    pub(crate) began_ns: u64,
+    /// When it began: was sent, or, in an open loop, due. Latency counts from here.
+    pub(crate) due_ns: u64,
+    /// When it was sent.
+    pub(crate) sent_ns: u64,
     pub(crate) now_ns: u64,
     /// `None`: it was given up.
     pub(crate) answer: Option<(Path, &'a Outcome)>,
@@ -28,6 +35,8 @@ pub(crate) struct Ended<'a> {
 pub(crate) struct Around {
     /// When the backend began with it.
     pub(crate) started: Instant,
+    /// Beginning and end of the measured interval.
+    pub(crate) interval_ns: (u64, u64),
     pub(crate) virtual_s: Option<f64>,
     pub(crate) events: Vec<report::Event>,
     pub(crate) notes: Vec<String>,
@@ -38,53 +47,53 @@ pub(crate) struct Around {
 /// Gathers what clients of one run asked and were answered.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Of the measured phase.
-    samples: Vec<Sample>,
-    /// All of it, warm-up included.
+    /// Operations with their keys; warm-up included, as in the history.
+    operations: Vec<(Sample, u64)>,
     history: History,
-    issued: Vec<(u64, Issued)>,
-    /// Operations answered or given up.
-    pub(crate) ended: u64,
 }
 
 impl Recorder {
     /// A recorder for a plan.
     pub(crate) fn new(plan: &Plan<'_>) -> Recorder {
         let mut recorder = Recorder::default();
-        recorder.issued.reserve(plan.requests() as usize);
-        recorder.samples.reserve(plan.requests() as usize);
+        recorder
+            .operations
+            .reserve(plan.requests().min(RESERVED_MAX) as usize);
         recorder
     }
 
     /// Notes an operation that ended.
     pub(crate) fn ended(&mut self, ended: &Ended<'_>) {
-        self.ended += 1;
-        self.issued.push((ended.began_ns, ended.issued()));
-        if ended.ask.measured {
-            self.samples.push(ended.sample());
-        }
+        self.operations.push((ended.sample(), ended.ask.key));
         self.history.push(ended.event());
-    }
-
-    /// Adds another recorder's.
-    pub(crate) fn merge(&mut self, other: Recorder) {
-        self.samples.extend(other.samples);
-        self.history.merge(other.history);
-        self.issued.extend(other.issued);
-        self.ended += other.ended;
     }
 
     /// Judges the run, and says all that a report needs of it.
     pub(crate) fn finish(mut self, plan: &Plan<'_>, around: Around) -> Ran {
-        let attainable = self.attainable(plan);
+        self.operations.sort_by_key(|(sample, _)| sample.start_ns);
+        let (begin_ns, end_ns) = around.interval_ns;
+        let first = self
+            .operations
+            .partition_point(|(s, _)| s.start_ns < begin_ns);
+        let after = self
+            .operations
+            .partition_point(|(s, _)| s.start_ns < end_ns);
+        let attainable = self.attainable(plan, first, after);
         let linearizable = self.judge();
+        let seconds = |ns: u64| ns as f64 / 1e9;
         let run = StrategyRun {
             label: plan.strategy.label.clone(),
             strategy: plan.strategy.strategy.clone(),
             workload: plan.words(),
-            samples: self.samples,
+            samples: self.operations[first..after]
+                .iter()
+                .map(|(s, _)| *s)
+                .collect(),
             leased_to: Vec::new(),
-            measured: None,
+            measured: Some(Measured {
+                start_s: seconds(begin_ns),
+                end_s: seconds(end_ns),
+            }),
             faults: Vec::new(),
             wall_s: around.started.elapsed().as_secs_f64(),
             virtual_s: around.virtual_s,
@@ -102,14 +111,19 @@ impl Recorder {
         }
     }
 
-    /// What perfect bookkeeping would have reached on these operations; `None` for
-    /// a strategy that does not learn.
-    fn attainable(&mut self, plan: &Plan<'_>) -> Option<Attainable> {
+    /// What perfect bookkeeping would have reached on the operations from the `first` to
+    /// before `after`, those before being known; `None` for a strategy that does not learn.
+    fn attainable(&self, plan: &Plan<'_>, first: usize, after: usize) -> Option<Attainable> {
         if plan.strategy.strategy != "quorum" {
             return None;
         }
-        self.issued.sort_by_key(|(began_ns, _)| *began_ns);
-        let stream = self.issued.iter().map(|(_, issued)| *issued);
+        let operations = self.operations[..after].iter().enumerate();
+        let stream = operations.map(|(index, (sample, key))| Issued {
+            site: usize::from(sample.site),
+            is_read: sample.kind == OpKind::Read,
+            key: *key,
+            measured: index >= first,
+        });
         let leader = plan.experiment.leader_index();
         Some(attainable(plan.topology(), leader, stream))
     }
@@ -129,15 +143,6 @@ impl Recorder {
 }
 
 impl Ended<'_> {
-    fn issued(&self) -> Issued {
-        Issued {
-            site: self.site,
-            is_read: self.ask.kind == OpKind::Read,
-            key: self.ask.key,
-            measured: self.ask.measured,
-        }
-    }
-
     /// How it ended, and by which path it was served.
     fn end(&self) -> (End, Path) {
         match self.answer {
@@ -156,8 +161,8 @@ impl Ended<'_> {
             kind: self.ask.kind,
             path,
             end,
-            start_ns: self.began_ns,
-            latency_ns: self.now_ns - self.began_ns,
+            start_ns: self.due_ns,
+            latency_ns: self.now_ns - self.due_ns,
         }
     }
 
@@ -174,7 +179,7 @@ impl Ended<'_> {
             process: self.process,
             key: self.ask.key,
             action,
-            invoke_ns: self.began_ns,
+            invoke_ns: self.sent_ns,
             return_ns: (end == End::Ok).then_some(self.now_ns),
         }
     }

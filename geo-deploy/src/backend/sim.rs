@@ -1,20 +1,25 @@
 //! Virtual time: the same replicas without sockets. Exact, and done in seconds.
 
+mod clients;
+mod route;
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use client::wire::{Command, Outcome, Path, command::Op};
 use leases::ReplicaId;
-use server::replica::action::{ClientHandle, Event as Note};
+use server::replica::action::Event as Note;
 use server::replica::{Event as ReplicaEvent, Settings};
 use server::sim::network::Faults;
-use server::sim::world::{Happened, Reply, World, WorldSettings};
-use ycsb::sample::OpKind;
+use server::sim::world::{World, WorldSettings};
 
 use super::counters::sum_counters;
-use super::{Around, Ask, ClosedLoop, Ended, Plan, Progress, Ran, Recorder, key_name, value};
+use super::{Around, Plan, Progress, Ran};
 use crate::experiment::{Experiment, Network};
 use crate::report::Event;
+
+use clients::Clients;
 
 /// How long the cluster has to elect its leader and establish leases, in ns.
 const SETTLE_NS: u64 = 5_000_000_000;
@@ -22,8 +27,6 @@ const SETTLE_NS: u64 = 5_000_000_000;
 const SYNC_NS: u64 = 100_000;
 /// The longest extra delay of a reordered message, in ns.
 const REORDER_NS: u64 = 300_000_000;
-/// A client whose request is not answered after this, in ns, gives it up.
-const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// Runs every strategy of an experiment, as many at a time as there are cores.
 ///
@@ -102,156 +105,32 @@ fn faults(network: &Network) -> Faults {
     }
 }
 
-struct Running {
-    client: ClosedLoop,
-    sequence: u64,
-    attempt: u64,
-    busy: Option<(Ask, u64)>,
-}
-
-impl Running {
-    fn command(&mut self, ask: Ask) -> Command {
-        if ask.kind == OpKind::Read {
-            return Op::get(key_name(ask.key)).into();
-        }
-        self.sequence += 1;
-        let op = Op::put(key_name(ask.key), value(ask.value, 8));
-        let session = u64::from(self.client.process) + 1;
-        Command::session(session, self.sequence, self.sequence, op)
-    }
-}
-
-struct Sim<'a> {
-    plan: &'a Plan<'a>,
-    world: World,
-    clients: Vec<Running>,
-    recorder: Recorder,
-    active: usize,
-}
-
 fn run_plan(plan: &Plan<'_>, progress: Progress<'_>) -> anyhow::Result<Ran> {
     let started = Instant::now();
     let world = World::new(world_settings(plan)?, plan.experiment.seed);
-    let clients: Vec<Running> = ClosedLoop::all(plan)
-        .into_iter()
-        .map(|client| Running {
-            client,
-            sequence: 0,
-            attempt: 0,
-            busy: None,
-        })
-        .collect();
-    let active = clients.len();
-    let mut sim = Sim {
-        plan,
-        world,
-        clients,
-        recorder: Recorder::new(plan),
-        active,
-    };
-    sim.drive(progress);
-    Ok(sim.finish(started))
+    let mut clients = Clients::new(plan, world, SETTLE_NS);
+    clients.drive(progress);
+    Ok(finish(plan, clients, started))
 }
 
-impl Sim<'_> {
-    fn drive(&mut self, progress: Progress<'_>) {
-        let total = self.plan.requests();
-        // Clients start one after the other, as those of real sites would.
-        for token in 0..self.clients.len() as u64 {
-            self.world.alarm(SETTLE_NS + token * 1_370_000, token << 32);
-        }
-        let mut shown = 0;
-        while self.active > 0 {
-            match self.world.advance() {
-                Some(Happened::Replied(replies)) => {
-                    replies.into_iter().for_each(|reply| self.replied(reply));
-                }
-                Some(Happened::Alarm(token)) => {
-                    self.alarm((token >> 32) as usize, token & 0xffff_ffff)
-                }
-                Some(Happened::Nothing) => {}
-                None => return,
-            }
-            if self.recorder.ended > shown + total / 200 {
-                shown = self.recorder.ended;
-                progress(&self.plan.strategy.label, shown, total);
-            }
-        }
-        progress(&self.plan.strategy.label, total, total);
-    }
-
-    fn alarm(&mut self, index: usize, attempt: u64) {
-        if attempt == 0 {
-            return self.ask(index);
-        }
-        if self.clients[index].attempt & 0xffff_ffff == attempt {
-            self.ended(index, None);
-        }
-    }
-
-    fn ask(&mut self, index: usize) {
-        let now_ns = self.world.now_ns();
-        let client = &mut self.clients[index];
-        let Some(ask) = client.client.next() else {
-            self.active -= 1;
-            return;
-        };
-        client.busy = Some((ask, now_ns));
-        client.attempt += 1;
-        let command = client.command(ask);
-        let from = ClientHandle {
-            connection: index as u64,
-            request: client.attempt,
-        };
-        let late = (index as u64) << 32 | client.attempt & 0xffff_ffff;
-        self.world
-            .request(client.client.site, vec![(from, command)]);
-        if self.plan.experiment.network.loss > 0.0 {
-            self.world.alarm(now_ns + PATIENCE_NS, late);
-        }
-    }
-
-    fn replied(&mut self, reply: Reply) {
-        let index = reply.to.connection as usize;
-        if self.clients[index].attempt == reply.to.request {
-            self.ended(index, Some((reply.path, &reply.outcome)));
-        }
-    }
-
-    /// Notes the end of what a client waits for, if it does, and lets it ask again.
-    fn ended(&mut self, index: usize, answer: Option<(Path, &Outcome)>) {
-        let running = &mut self.clients[index];
-        let Some((ask, began_ns)) = running.busy.take() else {
-            return;
-        };
-        self.recorder.ended(&Ended {
-            site: running.client.site,
-            process: running.client.process,
-            ask,
-            began_ns,
-            now_ns: self.world.now_ns(),
-            answer,
-        });
-        self.ask(index);
-    }
-
-    fn finish(self, started: Instant) -> Ran {
-        let replicas = (0..self.plan.topology().len())
-            .filter_map(|node| Some((self.world.replica(node)?, self.world.clock(node))));
-        let counters = sum_counters(replicas.map(|(replica, clock)| replica.status(clock)));
-        let notes = self.world.notes.iter();
-        let events = notes
-            .filter_map(|(at_ns, site, note)| event(self.plan, *at_ns as f64 / 1e9, *site, note));
-        let around = Around {
-            started,
-            virtual_s: Some(self.world.now_ns() as f64 / 1e9),
-            events: events.collect(),
-            notes: Vec::new(),
-            counters,
-            measured_rtt_ms: None,
-        };
-        self.recorder.finish(self.plan, around)
-    }
+fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
+    let world = &clients.world;
+    let replicas = (0..plan.topology().len())
+        .filter_map(|node| Some((world.replica(node)?, world.clock(node))));
+    let counters = sum_counters(replicas.map(|(replica, clock)| replica.status(clock)));
+    let notes = world.notes.iter();
+    let events =
+        notes.filter_map(|(at_ns, site, note)| event(plan, *at_ns as f64 / 1e9, *site, note));
+    let around = Around {
+        started,
+        interval_ns: clients.interval.bounds_ns(world.now_ns()),
+        virtual_s: Some(world.now_ns() as f64 / 1e9),
+        events: events.collect(),
+        notes: clients.notes(),
+        counters,
+        measured_rtt_ms: None,
+    };
+    clients.recorder.finish(plan, around)
 }
 
 fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Event> {

@@ -11,9 +11,12 @@ use super::{Experiment, ExperimentError, StrategyPlan};
 use crate::topology::Topology;
 
 /// Short names of dotted fields.
-const ALIASES: [(&str, &str); 5] = [
+const ALIASES: [(&str, &str); 8] = [
     ("requests", "workload.requests"),
     ("warmup", "workload.warmup"),
+    ("rate", "workload.rate"),
+    ("seconds", "workload.seconds"),
+    ("warmup_s", "workload.warmup_s"),
     ("keys", "workload.keys"),
     ("reads", "workload.reads"),
     ("clients", "workload.clients"),
@@ -23,6 +26,7 @@ pub(super) fn apply(
     experiment: Experiment,
     sets: &[String],
 ) -> Result<Experiment, ExperimentError> {
+    let experiment = without_replaced(experiment, sets)?;
     sets.iter().try_fold(experiment, |experiment, set| {
         let (key, value) = set
             .split_once('=')
@@ -36,6 +40,43 @@ pub(super) fn apply(
             key => field(experiment, key, value.trim()),
         }
     })
+}
+
+/// Whoever sets how long is measured in seconds replaces the experiment's counts of
+/// requests, and the other way round.
+fn without_replaced(
+    mut experiment: Experiment,
+    sets: &[String],
+) -> Result<Experiment, ExperimentError> {
+    let sets_any = |fields: [&str; 2]| {
+        let keys = sets.iter().filter_map(|set| set.split_once('='));
+        let mut keys = keys.map(|(key, _)| dotted_name(key.trim()));
+        keys.any(|key| fields.contains(&key))
+    };
+    let counts = sets_any(["workload.requests", "workload.warmup"]);
+    let times = sets_any(["workload.seconds", "workload.warmup_s"]);
+    let workload = &mut experiment.workload;
+    match (counts, times) {
+        (true, true) => {
+            return Err(ExperimentError::Invalid {
+                field: "--set".to_owned(),
+                found: sets.join(" "),
+                mend: "set requests and warmup (operations of a client), or seconds and \
+                       warmup_s, not both"
+                    .to_owned(),
+            });
+        }
+        (true, false) => (workload.seconds, workload.warmup_s) = (None, None),
+        (false, true) => (workload.requests, workload.warmup) = (0, 0),
+        (false, false) => {}
+    }
+    Ok(experiment)
+}
+
+/// The dotted name of a field that may be given by its short one.
+fn dotted_name(key: &str) -> &str {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
+    alias.map_or(key, |(_, path)| path)
 }
 
 /// Keeps the named strategies, in the order named. One that the experiment does
@@ -63,8 +104,7 @@ fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentE
 }
 
 fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, ExperimentError> {
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
-    let path = alias.map_or(key, |(_, path)| path);
+    let path = dotted_name(key);
     let table = as_table(&experiment)?;
     let unknown = || ExperimentError::UnknownKey {
         key: key.to_owned(),

@@ -81,6 +81,51 @@ fn short_names_and_dotted_names() {
 }
 
 #[test]
+fn an_open_loop_is_any_experiment_at_a_rate() {
+    // Counts become the time in which the clients of a site would make them.
+    let open = with(&["rate=200"]).unwrap().workload;
+    let window = Window::Seconds {
+        warmup_s: 250.0,
+        seconds: 250.0,
+    };
+    assert_eq!(open.window(), window);
+    let timed = with(&["rate=200", "warmup_s=5", "seconds=20"]).unwrap();
+    assert_eq!((timed.workload.requests, timed.workload.warmup), (0, 0));
+    assert_eq!(Experiment::parse("again", &timed.to_toml()).unwrap(), timed);
+    let closed = timed.with(&["requests=10".to_owned()]).unwrap().workload;
+    assert_eq!((closed.seconds, closed.warmup_s), (None, None));
+    let each = "rate={JP=10,CA=20,OR=20,VA=20,IRL=0}";
+    let each = with(&[each, "seconds=4"]).unwrap();
+    assert_eq!(each.workload.rate.as_ref().unwrap().at("JP"), 10.0);
+    assert_eq!(Experiment::parse("again", &each.to_toml()).unwrap(), each);
+    assert!(each.workload.load_in_words().contains("CA 20"));
+}
+
+#[test]
+fn loads_that_contradict_themselves_are_refused() {
+    refused(&["rate=0"], &["workload.rate = 0", "0.001"]);
+    refused(&["rate=fast"], &["rate=fast"]);
+    refused(&["rate={XX=1}"], &["workload.rate.XX", "JP, CA"]);
+    refused(&["rate={JP=1}"], &["CA is missing", "every site"]);
+    refused(
+        &["rate=5", "seconds=10", "requests=100"],
+        &["seconds and warmup_s, not both"],
+    );
+    refused(
+        &["warmup_s=1"],
+        &["workload.warmup_s = 1", "goes with seconds"],
+    );
+    refused(&["seconds=0"], &["workload.seconds = 0", "more than 0"]);
+    refused(&["seconds=5", "warmup_s=-1"], &["workload.warmup_s = -1"]);
+    refused(&["workload.outstanding=0"], &["workload.outstanding = 0"]);
+    let both = fig6()
+        .to_toml()
+        .replace("requests = ", "seconds = 5.0\nrequests = ");
+    let error = Experiment::parse("f.toml", &both).unwrap_err().to_string();
+    assert!(error.contains("not both"), "{error}");
+}
+
+#[test]
 fn strategies_are_chosen_by_label_or_name() {
     let e = with(&["strategies=leader,QL-uniform,none"]).unwrap();
     let labels: Vec<&str> = e.strategies.iter().map(|s| s.label.as_str()).collect();

@@ -43,14 +43,8 @@ impl Experiment {
         };
         positive("workload.keys", w.keys)?;
         positive("workload.clients", w.clients.into())?;
-        positive("workload.requests", w.requests)?;
         share("workload.reads", w.reads)?;
-        check(w.warmup < w.requests, "workload.warmup", w.warmup, || {
-            format!(
-                "nothing would be measured, as each client makes {} requests in total; raise requests or lower warmup",
-                w.requests
-            )
-        })?;
+        w.validate_load(&self.topology)?;
         let exponent = w.theta > 0.0 && w.theta < 10.0;
         check(exponent, "workload.theta", w.theta, || {
             "an exponent above 0 and below 10 is needed".into()

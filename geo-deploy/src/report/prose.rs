@@ -13,15 +13,11 @@ pub(super) fn setting(report: &Report) -> String {
     let e = &report.experiment;
     let w = &e.workload;
     format!(
-        "{} sites ({}), the leader in {}. At each site {} clients in a closed loop, each making \
-         {} requests of which the first {} are warm-up and not measured; {} keys, {} of the \
-         requests are reads. Leases of {} ms, renewed every {} ms, holders chosen anew every {} ms.",
+        "{} sites ({}), the leader in {}. {}. {} keys, {} of the requests are reads. Leases of {} ms, renewed every {} ms, holders chosen anew every {} ms.",
         report.topology.len(),
         report.topology.names().join(", "),
         e.leader,
-        w.clients,
-        grouped(w.requests),
-        grouped(w.warmup),
+        w.load_in_words(),
         grouped(w.keys),
         percent(w.reads),
         grouped(e.lease.t_lease_ms),

@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 /// Wakes tasks of one thread at given times.
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     timer: Timer,
     sleepers: RefCell<BinaryHeap<Reverse<Sleeper>>>,
     numbered: Cell<u64>,
@@ -29,7 +29,7 @@ struct Sleeper {
 }
 
 impl Alarm {
-    pub(super) fn new() -> io::Result<Alarm> {
+    pub(crate) fn new() -> io::Result<Alarm> {
         Ok(Alarm {
             timer: Timer::new()?,
             sleepers: RefCell::default(),
@@ -38,7 +38,7 @@ impl Alarm {
     }
 
     /// Waits until `due`; not at all if that has passed.
-    pub(super) async fn until(&self, due: Instant) {
+    pub(crate) async fn until(&self, due: Instant) {
         let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
         poll_fn(|context| {
             if Instant::now() >= due {
@@ -54,7 +54,7 @@ impl Alarm {
     }
 
     /// Serves all sleepers; runs as a task of its own, for ever.
-    pub(super) async fn ring(&self) -> io::Result<()> {
+    pub(crate) async fn ring(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;
             self.wake(Instant::now());

@@ -1,0 +1,159 @@
+//! When operations are measured: one interval for all sites.
+//!
+//! An operation is measured if it *began* in the interval: if it was sent, or, in an open
+//! loop, due. Its latency counts in full, also beyond the end. Clients of fast sites go on
+//! asking until the interval ends, so that all sites are measured under the same load.
+
+use super::Plan;
+use crate::experiment::Window;
+
+/// The interval of a run that goes on. Times in ns since the run began.
+#[derive(Debug)]
+pub(crate) struct Interval {
+    window: Window,
+    /// Clients that have not made their warm-up requests, and all of their requests.
+    warming: u64,
+    asking: u64,
+    /// Requests made of those that the window asks for, and their number in all.
+    made: u64,
+    wanted: u64,
+    start_ns: u64,
+    begin_ns: Option<u64>,
+    end_ns: Option<u64>,
+}
+
+impl Interval {
+    /// The interval of a plan whose clients begin to ask at `start_ns`.
+    pub(crate) fn new(plan: &Plan<'_>, start_ns: u64) -> Interval {
+        let workload = &plan.experiment.workload;
+        let clients = u64::from(workload.clients) * plan.topology().len() as u64;
+        Interval::of(workload.window(), clients, start_ns)
+    }
+
+    fn of(window: Window, clients: u64, start_ns: u64) -> Interval {
+        let after = |seconds: f64| start_ns + (seconds * 1e9) as u64;
+        let (begin_ns, end_ns) = match window {
+            Window::Counts { warmup, .. } => ((warmup == 0).then_some(start_ns), None),
+            Window::Seconds { warmup_s, seconds } => {
+                (Some(after(warmup_s)), Some(after(warmup_s + seconds)))
+            }
+        };
+        let wanted = match window {
+            Window::Counts { requests, .. } => requests.saturating_mul(clients),
+            Window::Seconds { .. } => 0,
+        };
+        Interval {
+            window,
+            made: 0,
+            wanted,
+            start_ns,
+            warming: clients,
+            asking: clients,
+            begin_ns,
+            end_ns,
+        }
+    }
+
+    /// A client's `count`-th request was answered or given up.
+    pub(crate) fn made(&mut self, count: u64, now_ns: u64) {
+        let Window::Counts { warmup, requests } = self.window else {
+            return;
+        };
+        self.made += u64::from(count <= requests);
+        if count == warmup {
+            self.warming -= 1;
+            if self.warming == 0 {
+                self.begin_ns = Some(now_ns);
+            }
+        }
+        if count == requests {
+            self.asking -= 1;
+            if self.asking == 0 {
+                self.end_ns = Some(now_ns);
+            }
+        }
+    }
+
+    /// When it began or will begin; `None` while nobody can know.
+    #[cfg(test)]
+    pub(crate) fn begin_ns(&self) -> Option<u64> {
+        self.begin_ns
+    }
+
+    /// Whether what begins now is no longer of interest to anybody.
+    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
+        self.end_ns.is_some_and(|end_ns| now_ns >= end_ns)
+    }
+
+    /// How much of the run is done, of how much in all: requests, or ms.
+    pub(crate) fn progress(&self, now_ns: u64) -> (u64, u64) {
+        match (self.window, self.end_ns) {
+            (Window::Seconds { .. }, Some(end_ns)) => {
+                let ms = |from: u64, to: u64| to.saturating_sub(from) / 1_000_000;
+                let all = ms(self.start_ns, end_ns).max(1);
+                (ms(self.start_ns, now_ns).min(all), all)
+            }
+            _ => (self.made, self.wanted),
+        }
+    }
+
+    /// Beginning and end, for a run that stopped at `now_ns`.
+    pub(crate) fn bounds_ns(&self, now_ns: u64) -> (u64, u64) {
+        let end_ns = self.end_ns.unwrap_or(now_ns);
+        (self.begin_ns.unwrap_or(end_ns).min(end_ns), end_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_client_begins_and_ends_it() {
+        let window = Window::Counts {
+            warmup: 2,
+            requests: 4,
+        };
+        let mut interval = Interval::of(window, 2, 5);
+        // One client is fast: it goes on beyond its own requests.
+        for (count, now_ns) in [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)] {
+            interval.made(count, now_ns);
+        }
+        assert_eq!(interval.begin_ns(), None);
+        interval.made(1, 51);
+        interval.made(2, 60);
+        assert_eq!(interval.begin_ns(), Some(60));
+        assert!(!interval.is_over(1_000));
+        interval.made(3, 70);
+        interval.made(6, 75);
+        interval.made(4, 80);
+        assert!(interval.is_over(80) && !interval.is_over(79));
+        assert_eq!(interval.bounds_ns(100), (60, 80));
+    }
+
+    #[test]
+    fn without_warm_up_it_begins_with_the_first_request() {
+        let window = Window::Counts {
+            warmup: 0,
+            requests: 1,
+        };
+        let mut interval = Interval::of(window, 2, 7);
+        assert_eq!(interval.begin_ns(), Some(7));
+        interval.made(1, 10);
+        assert!(!interval.is_over(10));
+        interval.made(1, 11);
+        assert_eq!(interval.bounds_ns(99), (7, 11));
+    }
+
+    #[test]
+    fn seconds_are_the_same_for_all() {
+        let window = Window::Seconds {
+            warmup_s: 1.0,
+            seconds: 2.0,
+        };
+        let mut interval = Interval::of(window, 2, 1_000_000_000);
+        interval.made(1, 1_000);
+        assert_eq!(interval.begin_ns(), Some(2_000_000_000));
+        assert!(interval.is_over(4_000_000_000) && !interval.is_over(3_999_999_999));
+    }
+}

@@ -1,0 +1,212 @@
+//! Who asks what, and when: clients that wait for an answer before they ask again, or a
+//! site that asks at a rate.
+
+use std::collections::VecDeque;
+
+use client::history::ValueId;
+use ycsb::sample::OpKind;
+use ycsb::site_stream::SiteStream;
+
+use super::Plan;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) kind: OpKind,
+    pub(crate) key: u64,
+    /// What a write would write.
+    pub(crate) value: ValueId,
+}
+
+/// A process of a history: it does one operation at a time. Its number is unique in a run.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) site: usize,
+    pub(crate) id: u32,
+    /// Operations asked so far.
+    asked: u64,
+}
+
+impl Process {
+    /// Its next request, with a value that no other write of the run shares.
+    pub(crate) fn ask(&mut self, (kind, key): (OpKind, u64)) -> Ask {
+        let value = ValueId(u64::from(self.id + 1) << 32 | self.asked);
+        self.asked += 1;
+        Ask { kind, key, value }
+    }
+}
+
+/// Numbers processes, from 0 on.
+#[derive(Debug, Default)]
+pub(crate) struct Processes(u32);
+
+impl Processes {
+    /// One more, at a site.
+    pub(crate) fn make(&mut self, site: usize) -> Process {
+        let id = self.0;
+        self.0 += 1;
+        Process { site, id, asked: 0 }
+    }
+}
+
+/// The requests of every client of a closed loop, site by site.
+pub(crate) fn closed_loops(plan: &Plan<'_>) -> Vec<(usize, SiteStream)> {
+    let clients = plan.experiment.workload.clients as usize;
+    let of = |index: usize| {
+        let site = index / clients;
+        (site, plan.stream(site, index % clients))
+    };
+    (0..clients * plan.topology().len()).map(of).collect()
+}
+
+/// A site that asks at a rate, whether or not earlier requests were answered.
+pub(crate) struct OpenLoop<T> {
+    pub(crate) site: usize,
+    stream: SiteStream,
+    /// Between two requests, in ns.
+    every_ns: f64,
+    /// When the first one is due.
+    first_ns: f64,
+    due: u64,
+    /// Drawn while as many as may be were in flight, and when they were due.
+    backlog: VecDeque<Due>,
+    /// Requests that waited so.
+    pub(crate) held_back: u64,
+    /// What waits for nothing.
+    idle: Vec<T>,
+    busy: u32,
+    most: u32,
+}
+
+/// When a request is due, and what it is.
+pub(crate) type Due = (u64, (OpKind, u64));
+
+impl<T> OpenLoop<T> {
+    /// All sites of a plan that ask something, from `start_ns` on.
+    pub(crate) fn all(plan: &Plan<'_>, start_ns: u64) -> Vec<OpenLoop<T>> {
+        let workload = &plan.experiment.workload;
+        let n = plan.topology().len();
+        let of = |(site, name): (usize, &&str)| {
+            let rate = workload.rate.as_ref()?.at(name);
+            let every_ns = 1e9 / rate;
+            (rate > 0.0).then(|| OpenLoop {
+                site,
+                stream: plan.stream(site, 0),
+                every_ns,
+                // Sites do not ask all at the same moment.
+                first_ns: start_ns as f64 + every_ns * site as f64 / n as f64,
+                due: 0,
+                backlog: VecDeque::new(),
+                held_back: 0,
+                idle: Vec::new(),
+                busy: 0,
+                most: workload.outstanding,
+            })
+        };
+        let names = plan.topology().names();
+        names.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// Requests sent and not answered.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.busy
+    }
+
+    /// When the next request is due.
+    pub(crate) fn due_ns(&self) -> u64 {
+        (self.first_ns + self.every_ns * self.due as f64) as u64
+    }
+
+    /// The request that is due now, and who is to send it, made by `make` if nobody is idle.
+    /// `None`: as many as may be are in flight, and it waits.
+    pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, Due)> {
+        let due = (self.due_ns(), self.stream.next());
+        self.due += 1;
+        if self.busy == self.most {
+            self.held_back += 1;
+            self.backlog.push_back(due);
+            return None;
+        }
+        self.busy += 1;
+        Some((self.idle.pop().unwrap_or_else(make), due))
+    }
+
+    /// `who` waits for nothing any more: it sends what waited longest, if anything did.
+    pub(crate) fn done(&mut self, who: T) -> Option<(T, Due)> {
+        if let Some(due) = self.backlog.pop_front() {
+            return Some((who, due));
+        }
+        self.busy -= 1;
+        self.idle.push(who);
+        None
+    }
+}
+
+/// What a report says of requests that waited at clients; nothing if none did.
+pub(crate) fn held_back_note(plan: &Plan<'_>, held_back: &[(usize, u64)]) -> Option<String> {
+    let names = plan.topology().names();
+    let sites = held_back.iter().filter(|(_, count)| *count > 0);
+    let sites: Vec<String> = sites
+        .map(|(site, count)| format!("{count} at {}", names[*site]))
+        .collect();
+    (!sites.is_empty()).then(|| {
+        format!(
+            "{} operations were in flight at a site, the most that workload.outstanding allows; \
+             so operations were sent later than due: {}. Their latency includes the wait",
+            plan.experiment.workload.outstanding,
+            sites.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment;
+
+    #[test]
+    fn requests_are_due_at_even_distances_and_wait_beyond_the_most() {
+        let sets = ["rate=100", "outstanding=2"].map(|set| match set.split_once('=') {
+            Some(("outstanding", n)) => format!("workload.outstanding={n}"),
+            _ => set.to_owned(),
+        });
+        let experiment = Experiment::find("demo").unwrap().with(&sets).unwrap();
+        let plan = Plan {
+            experiment: &experiment,
+            strategy: &experiment.strategies[0],
+        };
+        let mut sites = OpenLoop::all(&plan, 1_000_000_000);
+        assert_eq!(sites.len(), 5);
+        let site = &mut sites[0];
+        let mut processes = Processes::default();
+        let mut make = || processes.make(0).id;
+        let first = site.next(&mut make).unwrap();
+        let second = site.next(&mut make).unwrap();
+        assert_eq!((first.1.0, second.1.0), (1_000_000_000, 1_010_000_000));
+        assert_ne!(first.0, second.0);
+        assert!(site.next(&mut make).is_none());
+        let (who, due) = site.done(first.0).unwrap();
+        assert_eq!((who, due.0), (first.0, 1_020_000_000));
+        assert!(site.done(second.0).is_none());
+        assert_eq!(
+            site.next(&mut make).unwrap().0,
+            second.0,
+            "an idle one is used"
+        );
+        assert_eq!(site.held_back, 1);
+        let note = held_back_note(&plan, &[(0, 1), (1, 0)]).unwrap();
+        assert!(note.contains("1 at JP") && !note.contains("CA"), "{note}");
+        assert_eq!(held_back_note(&plan, &[(0, 0)]), None);
+    }
+
+    #[test]
+    fn no_two_writes_share_a_value() {
+        let mut processes = Processes::default();
+        let mut all = std::collections::BTreeSet::new();
+        for _ in 0..3 {
+            let mut process = processes.make(0);
+            let ask = |_| process.ask((OpKind::Update, 1)).value;
+            assert!((0..5).map(ask).all(|value| all.insert(value)));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The clients of a run on this machine: one thread, a connection for each client.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use client::wire::command::Op;
+use client::{Client, ClientOptions};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, LocalSet};
+use ycsb::sample::OpKind;
+use ycsb::site_stream::SiteStream;
+
+use super::super::load::{Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
+use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
+use super::LocalCluster;
+use crate::wan::alarm::Alarm;
+
+/// How long a client tries before it gives an operation up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What clients of a run did.
+pub(super) struct Asked {
+    pub(super) recorder: Recorder,
+    /// Beginning and end of the measured interval, in ns since the run began.
+    pub(super) interval_ns: (u64, u64),
+    pub(super) notes: Vec<String>,
+}
+
+/// Runs all clients until the interval is over and every operation has ended. Times count
+/// from `epoch`, when the run began.
+pub(super) async fn drive(
+    plan: &Plan<'_>,
+    cluster: &LocalCluster,
+    epoch: Instant,
+    progress: Progress<'_>,
+) -> anyhow::Result<Asked> {
+    let shared = Rc::new(Shared::new(plan, epoch));
+    let local = LocalSet::new();
+    let run = async {
+        let (tasks, sites) = start(plan, cluster, &shared).await?;
+        for task in tasks {
+            task.await.context("a client failed")??;
+        }
+        let held_back = sites
+            .iter()
+            .map(|site| (site.index, site.open.borrow().held_back));
+        Ok(held_back_note(plan, &held_back.collect::<Vec<_>>()))
+    };
+    let show = async {
+        loop {
+            let (done, all) = shared.interval.borrow().progress(shared.now_ns());
+            progress(&plan.strategy.label, done, all);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let either = async {
+        tokio::select! {
+            done = run => done,
+            never = show => never,
+        }
+    };
+    let note: anyhow::Result<Option<String>> = local.run_until(either).await;
+    let interval_ns = shared.interval.borrow().bounds_ns(shared.now_ns());
+    Ok(Asked {
+        notes: note?.into_iter().collect(),
+        recorder: shared.recorder.take(),
+        interval_ns,
+    })
+}
+
+/// What all clients of a run share.
+struct Shared {
+    epoch: Instant,
+    interval: RefCell<Interval>,
+    recorder: RefCell<Recorder>,
+    processes: RefCell<Processes>,
+    bytes: usize,
+}
+
+impl Shared {
+    fn new(plan: &Plan<'_>, epoch: Instant) -> Shared {
+        let start_ns = epoch.elapsed().as_nanos() as u64;
+        Shared {
+            epoch,
+            interval: RefCell::new(Interval::new(plan, start_ns)),
+            recorder: RefCell::new(Recorder::new(plan)),
+            processes: RefCell::default(),
+            bytes: plan.experiment.workload.value_bytes as usize,
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.interval.borrow().is_over(now_ns)
+    }
+
+    /// Asks, and notes what came of it.
+    async fn operate(
+        &self,
+        process: &mut Process,
+        connection: &Client,
+        due: Option<u64>,
+        drawn: (OpKind, u64),
+    ) {
+        let ask = process.ask(drawn);
+        let op = match ask.kind {
+            OpKind::Read => Op::get(key_name(ask.key)),
+            _ => Op::put(key_name(ask.key), value(ask.value, self.bytes)),
+        };
+        let sent_ns = self.now_ns();
+        let reply = connection.execute(op).await.ok();
+        self.recorder.borrow_mut().ended(&Ended {
+            site: process.site,
+            process: process.id,
+            ask,
+            due_ns: due.unwrap_or(sent_ns),
+            sent_ns,
+            now_ns: self.now_ns(),
+            answer: reply.as_ref().map(|reply| (reply.path, &reply.outcome)),
+        });
+    }
+}
+
+type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
+
+/// Starts what asks: the clients of a closed loop, or the sites of an open one.
+async fn start(
+    plan: &Plan<'_>,
+    cluster: &LocalCluster,
+    shared: &Rc<Shared>,
+) -> anyhow::Result<(Tasks, Vec<Rc<Site>>)> {
+    if plan.experiment.workload.rate.is_none() {
+        let closed = |(site, stream): (usize, SiteStream)| {
+            let process = shared.processes.borrow_mut().make(site);
+            let options = options(cluster, site);
+            let shared = shared.clone();
+            tokio::task::spawn_local(closed_loop(shared, process, stream, options))
+        };
+        return Ok((
+            closed_loops(plan).into_iter().map(closed).collect(),
+            Vec::new(),
+        ));
+    }
+    let alarm = Rc::new(Alarm::new().context("a timer for requests that are due")?);
+    let ring = alarm.clone();
+    tokio::task::spawn_local(async move { ring.ring().await });
+    let mut sites = Vec::new();
+    // Requests are due once all are connected.
+    let mut connections = Vec::new();
+    for site in 0..plan.topology().len() {
+        connections.push(connect(plan, cluster, site).await?);
+    }
+    let start_ns = shared.now_ns();
+    shared.interval.replace(Interval::new(plan, start_ns));
+    for open in OpenLoop::all(plan, start_ns) {
+        sites.push(Rc::new(Site {
+            index: open.site,
+            connections: std::mem::take(&mut connections[open.site]),
+            open: RefCell::new(open),
+            ended: Notify::new(),
+        }));
+    }
+    let begin = |site: &Rc<Site>| {
+        let begun = open_loop(shared.clone(), site.clone(), alarm.clone());
+        tokio::task::spawn_local(begun)
+    };
+    Ok((sites.iter().map(begin).collect(), sites))
+}
+
+fn options(cluster: &LocalCluster, site: usize) -> ClientOptions {
+    let address = cluster.client_addresses()[site];
+    let mut options = ClientOptions::new(address.to_string());
+    options.cluster = Some(cluster.name().to_string());
+    options.request_timeout = PATIENCE;
+    options
+}
+
+async fn connect(
+    plan: &Plan<'_>,
+    cluster: &LocalCluster,
+    site: usize,
+) -> anyhow::Result<Vec<Client>> {
+    let mut connections = Vec::new();
+    for _ in 0..plan.experiment.workload.clients {
+        let connection = Client::connect(options(cluster, site)).await;
+        connections.push(connection.context("a client")?);
+    }
+    Ok(connections)
+}
+
+async fn closed_loop(
+    shared: Rc<Shared>,
+    mut process: Process,
+    mut stream: SiteStream,
+    options: ClientOptions,
+) -> anyhow::Result<()> {
+    let connection = Client::connect(options).await.context("a client")?;
+    let mut made = 0;
+    while !shared.is_over(shared.now_ns()) {
+        let drawn = stream.next();
+        shared.operate(&mut process, &connection, None, drawn).await;
+        made += 1;
+        let now_ns = shared.now_ns();
+        shared.interval.borrow_mut().made(made, now_ns);
+    }
+    Ok(())
+}
+
+/// A site that asks at a rate.
+struct Site {
+    index: usize,
+    connections: Vec<Client>,
+    open: RefCell<OpenLoop<Process>>,
+    /// An operation ended.
+    ended: Notify,
+}
+
+async fn open_loop(shared: Rc<Shared>, site: Rc<Site>, alarm: Rc<Alarm>) -> anyhow::Result<()> {
+    loop {
+        let due_ns = site.open.borrow().due_ns();
+        if shared.is_over(due_ns) {
+            break;
+        }
+        alarm
+            .until(shared.epoch + Duration::from_nanos(due_ns))
+            .await;
+        let make = || shared.processes.borrow_mut().make(site.index);
+        let next = site.open.borrow_mut().next(make);
+        if let Some((process, due)) = next {
+            tokio::task::spawn_local(asks(shared.clone(), site.clone(), process, due));
+        }
+    }
+    while site.open.borrow().in_flight() > 0 {
+        site.ended.notified().await;
+    }
+    Ok(())
+}
+
+/// Carries out an operation, and those that waited for somebody to send them.
+async fn asks(shared: Rc<Shared>, site: Rc<Site>, process: Process, due: Due) {
+    let mut next = Some((process, due));
+    while let Some((mut process, (due_ns, drawn))) = next {
+        let connection = &site.connections[process.id as usize % site.connections.len()];
+        let due_ns = Some(due_ns);
+        shared
+            .operate(&mut process, connection, due_ns, drawn)
+            .await;
+        next = site.open.borrow_mut().done(process);
+    }
+    site.ended.notify_one();
+}

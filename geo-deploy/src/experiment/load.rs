@@ -1,0 +1,201 @@
+//! How much clients ask, and when that is measured.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::validate::check;
+use super::{ExperimentError, Workload};
+use crate::topology::Topology;
+
+/// Longest warm-up or measured interval, in s: a week.
+const SECONDS_MAX: f64 = 604_800.0;
+/// Most operations a second at a site.
+const RATE_MAX: f64 = 1e6;
+/// Most operations that one site may have in flight.
+const OUTSTANDING_MAX: u32 = 1_000_000;
+
+/// Operations a second in an open loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Rate {
+    /// The same at every site.
+    Equal(f64),
+    /// By name of site; every site is named.
+    Sites(BTreeMap<String, f64>),
+}
+
+impl Rate {
+    /// The rate at a site, 0 if it is not named.
+    pub fn at(&self, site: &str) -> f64 {
+        match self {
+            Rate::Equal(rate) => *rate,
+            Rate::Sites(rates) => rates.get(site).copied().unwrap_or(0.0),
+        }
+    }
+}
+
+/// When operations are measured: those that *begin* in the interval. It is the same for
+/// all sites.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Window {
+    /// From when the slowest client has made its warm-up requests until the slowest has
+    /// made all of its own. Everybody keeps asking meanwhile.
+    Counts {
+        /// Requests of a client before the interval.
+        warmup: u64,
+        /// Requests of a client in all.
+        requests: u64,
+    },
+    /// By time.
+    Seconds {
+        /// From the first request to the interval, in s.
+        warmup_s: f64,
+        /// Length of the interval, in s.
+        seconds: f64,
+    },
+}
+
+impl Workload {
+    /// When operations are measured. In an open loop a count stands for the time in which
+    /// the clients of the site with the lowest rate would make so many requests.
+    pub fn window(&self) -> Window {
+        if let Some(seconds) = self.seconds {
+            let warmup_s = self.warmup_s.unwrap_or(0.0);
+            return Window::Seconds { warmup_s, seconds };
+        }
+        let Some(slowest) = self.lowest_rate() else {
+            return Window::Counts {
+                warmup: self.warmup,
+                requests: self.requests,
+            };
+        };
+        let takes_s = |requests: u64| requests as f64 * f64::from(self.clients) / slowest;
+        Window::Seconds {
+            warmup_s: takes_s(self.warmup),
+            seconds: takes_s(self.requests - self.warmup),
+        }
+    }
+
+    /// The lowest rate of a site that asks at all; `None` in a closed loop.
+    fn lowest_rate(&self) -> Option<f64> {
+        match self.rate.as_ref()? {
+            Rate::Equal(rate) => Some(*rate),
+            Rate::Sites(rates) => {
+                let asking = rates.values().copied().filter(|rate| *rate > 0.0);
+                asking.min_by(f64::total_cmp)
+            }
+        }
+    }
+
+    /// How much is asked at each site, and when it is measured, in words.
+    pub fn load_in_words(&self) -> String {
+        let clients = self.clients;
+        let asked = match &self.rate {
+            None => format!("{clients} clients in a closed loop at each site"),
+            Some(Rate::Equal(rate)) => format!("{rate} operations a second at each site"),
+            Some(Rate::Sites(rates)) => {
+                let each = rates.iter().map(|(site, rate)| format!("{site} {rate}"));
+                let each: Vec<String> = each.collect();
+                format!("operations a second: {}", each.join(", "))
+            }
+        };
+        let measured = match self.window() {
+            Window::Counts { warmup, requests } => format!(
+                "measured from when the slowest client has made {warmup} requests until the \
+                 slowest has made {requests}"
+            ),
+            Window::Seconds { warmup_s, seconds } => {
+                format!("measured for {seconds} s after {warmup_s} s")
+            }
+        };
+        format!("{asked}, {measured}")
+    }
+
+    pub(super) fn validate_load(&self, topology: &Topology) -> Result<(), ExperimentError> {
+        self.validate_window()?;
+        let good = (1..=OUTSTANDING_MAX).contains(&self.outstanding);
+        check(good, "workload.outstanding", self.outstanding, || {
+            format!("1 to {OUTSTANDING_MAX} operations of a site may be in flight")
+        })?;
+        match &self.rate {
+            None => Ok(()),
+            Some(Rate::Equal(rate)) => rate_of("workload.rate", *rate, 0.001),
+            Some(Rate::Sites(rates)) => rates_of(rates, topology),
+        }
+    }
+
+    fn validate_window(&self) -> Result<(), ExperimentError> {
+        if let Some(seconds) = self.seconds {
+            let counts = self.requests > 0 || self.warmup > 0;
+            check(!counts, "workload.seconds", seconds, || {
+                "requests and warmup say already when it ends: give requests and warmup \
+                 (operations of a client), or seconds and warmup_s, not both"
+                    .into()
+            })?;
+            let good = seconds > 0.0 && seconds <= SECONDS_MAX;
+            check(good, "workload.seconds", seconds, || {
+                "more than 0 s and at most a week (604800 s) are accepted".into()
+            })?;
+            let warmup_s = self.warmup_s.unwrap_or(0.0);
+            let good = (0.0..=SECONDS_MAX).contains(&warmup_s);
+            return check(good, "workload.warmup_s", warmup_s, || {
+                "0 s to a week (604800 s) are accepted".into()
+            });
+        }
+        if let Some(warmup_s) = self.warmup_s {
+            return check(false, "workload.warmup_s", warmup_s, || {
+                "it goes with seconds: say for how many seconds to measure, or give warmup as a \
+                 number of operations of a client"
+                    .into()
+            });
+        }
+        check(
+            self.requests > 0,
+            "workload.requests",
+            self.requests,
+            || "at least 1 is needed, or say for how many seconds to measure".into(),
+        )?;
+        let measured = self.warmup < self.requests;
+        check(measured, "workload.warmup", self.warmup, || {
+            format!(
+                "nothing would be measured, as each client makes {} requests in total; raise requests or lower warmup",
+                self.requests
+            )
+        })
+    }
+}
+
+fn rate_of(field: &str, rate: f64, least: f64) -> Result<(), ExperimentError> {
+    check((least..=RATE_MAX).contains(&rate), field, rate, || {
+        format!("{least} to {RATE_MAX} operations a second are accepted")
+    })
+}
+
+fn rates_of(rates: &BTreeMap<String, f64>, topology: &Topology) -> Result<(), ExperimentError> {
+    let names = topology.names();
+    for (site, rate) in rates {
+        let field = format!("workload.rate.{site}");
+        check(names.contains(&site.as_str()), &field, rate, || {
+            format!("no such site; the sites are {}", names.join(", "))
+        })?;
+        let silent = *rate == 0.0;
+        rate_of(&field, if silent { 1.0 } else { *rate }, 0.001)?;
+    }
+    let missing = names.iter().find(|site| !rates.contains_key(**site));
+    check(
+        missing.is_none(),
+        "workload.rate",
+        format!("{rates:?}"),
+        || {
+            format!(
+                "{} is missing: name every site (0: it asks nothing), or give one number for all",
+                missing.unwrap_or(&"")
+            )
+        },
+    )?;
+    let asks = rates.values().any(|rate| *rate > 0.0);
+    check(asks, "workload.rate", format!("{rates:?}"), || {
+        "at least one site must ask something".into()
+    })
+}
