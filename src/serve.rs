@@ -47,6 +47,9 @@ pub struct ServeArgs {
     /// Ends when standard input is closed: for processes that start replicas
     #[arg(long)]
     until_stdin_closes: bool,
+    /// Treats the disk as full while FILE exists: for experiments with failures
+    #[arg(long, value_name = "FILE")]
+    disk_full_while: Option<PathBuf>,
 }
 
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
@@ -54,8 +57,12 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let config = ClusterConfig::load(&args.config)?;
     let options = ServeOptions {
         events: args.events.clone(),
+        disk_full_while: args.disk_full_while.clone(),
     };
     let watch = args.until_stdin_closes;
+    if watch {
+        wake_when_parent_dies()?;
+    }
     let served = serve_until(&config, &args.node, &options, move || async move {
         if !watch {
             return terminated().await;
@@ -71,4 +78,17 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         }
     });
     Ok(served?)
+}
+
+/// A process that stands still cannot see that its standard input was closed. So the kernel
+/// wakes it when the process that started it dies.
+fn wake_when_parent_dies() -> anyhow::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use anyhow::Context as _;
+        use rustix::process::{Signal, set_parent_process_death_signal};
+        set_parent_process_death_signal(Some(Signal::CONT))
+            .context("asking the kernel for a signal when the parent dies")?;
+    }
+    Ok(())
 }

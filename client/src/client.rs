@@ -239,9 +239,26 @@ impl Client {
     /// # Errors
     /// As [`Client::execute`].
     pub async fn status(&self) -> Result<StatusReply, Error> {
+        self.status_about(StatusRequest::default()).await
+    }
+
+    /// As [`Client::status`], and who holds `key`, or the hottest key that the replica
+    /// knows. The leader knows it, if the strategy counts what clients ask for.
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn status_and_holders(&self, key: Option<&[u8]>) -> Result<StatusReply, Error> {
+        self.status_about(StatusRequest {
+            holders: true,
+            key: Bytes::copy_from_slice(key.unwrap_or_default()),
+        })
+        .await
+    }
+
+    async fn status_about(&self, request: StatusRequest) -> Result<StatusReply, Error> {
         let sent = AtomicBool::new(false);
         let work = async {
-            let response = self.attempt(Body::Status(StatusRequest {}), &sent).await?;
+            let response = self.attempt(Body::Status(request), &sent).await?;
             match response.status {
                 Some(status) => Ok(status),
                 None => Err(self.violated("the response holds no status")),

@@ -159,6 +159,19 @@ impl Demand {
         }
     }
 
+    /// The key with the most reads and writes; the first of several. Looks at every key.
+    pub fn hottest(&self) -> Option<&Key> {
+        let all = |counts: &Counts| -> u64 {
+            let each = counts.0.iter();
+            each.map(|(reads, writes)| u64::from(*reads) + u64::from(*writes))
+                .sum()
+        };
+        let by_heat = |a: &(&Key, &Counts), b: &(&Key, &Counts)| {
+            all(a.1).cmp(&all(b.1)).then_with(|| b.0.cmp(a.0))
+        };
+        self.counts.iter().max_by(by_heat).map(|(key, _)| key)
+    }
+
     /// Has every key considered again: holders depend on who leads.
     pub fn touch_all(&mut self) {
         self.touched.extend(self.counts.keys().cloned());
@@ -250,5 +263,21 @@ mod tests {
         let mut demand = Demand::new(2, 64);
         demand.add(&Key::from("k"), ReplicaId(7), 1, 1);
         assert!(demand.counts.is_empty());
+    }
+
+    #[test]
+    fn the_hottest_key_has_most_reads_and_writes_of_all_origins() {
+        let mut demand = Demand::new(2, 10);
+        assert_eq!(demand.hottest(), None);
+        let mut add = |key: &'static str, origin, reads, writes| {
+            demand.add(&Key::from(key), ReplicaId(origin), reads, writes);
+        };
+        add("a", 0, 5, 0);
+        add("b", 0, 3, 1);
+        add("b", 1, 0, 2);
+        add("c", 1, 6, 0);
+        assert_eq!(demand.hottest(), Some(&Key::from("b")), "the first of two");
+        demand.add(&Key::from("c"), ReplicaId(0), 0, 1);
+        assert_eq!(demand.hottest(), Some(&Key::from("c")));
     }
 }

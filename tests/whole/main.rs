@@ -6,6 +6,7 @@
 mod bad_input;
 mod cluster;
 mod demo;
+mod failures;
 mod hostile;
 mod sim;
 mod support;

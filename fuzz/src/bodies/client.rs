@@ -88,7 +88,10 @@ pub mod seeds {
         let mut seeds: Vec<Vec<u8>> = commands
             .map(|command| request(Some(Body::Command(command))))
             .collect();
-        seeds.push(request(Some(Body::Status(StatusRequest {}))));
+        seeds.push(request(Some(Body::Status(StatusRequest {
+            holders: true,
+            key: "greeting".into(),
+        }))));
         seeds.push(request(None));
         seeds.push(hello(Some("cluster")).encode_to_vec());
         seeds.push(too_many_parts());
@@ -159,6 +162,10 @@ pub mod seeds {
             incarnation: 4,
             durability: "sync".into(),
             keys: 1000,
+            holders_of: "greeting".into(),
+            holders: vec!["CA".into(), "JP".into()],
+            unlisted: vec!["CA".into()],
+            excluded: vec!["OR".into()],
         }
     }
 }

@@ -2,12 +2,17 @@
 
 mod clients;
 mod cluster;
+mod links;
 mod ports;
+mod replica;
+mod roles;
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-pub(super) use cluster::events_file;
 pub use cluster::{LocalCluster, LocalSettings};
+pub(super) use replica::events_file;
+pub use replica::{Condition, Happened, Life, Why};
+pub use roles::Roles;
 
 use super::counters::sum_counters;
 use super::{Around, Plan, Progress, Ran, node_events};

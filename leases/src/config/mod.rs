@@ -144,6 +144,11 @@ impl Configs {
         self.last().defaults
     }
 
+    /// Who holds, under the newest configuration, a key that no list and no range names.
+    pub fn unlisted(&self) -> ReplicaSet {
+        self.defaults().minus(self.excluded())
+    }
+
     /// The key ranges of the newest configuration.
     pub fn ranges(&self) -> &[RangeHolders] {
         &self.last().ranges

@@ -218,24 +218,25 @@ impl Driver {
             return;
         }
         let status = self.named(self.replica.status(now));
-        for client in waiting {
-            self.clients.reply_status(client, status.clone());
+        for (client, asked) in waiting {
+            let mut status = status.clone();
+            if asked.holders {
+                self.replica.tell_holders(&asked.key, &mut status);
+                self.name_all(&mut status.holders);
+            }
+            self.clients.reply_status(client, status);
         }
     }
 
     /// The core knows replicas by number.
     fn named(&self, mut status: StatusReply) -> StatusReply {
-        let name = |found: &mut String| {
-            let known = found.parse::<usize>().ok();
-            if let Some(name) = known.and_then(|id| self.names.get(id)) {
-                found.clone_from(name);
-            }
-        };
-        name(&mut status.replica);
-        name(&mut status.leader);
+        self.name(&mut status.replica);
+        self.name(&mut status.leader);
         for peer in &mut status.peers {
-            name(&mut peer.name);
+            self.name(&mut peer.name);
         }
+        self.name_all(&mut status.unlisted);
+        self.name_all(&mut status.excluded);
         self.durability.name().clone_into(&mut status.durability);
         status.counters.push(Counter {
             name: "unsendable_messages".to_owned(),
@@ -247,6 +248,19 @@ impl Driver {
             value,
         }));
         status
+    }
+
+    fn name(&self, found: &mut String) {
+        let known = found.parse::<usize>().ok();
+        if let Some(name) = known.and_then(|id| self.names.get(id)) {
+            found.clone_from(name);
+        }
+    }
+
+    fn name_all(&self, found: &mut [String]) {
+        for name in found {
+            self.name(name);
+        }
     }
 
     /// Sets the timer if it would fire too late. A timer that fires too early costs one

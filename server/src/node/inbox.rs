@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use client::wire::StatusRequest;
 use tokio::sync::Notify;
 
 use crate::replica::action::ClientHandle;
@@ -11,7 +12,7 @@ use crate::replica::input::Input;
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     inputs: RefCell<Vec<Input>>,
-    statuses: RefCell<Vec<ClientHandle>>,
+    statuses: RefCell<Vec<(ClientHandle, StatusRequest)>>,
     arrived: Notify,
 }
 
@@ -22,8 +23,8 @@ impl Inbox {
     }
 
     /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
-    pub(super) fn push_status(&self, from: ClientHandle) {
-        self.statuses.borrow_mut().push(from);
+    pub(super) fn push_status(&self, from: ClientHandle, asked: StatusRequest) {
+        self.statuses.borrow_mut().push((from, asked));
     }
 
     /// Wakes the driver.
@@ -46,7 +47,7 @@ impl Inbox {
     }
 
     /// Takes the questions.
-    pub(super) fn take_statuses(&self) -> Vec<ClientHandle> {
+    pub(super) fn take_statuses(&self) -> Vec<(ClientHandle, StatusRequest)> {
         std::mem::take(&mut self.statuses.borrow_mut())
     }
 }

@@ -282,7 +282,8 @@ impl Clients {
         };
         match request.body {
             Some(Body::Command(command)) => self.inbox.push(Input::Client { from, command }),
-            _ => self.inbox.push_status(from),
+            Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
+            None => {}
         }
         Ok(())
     }
@@ -326,6 +327,10 @@ async fn next_bytes(connection: &Connection, frames: &mut Frames) -> bool {
 fn check_body(body: Option<&Body>) -> Result<(), Error> {
     match body {
         Some(Body::Command(command)) => validate(command),
+        Some(Body::Status(asked)) if asked.key.len() > KEY_BYTES_MAX => Err(bad(format!(
+            "status.key has {} bytes, at most {KEY_BYTES_MAX} are allowed",
+            asked.key.len()
+        ))),
         Some(Body::Status(_)) => Ok(()),
         None => Err(bad(
             "request.body is not set, a command or a status is required",

@@ -18,7 +18,7 @@ use super::driver::Driver;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::listener::Clients;
-use super::storage::{Report, Stamp, Storage, StorageError, Writer};
+use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
 use super::transport::{Member, Peers};
 use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
@@ -29,6 +29,9 @@ use crate::shell::Watches;
 pub struct ServeOptions {
     /// Append what happens to the replica to this file, one JSON object a line.
     pub events: Option<PathBuf>,
+    /// The store refuses writes as a full disk does while this file exists: for
+    /// experiments with failures.
+    pub disk_full_while: Option<PathBuf>,
 }
 
 /// Why a node did not start, or why it stopped.
@@ -260,8 +263,12 @@ impl Node<'_> {
             replica: self.me,
             members: self.config.names(),
         };
-        let (durability, tables) = (self.config.durability, self.descriptors.tables);
-        let (storage, recovered) = Storage::open_with(directory, &stamp, durability, tables)?;
+        let how = Use {
+            durability: self.config.durability,
+            tables: self.descriptors.tables,
+            full_while: self.options.disk_full_while.clone(),
+        };
+        let (storage, recovered) = Storage::open_with(directory, &stamp, how)?;
         let needed = witnesses(self.config.nodes.len());
         if !recovered.joined && needed > 0 {
             let others = self.config.nodes.len() - 1;

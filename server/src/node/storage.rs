@@ -77,12 +77,24 @@ pub struct Stamp {
     pub members: Vec<String>,
 }
 
+/// How a data directory is used.
+#[derive(Clone, Debug, Default)]
+pub struct Use {
+    /// When a write counts as durable.
+    pub durability: Durability,
+    /// Tables kept open at most.
+    pub tables: usize,
+    /// While this file exists every write is refused as a full disk refuses it.
+    pub full_while: Option<PathBuf>,
+}
+
 /// An open data directory.
 pub struct Storage {
     db: DB,
     path: PathBuf,
     durability: Durability,
     marker: Marker,
+    full_while: Option<PathBuf>,
 }
 
 impl Storage {
@@ -133,6 +145,10 @@ impl Storage {
     }
 
     fn write_batch(&self, batch: WriteBatch, durability: Durability) -> Result<(), StorageError> {
+        if self.full_while.as_ref().is_some_and(|file| file.exists()) {
+            let path = self.path.clone();
+            return Err(StorageError::Full { path });
+        }
         let mut options = WriteOptions::default();
         options.set_sync(durability == Durability::Sync);
         options.disable_wal(durability == Durability::None);

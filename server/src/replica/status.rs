@@ -1,10 +1,18 @@
 //! What an operator may look at: the state in a few words, and counters.
 
 use client::wire::{Counter, Peer, StatusReply};
-use leases::{ReplicaId, Time};
+use leases::{Key, ReplicaId, ReplicaSet, Time};
 
 use super::Replica;
 use super::message::LogId;
+
+/// Replicas by their index.
+fn names(replicas: ReplicaSet) -> Vec<String> {
+    replicas
+        .iter()
+        .map(|replica| replica.0.to_string())
+        .collect()
+}
 
 impl Replica {
     /// The state in a few words; replicas are named by their index.
@@ -24,7 +32,25 @@ impl Replica {
             incarnation: self.us.incarnation.0,
             durability: String::new(),
             keys: self.parts.machine.kv().len() as u64,
+            unlisted: names(self.configs().unlisted()),
+            excluded: names(self.configs().excluded()),
+            ..StatusReply::default()
         }
+    }
+
+    /// Says who holds `key`; of the hottest key that is known here, if it is empty.
+    pub fn tell_holders(&self, key: &[u8], status: &mut StatusReply) {
+        let hottest = || self.parts.leasing.hottest().cloned();
+        let key = match key {
+            [] => hottest().unwrap_or_default(),
+            key => Key::copy_from_slice(key),
+        };
+        let holders = match key.is_empty() {
+            true => self.configs().unlisted(),
+            false => self.configs().holders(&key),
+        };
+        status.holders = names(holders);
+        status.holders_of = key;
     }
 
     fn peer(&self, now: Time, peer: ReplicaId) -> Peer {

@@ -1,9 +1,10 @@
-//! Replica processes behind an emulated WAN: start, wait until they are ready, end.
+//! Replica processes behind an emulated WAN: start, wait until they are ready, what
+//! happens to them, end.
 
-use std::fs::File;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -11,14 +12,16 @@ use client::wire::StatusReply;
 use client::{Client, ClientOptions};
 
 use super::super::Plan;
+use super::links::Links;
 use super::ports::{free_ports, row_of_ports};
+use super::replica::{Condition, Happened, Life, Recipe, Replica, disk_full_file};
+use super::roles::Roles;
 use crate::cluster_file::{ClusterFile, Node};
+use crate::fault::Effect;
 use crate::wan::{LinkSettings, Wan};
 
 /// How long a cluster has to elect its leader and establish its leases.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a replica has to end by itself before it is killed.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The program, name, directory and ports of a local cluster.
 #[derive(Clone, Debug)]
@@ -33,14 +36,21 @@ pub struct LocalSettings {
     pub client_port: Option<u16>,
 }
 
-/// Five (or any number of) replica processes behind a WAN. They end when this
-/// is dropped, and also when this process dies: each watches its standard input.
+/// Five (or any number of) replica processes behind a WAN. They end when this is dropped,
+/// and also when this process dies: each watches its standard input, and is woken if it
+/// stood still (on Linux).
+///
+/// The kernel wakes them when the thread that started them ends. So this cannot be sent to
+/// another thread.
 pub struct LocalCluster {
-    children: Vec<(String, Child)>,
-    wan: Wan,
+    replicas: Vec<Replica>,
+    links: Links,
     clients: Vec<SocketAddr>,
     dir: PathBuf,
     cluster: String,
+    /// What [`LocalCluster::perform`] found, and nobody was told yet.
+    happened: Vec<(usize, Happened)>,
+    of_this_thread: PhantomData<Rc<()>>,
 }
 
 impl LocalCluster {
@@ -60,20 +70,30 @@ impl LocalCluster {
         };
         let wan = start_wan(plan, &peers)?;
         let nodes = nodes(plan, &clients, &peers, &wan);
-        let path = write_config(
+        let config = write_config(
             &ClusterFile::new(plan, &settings.cluster, nodes),
             &settings.dir,
         )?;
         let mut this = LocalCluster {
-            children: Vec::new(),
-            wan,
+            replicas: Vec::new(),
+            links: Links::new(wan),
             clients,
             dir: settings.dir.clone(),
             cluster: settings.cluster.clone(),
+            happened: Vec::new(),
+            of_this_thread: PhantomData,
         };
         for site in topology.names() {
-            let child = serve(&settings.program, &this.dir, &path, site)?;
-            this.children.push((site.to_string(), child));
+            let recipe = Recipe {
+                program: settings.program.clone(),
+                dir: this.dir.clone(),
+                config: config.clone(),
+                site: site.to_string(),
+            };
+            recipe.clear()?;
+            let mut replica = Replica::new(recipe);
+            replica.start()?;
+            this.replicas.push(replica);
         }
         Ok(this)
     }
@@ -85,12 +105,72 @@ impl LocalCluster {
 
     /// The WAN between the replicas.
     pub fn wan(&self) -> &Wan {
-        &self.wan
+        self.links.wan()
     }
 
     /// The cluster's name, as its replicas know it.
     pub fn name(&self) -> &str {
         &self.cluster
+    }
+
+    /// What each replica's process does, as of the last look after it.
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.replicas.iter().map(Replica::condition).collect()
+    }
+
+    /// Whose process runs, and does not stand still.
+    pub fn up(&self) -> Vec<bool> {
+        let conditions = self.conditions().into_iter();
+        conditions.map(|found| found.life == Life::Up).collect()
+    }
+
+    /// Who has which role; asks every replica that runs. The holders are those of `key`, or
+    /// of the hottest key that the leader knows.
+    pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
+        Roles::ask(&self.cluster, &self.clients, self.up(), key).await
+    }
+
+    /// Does it, or begins to: [`LocalCluster::tend`] goes on with what takes a while, such
+    /// as the start of a replica that is to end first.
+    ///
+    /// # Errors
+    /// If it cannot be done, as the pause of a dead process; the error says what can.
+    pub fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
+        self.look();
+        match effect {
+            Effect::Kill(site) => self.replicas[site].kill(),
+            Effect::Stop(site) => self.replicas[site].stop(),
+            Effect::Start(site) => self.replicas[site].start(),
+            Effect::Restart(site) => self.replicas[site].restart(),
+            Effect::Pause(site) => self.replicas[site].pause(),
+            Effect::Resume(site) => self.replicas[site].resume(),
+            Effect::Fail { from, to, how } => {
+                self.links.fail(from, to, how);
+                Ok(())
+            }
+            Effect::Mend { from, to, how } => self.links.mend(from, to, how),
+            Effect::FillDisk(site) => fill_disk(&self.disk_full_file(site)),
+            Effect::FreeDisk(site) => free_disk(&self.disk_full_file(site)),
+        }
+    }
+
+    /// Looks after the processes: returns what happened to which site since the last time.
+    /// Call it often, some ten times a second: it starts replicas that are to start again,
+    /// and kills those that do not end when asked to.
+    pub fn tend(&mut self) -> Vec<(usize, Happened)> {
+        self.look();
+        std::mem::take(&mut self.happened)
+    }
+
+    fn look(&mut self) {
+        for (site, replica) in self.replicas.iter_mut().enumerate() {
+            let found = replica.tend().into_iter();
+            self.happened.extend(found.map(|happened| (site, happened)));
+        }
+    }
+
+    fn disk_full_file(&self, site: usize) -> PathBuf {
+        disk_full_file(&self.dir, self.replicas[site].site())
     }
 
     /// Waits until the site asked for leads, and every replica knows the strategy asked
@@ -144,10 +224,11 @@ impl LocalCluster {
     }
 
     fn check_alive(&mut self) -> anyhow::Result<()> {
-        for (site, child) in &mut self.children {
-            if let Some(status) = child.try_wait().context("looking after a replica")? {
-                let log = self.dir.join(format!("{site}.log"));
-                bail!("replica {site} ended ({status}):\n{}", tail(&log));
+        self.look();
+        for (site, happened) in &self.happened {
+            if let Happened::Ended(why) = happened {
+                let site = self.replicas[*site].site();
+                bail!("replica {site}: {why}");
             }
         }
         Ok(())
@@ -155,20 +236,12 @@ impl LocalCluster {
 
     /// Ends the replicas and waits for them.
     pub fn stop(&mut self) {
-        for (_, child) in &mut self.children {
-            drop(child.stdin.take());
+        for replica in &mut self.replicas {
+            replica.begin_end();
         }
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        for (_, child) in &mut self.children {
-            while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            if matches!(child.try_wait(), Ok(None)) {
-                let _ = child.kill();
-            }
-            let _ = child.wait();
+        for replica in &mut self.replicas {
+            replica.finish_end();
         }
-        self.children.clear();
     }
 }
 
@@ -176,6 +249,17 @@ impl Drop for LocalCluster {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn fill_disk(file: &Path) -> anyhow::Result<()> {
+    if file.exists() {
+        bail!("the disk is full already: {} exists", file.display());
+    }
+    std::fs::write(file, []).with_context(|| format!("writing {}", file.display()))
+}
+
+fn free_disk(file: &Path) -> anyhow::Result<()> {
+    std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))
 }
 
 fn start_wan(plan: &Plan<'_>, peers: &[SocketAddr]) -> anyhow::Result<Wan> {
@@ -237,34 +321,4 @@ fn describe(status: &StatusReply) -> String {
         "{}: leader '{}', strategy '{}', promised by {granted} others",
         status.replica, status.leader, status.strategy
     )
-}
-
-fn tail(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines = text.lines();
-    let lines: Vec<&str> = lines
-        .map(|line| line.strip_prefix("leasehold: ").unwrap_or(line))
-        .collect();
-    lines[lines.len().saturating_sub(12)..].join("\n")
-}
-
-/// Where the replica of a site writes down what happens to it.
-pub(in super::super) fn events_file(dir: &Path, site: &str) -> PathBuf {
-    dir.join(format!("{site}.events.jsonl"))
-}
-
-fn serve(program: &Path, dir: &Path, config: &Path, site: &str) -> anyhow::Result<Child> {
-    let log = dir.join(format!("{site}.log"));
-    let log = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-    Command::new(program)
-        .arg("serve")
-        .arg("--config")
-        .arg(config)
-        .args(["--node", site, "--until-stdin-closes", "--events"])
-        .arg(events_file(dir, site))
-        .stdin(Stdio::piped())
-        .stdout(log.try_clone().context("sharing a log file")?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("starting {} serve --node {site}", program.display()))
 }

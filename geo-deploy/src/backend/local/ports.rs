@@ -1,6 +1,7 @@
 //! Ports on loopback for the replicas and their clients.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
 
@@ -8,10 +9,13 @@ use anyhow::{Context, bail};
 /// free now is still free when the replica binds it.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// Free ports on loopback; where the search begins differs between processes.
+/// Free ports on loopback; where the search begins differs between processes, and between
+/// the clusters of one.
 pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.len() as u32;
-    let begin = std::process::id().wrapping_mul(61) % span;
+    let given = GIVEN.fetch_add(count as u32, Ordering::Relaxed);
+    let begin = std::process::id().wrapping_mul(61).wrapping_add(given) % span;
     let candidates = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
     let bound = candidates.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
     // Bound until all are chosen, so that none is chosen twice.

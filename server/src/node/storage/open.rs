@@ -13,7 +13,7 @@ use rocksdb::{
 use super::error::unopened;
 use super::marker::{self, Found, Marker};
 use super::records::{Column, meta};
-use super::{Durability, Stamp, Storage, StorageError, WRITE_BUFFER_BYTES, wal};
+use super::{Durability, Stamp, Storage, StorageError, Use, WRITE_BUFFER_BYTES, wal};
 use crate::codec::{self, proto};
 use crate::replica::action::Recovered;
 
@@ -36,18 +36,23 @@ impl Storage {
         stamp: &Stamp,
         durability: Durability,
     ) -> Result<(Storage, Recovered), StorageError> {
-        Storage::open_with(path, stamp, durability, TABLES_OPEN)
+        let (tables, full_while) = (TABLES_OPEN, None);
+        let how = Use {
+            durability,
+            tables,
+            full_while,
+        };
+        Storage::open_with(path, stamp, how)
     }
 
-    /// As [`Storage::open`], with at most `tables` tables kept open.
+    /// As [`Storage::open`], used in this way.
     ///
     /// # Errors
-    /// As [`Storage::open`].
+    /// As [`Storage::open`], and `Full`.
     pub fn open_with(
         path: &Path,
         stamp: &Stamp,
-        durability: Durability,
-        tables: usize,
+        how: Use,
     ) -> Result<(Storage, Recovered), StorageError> {
         std::fs::create_dir_all(path).map_err(|source| StorageError::Directory {
             path: path.to_owned(),
@@ -62,13 +67,14 @@ impl Storage {
             });
         };
         check_logs(path)?;
-        let db = open_db(path, &marker, options(durability, tables))?;
+        let db = open_db(path, &marker, options(how.durability, how.tables))?;
         marker.check_sequence(db.latest_sequence_number())?;
         let storage = Storage {
             db,
             path: path.to_owned(),
-            durability,
+            durability: how.durability,
             marker,
+            full_while: how.full_while,
         };
         storage.claim(stamp)?;
         let incarnation = storage.raise_incarnation()?;

@@ -1,8 +1,8 @@
 //! What clients read and write: counted at their replica, reported to the leader (§3.4).
 
 use client::wire::Command;
-use leases::ReplicaId;
 use leases::demand::{Delta, Demand, Tally};
+use leases::{Key, ReplicaId};
 
 use super::super::message::Message;
 use super::super::step::Step;
@@ -66,6 +66,11 @@ impl Leasing {
         } else {
             step.send(leader, Message::Demand(deltas));
         }
+    }
+
+    /// The key with the most operations, as far as they were reported here: to the leader.
+    pub fn hottest(&self) -> Option<&Key> {
+        self.counted.demand.hottest()
     }
 
     /// A peer reports its demand.

@@ -1,0 +1,159 @@
+//! Links that fail. Several faults of one link hold at once, and each is mended by itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::fault::LinkState;
+use crate::wan::{LinkSettings, Wan};
+
+/// The WAN, and how its links fail at the moment.
+#[derive(Debug)]
+pub(super) struct Links {
+    wan: Wan,
+    failing: BTreeMap<(usize, usize), Failing>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    /// How the link behaves without any fault.
+    sound: LinkSettings,
+    faults: Vec<LinkState>,
+}
+
+impl Links {
+    pub fn new(wan: Wan) -> Links {
+        Links {
+            wan,
+            failing: BTreeMap::new(),
+        }
+    }
+
+    pub fn wan(&self) -> &Wan {
+        &self.wan
+    }
+
+    /// The link from one site to another fails in this way too. There is none within a
+    /// site: nothing happens then.
+    pub fn fail(&mut self, from: usize, to: usize, how: LinkState) {
+        let Some(link) = self.wan.link(from, to) else {
+            return;
+        };
+        let failing = self.failing.entry((from, to));
+        let failing = failing.or_insert_with(|| Failing {
+            sound: link.settings(),
+            faults: Vec::new(),
+        });
+        failing.faults.push(how);
+        link.change(|settings| *settings = failing.settings());
+    }
+
+    /// The link fails in this way no more.
+    ///
+    /// # Errors
+    /// If it did not fail so.
+    pub fn mend(&mut self, from: usize, to: usize, how: LinkState) -> anyhow::Result<()> {
+        let Some(link) = self.wan.link(from, to) else {
+            return Ok(());
+        };
+        let failing = self.failing.get_mut(&(from, to));
+        let place = |failing: &Failing| failing.faults.iter().position(|fault| *fault == how);
+        let found = failing.and_then(|failing| Some((place(failing)?, failing)));
+        let Some((place, failing)) = found else {
+            bail!("the link does not fail so, and there is nothing to mend");
+        };
+        failing.faults.remove(place);
+        link.change(|settings| *settings = failing.settings());
+        if failing.faults.is_empty() {
+            self.failing.remove(&(from, to));
+        }
+        Ok(())
+    }
+}
+
+impl Failing {
+    /// The link with all its faults.
+    fn settings(&self) -> LinkSettings {
+        let all = LinkState::of(self.faults.iter().copied());
+        let sound = &self.sound;
+        LinkSettings {
+            cut: sound.cut || all.cut,
+            delay: sound.delay + Duration::from_secs_f64(all.delay_ms.max(0.0) / 1e3),
+            loss: 1.0 - (1.0 - sound.loss) * (1.0 - all.loss),
+            ..sound.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Topology;
+
+    fn links() -> Links {
+        let topology = Topology::paper();
+        let nobody = ([127, 0, 0, 1], 9).into();
+        let settings = |rtt_ms| LinkSettings {
+            loss: 0.5,
+            ..LinkSettings::of_round_trip_ms(rtt_ms)
+        };
+        Links::new(Wan::start_with(&topology, &vec![nobody; topology.len()], settings).unwrap())
+    }
+
+    fn settings(links: &Links, from: usize, to: usize) -> LinkSettings {
+        links.wan().link(from, to).unwrap().settings()
+    }
+
+    #[test]
+    fn faults_of_a_link_add_up_and_each_is_mended_by_itself() {
+        let mut links = links();
+        let (sound, back) = (settings(&links, 0, 1), settings(&links, 1, 0));
+        let cut = LinkState {
+            cut: true,
+            ..LinkState::default()
+        };
+        let slow = LinkState {
+            delay_ms: 40.0,
+            ..LinkState::default()
+        };
+        let lossy = LinkState {
+            loss: 0.5,
+            ..LinkState::default()
+        };
+        for fault in [cut, cut, slow, slow, lossy] {
+            links.fail(0, 1, fault);
+        }
+        let failing = settings(&links, 0, 1);
+        assert!(failing.cut);
+        assert_eq!(failing.delay, sound.delay + Duration::from_millis(80));
+        assert_eq!(failing.loss, 0.75, "its own, and that of the fault");
+        links.mend(0, 1, cut).unwrap();
+        assert!(settings(&links, 0, 1).cut, "the other cut is still there");
+        links.mend(0, 1, cut).unwrap();
+        assert!(!settings(&links, 0, 1).cut);
+        links.mend(0, 1, slow).unwrap();
+        links.mend(0, 1, lossy).unwrap();
+        links.mend(0, 1, slow).unwrap();
+        assert_eq!(settings(&links, 0, 1), sound, "as it was");
+        assert_eq!(
+            settings(&links, 1, 0),
+            back,
+            "the other way was never touched"
+        );
+    }
+
+    #[test]
+    fn what_did_not_fail_cannot_be_mended() {
+        let mut links = links();
+        let cut = LinkState {
+            cut: true,
+            ..LinkState::default()
+        };
+        assert!(links.mend(0, 1, cut).is_err());
+        links.fail(0, 1, cut);
+        assert!(links.mend(1, 0, cut).is_err());
+        links.mend(0, 1, cut).unwrap();
+        assert!(links.mend(0, 1, cut).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! Who leads, and who holds the hottest key: asked of the replicas themselves.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use client::wire::StatusReply;
+use client::{Client, ClientOptions};
+use rand_pcg::Pcg64Mcg;
+
+use crate::fault::Scene;
+use crate::topology::Topology;
+
+/// How long a replica may take to answer: one that stands still never does.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Who has which role. Sites by their index in the topology.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// Who leads, if anybody does.
+    pub leader: Option<usize>,
+    /// Who holds a lease on the key asked for, or on the hottest one.
+    pub holders: Vec<usize>,
+    /// Whose process runs.
+    pub up: Vec<bool>,
+}
+
+impl Roles {
+    /// Asks the replicas at these addresses, those that are up.
+    pub(super) async fn ask(
+        cluster: &str,
+        addresses: &[SocketAddr],
+        up: Vec<bool>,
+        key: Option<&[u8]>,
+    ) -> Roles {
+        let mut asked = tokio::task::JoinSet::new();
+        for (site, address) in addresses.iter().enumerate().filter(|(site, _)| up[*site]) {
+            let (cluster, key) = (cluster.to_owned(), key.map(<[u8]>::to_vec));
+            let address = *address;
+            asked.spawn(async move {
+                let status = status(&cluster, address, key.as_deref());
+                (site, tokio::time::timeout(ANSWER_WITHIN, status).await)
+            });
+        }
+        let answers = asked.join_all().await.into_iter();
+        let answers = answers.filter_map(|(site, status)| Some((site, status.ok()??)));
+        Roles::told(&answers.collect::<Vec<_>>(), up)
+    }
+
+    /// The leader is whoever says so of itself under the highest ballot: one that was cut
+    /// off may still believe that it leads.
+    fn told(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
+        let leads = answers
+            .iter()
+            .filter(|(_, status)| status.leader == status.replica);
+        let leader = leads.max_by_key(|(_, status)| status.ballot_round);
+        // The leader alone knows what is asked for elsewhere. Without one, the newest
+        // configuration that anybody knows says who holds.
+        let newest = answers
+            .iter()
+            .max_by_key(|(_, status)| status.configuration);
+        let teller = leader.or(newest);
+        let named = |name: &String| {
+            let mut found = answers.iter();
+            found
+                .find(|(_, status)| status.replica == *name)
+                .map(|(site, _)| *site)
+        };
+        Roles {
+            leader: leader.map(|(site, _)| *site),
+            holders: teller.map_or(Vec::new(), |(_, status)| {
+                status.holders.iter().filter_map(named).collect()
+            }),
+            up,
+        }
+    }
+
+    /// The scene of a fault that begins now.
+    pub fn scene<'a>(&self, topology: &'a Topology, chance: &'a mut Pcg64Mcg) -> Scene<'a> {
+        Scene {
+            topology,
+            leader: self.leader,
+            holders: self.holders.clone(),
+            up: self.up.clone(),
+            chance,
+        }
+    }
+}
+
+async fn status(cluster: &str, address: SocketAddr, key: Option<&[u8]>) -> Option<StatusReply> {
+    let mut options = ClientOptions::new(address.to_string());
+    options.cluster = Some(cluster.to_string());
+    options.connect_timeout = ANSWER_WITHIN;
+    options.request_timeout = ANSWER_WITHIN;
+    let client = Client::connect(options).await.ok()?;
+    client.status_and_holders(key).await.ok()
+}
