@@ -134,12 +134,6 @@ fn run_and_report(
         .collect();
     let report = assemble(experiment, on, manifest, ran);
     say!("{}", report.terminal());
-    if on == World::Local {
-        say!(
-            "\"At minimum\" is within 1 ms of the bound by distance; scheduling and syncs on one \
-             machine often add more. The report says how much.\n"
-        );
-    }
     report.write(out)?;
     for (label, history) in histories {
         history.save(&out.join(format!("history-{label}.bin")))?;

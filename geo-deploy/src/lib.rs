@@ -2,12 +2,12 @@
 //!
 //! An experiment is a topology, a workload and a list of strategies. A backend
 //! runs it, and what it measured becomes a [`report`]. A report shows each figure beside
-//! the best possible one: [`bound`] computes what distance alone costs, [`attainable`]
+//! the best possible one: [`bound`] computes what distance alone costs, [`bookkeeping`]
 //! what learning allows. [`wan`] puts real processes on one
 //! machine behind the topology's delays.
 
-pub mod attainable;
 pub mod backend;
+pub mod bookkeeping;
 pub mod bound;
 mod cluster_file;
 pub mod experiment;

@@ -3,12 +3,13 @@
 //!
 //! Everything is computed from samples, and every figure stands beside what
 //! bounds it: distance for latencies ([`crate::bound`]), learning for the share
-//! of local reads ([`crate::attainable`]), and what the paper reports.
+//! of local reads ([`crate::bookkeeping`]), and what the paper reports.
 
 mod digest;
 mod figures;
 mod files;
 mod manifest;
+mod outage;
 mod page;
 mod paper;
 mod png;
@@ -18,6 +19,7 @@ mod summary;
 mod svg;
 mod table;
 mod tables;
+mod tolerance;
 
 use std::path::Path;
 
@@ -28,8 +30,9 @@ use crate::experiment::{Experiment, StrategyPlan};
 use crate::topology::Topology;
 
 pub use manifest::Manifest;
+pub use outage::Outage;
 pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict};
-pub use summary::{ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
+pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
 
 /// All strategies of one experiment.
 #[derive(Clone, Debug)]
@@ -87,6 +90,7 @@ impl Report {
         put("events.jsonl", files::events_jsonl(self)?.as_bytes())?;
         if self.has_faults() {
             put("timeline.csv", files::timeline_csv(self).as_bytes())?;
+            put("outages.csv", files::outages_csv(&summary).as_bytes())?;
         }
         files::latency_hlog(self, &dir.join("latency.hlog"))?;
         for figure in figures::all(self, &digests, &summary) {

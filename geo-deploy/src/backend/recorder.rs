@@ -11,7 +11,7 @@ use ycsb::sample::{End, OpKind, Sample};
 
 use super::load::Ask;
 use super::{Plan, Ran};
-use crate::attainable::{Attainable, Issued, attainable};
+use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
 use crate::report::{self, Measured, StrategyRun, Verdict};
 
 /// Room is made at once for at most so many operations.
@@ -78,7 +78,7 @@ impl Recorder {
         let after = self
             .operations
             .partition_point(|(s, _)| s.start_ns < end_ns);
-        let attainable = self.attainable(plan, first, after);
+        let books = self.bookkeeping(plan, first, after);
         let linearizable = self.judge();
         let seconds = |ns: u64| ns as f64 / 1e9;
         let run = StrategyRun {
@@ -98,8 +98,8 @@ impl Recorder {
             wall_s: around.started.elapsed().as_secs_f64(),
             virtual_s: around.virtual_s,
             linearizable,
-            attainable_local: attainable.as_ref().map(|a| a.local_reads.clone()),
-            attainable_minimum: attainable.map(|a| a.writes_at_minimum),
+            bookkeeping_local: books.as_ref().map(|a| a.local_reads.clone()),
+            bookkeeping_minimum: books.map(|a| a.writes_at_minimum),
             notes: around.notes,
             counters: around.counters,
             measured_rtt_ms: around.measured_rtt_ms,
@@ -113,7 +113,7 @@ impl Recorder {
 
     /// What perfect bookkeeping would have reached on the operations from the `first` to
     /// before `after`, those before being known; `None` for a strategy that does not learn.
-    fn attainable(&self, plan: &Plan<'_>, first: usize, after: usize) -> Option<Attainable> {
+    fn bookkeeping(&self, plan: &Plan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
         }
@@ -125,7 +125,7 @@ impl Recorder {
             measured: index >= first,
         });
         let leader = plan.experiment.leader_index();
-        Some(attainable(plan.topology(), leader, stream))
+        Some(bookkeeping(plan.topology(), leader, stream))
     }
 
     /// Whether the history, warm-up included, is linearizable.

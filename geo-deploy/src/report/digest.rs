@@ -42,6 +42,18 @@ impl Latencies {
         self.sorted_ns.len() as u64
     }
 
+    /// All of them together.
+    pub(super) fn merged<'a>(parts: impl IntoIterator<Item = &'a Latencies>) -> Latencies {
+        let mut all = Latencies::default();
+        for part in parts {
+            all.sorted_ns.extend(&part.sorted_ns);
+            all.failed += part.failed;
+            all.timed_out += part.timed_out;
+        }
+        all.sorted_ns.sort_unstable();
+        all
+    }
+
     pub(super) fn mean_ms(&self) -> f64 {
         if self.sorted_ns.is_empty() {
             return 0.0;

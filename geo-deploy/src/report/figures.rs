@@ -12,13 +12,13 @@ use super::{Report, StrategyRun};
 /// Width of every figure, in pixels.
 const WIDTH: f64 = 1_000.0;
 /// Space left of a plot for its axis.
-const LEFT: f64 = 52.0;
+const LEFT: f64 = 62.0;
 /// Space right of a plot.
 const RIGHT: f64 = 14.0;
 
 /// A plot and its file's name.
 pub(super) struct Figure {
-    pub name: &'static str,
+    pub name: String,
     pub caption: String,
     pub svg: Svg,
 }
@@ -30,8 +30,25 @@ pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec
         bars::local_reads(report, summary),
         bars::writes_at_minimum(report, summary),
     ];
-    figures.extend(timeline::figure(report));
+    figures.extend(report.runs.iter().filter_map(|run| of_faults(report, run)));
     figures
+}
+
+/// The time line of a run with faults.
+fn of_faults(report: &Report, run: &StrategyRun) -> Option<Figure> {
+    if run.faults.is_empty() {
+        return None;
+    }
+    timeline::figure(timeline_name(run), &timeline::of_run(report, run))
+}
+
+/// The name of a run's time line: its label may hold what no file name should.
+pub(super) fn timeline_name(run: &StrategyRun) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    format!(
+        "timeline-{}",
+        run.label.chars().map(plain).collect::<String>()
+    )
 }
 
 /// A look for each run. A strategy has the same one in every report, unless two runs of
@@ -61,28 +78,66 @@ enum Key {
     Box(Ink),
     Tick,
     Diamond,
+    Dot(Ink),
+    Square(Ink),
+    Band(Ink),
+    Cross,
+    Shade,
+    Notch,
+    Pale,
+}
+
+impl Key {
+    fn width(&self) -> f64 {
+        match self {
+            Key::Line(_) => 34.0,
+            Key::Box(_) | Key::Tick | Key::Band(_) | Key::Shade | Key::Pale => 18.0,
+            Key::Diamond | Key::Dot(_) | Key::Square(_) | Key::Cross => 10.0,
+            Key::Notch => 4.0,
+        }
+    }
+
+    fn draw(&self, svg: &mut Svg, x: f64, y: f64) {
+        let to = x + self.width();
+        let middle = (x + self.width() / 2.0, y);
+        match self {
+            Key::Line(stroke) => svg.line((x, y), (to, y), *stroke),
+            Key::Box(ink) => svg.rect((x, y - 6.0), (to - x, 12.0), *ink),
+            Key::Tick => svg.line((x, y), (to, y), Stroke::plain(Ink::Text, 2.6)),
+            Key::Diamond => svg.diamond(middle, 5.0, Ink::Surface, Ink::Text),
+            Key::Dot(ink) => svg.dots(&[middle], *ink, false),
+            Key::Square(ink) => svg.dots(&[middle], *ink, true),
+            Key::Band(ink) => {
+                svg.shade((x, y - 4.0), (to - x, 8.0), *ink, 0.35);
+                svg.line((x, y + 4.0), (to, y + 4.0), Stroke::plain(*ink, 2.2));
+                svg.line((x, y - 7.0), (to, y - 7.0), Stroke::plain(*ink, 0.9));
+            }
+            Key::Cross => svg.crosses(&[middle], Ink::Text),
+            Key::Shade => {
+                svg.shade((x, y - 7.0), (to - x, 14.0), Ink::Muted, 0.18);
+                svg.line((x, y - 7.0), (x, y + 7.0), Stroke::plain(Ink::Text, 1.3));
+            }
+            Key::Pale => svg.shade((x, y - 6.0), (to - x, 12.0), Ink::Series(0), 0.45),
+            Key::Notch => svg.line(
+                (x + 2.0, y - 3.0),
+                (x + 2.0, y + 3.0),
+                Stroke::plain(Ink::Muted, 1.0),
+            ),
+        }
+    }
 }
 
 /// Draws a legend from `y` on, in as many rows as it takes; two fit above a plot.
 fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) {
     let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
-        let width = match key {
-            Key::Line(_) => 34.0,
-            Key::Box(_) | Key::Tick => 18.0,
-            Key::Diamond => 10.0,
-        };
+        let width = key.width();
         // Letters of this size are 7 pixels wide on average.
         let whole = width + 6.0 + 7.2 * label.chars().count() as f64;
         if x > LEFT && x + whole > WIDTH - RIGHT {
             (x, y) = (LEFT, y + 20.0);
         }
-        match key {
-            Key::Line(stroke) => svg.line((x, y), (x + width, y), *stroke),
-            Key::Box(ink) => svg.rect((x, y - 6.0), (width, 12.0), *ink),
-            Key::Tick => svg.line((x, y), (x + width, y), Stroke::plain(Ink::Text, 2.6)),
-            Key::Diamond => svg.diamond((x + width / 2.0, y), 5.0, Ink::Surface, Ink::Text),
-        }
+        key.draw(svg, x, y);
         let look = Lettering {
             size: 12.5,
             ..Lettering::small(Ink::Text, Anchor::Start)

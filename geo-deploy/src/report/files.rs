@@ -8,8 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use ycsb::measurement::{HlogRun, write_hlog};
 use ycsb::sample::End;
 
-use super::Report;
 use super::digest::{Class, Digest};
+use super::summary::Summary;
+use super::{Report, StrategyRun};
 
 /// Latencies that differ by a smaller factor share a line of the CDF: half a percent.
 const CDF_STEP: f64 = 1.005;
@@ -53,14 +54,6 @@ pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)
     kept
 }
 
-#[derive(Default)]
-struct Bucket {
-    answered: u64,
-    unanswered: u64,
-    sum_ns: u128,
-    max_ns: u64,
-}
-
 /// The histograms, tagged `run:site:OPERATION:path`.
 pub(super) fn latency_hlog(report: &Report, path: &Path) -> anyhow::Result<()> {
     let names = report.topology.names();
@@ -75,36 +68,103 @@ pub(super) fn latency_hlog(report: &Report, path: &Path) -> anyhow::Result<()> {
     Ok(write_hlog(path, started, HLOG_INTERVAL, &runs)?)
 }
 
-/// One line per run, site, operation and 100 ms of *start* time, if anything started in it.
+/// Operations of one run, site and class in one bucket of the timeline.
+#[derive(Default)]
+struct Bucket {
+    started: u64,
+    failed: u64,
+    timed_out: u64,
+    /// Of the operations that started here and were answered, in ns.
+    latencies: Vec<u64>,
+    /// Successes that ended here.
+    answered: u64,
+}
+
+/// One line per run, site, operation and 100 ms in which anything started or succeeded.
+///
+/// `start_s` is the bucket's beginning, in seconds since the run began. `started`,
+/// `failed`, `timed_out` and the latencies are of the operations that *started* in it;
+/// the latencies of those that were answered, empty if none was. `answered` are the
+/// successes that *ended* in it, whenever they started: the throughput.
 pub(super) fn timeline_csv(report: &Report) -> String {
-    let mut csv =
-        String::from("strategy,site,operation,start_s,answered,unanswered,mean_ms,max_ms\n");
+    let mut csv = String::from(
+        "strategy,site,operation,start_s,started,failed,timed_out,p50_ms,p99_ms,max_ms,answered\n",
+    );
     let names = report.topology.names();
     for run in &report.runs {
-        let mut buckets: BTreeMap<(u8, &str, u64), Bucket> = BTreeMap::new();
-        for sample in &run.samples {
-            let at = sample.start_ns / (TIMELINE_MS * 1_000_000);
-            let key = (sample.site, Class::of(sample.kind).name(), at);
-            let bucket = buckets.entry(key).or_default();
-            match sample.end {
-                End::Ok => bucket.answered += 1,
-                End::Failed | End::TimedOut => bucket.unanswered += 1,
-            }
-            bucket.sum_ns += u128::from(sample.latency_ns);
-            bucket.max_ns = bucket.max_ns.max(sample.latency_ns);
-        }
-        for ((site, class, at), b) in buckets {
+        for ((site, class, at), bucket) in buckets(run) {
             let Some(site) = names.get(usize::from(site)) else {
                 continue;
             };
             let start_s = (at * TIMELINE_MS) as f64 / 1e3;
-            let mean_ms = b.sum_ns as f64 / (b.answered + b.unanswered) as f64 / 1e6;
-            let max_ms = b.max_ns as f64 / 1e6;
             let prefix = format!("{},{site},{class},{start_s:.1}", quoted(&run.label));
-            let counts = format!("{},{}", b.answered, b.unanswered);
+            line(&mut csv, format_args!("{prefix},{}", bucket.cells()));
+        }
+    }
+    csv
+}
+
+fn buckets(run: &StrategyRun) -> BTreeMap<(u8, &'static str, u64), Bucket> {
+    let mut buckets: BTreeMap<(u8, &str, u64), Bucket> = BTreeMap::new();
+    for sample in &run.samples {
+        let class = Class::of(sample.kind).name();
+        let key = |ns: u64| (sample.site, class, ns / (TIMELINE_MS * 1_000_000));
+        let bucket = buckets.entry(key(sample.start_ns)).or_default();
+        bucket.started += 1;
+        match sample.end {
+            End::Ok => bucket.latencies.push(sample.latency_ns),
+            End::Failed => bucket.failed += 1,
+            End::TimedOut => bucket.timed_out += 1,
+        }
+        if sample.end == End::Ok {
+            let end = key(sample.start_ns.saturating_add(sample.latency_ns));
+            buckets.entry(end).or_default().answered += 1;
+        }
+    }
+    buckets
+}
+
+impl Bucket {
+    fn cells(mut self) -> String {
+        self.latencies.sort_unstable();
+        let quantile = |q: f64| {
+            let rank = (q * self.latencies.len() as f64).ceil().max(1.0) as usize;
+            let found = self.latencies.get(rank - 1);
+            found.map_or_else(String::new, |&ns| format!("{:.3}", ns as f64 / 1e6))
+        };
+        let latencies = [0.5, 0.99, 1.0].map(quantile).join(",");
+        let Bucket {
+            started,
+            failed,
+            timed_out,
+            answered,
+            ..
+        } = self;
+        format!("{started},{failed},{timed_out},{latencies},{answered}")
+    }
+}
+
+/// One line per run, fault, site and group of operations; see [`super::outage`]. Empty
+/// where nothing is known or promised.
+pub(super) fn outages_csv(summary: &Summary) -> String {
+    let mut csv = String::from(
+        "strategy,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
+         bound_s,median_before_ms,median_after_ms\n",
+    );
+    let given = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.6}"));
+    for run in &summary.runs {
+        for o in &run.outages {
+            let prefix = format!("{},{},{}", quoted(&run.label), o.fault, quoted(&o.text));
+            let leased = o
+                .leased
+                .map_or_else(String::new, |leased| leased.to_string());
+            let group = format!("{},{},{leased}", o.site, o.operation);
+            let counts = format!("{},{},{}", o.due, o.failed, o.timed_out);
+            let times = format!("{:.6},{:.6},{}", o.outage_s, o.longest_s, given(o.bound_s));
+            let medians = format!("{},{}", given(o.median_before_ms), given(o.median_after_ms));
             line(
                 &mut csv,
-                format_args!("{prefix},{counts},{mean_ms:.3},{max_ms:.3}"),
+                format_args!("{prefix},{group},{counts},{times},{medians}"),
             );
         }
     }

@@ -6,7 +6,7 @@ use super::figures::{self, Figure};
 use super::summary::Summary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{Report, prose, tables};
+use super::{Report, outage, prose, tables};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -18,7 +18,7 @@ struct Section {
     warnings: Vec<String>,
     paragraphs: Vec<String>,
     /// Names of figures, shown before the tables.
-    figures: Vec<&'static str>,
+    figures: Vec<String>,
     tables: Vec<Table>,
     /// Shown after everything else, as a list.
     notes: Vec<String>,
@@ -29,7 +29,7 @@ struct Section {
 fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
     let mut sections = Vec::from(results(report, summary));
     if !report.happened().is_empty() {
-        sections.push(happened(report));
+        sections.push(happened(report, summary));
     }
     sections.extend([
         Section {
@@ -62,33 +62,43 @@ fn results(report: &Report, summary: &Summary) -> [Section; 4] {
         Section {
             heading: "How long operations took",
             paragraphs: prose::reading_the_curves(report),
-            figures: vec!["cdf"],
+            figures: vec!["cdf".to_owned()],
             ..Section::default()
         },
         Section {
             heading: "Local reads, and what learning allows",
             paragraphs: prose::learning(report, summary),
-            figures: vec!["local-reads"],
+            figures: vec!["local-reads".to_owned()],
             tables: tables::learning(report, summary).into_iter().collect(),
             ..Section::default()
         },
         Section {
             heading: "Writes at their minimum",
             paragraphs: prose::minimum(report, summary),
-            figures: vec!["writes-at-minimum"],
+            figures: vec!["writes-at-minimum".to_owned()],
             tables: vec![tables::minimum(report, summary)],
             ..Section::default()
         },
     ]
 }
 
-fn happened(report: &Report) -> Section {
-    // The timeline is drawn only for runs with faults.
-    let timeline = report.has_faults().then_some("timeline");
+fn happened(report: &Report, summary: &Summary) -> Section {
+    let faulty = report.runs.iter().filter(|run| !run.faults.is_empty());
+    let outages = summary
+        .runs
+        .iter()
+        .filter_map(|run| outage::table(&run.label, &run.outages));
     Section {
-        heading: "What happened",
-        figures: timeline.into_iter().collect(),
-        tables: vec![tables::events(report)],
+        heading: "What happened, and what clients saw of it",
+        paragraphs: match report.has_faults() {
+            true => prose::reading_the_outages(),
+            false => Vec::new(),
+        },
+        figures: faulty.map(figures::timeline_name).collect(),
+        tables: outages
+            .chain([tables::events(report)])
+            .filter(|table| !table.rows.is_empty())
+            .collect(),
         notes: prose::configurations(report),
         ..Section::default()
     }
@@ -214,7 +224,7 @@ fn html_section(section: &Section, figures: &[Figure]) -> String {
         html.push_str(&format!("<pre>{}</pre>\n", escape(verbatim)));
     }
     for name in &section.figures {
-        for figure in figures.iter().filter(|figure| figure.name == *name) {
+        for figure in figures.iter().filter(|figure| &figure.name == name) {
             let (svg, caption) = (figure.svg.inline(), escape(&figure.caption));
             html.push_str(&format!(
                 "<figure class=\"plot\"><div>{svg}</div><figcaption>{caption}</figcaption></figure>\n"

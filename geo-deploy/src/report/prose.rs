@@ -2,10 +2,10 @@
 
 use super::summary::{RunSummary, Summary};
 use super::table::{bounds, grouped, ms, percent};
-use super::tables::attainable_minimum;
+use super::tables::bookkeeping_minimum;
 use super::{Event, Report, StrategyRun, Verdict, paper};
 
-/// Local reads this far below the attainable share, in points, are no longer as good as it.
+/// Local reads this far below perfect bookkeeping, in points, are no longer as good as it.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
 /// The experiment in one paragraph.
@@ -130,34 +130,51 @@ pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
     ]
 }
 
+/// What an outage is, and what its groups are.
+pub(super) fn reading_the_outages() -> Vec<String> {
+    vec![
+        "An outage is the longest time, from a fault to the next one or to the end of the run, in \
+         which no operation of a kind succeeded at a site although one was due: from its intended \
+         start until it was answered, failed or was given up. Operations that fail do not end it. \
+         The longest wait is that of a single operation; in a closed loop it also shows a stall of \
+         one key that other keys hide. A bound is kept if neither exceeds it."
+            .to_owned(),
+        "\"Leased to it\" are keys that a failed site held a lease on when the operation started. \
+         Median before is of the operations since the previous fault, after of those that started \
+         in the last third of the time that the fault is given."
+            .to_owned(),
+    ]
+}
+
 /// Local reads against what learning allows, and against the paper.
 pub(super) fn learning(report: &Report, summary: &Summary) -> Vec<String> {
     let mut paragraphs = vec![
         "What learning allows: a key that a site has not read yet cannot be known to be its own. \
-         The attainable share is what perfect bookkeeping would have reached on exactly these \
-         requests: holders chosen from all earlier reads, without any delay. It grows with the \
+         \"Perfect bookkeeping\" is what the policy of quorum leases would have reached on exactly \
+         these requests with holders chosen from all earlier reads, without any delay. It is no \
+         ceiling: holders chosen earlier, or by another policy, may suit a site better. It grows with the \
          number of requests, because more of them fall on keys that were read before. A site that \
          is filled in as a holder of unread keys (the ones nearest to the leader) starts from a \
          higher share."
             .to_owned(),
     ];
     for (run, figures) in report.runs.iter().zip(&summary.runs) {
-        if run.attainable_local.is_none() {
+        if run.bookkeeping_local.is_none() {
             continue;
         }
-        paragraphs.push(against_attainable(figures));
+        paragraphs.push(against_bookkeeping(figures));
         paragraphs.extend(against_paper(report, run, figures));
     }
     paragraphs
 }
 
-fn against_attainable(run: &RunSummary) -> String {
+fn against_bookkeeping(run: &RunSummary) -> String {
     let gaps = run.sites.iter().filter_map(|site| {
-        let attainable = site.reads.attainable_fraction?;
-        Some((site, (attainable - site.reads.local_fraction) * 100.0))
+        let books = site.reads.bookkeeping_fraction?;
+        Some((site, (books - site.reads.local_fraction) * 100.0))
     });
     let Some((site, gap)) = gaps.max_by(|(_, a), (_, b)| a.total_cmp(b)) else {
-        return format!("{}: no site had an attainable share.", run.label);
+        return format!("{}: nothing was measured.", run.label);
     };
     let off = match gap > 0.0 {
         true => format!("{gap:.1} points below"),
@@ -165,12 +182,12 @@ fn against_attainable(run: &RunSummary) -> String {
     };
     match gap <= LEARNING_SLACK_POINTS {
         true => format!(
-            "{}: every site is within {LEARNING_SLACK_POINTS} points of what was attainable, or \
+            "{}: every site is within {LEARNING_SLACK_POINTS} points of perfect bookkeeping, or \
              above it (lowest: {}, {off}).",
             run.label, site.site
         ),
         false => format!(
-            "{}: {} is {off} what was attainable, more than the {LEARNING_SLACK_POINTS} points \
+            "{}: {} is {off} perfect bookkeeping, more than the {LEARNING_SLACK_POINTS} points \
              that delays in choosing holders explain.",
             run.label, site.site
         ),
@@ -183,14 +200,18 @@ fn against_paper(report: &Report, run: &StrategyRun, figures: &RunSummary) -> Op
     for site in &figures.sites {
         let reported = paper::local_reads(report, run, &site.site)?;
         let found = site.reads.local_fraction * 100.0;
-        let attainable = site.reads.attainable_fraction.unwrap_or(1.0) * 100.0;
+        let books = site.reads.bookkeeping_fraction.unwrap_or(1.0) * 100.0;
         let text = format!("{} {found:.1}% (paper {reported:.0}%)", site.site);
         match found >= reported {
             true => above.push(text),
-            false if attainable < reported => {
-                below.push(format!("{text}, where {attainable:.1}% was attainable"));
+            false if books < reported => {
+                below.push(format!(
+                    "{text}, where perfect bookkeeping gets {books:.1}%"
+                ));
             }
-            false => below.push(format!("{text}, although {attainable:.1}% was attainable")),
+            false => below.push(format!(
+                "{text}, although perfect bookkeeping gets {books:.1}%"
+            )),
         }
     }
     let listed = |list: Vec<String>| match list.is_empty() {
@@ -218,9 +239,8 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Vec<String> {
     if report.backend == "local" {
         paragraphs.push(
             "These are real processes that share one machine. Its disk, timers and scheduler add \
-             their own time to the distances, so fewer writes stay within 1 ms of the bound than \
-             in virtual time; whether a write waited for a distant holder shows in its median and \
-             in the steps of the curves."
+             their own time to the distances. So a write counts as at its minimum within more of it \
+             than in virtual time."
                 .to_owned(),
         );
     }
@@ -228,14 +248,14 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Vec<String> {
         let Some(reported) = paper::writes_at_minimum(report, run) else {
             continue;
         };
-        let attainable = attainable_minimum(figures).map_or(String::new(), |share| {
+        let books = bookkeeping_minimum(figures).map_or(String::new(), |share| {
             format!(
                 " Perfect bookkeeping of the same requests leaves {} there.",
                 percent(share)
             )
         });
         paragraphs.push(format!(
-            "{}: {} of writes were at the minimum; the paper reports over {reported:.0}%.{attainable} \
+            "{}: {} of writes were at the minimum; the paper reports over {reported:.0}%.{books} \
              The share falls as more keys are learned, because the sites that read a key most are \
              rarely those that leave its writes alone.",
             figures.label,

@@ -90,7 +90,7 @@ pub struct FaultSpan {
     pub until_s: Option<f64>,
     /// The sites whose replicas or links failed, by index in the topology.
     pub sites: SiteSet,
-    /// What was done, as "kill OR". Faults of the same text are counted together.
+    /// What was done to whom, as "kill OR". Faults of the same text are counted together.
     pub text: String,
     /// What clients at each site are promised, by the site's index; empty if nothing is.
     pub bounds: Vec<OutageBound>,
@@ -135,9 +135,9 @@ pub struct StrategyRun {
     /// Whether its history was linearizable.
     pub linearizable: Verdict,
     /// Per site, the share of reads (0 to 1) that perfect bookkeeping would have served locally.
-    pub attainable_local: Option<Vec<f64>>,
+    pub bookkeeping_local: Option<Vec<f64>>,
     /// Per site, the share of writes (0 to 1) that the same bookkeeping leaves at their minimum.
-    pub attainable_minimum: Option<Vec<f64>>,
+    pub bookkeeping_minimum: Option<Vec<f64>>,
     /// What the reader should know about this run.
     pub notes: Vec<String>,
     /// Counters of the replicas, summed.

@@ -8,8 +8,9 @@ use ycsb::measurement::path_name;
 use ycsb::sample::{End, Sample};
 
 use super::digest::{Class, Digest, Latencies, share};
-use super::{Report, StrategyRun};
-use crate::attainable::AT_MINIMUM_SLACK_MS;
+use super::outage::{self, Outage};
+use super::tolerance::Tolerance;
+use super::{Measured, Report, StrategyRun};
 use crate::bound::{Bounds, Replies, SiteSet};
 
 /// Reads faster than this, in ms, are the paper's "fast local reads" (Table 2).
@@ -24,6 +25,8 @@ pub struct Summary {
     pub backend: String,
     /// The seed used.
     pub seed: u64,
+    /// How far above its bound a write still counts as at its minimum, in words.
+    pub minimum_tolerance: String,
     /// One per strategy.
     pub runs: Vec<RunSummary>,
 }
@@ -48,16 +51,30 @@ pub struct RunSummary {
     pub wall_s: f64,
     /// How long it took in virtual time, in s.
     pub virtual_s: Option<f64>,
-    /// Mean latency of all operations.
+    /// The interval in which operations are counted, the same for all sites.
+    pub measured: Option<Measured>,
+    /// Mean latency by operation: every operation counts once, so sites that make more of
+    /// them weigh more.
     pub mean_ms: f64,
-    /// Share of all reads that were local.
+    /// Mean latency by site: the mean of the sites' means, so every site weighs the same.
+    pub mean_by_site_ms: f64,
+    /// Median of all operations.
+    pub p50_ms: f64,
+    /// 99th percentile of all operations.
+    pub p99_ms: f64,
+    /// Share of all reads that were local, held ones included.
     pub local_fraction: f64,
+    /// Share of all reads that were local, but held back by a write in flight.
+    pub held_fraction: f64,
     /// Share of all writes at their minimum.
     pub min_latency_fraction: f64,
     /// `yes`, `no` or `unchecked`.
     pub linearizable: &'static str,
     /// What was checked, found, or why nothing was.
     pub linearizable_text: String,
+    /// The outages that clients saw because of faults.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outages: Vec<Outage>,
     /// Counters of the replicas.
     pub counters: BTreeMap<String, u64>,
     /// One per site, in the topology's order.
@@ -69,10 +86,36 @@ pub struct RunSummary {
 pub struct SiteSummary {
     /// The site's name.
     pub site: String,
+    /// All its operations.
+    pub all: AllSummary,
     /// Its reads.
     pub reads: ReadSummary,
     /// Its writes.
     pub writes: WriteSummary,
+}
+
+/// All operations of one site.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AllSummary {
+    /// Operations answered.
+    pub count: u64,
+    /// Mean.
+    pub mean_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+}
+
+impl AllSummary {
+    fn of(latencies: &Latencies) -> AllSummary {
+        AllSummary {
+            count: latencies.count(),
+            mean_ms: latencies.mean_ms(),
+            p50_ms: latencies.quantile_ms(0.5),
+            p99_ms: latencies.quantile_ms(0.99),
+        }
+    }
 }
 
 /// Reads of one site.
@@ -86,8 +129,10 @@ pub struct ReadSummary {
     pub timed_out: u64,
     /// Share answered by the local replica under its lease (`local` and `held`).
     pub local_fraction: f64,
-    /// What perfect bookkeeping would have reached.
-    pub attainable_fraction: Option<f64>,
+    /// Share answered so, but held back by a write in flight (`held` alone).
+    pub held_fraction: f64,
+    /// What the policy of quorum leases would have reached with perfect bookkeeping.
+    pub bookkeeping_fraction: Option<f64>,
     /// Share that took less than 10 ms, however served.
     pub under_10ms_fraction: f64,
     /// What distance alone costs, where the strategy decides it: one value for
@@ -116,10 +161,10 @@ pub struct WriteSummary {
     pub failed: u64,
     /// Not answered in time.
     pub timed_out: u64,
-    /// Share within 1 ms of `bound_ms`.
+    /// Share at `bound_ms`, with the tolerance that the summary names.
     pub min_latency_fraction: f64,
     /// What perfect bookkeeping would have reached.
-    pub attainable_fraction: Option<f64>,
+    pub bookkeeping_fraction: Option<f64>,
     /// The leader-lease bound: the least any strategy allows at this site.
     pub bound_ms: f64,
     /// The bounds of this strategy's holders, as for reads.
@@ -146,6 +191,7 @@ pub(super) fn summarize(report: &Report, digests: &[Digest]) -> Summary {
         experiment: report.experiment.name.clone(),
         backend: report.backend.clone(),
         seed: report.seed,
+        minimum_tolerance: Tolerance::of(report).words(),
         runs: runs
             .map(|(run, digest)| of_run(report, run, digest))
             .collect(),
@@ -156,11 +202,18 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
     let names = report.topology.names();
     let site = |site: usize| SiteSummary {
         site: names[site].to_owned(),
+        all: AllSummary::of(&Latencies::merged([
+            &digest.reads[site],
+            &digest.writes[site],
+        ])),
         reads: reads(report, run, &digest.reads[site], site),
         writes: writes(report, run, &digest.writes[site], site),
     };
     let sites: Vec<SiteSummary> = (0..names.len()).map(site).collect();
     let totals = Totals::of(&sites);
+    let all = AllSummary::of(&Latencies::merged(
+        digest.reads.iter().chain(&digest.writes),
+    ));
     RunSummary {
         label: run.label.clone(),
         strategy: run.strategy.clone(),
@@ -173,22 +226,35 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
             .sum(),
         wall_s: run.wall_s,
         virtual_s: run.virtual_s,
-        mean_ms: totals.mean_ms,
+        measured: run.measured,
+        mean_ms: all.mean_ms,
+        mean_by_site_ms: mean_by_site_ms(&sites),
+        p50_ms: all.p50_ms,
+        p99_ms: all.p99_ms,
         local_fraction: totals.local_fraction,
+        held_fraction: totals.held_fraction,
         min_latency_fraction: totals.min_latency_fraction,
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),
+        outages: outage::outages(report, run),
         counters: run.counters.clone(),
         sites,
     }
+}
+
+/// Of the sites that were answered at all.
+fn mean_by_site_ms(sites: &[SiteSummary]) -> f64 {
+    let answered = || sites.iter().filter(|site| site.all.count > 0);
+    let sum: f64 = answered().map(|site| site.all.mean_ms).sum();
+    sum / answered().count().max(1) as f64
 }
 
 /// All sites together, each weighted by its operations.
 struct Totals {
     reads: u64,
     writes: u64,
-    mean_ms: f64,
     local_fraction: f64,
+    held_fraction: f64,
     min_latency_fraction: f64,
 }
 
@@ -200,16 +266,14 @@ impl Totals {
             0 => 0.0,
             all => sites.iter().map(part).sum::<f64>() / all as f64,
         };
-        let total_ms = |s: &SiteSummary| {
-            s.reads.mean_ms * s.reads.count as f64 + s.writes.mean_ms * s.writes.count as f64
-        };
         let local = |s: &SiteSummary| s.reads.local_fraction * s.reads.count as f64;
+        let held = |s: &SiteSummary| s.reads.held_fraction * s.reads.count as f64;
         let at_minimum = |s: &SiteSummary| s.writes.min_latency_fraction * s.writes.count as f64;
         Totals {
             reads,
             writes,
-            mean_ms: weighted(total_ms, reads + writes),
             local_fraction: weighted(local, reads),
+            held_fraction: weighted(held, reads),
             min_latency_fraction: weighted(at_minimum, writes),
         }
     }
@@ -227,6 +291,7 @@ fn reads(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize)
         *by_path.entry(path_name(sample.path)).or_insert(0) += 1;
         local += u64::from(is_local(sample.path));
     }
+    let held = by_path.get(path_name(wire::Path::Held)).copied();
     let bounds = report.bounds();
     let of_holders = |holders| bounds.read_ms(site, holders);
     ReadSummary {
@@ -234,7 +299,8 @@ fn reads(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize)
         failed: latencies.failed,
         timed_out: latencies.timed_out,
         local_fraction: share(local, latencies.count()),
-        attainable_fraction: at(&run.attainable_local, site),
+        held_fraction: share(held.unwrap_or(0), latencies.count()),
+        bookkeeping_fraction: at(&run.bookkeeping_local, site),
         // The largest double below the limit: "less than", not "at most".
         under_10ms_fraction: latencies.share_within(FAST_READ_MS.next_down()),
         bounds_ms: distinct(holder_sets(report, run).into_iter().filter_map(of_holders)),
@@ -255,8 +321,8 @@ fn writes(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize
         count: latencies.count(),
         failed: latencies.failed,
         timed_out: latencies.timed_out,
-        min_latency_fraction: latencies.share_within(bound_ms + AT_MINIMUM_SLACK_MS),
-        attainable_fraction: at(&run.attainable_minimum, site),
+        min_latency_fraction: latencies.share_within(Tolerance::of(report).limit_ms(bound_ms)),
+        bookkeeping_fraction: at(&run.bookkeeping_minimum, site),
         bound_ms,
         bounds_ms: distinct(holder_sets(report, run).into_iter().map(of_holders)),
         mean_ms: latencies.mean_ms(),

@@ -154,6 +154,76 @@ impl Svg {
         ));
     }
 
+    /// A rectangle that lets what is below it show.
+    pub(super) fn shade(&mut self, at: (f64, f64), size: (f64, f64), fill: Ink, opacity: f64) {
+        let fill = fill.token();
+        self.element(format_args!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" style=\"fill:{fill};fill-opacity:{opacity}\"/>",
+            at.0, at.1, size.0, size.1
+        ));
+    }
+
+    /// Dots, round or square. Those that fall together within half a pixel are one.
+    pub(super) fn dots(&mut self, points: &[(f64, f64)], ink: Ink, square: bool) {
+        let half = |v: f64| (v * 2.0).round() as i64;
+        let mut places: Vec<(i64, i64)> =
+            points.iter().map(|(x, y)| (half(*x), half(*y))).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut path = String::new();
+        for (x, y) in places {
+            let _ = write!(path, "M{} {}h.01", x as f64 / 2.0, y as f64 / 2.0);
+        }
+        if path.is_empty() {
+            return;
+        }
+        let (cap, width) = if square {
+            ("square", 3.2)
+        } else {
+            ("round", 2.6)
+        };
+        let ink = ink.token();
+        self.element(format_args!(
+            "<path d=\"{path}\" style=\"fill:none;stroke:{ink};stroke-width:{width};stroke-linecap:{cap}\"/>"
+        ));
+    }
+
+    /// A small cross at each point.
+    pub(super) fn crosses(&mut self, points: &[(f64, f64)], ink: Ink) {
+        let mut path = String::new();
+        for (x, y) in points {
+            let (l, r, t, b) = (x - 2.5, x + 2.5, y - 2.5, y + 2.5);
+            let _ = write!(
+                path,
+                "M{l:.1} {t:.1}L{r:.1} {b:.1}M{l:.1} {b:.1}L{r:.1} {t:.1}"
+            );
+        }
+        if !path.is_empty() {
+            let style = stroke_style(Stroke::plain(ink, 1.2));
+            self.element(format_args!("<path d=\"{path}\" {style}/>"));
+        }
+    }
+
+    /// The title of a vertical axis, read from below, its middle at a point.
+    pub(super) fn upright(&mut self, at: (f64, f64), text: &str) {
+        let (x, y) = at;
+        let (fill, text) = (Ink::Muted.token(), escape(text));
+        self.element(format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" transform=\"rotate(-90 {x:.1} {y:.1})\" text-anchor=\"middle\" style=\"font-size:11.5px;fill:{fill}\">{text}</text>"
+        ));
+    }
+
+    /// A text with a margin in the ground's colour, to be read over data.
+    pub(super) fn text_over(&mut self, at: (f64, f64), text: &str, look: Lettering) {
+        let margin = Ink::Surface.token();
+        self.element(format_args!(
+            "<g style=\"stroke:{margin};stroke-width:3.5;stroke-linejoin:round\">"
+        ));
+        self.text(at, text, look);
+        self.element(format_args!("</g>"));
+        self.text(at, text, look);
+    }
+
     pub(super) fn diamond(&mut self, at: (f64, f64), half: f64, fill: Ink, edge: Ink) {
         let (x, y) = at;
         let (fill, edge) = (fill.token(), edge.token());

@@ -10,7 +10,12 @@ pub(super) struct Table {
     pub rows: Vec<Vec<String>>,
     /// All columns are text, not figures.
     pub words: bool,
+    /// So many of the first columns are text.
+    pub words_first: usize,
 }
+
+/// What stands where there is no figure.
+const DASH: &str = "–";
 
 impl Table {
     pub(super) fn new(title: impl Into<String>, columns: &[&str]) -> Table {
@@ -19,7 +24,25 @@ impl Table {
             columns: columns.iter().map(|column| (*column).to_owned()).collect(),
             rows: Vec::new(),
             words: false,
+            words_first: 1,
         }
+    }
+
+    /// Leaves out columns that hold no figure.
+    pub(super) fn without_empty_columns(mut self) -> Table {
+        let empty = |rows: &[Vec<String>], column: usize| {
+            let mut cells = rows.iter().filter_map(|row| row.get(column));
+            !rows.is_empty() && cells.all(|cell| cell == DASH || cell.is_empty())
+        };
+        for column in (1..self.columns.len()).rev() {
+            if empty(&self.rows, column) {
+                self.columns.remove(column);
+                for row in self.rows.iter_mut().filter(|row| row.len() > column) {
+                    row.remove(column);
+                }
+            }
+        }
+        self
     }
 
     /// For a terminal: aligned, no colours.
@@ -33,7 +56,7 @@ impl Table {
         let line = |cells: &[String]| {
             let padded = cells.iter().zip(&widths).enumerate();
             let padded = padded.map(|(i, (cell, &width))| match i {
-                0 => format!("{cell:<width$}"),
+                i if i < self.words_first => format!("{cell:<width$}"),
                 _ => format!("{cell:>width$}"),
             });
             let line = padded.collect::<Vec<_>>().join("  ");
@@ -50,9 +73,10 @@ impl Table {
             let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
             format!("| {} |\n", cells.join(" | "))
         };
-        let mut rule = vec!["---".to_owned()];
-        let aligned = if self.words { "---" } else { "---:" };
-        rule.resize(self.columns.len(), aligned.to_owned());
+        let text = |column: usize| self.words || column < self.words_first;
+        let aligned =
+            (0..self.columns.len()).map(|column| if text(column) { "---" } else { "---:" });
+        let rule: Vec<String> = aligned.map(str::to_owned).collect();
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
         format!(
             "**{}**\n\n{}{}{rows}",
@@ -64,20 +88,26 @@ impl Table {
 
     /// For the page.
     pub(super) fn html(&self) -> String {
-        let cells = |tag: &str, cells: &[String]| -> String {
-            let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escape(cell));
-            cells.iter().map(cell).collect()
+        let cell = |(column, cell): (usize, &String), tag: &str| {
+            let class = match column > 0 && column < self.words_first {
+                true => " class=\"word\"",
+                false => "",
+            };
+            format!("<{tag}{class}>{}</{tag}>", escape(cell))
         };
         let row = |row: &Vec<String>| {
-            let (first, rest) = row.split_at(row.len().min(1));
-            format!("<tr>{}{}</tr>\n", cells("th", first), cells("td", rest))
+            let tag = |column: usize| if column == 0 { "th" } else { "td" };
+            let cells = row.iter().enumerate();
+            let cells: String = cells.map(|(i, text)| cell((i, text), tag(i))).collect();
+            format!("<tr>{cells}</tr>\n")
         };
+        let heads = self.columns.iter().enumerate();
+        let heads: String = heads.map(|head| cell(head, "th")).collect();
         let rows: String = self.rows.iter().map(row).collect();
         let class = if self.words { "table words" } else { "table" };
         format!(
-            "<figure class=\"{class}\"><figcaption>{}</figcaption><div><table><thead><tr>{}</tr></thead>\n<tbody>{rows}</tbody></table></div></figure>\n",
-            escape(&self.title),
-            cells("th", &self.columns)
+            "<figure class=\"{class}\"><figcaption>{}</figcaption><div><table><thead><tr>{heads}</tr></thead>\n<tbody>{rows}</tbody></table></div></figure>\n",
+            escape(&self.title)
         )
     }
 }
@@ -107,7 +137,7 @@ pub(super) fn ms(value: f64) -> String {
 pub(super) fn bounds(values: &[f64]) -> String {
     let shown = |value: &f64| format!("{}", (value * 10.0).round() / 10.0);
     match values {
-        [] => "–".to_owned(),
+        [] => DASH.to_owned(),
         values => values.iter().map(shown).collect::<Vec<_>>().join(" / "),
     }
 }
@@ -119,5 +149,5 @@ pub(super) fn percent(share: f64) -> String {
 
 /// A share as a percentage, or a dash.
 pub(super) fn percent_or_dash(share: Option<f64>) -> String {
-    share.map_or_else(|| "–".to_owned(), percent)
+    share.map_or_else(|| DASH.to_owned(), percent)
 }

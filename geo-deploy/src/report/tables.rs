@@ -19,8 +19,12 @@ pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
         &[
             "strategy",
             "operations",
-            "mean ms",
+            "mean ms by operation",
+            "by site",
+            "p50 ms",
+            "p99 ms",
             "local reads",
+            "of these held",
             "writes at minimum",
             "failed",
             "timed out",
@@ -35,7 +39,11 @@ pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
                 named(run),
                 grouped(run.ops),
                 ms(run.mean_ms),
+                ms(run.mean_by_site_ms),
+                ms(run.p50_ms),
+                ms(run.p99_ms),
                 percent(run.local_fraction),
+                percent(run.held_fraction),
                 percent(run.min_latency_fraction),
                 run.failed.to_string(),
                 run.timed_out.to_string(),
@@ -65,7 +73,8 @@ fn sites(run: &StrategyRun, figures: &RunSummary) -> Table {
             "site",
             "reads",
             "local",
-            "attainable",
+            "held",
+            "bookkeeping",
             "p50",
             "p99",
             "bound",
@@ -79,7 +88,7 @@ fn sites(run: &StrategyRun, figures: &RunSummary) -> Table {
         ],
     );
     table.rows = figures.sites.iter().map(site).collect();
-    table
+    table.without_empty_columns()
 }
 
 fn site(figures: &SiteSummary) -> Vec<String> {
@@ -89,7 +98,8 @@ fn site(figures: &SiteSummary) -> Vec<String> {
         figures.site.clone(),
         grouped(reads.count),
         percent(reads.local_fraction),
-        percent_or_dash(reads.attainable_fraction),
+        percent(reads.held_fraction),
+        percent_or_dash(reads.bookkeeping_fraction),
         ms(reads.p50_ms),
         ms(reads.p99_ms),
         bounds(&reads.bounds_ms),
@@ -143,44 +153,48 @@ pub(super) fn details(summary: &Summary) -> Vec<Table> {
     summary.runs.iter().map(table).collect()
 }
 
-/// Local reads beside what was attainable and what the paper reports, for the
+/// Local reads beside perfect bookkeeping and what the paper reports, for the
 /// strategies that learn; `None` if there is no such run.
 pub(super) fn learning(report: &Report, summary: &Summary) -> Option<Table> {
     let columns = [
         "site",
         "local",
         "under 10 ms",
-        "attainable",
+        "bookkeeping",
         "difference",
         "the paper",
     ];
     let mut table = Table::new("Local reads of strategies that learn", &columns);
     for (run, figures) in report.runs.iter().zip(&summary.runs) {
-        if run.attainable_local.is_none() {
+        if run.bookkeeping_local.is_none() {
             continue;
         }
         for site in &figures.sites {
-            let attainable = site.reads.attainable_fraction;
-            let difference = attainable.map(|a| (site.reads.local_fraction - a) * 100.0);
+            let books = site.reads.bookkeeping_fraction;
+            let difference = books.map(|a| (site.reads.local_fraction - a) * 100.0);
             table.rows.push(vec![
                 format!("{} {}", figures.label, site.site),
                 percent(site.reads.local_fraction),
                 percent(site.reads.under_10ms_fraction),
-                percent_or_dash(attainable),
+                percent_or_dash(books),
                 difference.map_or_else(|| "–".to_owned(), |d| format!("{d:+.1} points")),
                 percent_or_dash(paper::local_reads(report, run, &site.site).map(|p| p / 100.0)),
             ]);
         }
     }
-    (!table.rows.is_empty()).then_some(table)
+    (!table.rows.is_empty()).then(|| table.without_empty_columns())
 }
 
 /// Writes at their minimum, sites across.
 pub(super) fn minimum(report: &Report, summary: &Summary) -> Table {
     let mut columns = vec!["strategy"];
     columns.extend(report.topology.names());
-    columns.extend(["all sites", "attainable", "the paper"]);
-    let mut table = Table::new("Share of writes within 1 ms of their minimum", &columns);
+    columns.extend(["all sites", "bookkeeping", "the paper"]);
+    let title = format!(
+        "Share of writes within {} of their minimum",
+        summary.minimum_tolerance
+    );
+    let mut table = Table::new(title, &columns);
     for (run, figures) in report.runs.iter().zip(&summary.runs) {
         let mut row = vec![named(figures)];
         row.extend(
@@ -190,7 +204,7 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Table {
                 .map(|site| percent(site.writes.min_latency_fraction)),
         );
         row.push(percent(figures.min_latency_fraction));
-        row.push(percent_or_dash(attainable_minimum(figures)));
+        row.push(percent_or_dash(bookkeeping_minimum(figures)));
         let reported = paper::writes_at_minimum(report, run);
         row.push(percent_or_dash(reported.map(|p| p / 100.0)));
         table.rows.push(row);
@@ -200,15 +214,15 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Table {
     row.extend(minimum.map(|site| bounds(&[site.writes.bound_ms])));
     row.resize(columns.len(), "–".to_owned());
     table.rows.push(row);
-    table
+    table.without_empty_columns()
 }
 
 /// What bookkeeping would have left at the minimum, over all sites.
-pub(super) fn attainable_minimum(run: &RunSummary) -> Option<f64> {
+pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     let mut sum = 0.0;
     let mut count = 0;
     for site in &run.sites {
-        sum += site.writes.attainable_fraction? * site.writes.count as f64;
+        sum += site.writes.bookkeeping_fraction? * site.writes.count as f64;
         count += site.writes.count;
     }
     (count > 0).then(|| sum / count as f64)

@@ -7,7 +7,7 @@ use ycsb::sample::{End, OpKind, Sample};
 use ycsb::{Popularity, Requests, SiteStream};
 
 use super::*;
-use crate::attainable::{Attainable, Issued, attainable};
+use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
 use crate::bound::{Replies, SiteSet};
 use crate::experiment::Distribution;
 
@@ -101,10 +101,10 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
             }
         }
     }
-    let learned = (plan.strategy == "quorum").then(|| attainable(topology, CA, issued));
+    let learned = (plan.strategy == "quorum").then(|| bookkeeping(topology, CA, issued));
     let (local, minimum) = learned
         .map(
-            |Attainable {
+            |Bookkeeping {
                  local_reads,
                  writes_at_minimum,
              }| (local_reads, writes_at_minimum),
@@ -121,8 +121,8 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         wall_s: 1.5,
         virtual_s: Some(60.0),
         linearizable: Verdict::Yes("all keys checked".to_owned()),
-        attainable_local: local,
-        attainable_minimum: minimum,
+        bookkeeping_local: local,
+        bookkeeping_minimum: minimum,
         notes: vec!["made up".to_owned()],
         counters: BTreeMap::from([("forwarded".to_owned(), 3)]),
         measured_rtt_ms: Some(topology.matrix().to_vec()),
@@ -183,14 +183,14 @@ fn figures_of_an_ideal_run_are_its_bounds() {
     assert_eq!(run("QL-uniform").sites[0].writes.bounds_ms, [130.0, 270.0]);
     assert_eq!(run("QL").sites[0].writes.bounds_ms, [] as [f64; 0]);
     for site in &run("QL").sites {
-        // The ideal cluster keeps the same books as `attainable`.
+        // The ideal cluster keeps the same books as `bookkeeping`.
         assert_eq!(
             Some(site.reads.local_fraction),
-            site.reads.attainable_fraction
+            site.reads.bookkeeping_fraction
         );
         assert_eq!(
             Some(site.writes.min_latency_fraction),
-            site.writes.attainable_fraction
+            site.writes.bookkeeping_fraction
         );
     }
 }
@@ -320,31 +320,160 @@ fn configurations_alone_make_no_timeline() {
     assert!(!markdown.contains("3 keys") && !markdown.contains("timeline"));
 }
 
+/// Two clients at each site, once a second each for 60 s; OR dies at 10 s and does not come
+/// back. Writes of keys leased to it wait until 18.5 s, everything asked at OR fails.
+fn faulty() -> Report {
+    let mut report = ideal(1_000);
+    report.runs.truncate(1);
+    let run = &mut report.runs[0];
+    run.samples.clear();
+    let or: SiteSet = [1, 2].into_iter().collect();
+    for (second, site, leased) in (0..60_u64)
+        .flat_map(|second| (0..5_u8).map(move |site| (second, site)))
+        .flat_map(|(second, site)| [true, false].map(|leased| (second, site, leased)))
+    {
+        let start_ms = second * 1_000 + u64::from(site) * 50 + 7;
+        let (died, is_read) = (start_ms >= 10_000, (second + u64::from(site)) % 2 == 0);
+        let stalled = died && leased && !is_read && start_ms < 18_500;
+        let latency_ms = match (died && site == 2, stalled, is_read) {
+            (true, ..) => 2.0,
+            (_, true, _) => 18_500.0 - start_ms as f64,
+            (.., true) => 0.5 + 20.0 * f64::from(u8::from(!leased)),
+            (.., false) => 130.0,
+        };
+        let how = if died && site == 2 {
+            End::Failed
+        } else {
+            End::Ok
+        };
+        let kind = if is_read {
+            OpKind::Read
+        } else {
+            OpKind::Update
+        };
+        run.samples.push(Sample {
+            site,
+            start_ns: start_ms * 1_000_000,
+            ..sample(kind, Served::Log, how, latency_ms)
+        });
+        run.leased_to
+            .push(if leased { or } else { SiteSet::one(1) });
+    }
+    run.faults = vec![FaultSpan {
+        at_s: 10.0,
+        until_s: None,
+        sites: SiteSet::one(2),
+        text: "kill OR".to_owned(),
+        bounds: vec![
+            OutageBound {
+                leased_writes_s: Some(9.0),
+                other_writes_s: Some(0.1),
+                ..OutageBound::default()
+            };
+            5
+        ],
+    }];
+    report
+}
+
+#[test]
+fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound() {
+    let report = faulty();
+    let summary = report.summary();
+    let seen = |site: &str, operation: &str, leased: bool| {
+        let mut all = summary.runs[0].outages.iter();
+        let found = all
+            .find(|o| (o.site.as_str(), o.operation, o.leased) == (site, operation, Some(leased)));
+        found.expect("such operations were due").clone()
+    };
+    let stalled = seen("JP", "writes", true);
+    // The first write of such a key at JP is due at 11.007 s.
+    assert_eq!(stalled.outage_s, 18.5 - 11.007);
+    assert_eq!((stalled.bound_s, stalled.kept()), (Some(9.0), Some(true)));
+    assert_eq!(stalled.median_before_ms, Some(130.0));
+    assert_eq!(stalled.median_after_ms, Some(130.0));
+    let others = seen("JP", "writes", false);
+    assert_eq!(
+        (others.outage_s, others.kept()),
+        (0.13, Some(false)),
+        "more than 0.1 s"
+    );
+    assert_eq!(
+        seen("JP", "reads", true).kept(),
+        None,
+        "nothing is promised"
+    );
+    let dead = seen("OR", "writes", false);
+    assert_eq!(
+        (dead.due, dead.failed),
+        (25, 25),
+        "what failed is not dropped"
+    );
+    assert!(dead.outage_s > 47.0, "{dead:?}");
+    let table = outage::table("QL", &summary.runs[0].outages).expect("a fault");
+    let text = table.text();
+    assert!(
+        text.contains("writes, leased to it") && text.contains("NO"),
+        "{text}"
+    );
+}
+
 #[test]
 fn faults_make_a_timeline() {
     let dir = tempfile::tempdir().unwrap();
-    let mut report = ideal(1_000);
-    let leader = report.runs.iter_mut().find(|run| run.label == "LL");
-    leader.unwrap().faults.push(FaultSpan {
-        at_s: 7.5,
-        until_s: Some(9.0),
-        sites: SiteSet::one(0),
-        text: "kill JP".to_owned(),
-        bounds: Vec::new(),
+    let mut report = faulty();
+    report.runs[0].faults[0].until_s = Some(40.0);
+    report.events.push(Event {
+        run: Some("QL".to_owned()),
+        at_s: 19.0,
+        kind: Event::ELECTION.to_owned(),
+        sites: vec!["CA".to_owned()],
+        text: "leads in round 2".to_owned(),
     });
     report.write(dir.path()).unwrap();
-    let events = std::fs::read_to_string(dir.path().join("events.jsonl")).unwrap();
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let events = text("events.jsonl");
     let events = events
         .lines()
         .map(|line| serde_json::from_str::<Event>(line).unwrap());
     let events: Vec<Event> = events.collect();
     let kinds: Vec<(&str, f64)> = events.iter().map(|e| (e.kind.as_str(), e.at_s)).collect();
-    assert_eq!(kinds, [(Event::FAULT, 7.5), (Event::FAULT_END, 9.0)]);
-    assert_eq!(events[0].sites, ["JP"]);
-    let timeline = std::fs::read_to_string(dir.path().join("timeline.csv")).unwrap();
-    assert!(timeline.contains("LL,JP,writes,5.0,"));
-    let svg = std::fs::read_to_string(dir.path().join("plots/timeline.svg")).unwrap();
-    assert!(svg.contains("kill JP"));
+    let expected = [
+        (Event::FAULT, 10.0),
+        (Event::ELECTION, 19.0),
+        (Event::FAULT_END, 40.0),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(events[0].sites, ["OR"]);
+    let timeline = text("timeline.csv");
+    // Two writes started at 11.0 s, one of which took until 18.5 s, when four others ended too.
+    assert!(
+        timeline.contains("QL,JP,writes,11.0,2,0,0,130.000,7493.000,7493.000,0\n"),
+        "{timeline}"
+    );
+    assert!(
+        timeline.contains("QL,JP,writes,18.5,0,0,0,,,,4\n"),
+        "{timeline}"
+    );
+    assert!(
+        timeline.contains("QL,OR,writes,11.1,2,2,0,,,,0\n"),
+        "{timeline}"
+    );
+    assert!(text("outages.csv").contains("QL,1,kill OR,JP,writes,true,"));
+    let svg = text("plots/timeline-QL.svg");
+    for word in [
+        "kill OR",
+        "election",
+        "failed or given up",
+        "leased to the failed site",
+    ] {
+        assert!(svg.contains(word), "{word}");
+    }
+    assert!(
+        !svg.contains("leases ended"),
+        "nothing is explained that is not there"
+    );
+    assert!(text("report.md").contains("timeline-QL.svg"));
 }
 
 #[test]

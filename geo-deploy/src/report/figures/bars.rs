@@ -1,4 +1,4 @@
-//! Shares per site, each beside what was attainable and what the paper reports.
+//! Shares per site, each beside perfect bookkeeping and what the paper reports.
 
 use super::super::paper;
 use super::super::summary::{SiteSummary, Summary};
@@ -15,22 +15,26 @@ const BAR_WIDTH_MAX: f64 = 44.0;
 /// One bar; shares from 0 to 1.
 struct Bar {
     share: f64,
-    attainable: Option<f64>,
+    /// The part of the share, at the bar's top, that is drawn pale.
+    pale: f64,
+    bookkeeping: Option<f64>,
     paper: Option<f64>,
 }
 
 pub(super) fn local_reads(report: &Report, summary: &Summary) -> Figure {
     let bar = |run: usize, site: &SiteSummary| Bar {
         share: site.reads.local_fraction,
-        attainable: site.reads.attainable_fraction,
+        pale: site.reads.held_fraction,
+        bookkeeping: site.reads.bookkeeping_fraction,
         paper: paper::local_reads(report, &report.runs[run], &site.site).map(|p| p / 100.0),
     };
     Figure {
-        name: "local-reads",
-        caption: "Share of each site's reads that its own replica answered under its lease. \
-                  The tick is what perfect bookkeeping of the reads so far would have reached, \
-                  the diamond what the paper reports."
-            .to_owned(),
+        name: "local-reads".to_owned(),
+        caption: format!(
+            "Share of each site's reads that its own replica answered under its lease; the pale \
+             part was held back by a write in flight.{}",
+            legend_words(&bars_of(summary, &bar), "for this site")
+        ),
         svg: chart(report, summary, "Local reads, % of reads", &bar),
     }
 }
@@ -38,15 +42,18 @@ pub(super) fn local_reads(report: &Report, summary: &Summary) -> Figure {
 pub(super) fn writes_at_minimum(report: &Report, summary: &Summary) -> Figure {
     let bar = |run: usize, site: &SiteSummary| Bar {
         share: site.writes.min_latency_fraction,
-        attainable: site.writes.attainable_fraction,
+        pale: 0.0,
+        bookkeeping: site.writes.bookkeeping_fraction,
         paper: paper::writes_at_minimum(report, &report.runs[run]).map(|p| p / 100.0),
     };
     Figure {
-        name: "writes-at-minimum",
-        caption: "Share of each site's writes within 1 ms of the least latency that any strategy \
-                  allows there. The tick is what the same bookkeeping would have reached, the \
-                  diamond what the paper reports for all sites together."
-            .to_owned(),
+        name: "writes-at-minimum".to_owned(),
+        caption: format!(
+            "Share of each site's writes within {} of the least latency that any strategy allows \
+             there.{}",
+            summary.minimum_tolerance,
+            legend_words(&bars_of(summary, &bar), "for all sites together")
+        ),
         svg: chart(
             report,
             summary,
@@ -54,6 +61,28 @@ pub(super) fn writes_at_minimum(report: &Report, summary: &Summary) -> Figure {
             &bar,
         ),
     }
+}
+
+/// Every run's bars, site by site.
+fn bars_of(summary: &Summary, bar: &dyn Fn(usize, &SiteSummary) -> Bar) -> Vec<Vec<Bar>> {
+    let runs = summary.runs.iter().enumerate();
+    runs.map(|(run, figures)| figures.sites.iter().map(|site| bar(run, site)).collect())
+        .collect()
+}
+
+/// What the marks mean, as far as there are any.
+fn legend_words(bars: &[Vec<Bar>], whose: &str) -> String {
+    let mut words = String::new();
+    if bars.iter().flatten().any(|bar| bar.bookkeeping.is_some()) {
+        words.push_str(
+            " The tick is what the policy of quorum leases would have reached with perfect \
+             bookkeeping of the reads so far.",
+        );
+    }
+    if bars.iter().flatten().any(|bar| bar.paper.is_some()) {
+        words.push_str(&format!(" The diamond is what the paper reports {whose}."));
+    }
+    words
 }
 
 fn chart(
@@ -64,12 +93,7 @@ fn chart(
 ) -> Svg {
     let mut svg = Svg::new(WIDTH, HEIGHT, title);
     let looks = looks(&report.runs);
-    let bars: Vec<Vec<Bar>> = summary
-        .runs
-        .iter()
-        .enumerate()
-        .map(|(run, figures)| figures.sites.iter().map(|site| bar(run, site)).collect())
-        .collect();
+    let bars = bars_of(summary, bar);
     draw_legend(&mut svg, report, &looks, &bars);
     frame(&mut svg, title);
     let sites = report.topology.len();
@@ -104,8 +128,11 @@ fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize], bars: &[Vec<Bar>
     let mut entries: Vec<(Key, String)> = runs
         .map(|(run, &look)| (Key::Box(Ink::Series(look)), run.label.clone()))
         .collect();
-    if bars.iter().flatten().any(|bar| bar.attainable.is_some()) {
-        entries.push((Key::Tick, "attainable".to_owned()));
+    if bars.iter().flatten().any(|bar| bar.pale > 0.0) {
+        entries.push((Key::Pale, "held back by a write in flight".to_owned()));
+    }
+    if bars.iter().flatten().any(|bar| bar.bookkeeping.is_some()) {
+        entries.push((Key::Tick, "perfect bookkeeping".to_owned()));
     }
     if bars.iter().flatten().any(|bar| bar.paper.is_some()) {
         entries.push((Key::Diamond, "the paper".to_owned()));
@@ -135,11 +162,13 @@ fn frame(svg: &mut Svg, title: &str) {
 fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     let (inner, inner_width) = (left + 1.5, width - 3.0);
     let top = y(bar.share);
-    svg.rect((inner, top), (inner_width, y(0.0) - top), ink);
+    let solid = y(bar.share - bar.pale);
+    svg.rect((inner, solid), (inner_width, y(0.0) - solid), ink);
+    svg.shade((inner, top), (inner_width, solid - top), ink, 0.45);
     let middle = left + width / 2.0;
     let mut label_y = top - 6.0;
-    if let Some(attainable) = bar.attainable {
-        let y = y(attainable);
+    if let Some(books) = bar.bookkeeping {
+        let y = y(books);
         let (from, to) = ((left - 1.0, y), (left + width + 1.0, y));
         svg.line(from, to, Stroke::plain(Ink::Text, 2.6));
         label_y = above(label_y, y);

@@ -45,7 +45,7 @@ pub(super) fn figure(report: &Report, digests: &[Digest], summary: &Summary) -> 
         }
     }
     Figure {
-        name: "cdf",
+        name: "cdf".to_owned(),
         caption: "Share of operations (up) answered within a time (across, logarithmic). \
                   Further left is faster. A thin dashed line is what distance alone costs that \
                   strategy; the grey one is the least any strategy can give a write there."

@@ -1,59 +1,183 @@
-//! Latency over time with the faults marked: what a failure costs, and for how long.
+//! Latency and throughput over time, a panel for each site, reads and writes apart, with
+//! what happened marked. Nothing is smoothed: every operation is a dot, or, where there
+//! are too many, every stretch of time shows its median, 99th percentile and maximum.
 
-use std::collections::BTreeMap;
+mod of_run;
+mod panel;
 
 use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::super::{Event, StrategyRun};
-use super::one_two_five_below;
 use super::{
-    Figure, Key, LEFT, LogAxis, RIGHT, Report, WIDTH, legend, ms_label, one_two_five_above,
+    Figure, Key, LEFT, LogAxis, RIGHT, WIDTH, legend, one_two_five_above, one_two_five_below,
 };
+use panel::Panel;
 
-const TOP: f64 = 56.0;
-const PANEL_HEIGHT: f64 = 190.0;
-const ROW_HEIGHT: f64 = PANEL_HEIGHT + 66.0;
-/// Width of a bucket, in ns.
-const BUCKET_NS: u64 = 100_000_000;
+pub(in super::super) use of_run::of_run;
 
-/// The longest latency of each class by bucket of start time.
-type Longest = BTreeMap<u64, f64>;
+const TOP: f64 = 84.0;
+const ROW_HEIGHT: f64 = 196.0;
+const COLUMN_GAP: f64 = 66.0;
+const FOOT: f64 = 26.0;
+/// Faults are named in the drawing up to this number.
+const NAMED_MAX: usize = 4;
 
-pub(super) fn figure(report: &Report) -> Option<Figure> {
-    if !report.has_faults() || report.runs.is_empty() {
-        return None;
-    }
-    let height = TOP + report.runs.len() as f64 * ROW_HEIGHT;
-    let mut svg = Svg::new(WIDTH, height, "Latency over time");
-    let entries = [
-        (Key::Line(Stroke::series(0)), "reads".to_owned()),
-        (Key::Line(Stroke::series(1)), "writes".to_owned()),
-    ];
-    legend(&mut svg, &entries, 18.0);
-    let longest = |run| Class::BOTH.map(|class| longest(run, class));
-    let panels: Vec<[Longest; 2]> = report.runs.iter().map(longest).collect();
-    let scale = Scale::of(&panels);
-    for (row, (run, longest)) in report.runs.iter().zip(&panels).enumerate() {
-        let top = TOP + row as f64 * ROW_HEIGHT + 24.0;
-        panel(&mut svg, run, longest, &scale, top);
-        marks(&mut svg, report, run, &scale, top);
-    }
-    Some(Figure {
-        name: "timeline",
-        caption: "Longest latency of the operations that started in each tenth of a second, over \
-                  all sites. Vertical lines are what happened."
-            .to_owned(),
-        svg,
-    })
+/// Everything that one drawing shows.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Timeline {
+    pub title: String,
+    /// In seconds.
+    pub from_s: f64,
+    pub to_s: f64,
+    /// A site's name, its reads and its writes.
+    pub rows: Vec<(String, [Series; 2])>,
+    pub marks: Vec<Mark>,
+    /// What the time counts from.
+    pub since: &'static str,
 }
 
-fn longest(run: &StrategyRun, class: Class) -> Longest {
-    let mut longest = Longest::new();
-    for sample in run.samples.iter().filter(|s| Class::of(s.kind) == class) {
-        let at = longest.entry(sample.start_ns / BUCKET_NS).or_insert(0.0);
-        *at = f64::max(*at, sample.latency_ns as f64 / 1e6);
+/// What one panel shows.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Series {
+    /// Start in s and latency in ms of every answered operation.
+    pub dots: Vec<(f64, f64)>,
+    /// The same of operations on keys that a failed site held a lease on.
+    pub leased: Vec<(f64, f64)>,
+    /// The same of operations that failed or were given up.
+    pub failed: Vec<(f64, f64)>,
+    /// Instead of dots.
+    pub bands: Vec<Band>,
+    /// Beginning and end in s, and successes a second.
+    pub throughput: Vec<(f64, f64, f64)>,
+}
+
+/// Latencies in ms of the operations that started in a stretch of time in s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in super::super) struct Band {
+    pub from_s: f64,
+    pub to_s: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) enum Mark {
+    /// A fault from its beginning to its end, and what was done.
+    Fault(f64, f64, String),
+    Election(f64),
+    LeaseEnd(f64),
+    Configuration(f64),
+}
+
+/// The drawing; `None` if nothing was measured.
+pub(in super::super) fn figure(name: String, timeline: &Timeline) -> Option<Figure> {
+    let scale = Scale::of(timeline)?;
+    let height = TOP + timeline.rows.len() as f64 * ROW_HEIGHT + FOOT;
+    let mut svg = Svg::new(WIDTH, height, &timeline.title);
+    svg.text((LEFT, 20.0), &timeline.title, Lettering::title());
+    legend(&mut svg, &entries(timeline), 44.0);
+    for (row, (site, series)) in timeline.rows.iter().enumerate() {
+        for (column, class) in Class::BOTH.into_iter().enumerate() {
+            let panel = Panel {
+                scale: &scale,
+                left: scale.left(column),
+                top: TOP + row as f64 * ROW_HEIGHT + 24.0,
+                throughput_max: scale.throughput_max[column],
+            };
+            panel.frame(&mut svg, &format!("{site}, {}", class.name()), column == 0);
+            panel.marks(&mut svg, &timeline.marks);
+            panel.series(&mut svg, &series[column]);
+            panel.named(&mut svg, &timeline.marks, row == 0);
+        }
     }
-    longest
+    let look = Lettering::small(Ink::Muted, Anchor::Middle);
+    for column in 0..2 {
+        let middle = scale.left(column) + scale.width() / 2.0;
+        svg.text(
+            (middle, height - 14.0),
+            format!("time since {}, s", timeline.since),
+            look,
+        );
+    }
+    let caption = caption(timeline);
+    Some(Figure { name, caption, svg })
+}
+
+fn entries(timeline: &Timeline) -> Vec<(Key, String)> {
+    let series = || timeline.rows.iter().flat_map(|(_, series)| series);
+    let has = |mark: fn(&Mark) -> bool| timeline.marks.iter().any(mark);
+    let leased = series().any(|s| !s.leased.is_empty());
+    let dots = if leased {
+        "other operations"
+    } else {
+        "an operation"
+    };
+    let all = [
+        (
+            series().any(|s| !s.dots.is_empty()),
+            Key::Dot(Ink::Series(0)),
+            dots,
+        ),
+        (
+            leased,
+            Key::Square(Ink::Series(1)),
+            "on a key leased to the failed site",
+        ),
+        (
+            series().any(|s| !s.bands.is_empty()),
+            Key::Band(Ink::Series(0)),
+            "median, 99th percentile (band) and maximum (line)",
+        ),
+        (
+            series().any(|s| !s.failed.is_empty()),
+            Key::Cross,
+            "failed or given up",
+        ),
+        (
+            has(|mark| matches!(mark, Mark::Fault(..))),
+            Key::Shade,
+            "fault",
+        ),
+        (
+            has(|mark| matches!(mark, Mark::Election(_))),
+            Key::Line(panel::ELECTION),
+            "election",
+        ),
+        (
+            has(|mark| matches!(mark, Mark::LeaseEnd(_))),
+            Key::Line(panel::LEASE_END),
+            "leases ended",
+        ),
+        (
+            has(|mark| matches!(mark, Mark::Configuration(_))),
+            Key::Notch,
+            "new configuration",
+        ),
+    ];
+    let there = all.into_iter().filter(|(there, ..)| *there);
+    there
+        .map(|(_, key, label)| (key, label.to_owned()))
+        .collect()
+}
+
+fn caption(timeline: &Timeline) -> String {
+    let bands = timeline
+        .rows
+        .iter()
+        .flat_map(|(_, series)| series)
+        .any(|s| !s.bands.is_empty());
+    let latencies = match bands {
+        true => {
+            "Where a panel has too many operations for dots, each stretch of time shows the \
+                 median, the 99th percentile and the maximum of the operations that started in it."
+        }
+        false => "Every operation is a dot at its start.",
+    };
+    format!(
+        "Latency (logarithmic) and below it successes a second, over time, reads and writes \
+         apart, a row for each site. {latencies} Nothing is smoothed."
+    )
 }
 
 /// One scale for all panels, so that they can be compared.
@@ -62,103 +186,52 @@ struct Scale {
     to_s: f64,
     low_ms: f64,
     high_ms: f64,
+    /// Of reads and of writes, a second.
+    throughput_max: [f64; 2],
 }
 
 impl Scale {
-    fn of(panels: &[[Longest; 2]]) -> Scale {
-        let points = || panels.iter().flatten().flatten();
-        let values = || points().map(|(_, &ms)| ms);
-        let low = values().fold(f64::INFINITY, f64::min);
-        let high = values().fold(0f64, f64::max);
-        let (low, high) = match high > 0.0 {
-            true => (low.max(0.01), high),
-            false => (1.0, 1_000.0),
-        };
-        let first = points().map(|(&bucket, _)| bucket).min().unwrap_or(0);
-        let last = points().map(|(&bucket, _)| bucket).max().unwrap_or(first);
-        Scale {
-            from_s: seconds(first),
-            to_s: seconds(last + 1),
-            low_ms: one_two_five_below(low),
-            high_ms: one_two_five_above(high.max(low * 10.0)),
+    fn of(timeline: &Timeline) -> Option<Scale> {
+        let series = || timeline.rows.iter().flat_map(|(_, series)| series);
+        let (mut low, mut high) = (f64::INFINITY, 0f64);
+        for one in series() {
+            let dots = one.dots.iter().chain(&one.leased).chain(&one.failed);
+            let bands = one.bands.iter().flat_map(|band| [band.p50_ms, band.max_ms]);
+            for ms in dots.map(|(_, ms)| *ms).chain(bands) {
+                (low, high) = (low.min(ms), high.max(ms));
+            }
         }
-    }
-
-    fn x(&self, at_s: f64) -> f64 {
-        let part = (at_s.clamp(self.from_s, self.to_s) - self.from_s) / (self.to_s - self.from_s);
-        LEFT + part * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn axis(&self, top: f64) -> LogAxis {
-        LogAxis {
-            from_ms: self.low_ms,
-            to_ms: self.high_ms,
-            from_px: top + PANEL_HEIGHT,
-            to_px: top,
+        if high <= 0.0 || timeline.to_s <= timeline.from_s {
+            return None;
         }
-    }
-}
-
-fn seconds(bucket: u64) -> f64 {
-    (bucket * BUCKET_NS) as f64 / 1e9
-}
-
-fn panel(svg: &mut Svg, run: &StrategyRun, longest: &[Longest; 2], scale: &Scale, top: f64) {
-    let axis = scale.axis(top);
-    frame(svg, &run.label, &axis, scale);
-    for (look, longest) in longest.iter().enumerate() {
-        let place = |(&bucket, &ms): (&u64, &f64)| (scale.x(seconds(bucket)), axis.place(ms));
-        let points: Vec<(f64, f64)> = longest.iter().map(place).collect();
-        let stroke = Stroke {
-            width: 1.6,
-            ..Stroke::series(look)
+        let low = low.max(0.01);
+        let most = |column: usize| {
+            let points = timeline
+                .rows
+                .iter()
+                .flat_map(|(_, series)| &series[column].throughput);
+            one_two_five_above(points.map(|(.., per_s)| *per_s).fold(1.0, f64::max))
         };
-        svg.stairs(&points, stroke);
+        Some(Scale {
+            from_s: timeline.from_s,
+            to_s: timeline.to_s,
+            low_ms: one_two_five_below(low * 0.9),
+            high_ms: one_two_five_above((high * 1.1).max(low * 10.0)),
+            throughput_max: [most(0), most(1)],
+        })
     }
-}
 
-fn marks(svg: &mut Svg, report: &Report, run: &StrategyRun, scale: &Scale, top: f64) {
-    let concerns = |label: &Option<String>| label.as_ref().is_none_or(|label| *label == run.label);
-    let marked = |event: &&Event| concerns(&event.run) && event.kind != Event::CONFIGURATION;
-    let events = report.happened();
-    for (i, event) in events.iter().filter(marked).enumerate() {
-        let x = scale.x(event.at_s);
-        let stroke = Stroke::dashed(Ink::Text, 1.2, "3 3");
-        svg.line((x, top), (x, top + PANEL_HEIGHT), stroke);
-        // Lowered in turn, so that neighbours can be read.
-        let y = top + 13.0 + (i % 4) as f64 * 14.0;
-        let (x, anchor) = match x > WIDTH * 0.8 {
-            true => (x - 5.0, Anchor::End),
-            false => (x + 5.0, Anchor::Start),
-        };
-        svg.text((x, y), &event.text, Lettering::small(Ink::Text, anchor));
+    fn width(&self) -> f64 {
+        (WIDTH - LEFT - RIGHT - COLUMN_GAP) / 2.0
     }
-}
 
-fn frame(svg: &mut Svg, label: &str, axis: &LogAxis, scale: &Scale) {
-    let (top, bottom) = (axis.to_px, axis.from_px);
-    svg.text((LEFT, top - 9.0), label, Lettering::title());
-    let look = Lettering::small(Ink::Muted, Anchor::End);
-    svg.text((WIDTH - RIGHT, top - 9.0), "ms, logarithmic", look);
-    for (value, labelled) in axis.ticks() {
-        let y = axis.place(value);
-        svg.line((LEFT, y), (WIDTH - RIGHT, y), Stroke::plain(Ink::Grid, 1.0));
-        if labelled {
-            svg.text((LEFT - 7.0, y + 4.0), ms_label(value), look);
-        }
+    fn left(&self, column: usize) -> f64 {
+        LEFT + column as f64 * (self.width() + COLUMN_GAP)
     }
-    let step = one_two_five_above((scale.to_s - scale.from_s) / 10.0);
-    let mut at = (scale.from_s / step).ceil() * step;
-    // The last label would leave the drawing.
-    while at <= scale.to_s - step / 4.0 {
-        let look = Lettering::small(Ink::Muted, Anchor::Middle);
-        svg.text(
-            (scale.x(at), bottom + 17.0),
-            format!("{} s", ms_label(at)),
-            look,
-        );
-        at += step;
+
+    /// Pixels from the left of a panel.
+    fn along(&self, at_s: f64) -> f64 {
+        let at_s = at_s.clamp(self.from_s, self.to_s);
+        (at_s - self.from_s) / (self.to_s - self.from_s) * self.width()
     }
-    let (left, right) = ((LEFT, bottom), (WIDTH - RIGHT, bottom));
-    svg.line(left, right, Stroke::plain(Ink::Muted, 1.0));
 }

@@ -1,16 +1,16 @@
-//! What learning gives: the share of reads that one policy with perfect bookkeeping would
-//! have served locally.
+//! What one policy gets with perfect bookkeeping: the share of reads that it would have
+//! served locally, and of writes that it would have left at their minimum.
 //!
 //! No strategy knows reads that have not happened yet. So even one that learns of every
 //! read at once, and changes holders without delay, misses the first reads of a key.
-//! This computes the share that such a strategy would reach on the operations of one
+//! This computes the shares that such a strategy would reach on the operations of one
 //! run, in their order. It follows the policy of `quorum`: a key is held by the leader
 //! and the N/2 others that have read it most. Replicas near the leader come first where
-//! reads do not decide, and hold the keys that nobody has read. The share depends on the
+//! reads do not decide, and hold the keys that nobody has read. The shares depend on the
 //! number of requests, so every run is compared with its own.
 //!
-//! It is a yardstick, not a ceiling. A run can exceed it at a site, where holders chosen
-//! earlier happen to suit the reads that follow better than the newest counts would.
+//! It is a yardstick for `quorum`, not a ceiling. Holders that were chosen earlier, or by
+//! another policy, can suit later requests better, so a run may exceed it.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ pub struct Issued {
 /// What perfect bookkeeping would have reached; shares from 0 to 1, per site,
 /// 0 where nothing was measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Attainable {
+pub struct Bookkeeping {
     /// Share of the site's reads that it would have served itself.
     pub local_reads: Vec<f64>,
     /// Share of the site's writes within 1 ms of their leader-lease bound.
@@ -65,16 +65,15 @@ impl Share {
     }
 }
 
-/// What the policy would have reached in a run whose operations were `stream`, led from
-/// site `leader`.
+/// The shares for a run whose operations were `stream`, led from site `leader`.
 ///
 /// # Panics
 /// If `leader` or an operation's site is not in the topology.
-pub fn attainable(
+pub fn bookkeeping(
     topology: &Topology,
     leader: usize,
     stream: impl IntoIterator<Item = Issued>,
-) -> Attainable {
+) -> Bookkeeping {
     let mut ledger = Ledger::new(topology, leader);
     let mut reads = vec![Share::default(); topology.len()];
     let mut writes = vec![Share::default(); topology.len()];
@@ -90,7 +89,7 @@ pub fn attainable(
             ledger.count(op.key, op.site);
         }
     }
-    Attainable {
+    Bookkeeping {
         local_reads: reads.into_iter().map(Share::value).collect(),
         writes_at_minimum: writes.into_iter().map(Share::value).collect(),
     }
@@ -175,14 +174,14 @@ mod tests {
     fn unread_keys_are_held_near_the_leader() {
         let paper = Topology::paper();
         // One first read each, of different keys.
-        let found = attainable(&paper, CA, (0..5).map(|site| read(site, site as u64)));
+        let found = bookkeeping(&paper, CA, (0..5).map(|site| read(site, site as u64)));
         assert_eq!(found.local_reads, [0.0, 1.0, 1.0, 1.0, 0.0]);
     }
 
     #[test]
     fn a_read_does_not_count_for_itself() {
         let paper = Topology::paper();
-        let found = attainable(&paper, CA, [read(0, 7), read(0, 7), read(0, 7)]);
+        let found = bookkeeping(&paper, CA, [read(0, 7), read(0, 7), read(0, 7)]);
         assert_eq!(found.local_reads[0], 2.0 / 3.0);
     }
 
@@ -190,7 +189,7 @@ mod tests {
     fn who_reads_more_displaces_the_near() {
         let paper = Topology::paper();
         // JP and IRL have read key 7, so OR and VA no longer hold it.
-        let found = attainable(&paper, CA, [read(0, 7), read(4, 7), read(2, 7), read(3, 7)]);
+        let found = bookkeeping(&paper, CA, [read(0, 7), read(4, 7), read(2, 7), read(3, 7)]);
         assert_eq!(found.local_reads, [0.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
@@ -201,7 +200,7 @@ mod tests {
             is_read: false,
             ..read(site, 7)
         };
-        let found = attainable(&paper, CA, [write(3), read(4, 7), write(3), write(0)]);
+        let found = bookkeeping(&paper, CA, [write(3), read(4, 7), write(3), write(0)]);
         // VA: at the minimum while near holders have the key, not once IRL has it.
         assert_eq!(found.writes_at_minimum, [0.0, 0.0, 0.0, 0.5, 0.0]);
     }
@@ -213,7 +212,7 @@ mod tests {
             measured: false,
             ..read(0, 7)
         };
-        let found = attainable(&paper, CA, [taught, read(0, 7)]);
+        let found = bookkeeping(&paper, CA, [taught, read(0, 7)]);
         assert_eq!(found.local_reads[0], 1.0);
     }
 
@@ -266,7 +265,7 @@ mod tests {
     #[test]
     fn paper_budget_one_to_one() {
         let paper = Topology::paper();
-        let found = attainable(&paper, CA, paper_stream(0.5, 10_000, 5_000));
+        let found = bookkeeping(&paper, CA, paper_stream(0.5, 10_000, 5_000));
         assert_points(&found.local_reads, [75.0, 100.0, 99.0, 94.0, 74.0]);
         let minimum = found.writes_at_minimum.iter().sum::<f64>() / 5.0 * 100.0;
         assert!(
@@ -278,7 +277,7 @@ mod tests {
     #[test]
     fn paper_budget_nine_to_one() {
         let paper = Topology::paper();
-        let found = attainable(&paper, CA, paper_stream(0.9, 10_000, 5_000));
+        let found = bookkeeping(&paper, CA, paper_stream(0.9, 10_000, 5_000));
         assert_points(&found.local_reads, [79.0, 100.0, 98.0, 93.0, 79.0]);
     }
 }

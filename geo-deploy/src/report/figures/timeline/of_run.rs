@@ -1,0 +1,169 @@
+//! The time line of a run with faults, from its samples.
+
+use ycsb::sample::{End, Sample};
+
+use super::super::super::digest::Class;
+use super::super::super::{Event, Report, StrategyRun};
+use super::{Band, Mark, Series, Timeline, one_two_five_above};
+use crate::bound::SiteSet;
+
+/// A panel with more operations shows quantiles of stretches instead.
+const DOTS_MAX: usize = 6_000;
+/// About how many stretches of time a panel is divided into.
+const STRETCHES: f64 = 150.0;
+
+/// The time line of a run; its time counts from the beginning of the run.
+pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Timeline {
+    let starts = || run.samples.iter().map(|sample| sample.start_ns);
+    let ends = run
+        .samples
+        .iter()
+        .map(|sample| sample.start_ns + sample.latency_ns);
+    let (from_s, to_s) = match run.measured {
+        Some(measured) => (measured.start_s, measured.end_s),
+        None => (
+            seconds(starts().min().unwrap_or(0)),
+            seconds(ends.max().unwrap_or(0)),
+        ),
+    };
+    let sites = report.topology.names().into_iter().enumerate();
+    let failed = failed_sites(run);
+    let fault_texts: Vec<&str> = run.faults.iter().map(|fault| fault.text.as_str()).collect();
+    Timeline {
+        title: title(run, &fault_texts),
+        from_s,
+        to_s,
+        rows: sites
+            .map(|(site, name)| {
+                let of = |class| series(run, site, class, failed, (from_s, to_s));
+                (name.to_owned(), Class::BOTH.map(of))
+            })
+            .collect(),
+        marks: marks(report, run, to_s),
+        since: "the run began",
+    }
+}
+
+fn title(run: &StrategyRun, faults: &[&str]) -> String {
+    match faults {
+        [] => format!("{}: latency and throughput over time", run.label),
+        [one] => format!(
+            "{}: latency and throughput over time, with the fault \"{one}\"",
+            run.label
+        ),
+        several => format!(
+            "{}: latency and throughput over time, with {} faults",
+            run.label,
+            several.len()
+        ),
+    }
+}
+
+/// The sites that failed, if all faults concern the same ones: only then does it mean
+/// something over the whole run that a key was leased to them.
+fn failed_sites(run: &StrategyRun) -> SiteSet {
+    let mut sites = run.faults.iter().map(|fault| fault.sites);
+    let first = sites.next().unwrap_or(SiteSet::EMPTY);
+    match sites.all(|other| other == first) {
+        true => first,
+        false => SiteSet::EMPTY,
+    }
+}
+
+fn marks(report: &Report, run: &StrategyRun, to_s: f64) -> Vec<Mark> {
+    let faults = run.faults.iter().map(|fault| {
+        let until = fault.until_s.unwrap_or(to_s);
+        Mark::Fault(fault.at_s, until, fault.text.clone())
+    });
+    let concerns = |event: &&Event| event.run.as_ref().is_none_or(|label| *label == run.label);
+    let events = report.events.iter().filter(concerns);
+    let marked = events.filter_map(|event| match event.kind.as_str() {
+        Event::ELECTION => Some(Mark::Election(event.at_s)),
+        Event::LEASE_END => Some(Mark::LeaseEnd(event.at_s)),
+        Event::CONFIGURATION => Some(Mark::Configuration(event.at_s)),
+        _ => None,
+    });
+    faults.chain(marked).collect()
+}
+
+fn series(
+    run: &StrategyRun,
+    site: usize,
+    class: Class,
+    failed: SiteSet,
+    span: (f64, f64),
+) -> Series {
+    let known = run.leased_to.len() == run.samples.len();
+    let mut series = Series::default();
+    let mut answered: Vec<&Sample> = Vec::new();
+    for (index, sample) in run.samples.iter().enumerate() {
+        if usize::from(sample.site) != site || Class::of(sample.kind) != class {
+            continue;
+        }
+        let point = (seconds(sample.start_ns), sample.latency_ns as f64 / 1e6);
+        if sample.end != End::Ok {
+            series.failed.push(point);
+            continue;
+        }
+        answered.push(sample);
+        match known && run.leased_to[index].meets(failed) {
+            true => series.leased.push(point),
+            false => series.dots.push(point),
+        }
+    }
+    let stretch_s = one_two_five_above((span.1 - span.0).max(0.1) / STRETCHES);
+    series.throughput = throughput(&answered, stretch_s);
+    if answered.len() > DOTS_MAX {
+        series.dots.clear();
+        series.leased.clear();
+        series.bands = bands(&answered, stretch_s);
+    }
+    series
+}
+
+/// Successes a second by the time of the answer, in each stretch with one.
+fn throughput(answered: &[&Sample], stretch_s: f64) -> Vec<(f64, f64, f64)> {
+    let mut numbers: Vec<u64> = answered
+        .iter()
+        .map(|sample| number(sample.start_ns + sample.latency_ns, stretch_s))
+        .collect();
+    numbers.sort_unstable();
+    let stretches = numbers.chunk_by(|a, b| a == b);
+    let stretch = |same: &[u64]| {
+        let from = same[0] as f64 * stretch_s;
+        (from, from + stretch_s, same.len() as f64 / stretch_s)
+    };
+    stretches.map(stretch).collect()
+}
+
+fn bands(answered: &[&Sample], stretch_s: f64) -> Vec<Band> {
+    let numbered = answered
+        .iter()
+        .map(|sample| (number(sample.start_ns, stretch_s), sample.latency_ns));
+    let mut numbered: Vec<(u64, u64)> = numbered.collect();
+    numbered.sort_unstable();
+    let stretches = numbered.chunk_by(|(a, _), (b, _)| a == b);
+    let band = |same: &[(u64, u64)]| {
+        let quantile = |q: f64| {
+            let rank = (q * same.len() as f64).ceil().max(1.0) as usize;
+            same[rank.min(same.len()) - 1].1 as f64 / 1e6
+        };
+        let from_s = same[0].0 as f64 * stretch_s;
+        Band {
+            from_s,
+            to_s: from_s + stretch_s,
+            p50_ms: quantile(0.5),
+            p99_ms: quantile(0.99),
+            max_ms: quantile(1.0),
+        }
+    };
+    stretches.map(band).collect()
+}
+
+fn number(at_ns: u64, stretch_s: f64) -> u64 {
+    (seconds(at_ns) / stretch_s) as u64
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

@@ -1,0 +1,212 @@
+//! One panel: latencies above, throughput below, on one axis of time.
+
+use super::super::{ms_label, one_two_five_above};
+use super::{Anchor, Ink, Lettering, LogAxis, Mark, NAMED_MAX, Scale, Series, Stroke, Svg};
+
+const LATENCY_HEIGHT: f64 = 96.0;
+const GAP: f64 = 8.0;
+const THROUGHPUT_HEIGHT: f64 = 30.0;
+const HEIGHT: f64 = LATENCY_HEIGHT + GAP + THROUGHPUT_HEIGHT;
+
+pub(super) const ELECTION: Stroke = Stroke {
+    ink: Ink::Text,
+    width: 1.3,
+    dash: "6 3",
+};
+pub(super) const LEASE_END: Stroke = Stroke {
+    ink: Ink::Text,
+    width: 1.3,
+    dash: "1.5 2.5",
+};
+
+pub(super) struct Panel<'a> {
+    pub scale: &'a Scale,
+    pub left: f64,
+    pub top: f64,
+    /// Successes a second at the top of the lower part.
+    pub throughput_max: f64,
+}
+
+impl Panel<'_> {
+    fn x(&self, at_s: f64) -> f64 {
+        self.left + self.scale.along(at_s)
+    }
+
+    fn right(&self) -> f64 {
+        self.left + self.scale.width()
+    }
+
+    fn bottom(&self) -> f64 {
+        self.top + HEIGHT
+    }
+
+    fn axis(&self) -> LogAxis {
+        LogAxis {
+            from_ms: self.scale.low_ms,
+            to_ms: self.scale.high_ms,
+            from_px: self.top + LATENCY_HEIGHT,
+            to_px: self.top,
+        }
+    }
+
+    /// Grid, title and the axes' figures; the axes' titles if `titled`.
+    pub(super) fn frame(&self, svg: &mut Svg, title: &str, titled: bool) {
+        svg.text((self.left, self.top - 9.0), title, Lettering::title());
+        let axis = self.axis();
+        let number = Lettering::small(Ink::Muted, Anchor::End);
+        for (value, labelled) in axis.ticks() {
+            let y = axis.place(value);
+            self.level(svg, y, Stroke::plain(Ink::Grid, 1.0));
+            if labelled {
+                svg.text((self.left - 7.0, y + 4.0), ms_label(value), number);
+            }
+        }
+        let most = format!("{}", self.throughput_max);
+        svg.text(
+            (self.left - 7.0, self.bottom() - THROUGHPUT_HEIGHT + 8.0),
+            most,
+            number,
+        );
+        self.level(
+            svg,
+            self.bottom() - THROUGHPUT_HEIGHT,
+            Stroke::plain(Ink::Grid, 1.0),
+        );
+        self.level(svg, self.bottom(), Stroke::plain(Ink::Muted, 1.0));
+        self.seconds(svg);
+        if titled {
+            let x = self.left - 44.0;
+            svg.upright((x, self.top + LATENCY_HEIGHT / 2.0), "latency, ms");
+            svg.upright((x, self.bottom() - THROUGHPUT_HEIGHT / 2.0), "ops/s");
+        }
+    }
+
+    fn level(&self, svg: &mut Svg, y: f64, stroke: Stroke) {
+        svg.line((self.left, y), (self.right(), y), stroke);
+    }
+
+    fn seconds(&self, svg: &mut Svg) {
+        let (from, to) = (self.scale.from_s, self.scale.to_s);
+        let step = one_two_five_above((to - from) / 8.0);
+        let mut at = (from / step).ceil() * step;
+        while at <= to + step / 1e6 {
+            let x = self.x(at);
+            svg.line(
+                (x, self.top),
+                (x, self.bottom()),
+                Stroke::plain(Ink::Grid, 1.0),
+            );
+            let look = Lettering::small(Ink::Muted, Anchor::Middle);
+            svg.text((x, self.bottom() + 15.0), ms_label(at), look);
+            at += step;
+        }
+    }
+
+    /// What happened, below the data: `Configuration` as a notch, the others over the whole height.
+    pub(super) fn marks(&self, svg: &mut Svg, marks: &[Mark]) {
+        for mark in marks {
+            if let Mark::Fault(from, to, _) = mark {
+                let (from, to) = (self.x(*from), self.x(*to));
+                svg.shade(
+                    (from, self.top),
+                    ((to - from).max(1.0), HEIGHT),
+                    Ink::Muted,
+                    0.18,
+                );
+                svg.line(
+                    (from, self.top),
+                    (from, self.bottom()),
+                    Stroke::plain(Ink::Text, 1.3),
+                );
+            }
+        }
+        for mark in marks {
+            let (at, from, stroke) = match mark {
+                Mark::Fault(..) => continue,
+                Mark::Election(at) => (*at, self.top, ELECTION),
+                Mark::LeaseEnd(at) => (*at, self.top, LEASE_END),
+                Mark::Configuration(at) => {
+                    (*at, self.bottom() - 6.0, Stroke::plain(Ink::Muted, 1.0))
+                }
+            };
+            if (self.scale.from_s..=self.scale.to_s).contains(&at) {
+                svg.line((self.x(at), from), (self.x(at), self.bottom()), stroke);
+            }
+        }
+    }
+
+    /// What was done, over the data of the first row.
+    pub(super) fn named(&self, svg: &mut Svg, marks: &[Mark], first: bool) {
+        let faults = || {
+            marks.iter().filter_map(|mark| match mark {
+                Mark::Fault(from, _, text) => Some((*from, text)),
+                _ => None,
+            })
+        };
+        if !first || faults().count() > NAMED_MAX {
+            return;
+        }
+        for (i, (from, text)) in faults().enumerate() {
+            let x = self.x(from);
+            let (x, anchor) = match x > self.right() - 110.0 {
+                true => (x - 4.0, Anchor::End),
+                false => (x + 4.0, Anchor::Start),
+            };
+            let y = self.top + 12.0 + i as f64 * 14.0;
+            svg.text_over((x, y), text, Lettering::small(Ink::Text, anchor));
+        }
+    }
+
+    pub(super) fn series(&self, svg: &mut Svg, series: &Series) {
+        let axis = self.axis();
+        let place = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
+            points
+                .iter()
+                .map(|(s, ms)| (self.x(*s), axis.place(*ms)))
+                .collect()
+        };
+        self.bands(svg, series, &axis);
+        svg.dots(&place(&series.dots), Ink::Series(0), false);
+        svg.dots(&place(&series.leased), Ink::Series(1), true);
+        svg.crosses(&place(&series.failed), Ink::Text);
+        self.throughput(svg, series);
+    }
+
+    fn bands(&self, svg: &mut Svg, series: &Series, axis: &LogAxis) {
+        for band in &series.bands {
+            let (from, to) = (self.x(band.from_s), self.x(band.to_s));
+            let width = (to - from).max(0.7);
+            let [p50, p99, max] = [band.p50_ms, band.p99_ms, band.max_ms].map(|ms| axis.place(ms));
+            svg.shade(
+                (from, p99),
+                (width, (p50 - p99).max(1.0)),
+                Ink::Series(0),
+                0.35,
+            );
+            svg.line(
+                (from, p50),
+                (from + width, p50),
+                Stroke::plain(Ink::Series(0), 2.2),
+            );
+            svg.line(
+                (from, max),
+                (from + width, max),
+                Stroke::plain(Ink::Series(0), 0.9),
+            );
+        }
+    }
+
+    fn throughput(&self, svg: &mut Svg, series: &Series) {
+        let bottom = self.bottom();
+        for &(from, to, per_s) in series.throughput.iter().filter(|(.., per_s)| *per_s > 0.0) {
+            let (from, to) = (self.x(from), self.x(to));
+            let height = (per_s / self.throughput_max).min(1.0) * THROUGHPUT_HEIGHT;
+            svg.shade(
+                (from, bottom - height),
+                ((to - from).max(0.5), height),
+                Ink::Series(0),
+                0.55,
+            );
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The outages that clients saw because of faults.
+//!
+//! Operations are told apart by site, by reads and writes, and by whether a failed site
+//! held a lease on their key when they started. For each such group:
+//!
+//! - The *window* of a fault begins with the fault. It ends with the next fault of the
+//!   run that begins later, or with the run's last operation.
+//! - An operation is *due* from its start (the intended one, in an open loop) to its end.
+//!   It ends when it is answered, fails or is given up.
+//! - The *outage* is the longest stretch within the window in which no operation of the
+//!   group succeeded although one was due. It begins when the first operation becomes due,
+//!   or with the previous success if another was due then. It ends with the next success.
+//!   Operations that fail do not end it: it goes on until one succeeds, or until the last
+//!   one of the window has ended.
+//! - The *longest wait* is the longest time that one operation was due, of all that were
+//!   due at some time in the window, successful or not. In a closed loop it shows a stall
+//!   of one key that other keys of the group hide from the outage.
+//!
+//! A bound is kept if neither of the two exceeds it.
+
+mod rows;
+
+use serde::Serialize;
+use ycsb::sample::{End, Sample};
+
+use super::digest::Class;
+use crate::bound::SiteSet;
+pub(super) use rows::table;
+
+use super::{FaultSpan, OutageBound, Report, StrategyRun};
+
+/// What a fault meant to one group of operations.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outage {
+    /// The fault's number in its run, from 1.
+    pub fault: usize,
+    /// What was done.
+    pub text: String,
+    /// The clients' site.
+    pub site: String,
+    /// `reads` or `writes`.
+    pub operation: &'static str,
+    /// Whether a failed site held a lease on the keys; `None` if that is not known.
+    pub leased: Option<bool>,
+    /// Operations that were due at some time in the window.
+    pub due: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Those that were given up.
+    pub timed_out: u64,
+    /// The longest time without a success although an operation was due.
+    pub outage_s: f64,
+    /// The longest time that one operation was due.
+    pub longest_s: f64,
+    /// The most that either may be; `None` if nothing is promised.
+    pub bound_s: Option<f64>,
+    /// Median latency of the operations that started between the previous fault, or the
+    /// beginning, and this one.
+    pub median_before_ms: Option<f64>,
+    /// Median latency of the operations that started in the last third of the window.
+    pub median_after_ms: Option<f64>,
+}
+
+impl Outage {
+    /// Whether the bound was kept; `None` without one.
+    pub fn kept(&self) -> Option<bool> {
+        Some(self.outage_s.max(self.longest_s) <= self.bound_s?)
+    }
+
+    /// The operations in words.
+    pub(super) fn group(&self) -> String {
+        match self.leased {
+            None => self.operation.to_owned(),
+            Some(true) => format!("{}, leased to it", self.operation),
+            Some(false) => format!("{}, other keys", self.operation),
+        }
+    }
+}
+
+/// The outages of a run, by fault, site and group. Groups without an operation due are
+/// left out.
+pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
+    let names = report.topology.names();
+    let by_site = by_site(run, names.len());
+    let mut all = Vec::new();
+    for (index, fault) in run.faults.iter().enumerate() {
+        let window = Window::of(run, index);
+        for (place, ops) in by_site.iter().enumerate() {
+            let (site, class) = (place / 2, Class::BOTH[place % 2]);
+            let bound = fault.bounds.get(site);
+            for (leased, ops) in by_lease(fault, ops) {
+                let found = window.judge(&ops).map(|seen| Outage {
+                    fault: index + 1,
+                    text: fault.text.clone(),
+                    site: names[site].to_owned(),
+                    operation: class.name(),
+                    leased,
+                    bound_s: bound.and_then(|bound| promised(bound, class, leased)),
+                    ..seen
+                });
+                all.extend(found);
+            }
+        }
+    }
+    all
+}
+
+/// Operations and who held a lease on their keys: reads of the first site, its writes,
+/// reads of the second site, and so on.
+fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(Op, Option<SiteSet>)>> {
+    let known = run.leased_to.len() == run.samples.len();
+    let mut all = vec![Vec::new(); sites * 2];
+    for (index, sample) in run.samples.iter().enumerate() {
+        let place =
+            usize::from(sample.site) * 2 + usize::from(Class::of(sample.kind) == Class::Writes);
+        if let Some(ops) = all.get_mut(place) {
+            ops.push((Op::of(sample), known.then(|| run.leased_to[index])));
+        }
+    }
+    all
+}
+
+/// Operations apart by whether a site of the fault held a lease on their keys.
+fn by_lease(fault: &FaultSpan, ops: &[(Op, Option<SiteSet>)]) -> [(Option<bool>, Vec<Op>); 3] {
+    [Some(true), Some(false), None].map(|wanted| {
+        let leased = |held: Option<SiteSet>| held.map(|held| held.meets(fault.sites));
+        let meant = ops.iter().filter(|(_, held)| leased(*held) == wanted);
+        (wanted, meant.map(|(op, _)| *op).collect())
+    })
+}
+
+/// The bound of a group. Where the leases are not known, the greater one holds.
+fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f64> {
+    let (held, other) = match class {
+        Class::Reads => (bound.leased_reads_s, bound.other_reads_s),
+        Class::Writes => (bound.leased_writes_s, bound.other_writes_s),
+    };
+    match leased {
+        Some(true) => held,
+        Some(false) => other,
+        None => Some(held?.max(other?)),
+    }
+}
+
+/// When an operation was due, in ns since the run began.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    start: u64,
+    end: u64,
+    how: End,
+}
+
+impl Op {
+    fn of(sample: &Sample) -> Op {
+        Op {
+            start: sample.start_ns,
+            // At least 1 ns, so that no operation ends before it starts.
+            end: sample.start_ns.saturating_add(sample.latency_ns.max(1)),
+            how: sample.end,
+        }
+    }
+
+    fn latency(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// Times in ns since the run began.
+struct Window {
+    previous: u64,
+    start: u64,
+    end: u64,
+}
+
+impl Window {
+    fn of(run: &StrategyRun, index: usize) -> Window {
+        let ns = |s: f64| (s * 1e9) as u64;
+        let at = run.faults[index].at_s;
+        let others = || run.faults.iter().map(|fault| fault.at_s);
+        let previous = others().filter(|&other| other < at).fold(0.0, f64::max);
+        let next = others()
+            .filter(|&other| other > at)
+            .fold(f64::INFINITY, f64::min);
+        let last = run.samples.iter().map(|sample| Op::of(sample).end).max();
+        Window {
+            previous: ns(previous),
+            start: ns(at),
+            end: last.unwrap_or(0).min(ns(next)).max(ns(at)),
+        }
+    }
+
+    /// What was seen; `None` if nothing was due. Who saw it is for the caller to say.
+    fn judge(&self, ops: &[Op]) -> Option<Outage> {
+        let in_time = |op: &&Op| op.end > self.start && op.start < self.end;
+        let due: Vec<Op> = ops.iter().filter(in_time).copied().collect();
+        if due.is_empty() {
+            return None;
+        }
+        let ended = |how: End| due.iter().filter(|op| op.how == how).count() as u64;
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let third = self.end - (self.end - self.start) / 3;
+        Some(Outage {
+            fault: 0,
+            text: String::new(),
+            site: String::new(),
+            operation: "",
+            leased: None,
+            due: due.len() as u64,
+            failed: ended(End::Failed),
+            timed_out: ended(End::TimedOut),
+            outage_s: seconds(self.longest_without_success(&due)),
+            longest_s: seconds(due.iter().map(Op::latency).max().unwrap_or(0)),
+            bound_s: None,
+            median_before_ms: median_ms(ops, self.previous, self.start),
+            median_after_ms: median_ms(ops, third, self.end),
+        })
+    }
+
+    /// See the module's definition of an outage.
+    fn longest_without_success(&self, due: &[Op]) -> u64 {
+        // Ends go first where times are equal: who asks again at once was not waiting.
+        let mut moments: Vec<(u64, bool, bool)> = Vec::with_capacity(due.len() * 2);
+        for op in due {
+            moments.push((op.start.max(self.start), true, false));
+            moments.push((op.end, false, op.how == End::Ok));
+        }
+        moments.sort_unstable();
+        let (mut waiting, mut since, mut longest) = (0_u64, None, 0);
+        let mut last = self.start;
+        for (at, starts, success) in moments {
+            let at = at.min(self.end);
+            last = at;
+            if starts {
+                waiting += 1;
+                since = since.or(Some(at));
+                continue;
+            }
+            waiting = waiting.saturating_sub(1);
+            if success {
+                longest = longest.max(at - since.unwrap_or(at));
+                since = (waiting > 0).then_some(at);
+            }
+        }
+        since.map_or(longest, |since| longest.max(last - since))
+    }
+}
+
+/// Of the answered operations that started from `from` on and before `to`.
+fn median_ms(ops: &[Op], from: u64, to: u64) -> Option<f64> {
+    let meant = ops
+        .iter()
+        .filter(|op| op.how == End::Ok && (from..to).contains(&op.start));
+    let mut latencies: Vec<u64> = meant.map(Op::latency).collect();
+    latencies.sort_unstable();
+    let middle = latencies.len().checked_sub(1)? / 2;
+    Some(latencies[middle] as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests;

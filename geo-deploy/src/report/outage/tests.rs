@@ -1,0 +1,132 @@
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+/// An operation due from `start` to `end`, in seconds.
+fn op(start: f64, end: f64, how: End) -> Op {
+    let ns = |s: f64| (s * S as f64) as u64;
+    Op {
+        start: ns(start),
+        end: ns(end),
+        how,
+    }
+}
+
+fn ok(start: f64, end: f64) -> Op {
+    op(start, end, End::Ok)
+}
+
+/// Outage and longest wait in a window from 10 s to 30 s.
+fn seen(ops: &[Op]) -> (f64, f64) {
+    let window = Window {
+        previous: 0,
+        start: 10 * S,
+        end: 30 * S,
+    };
+    let seen = window.judge(ops).expect("operations are due");
+    (seen.outage_s, seen.longest_s)
+}
+
+#[test]
+fn an_outage_lasts_from_the_first_due_operation_to_the_next_success() {
+    // Nothing is due from 11 s to 12 s: that is no outage.
+    let ops = [
+        ok(10.5, 11.0),
+        ok(12.0, 15.0),
+        ok(13.0, 15.5),
+        ok(20.0, 20.1),
+    ];
+    assert_eq!(seen(&ops), (3.0, 3.0));
+}
+
+#[test]
+fn a_success_among_waiting_operations_ends_the_outage_but_not_their_wait() {
+    // One client waits behind a stalled key; another goes on.
+    let ops = [
+        ok(10.0, 19.0),
+        ok(10.0, 11.0),
+        ok(11.0, 14.0),
+        ok(14.0, 15.0),
+    ];
+    assert_eq!(seen(&ops), (4.0, 9.0));
+}
+
+#[test]
+fn operations_that_fail_at_once_prolong_the_outage() {
+    let refused = [10.0, 12.0, 14.0, 16.0].map(|at| op(at, at + 0.001, End::Failed));
+    let ops: Vec<Op> = refused.into_iter().chain([ok(18.0, 18.5)]).collect();
+    assert_eq!(seen(&ops), (8.5, 0.5));
+}
+
+#[test]
+fn an_outage_without_end_lasts_until_the_last_operation_is_given_up() {
+    let ops = [
+        ok(10.0, 10.5),
+        op(11.0, 21.0, End::TimedOut),
+        op(21.0, 26.0, End::TimedOut),
+    ];
+    assert_eq!(seen(&ops), (15.0, 10.0));
+    // What outlives the window is the next fault's.
+    let ops = [ok(10.0, 10.5), op(11.0, 45.0, End::TimedOut)];
+    assert_eq!(seen(&ops), (19.0, 34.0));
+}
+
+#[test]
+fn what_was_due_when_the_fault_began_counts_from_then_and_its_wait_from_its_start() {
+    let ops = [ok(8.0, 13.0), ok(9.0, 9.9), ok(31.0, 39.0)];
+    assert_eq!(seen(&ops), (3.0, 5.0));
+}
+
+#[test]
+fn an_open_loop_without_outage_shows_its_longest_operation() {
+    let ops: Vec<Op> = (0..20)
+        .map(|i| 10.0 + f64::from(i))
+        .map(|at| ok(at, at + 0.25))
+        .collect();
+    assert_eq!(seen(&ops), (0.25, 0.25));
+}
+
+#[test]
+fn nothing_due_is_no_row() {
+    let window = Window {
+        previous: 0,
+        start: 10 * S,
+        end: 30 * S,
+    };
+    assert_eq!(window.judge(&[ok(1.0, 2.0), ok(30.0, 31.0)]), None);
+}
+
+#[test]
+fn a_bound_is_kept_only_by_both() {
+    let outage = Outage {
+        fault: 1,
+        text: "kill OR".to_owned(),
+        site: "CA".to_owned(),
+        operation: "writes",
+        leased: Some(true),
+        due: 1,
+        failed: 0,
+        timed_out: 0,
+        outage_s: 1.0,
+        longest_s: 9.5,
+        bound_s: Some(9.0),
+        median_before_ms: None,
+        median_after_ms: None,
+    };
+    assert_eq!(outage.kept(), Some(false));
+    let fast = |bound_s| Outage {
+        longest_s: 2.0,
+        bound_s,
+        ..outage.clone()
+    };
+    assert_eq!(fast(Some(9.0)).kept(), Some(true));
+    assert_eq!(fast(None).kept(), None);
+    let bound = OutageBound {
+        leased_writes_s: Some(9.0),
+        other_writes_s: Some(0.2),
+        ..OutageBound::default()
+    };
+    assert_eq!(promised(&bound, Class::Writes, None), Some(9.0));
+    assert_eq!(promised(&bound, Class::Writes, Some(false)), Some(0.2));
+    assert_eq!(promised(&bound, Class::Reads, Some(true)), None);
+}
