@@ -97,11 +97,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leasehold: {}", words(&error));
-            match error.is::<terminal::Interrupted>() {
-                true => ExitCode::from(terminal::Interrupted::STATUS),
-                false => ExitCode::FAILURE,
-            }
+            status(&error)
         }
+    }
+}
+
+fn status(error: &anyhow::Error) -> ExitCode {
+    if error.is::<terminal::Interrupted>() {
+        ExitCode::from(terminal::Interrupted::STATUS)
+    } else if error.is::<terminal::TargetMissed>() {
+        ExitCode::from(terminal::TargetMissed::STATUS)
+    } else {
+        ExitCode::FAILURE
     }
 }
 

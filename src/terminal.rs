@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
+use ycsb::runner::Shortfall;
 
 /// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
 /// chooses what is logged. Lines are written until the guard is dropped.
@@ -70,6 +71,24 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// A load generator that did not reach its target rate. It has an exit status of its own,
+/// because its report is complete and no measurement of the rate asked for.
+#[derive(Debug)]
+pub struct TargetMissed(pub String);
+
+impl TargetMissed {
+    /// Neither success, nor failure (1), nor a wrong command line (2).
+    pub const STATUS: u8 = 3;
+}
+
+impl std::fmt::Display for TargetMissed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TargetMissed {}
+
 /// Completes at SIGINT or SIGTERM.
 pub async fn interrupted() {
     let _ = server::node::terminated().await;
@@ -86,7 +105,7 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     };
     let cancel = ycsb::runner::Cancel::default();
     let local = tokio::task::LocalSet::new();
-    runtime()?.block_on(local.run_until(async {
+    let outcome = runtime()?.block_on(local.run_until(async {
         let watch = cancel.clone();
         tokio::task::spawn_local(async move {
             interrupted().await;
@@ -94,7 +113,11 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
         });
         ycsb::command::execute(&args, &mut std::io::stdout(), &cancel).await
     }))?;
-    Ok(())
+    match outcome.shortfall() {
+        None => Ok(()),
+        Some(missed @ Shortfall::TargetMissed(_)) => Err(TargetMissed(missed.to_string()).into()),
+        Some(other) => Err(anyhow::anyhow!("{other}")),
+    }
 }
 
 /// Bars on a terminal; a line a strategy elsewhere.

@@ -80,9 +80,23 @@ Properties of YCSB's core workload, and some of our own:
   measurement.interval  op, intended, both (op; with a target: both)
   hdrhistogram.fileoutput=true, hdrhistogram.output.path=PREFIX
                         write interval logs and percentile distributions
+  hdrhistogram.interval seconds of each interval in those logs (1)
+  core_workload_insertion_retry_limit=N, core_workload_insertion_keep_going_on_error=true
+                        try a failed insertion of the load again; go on without it.
+                        Otherwise the load ends there (0, false)
   leasehold.start       seconds since 1970 at which to begin, so that several load
                         generators begin together
   leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000)
+
+The report accounts for every operation that was due: [OVERALL] counts those that
+succeeded, failed, were abandoned without an answer at the end, and were never sent.
+The last two are in the latencies from the intended start, with the time up to the end.
+Sites have lines of their own ([READ@JP], [READ@JP:local]), with the longest time
+without a successful answer ([READS@JP], LongestGap(ms)), and so have replicas.
+
+Exit status: 0; 1 if the run failed, no operation succeeded, or an insertion ended the
+load; 3 if the target was missed: at the end more operations were behind than one for
+each thread and one in a hundred.
 
 Examples:
   leasehold ycsb load --address 127.0.0.1:7001 -P workloada -p recordcount=100000 --threads 16

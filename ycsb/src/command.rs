@@ -3,17 +3,18 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use client::{Client, ClientOptions};
 
 use crate::args::YcsbArgs;
-use crate::measurement::{HlogError, IntervalFiles, format_lines, report_lines};
+use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
 use crate::properties::PropertyError;
 use crate::runner::{self, Cancel, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick};
-use crate::settings::Settings;
-use crate::status::{Both, Status};
-use crate::store::Store;
+use crate::settings::{Settings, Site};
+use crate::status::{Both, Coarse, Status};
+use crate::store::{Connection, Store};
 use crate::workload::CoreWorkload;
 
 /// Why there is no report.
@@ -47,7 +48,8 @@ pub enum CommandError {
 ///
 /// # Errors
 /// If the properties are wrong, a replica cannot be reached at the start, or a
-/// file cannot be written. Operations that fail are in the report.
+/// file cannot be written. Operations that fail are in the report. What the run fell
+/// short of is told by [`Outcome::shortfall`].
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
@@ -70,8 +72,15 @@ pub async fn execute(
     // A thread has a connection of its own, as in YCSB.
     let connections = (settings.threads as usize).max(settings.addresses.len());
     let mut stores = Vec::new();
-    for address in settings.addresses.iter().cycle().take(connections) {
-        stores.push(Client::connect(client_options(&settings, address)).await?);
+    for (address, site) in addresses(&settings).take(connections) {
+        let client = Client::connect(client_options(&settings, address)).await?;
+        let address = address.into();
+        stores.push(SiteStore {
+            site: site.0,
+            site_number: site.1.number,
+            address: Arc::clone(&address),
+            store: Connection { client, address },
+        });
     }
     let job = Job {
         phase: args.phase,
@@ -90,6 +99,21 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
+/// The addresses in turn, without end, each with its site and the number of that.
+fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &Site))> {
+    let names = settings.site_names();
+    let index = move |site: &Site| {
+        let found = names.iter().position(|name| *name == site.name);
+        // There are at most 256 addresses.
+        found
+            .and_then(|index| u8::try_from(index).ok())
+            .unwrap_or(0)
+    };
+    let sites = settings.sites.iter().cycle();
+    let addresses = settings.addresses.iter().cycle().map(String::as_str);
+    addresses.zip(sites.map(move |site| (index(site), site)))
+}
+
 fn client_options(settings: &Settings, address: &str) -> ClientOptions {
     ClientOptions {
         cluster: settings.cluster.clone(),
@@ -105,38 +129,29 @@ struct Job<'a> {
     workload: &'a CoreWorkload,
 }
 
-/// Runs a job against stores, which belong to the settings' sites in turn.
+/// Runs a job against stores.
 ///
 /// # Errors
 /// If a file cannot be written.
 async fn carry_out<S: Store>(
     job: &Job<'_>,
-    stores: Vec<S>,
+    stores: Vec<SiteStore<S>>,
     out: &mut dyn Write,
     cancel: &Cancel,
 ) -> Result<Outcome, CommandError> {
     let settings = job.settings;
-    let sites = (0u8..).zip(&settings.sites).cycle();
-    let stores: Vec<_> = stores
-        .into_iter()
-        .zip(sites)
-        .map(|(store, (site, of))| SiteStore {
-            site,
-            site_number: of.number,
-            store,
-        })
-        .collect();
     wait_for_start(settings.start_s, cancel).await;
     let mut status = status(settings);
+    let live = matches!(status, Status::Bar(_));
     let mut files = Files::create(settings)?;
-    let options = run_options(job.phase, settings, matches!(status, Status::Bar(_)));
-    let mut observer = Both(&mut status, &mut files);
+    let options = run_options(job.phase, settings, live);
+    let mut coarse = Coarse::new(&mut status, settings.status_every);
+    let mut observer = Both(&mut coarse, &mut files);
     let outcome = runner::run(job.workload, &stores, &options, &mut observer, cancel).await?;
     status.finish();
     files.finish(&outcome)?;
-    if outcome.abandoned > 0 {
-        let count = outcome.abandoned;
-        eprintln!("warning: {count} operations were still unanswered and are not in the report");
+    for warning in crate::summary::warnings(&outcome, &settings.site_names()) {
+        eprintln!("warning: {warning}");
     }
     export(settings, &outcome, out)?;
     Ok(outcome)
@@ -169,29 +184,36 @@ fn status(settings: &Settings) -> Status {
 }
 
 fn run_options(phase: Phase, settings: &Settings, live: bool) -> RunOptions {
+    // Histogram files have intervals of their own; status lines sum them up.
+    let interval_every = match settings.histogram_files {
+        Some(_) => settings.histogram_every.min(settings.status_every),
+        None => settings.status_every,
+    };
     RunOptions {
         phase,
+        precise: true,
         threads: settings.threads,
         target: settings.target,
         time_max: settings.time_max,
         warmup: settings.warmup,
         interval: settings.interval,
-        status_every: settings.status_every,
+        interval_every,
         refresh_every: live.then_some(Duration::from_millis(250)),
         insert_retries: settings.insert_retries,
         insert_retry_pause: settings.insert_retry_pause,
+        insert_keep_going: settings.insert_keep_going,
     }
 }
 
 fn export(settings: &Settings, outcome: &Outcome, out: &mut dyn Write) -> Result<(), CommandError> {
-    let runtime_ms = u64::try_from(outcome.runtime.as_millis()).unwrap_or(u64::MAX);
-    let lines = report_lines(
-        &outcome.measurements,
-        runtime_ms,
-        outcome.operations,
-        &settings.percentiles,
-    );
-    let text = format_lines(&lines, settings.exporter);
+    let report = Report {
+        measurements: &outcome.measurements,
+        account: &outcome.account,
+        availability: &outcome.availability,
+        sites: &settings.reported_sites(),
+        percentiles: &settings.percentiles,
+    };
+    let text = format_lines(&report.lines(), settings.exporter);
     let failed = |path: &str| {
         let path = PathBuf::from(path);
         move |source| CommandError::Export { path, source }
@@ -215,12 +237,8 @@ struct Files {
 impl Files {
     fn create(settings: &Settings) -> Result<Self, HlogError> {
         let create = |prefix: &String| {
-            let sites = settings
-                .sites
-                .iter()
-                .map(|site| site.name.clone())
-                .collect();
-            IntervalFiles::create(prefix, SystemTime::now(), sites, settings.interval)
+            let (now, sites) = (SystemTime::now(), settings.site_names());
+            IntervalFiles::create(prefix, now, sites, settings.interval)
         };
         Ok(Files {
             files: settings.histogram_files.as_ref().map(create).transpose()?,

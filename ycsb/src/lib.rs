@@ -7,6 +7,7 @@
 //! - [`measurement`]: histograms of a run and the reports made of them.
 //! - [`store`]: what is needed of a store under test.
 //! - [`runner`]: the load generator.
+//! - [`summary`]: what a person is told at the end of a run.
 //! - [`sample`]: one measured operation, the raw material of every report.
 
 pub mod args;
@@ -20,6 +21,7 @@ pub mod settings;
 pub mod site_stream;
 pub mod status;
 pub mod store;
+pub mod summary;
 pub mod workload;
 
 pub use site_stream::{Popularity, Requests, SiteStream};

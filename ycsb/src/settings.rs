@@ -6,6 +6,9 @@ use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
 
+/// The shortest interval.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -33,10 +36,14 @@ pub struct Settings {
     pub percentiles: Vec<f64>,
     /// `hdrhistogram.output.path`, if `hdrhistogram.fileoutput`.
     pub histogram_files: Option<String>,
+    /// `hdrhistogram.interval`: length of the intervals in those files.
+    pub histogram_every: Duration,
     /// `core_workload_insertion_retry_limit`.
     pub insert_retries: u32,
     /// `core_workload_insertion_retry_interval`.
     pub insert_retry_pause: Duration,
+    /// `core_workload_insertion_keep_going_on_error`.
+    pub insert_keep_going: bool,
     /// `leasehold.address`: one or more `host:port`.
     pub addresses: Vec<String>,
     /// `leasehold.cluster`.
@@ -90,7 +97,7 @@ impl Settings {
             warmup: seconds(properties, "warmuptime")?,
             interval: interval(properties, target)?,
             status: properties.flag("status")?,
-            status_every: seconds(properties, "status.interval")?.max(Duration::from_millis(100)),
+            status_every: seconds(properties, "status.interval")?.max(INTERVAL_MIN),
             label: properties.get("label").unwrap_or_default().to_owned(),
             exporter: exporter(properties)?,
             export_file: properties.text("exportfile").map(str::to_owned),
@@ -100,12 +107,14 @@ impl Settings {
                 .then(|| properties.get("hdrhistogram.output.path"))
                 .flatten()
                 .map(str::to_owned),
+            histogram_every: seconds(properties, "hdrhistogram.interval")?.max(INTERVAL_MIN),
             insert_retries: properties.number(
                 "core_workload_insertion_retry_limit",
                 "a whole number from 0 on",
                 |_| true,
             )?,
             insert_retry_pause: seconds(properties, "core_workload_insertion_retry_interval")?,
+            insert_keep_going: properties.flag("core_workload_insertion_keep_going_on_error")?,
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
             timeout: Duration::from_millis(properties.number(
                 "leasehold.timeout_ms",
@@ -120,6 +129,26 @@ impl Settings {
             sites: sites(properties, addresses.len())?,
             addresses,
         })
+    }
+
+    /// The names of the sites, each once, in the order in which they are numbered.
+    pub fn site_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for site in &self.sites {
+            if !names.contains(&site.name) {
+                names.push(site.name.clone());
+            }
+        }
+        names
+    }
+
+    /// The names by which the report tells sites apart: none if there is one, without a
+    /// name of its own.
+    pub fn reported_sites(&self) -> Vec<String> {
+        match self.site_names() {
+            names if names == ["0"] => Vec::new(),
+            names => names,
+        }
     }
 }
 
@@ -276,6 +305,18 @@ mod tests {
     fn an_interval_that_is_set_stays() {
         let settings = settings("target=5\nmeasurement.interval=op").unwrap();
         assert_eq!(settings.interval, Interval::Op);
+    }
+
+    #[test]
+    fn addresses_of_one_name_are_one_site() {
+        let named = |sites| {
+            let text = format!("leasehold.address=a:1,b:2,c:3\nsite={sites}");
+            settings(&text).unwrap().site_names()
+        };
+        assert_eq!(named("JP"), ["JP"]);
+        assert_eq!(named("JP,CA,JP"), ["JP", "CA"]);
+        assert!(settings("").unwrap().reported_sites().is_empty());
+        assert_eq!(settings("site=CA").unwrap().reported_sites(), ["CA"]);
     }
 
     #[test]

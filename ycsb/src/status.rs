@@ -1,13 +1,14 @@
 //! What is shown while a workload runs: YCSB's status line on stderr, or, on a
 //! terminal, a bar with the latencies so far.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::measurement::reported_names;
+use crate::measurement::{Key, new_histogram, reported_names};
 use crate::runner::{Live, Observer, Tick};
 
 /// Shows the state of a run.
@@ -189,10 +190,70 @@ impl Observer for Both<'_> {
     }
 }
 
+/// Passes intervals on that are longer than those of the run: the sums of several.
+pub(crate) struct Coarse<'a> {
+    inner: &'a mut dyn Observer,
+    every: Duration,
+    /// When the next interval ends.
+    next: Duration,
+    start: Duration,
+    done_in_interval: u64,
+    measured: BTreeMap<Key, Histogram<u64>>,
+}
+
+impl<'a> Coarse<'a> {
+    /// Passes an interval of about this length on to `inner` at a time.
+    pub fn new(inner: &'a mut dyn Observer, every: Duration) -> Self {
+        Coarse {
+            inner,
+            every,
+            next: every,
+            start: Duration::ZERO,
+            done_in_interval: 0,
+            measured: BTreeMap::new(),
+        }
+    }
+
+    fn pass_on(&mut self, tick: &Tick<'_>) {
+        let end = tick.start + tick.length;
+        let measured: Vec<_> = std::mem::take(&mut self.measured).into_iter().collect();
+        self.inner.interval(&Tick {
+            start: self.start,
+            length: end - self.start,
+            done_in_interval: self.done_in_interval,
+            measured: &measured,
+            ..*tick
+        });
+        self.start = end;
+        self.done_in_interval = 0;
+        while self.next <= end {
+            self.next += self.every;
+        }
+    }
+}
+
+impl Observer for Coarse<'_> {
+    fn interval(&mut self, tick: &Tick<'_>) {
+        self.done_in_interval += tick.done_in_interval;
+        for (key, histogram) in tick.measured {
+            let sum = self.measured.entry(*key).or_insert_with(new_histogram);
+            // Both resize themselves: nothing can be refused.
+            let _ = sum.add(histogram);
+        }
+        if tick.last || tick.start + tick.length >= self.next {
+            self.pass_on(tick);
+        }
+    }
+
+    fn refresh(&mut self, live: &Live) {
+        self.inner.refresh(live);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measurement::{Interval, Key, Measured, Measurements, Return};
+    use crate::measurement::{Interval, Measured, Measurements, Return};
     use crate::sample::OpKind;
     use client::wire::Path;
 
@@ -222,6 +283,7 @@ mod tests {
             todo: 90,
             measured: &measured,
             interval: Interval::Op,
+            last: false,
         };
         let now = UNIX_EPOCH + Duration::from_millis(1_425_902_400_042);
         assert_eq!(
@@ -242,6 +304,7 @@ mod tests {
             todo: 10,
             measured: &[],
             interval: Interval::Op,
+            last: true,
         };
         let line = status_line("", UNIX_EPOCH, &tick);
         assert_eq!(line, "1970-01-01 00:00:00:000 0 sec: 0 operations; ");

@@ -2,11 +2,12 @@
 //! time. A trait, so that the generator can be tested without a cluster.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use client::wire::{ErrorCode, command::Op};
 use client::{Client, Error, Reply};
 
-use crate::measurement::Return;
+use crate::measurement::{ReplicaName, Return};
 
 /// Why an operation has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,24 +18,65 @@ pub struct Failure {
     pub message: String,
 }
 
+/// What came of a request. It is one request however many replicas were asked.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The result, or why there is none.
+    pub result: Result<Reply, Failure>,
+    /// The replica that answered, be it with a refusal; `None`: none did.
+    pub from: Option<ReplicaName>,
+    /// The replicas that were asked and did not answer.
+    pub silent: Vec<ReplicaName>,
+}
+
 /// A store under test. Clones share whatever connects them to it.
 pub trait Store: Clone + Send + Sync + 'static {
     /// Executes one operation and waits for its result.
-    fn execute(&self, op: Op) -> impl Future<Output = Result<Reply, Failure>> + Send;
+    fn execute(&self, op: Op) -> impl Future<Output = Answer> + Send;
 }
 
-impl Store for Client {
-    async fn execute(&self, op: Op) -> Result<Reply, Failure> {
-        Client::execute(self, op).await.map_err(|error| Failure {
+/// A connection to one replica.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The connection.
+    pub client: Client,
+    /// The replica's address.
+    pub address: ReplicaName,
+}
+
+impl Store for Connection {
+    async fn execute(&self, op: Op) -> Answer {
+        let result = self.client.execute(op).await;
+        let here = Some(Arc::clone(&self.address));
+        let (from, silent) = match &result {
+            Err(error) if unanswered(error) => (None, here.into_iter().collect()),
+            _ => (here, Vec::new()),
+        };
+        let result = result.map_err(|error| Failure {
             returned: returned(&error),
             message: error.to_string(),
-        })
+        });
+        Answer {
+            result,
+            from,
+            silent,
+        }
+    }
+}
+
+/// Whether the replica did not answer.
+fn unanswered(error: &Error) -> bool {
+    match error {
+        Error::Timeout { .. } | Error::Connect { .. } | Error::Lost { .. } | Error::Closed => true,
+        Error::Refused { .. } | Error::WrongCluster { .. } | Error::Protocol { .. } => false,
     }
 }
 
 fn returned(error: &Error) -> Return {
     match error {
-        Error::Timeout { .. } => Return::Timeout,
+        // Nothing was sent: no connection could be made, so nobody was slow to answer.
+        Error::Timeout { sent: false, .. } => Return::ServiceUnavailable,
+        Error::Timeout { sent: true, .. } => Return::Timeout,
         Error::Refused { code, .. } => match code {
             ErrorCode::Unavailable => Return::ServiceUnavailable,
             ErrorCode::BadRequest | ErrorCode::TooLarge | ErrorCode::NotARecord => {
@@ -62,19 +104,25 @@ mod tests {
             log_time_ms: 0,
             resent: false,
         };
-        let timeout = Error::Timeout {
+        let timeout = |sent| Error::Timeout {
             after: Duration::from_secs(1),
-            sent: true,
+            sent,
         };
         let cases = [
-            (timeout, "TIMEOUT"),
-            (refused(ErrorCode::Unavailable), "SERVICE_UNAVAILABLE"),
-            (refused(ErrorCode::TooLarge), "BAD_REQUEST"),
-            (refused(ErrorCode::Internal), "ERROR"),
-            (Error::Closed, "ERROR"),
+            (timeout(true), "TIMEOUT", true),
+            (timeout(false), "SERVICE_UNAVAILABLE", true),
+            (
+                refused(ErrorCode::Unavailable),
+                "SERVICE_UNAVAILABLE",
+                false,
+            ),
+            (refused(ErrorCode::TooLarge), "BAD_REQUEST", false),
+            (refused(ErrorCode::Internal), "ERROR", false),
+            (Error::Closed, "ERROR", true),
         ];
-        for (error, name) in cases {
+        for (error, name, silent) in cases {
             assert_eq!(returned(&error).name(), name, "{error}");
+            assert_eq!(unanswered(&error), silent, "{error}");
         }
     }
 }

@@ -112,11 +112,11 @@ async fn every_shipped_workload_runs() {
             format!("-P workload{name} --address {address} -threads 4 -p dataintegrity=true");
         let (report, loaded) = ycsb(&format!("load {common}")).await.unwrap();
         assert_eq!(figure(&report, "[INSERT], Operations"), 1_000);
-        assert_eq!(loaded.operations, 1_000);
+        assert_eq!(loaded.account.succeeded, 1_000);
         assert_eq!(records.lock().unwrap().len(), 1_000);
 
         let (report, outcome) = ycsb(&format!("run {common}")).await.unwrap();
-        assert_eq!(outcome.operations, 1_000);
+        assert_eq!(outcome.account.succeeded, 1_000);
         assert!(!report.contains("-FAILED"), "{report}");
         assert!(report.starts_with("[OVERALL], RunTime(ms), "), "{report}");
         if report.contains("[READ], ") {
@@ -153,6 +153,7 @@ async fn files_are_written_where_they_are_asked_for() {
     assert_eq!(
         names,
         [
+            "CA:Intended-ALL",
             "CA:Intended-READ:local",
             "CA:Intended-UPDATE:log",
             "CA:READ:local",

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
 
-use super::export::reported_name;
+use super::report::reported_name;
 use super::{
     Basis, HlogError, HlogWriter, Interval, Key, Measurements, What, hlog, reported_names,
     write_hgrm,
@@ -112,12 +112,12 @@ impl IntervalFiles {
         }
         let mut names: Vec<(What, Basis)> = measurements
             .keys()
-            .map(|key| (key.what, key.basis))
+            .flat_map(|key| key.reported_as().map(|what| (what, key.basis)))
             .collect();
         names.sort_unstable();
         names.dedup();
         for (what, basis) in names {
-            let total = measurements.total(|key| key.what == what && key.basis == basis);
+            let total = measurements.total(|key| key.basis == basis && key.counts_as(what));
             let file = format!("{}.hgrm", reported_name(what, basis, self.interval));
             let write = || {
                 let mut out = BufWriter::new(File::create(path(&prefix, &file))?);

@@ -196,7 +196,7 @@ fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, H
         let histogram = by_key
             .entry(sample_key(sample))
             .or_insert_with(new_histogram);
-        observe(histogram, sample.latency_ns / 1_000);
+        observe(histogram, sample.latency_ns / 1_000, 1);
     }
     by_key
         .into_iter()

@@ -7,12 +7,19 @@
 //! have been sent: what counts from there includes the wait behind slow
 //! operations, which a generator that simply pauses hides ("coordinated
 //! omission").
+//!
+//! Nothing that was due is left out of the second: an operation without an answer at
+//! the end of the run counts with the time from its intended start to the end, which
+//! is less than it would have taken ("censored"), and so does one that was never sent.
 
+mod account;
+mod availability;
 mod export;
 mod files;
 mod hgrm;
 mod hlog;
 mod names;
+mod report;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,11 +29,14 @@ use hdrhistogram::Histogram;
 
 use crate::sample::{End, OpKind, Sample};
 
-pub use export::{Exporter, Line, Number, format_lines, report_lines};
+pub use account::Account;
+pub use availability::{Availability, Class, Gap, Replica, ReplicaName};
+pub use export::{Exporter, Line, Number, format_lines};
 pub use files::IntervalFiles;
 pub use hgrm::write_hgrm;
 pub use hlog::{HlogError, HlogRun, HlogWriter, read_hlog, sum_hlog, write_hlog};
 pub use names::{Return, kind_name, path_name};
+pub use report::Report;
 
 /// Significant digits of every histogram.
 pub const DIGITS: u8 = 3;
@@ -43,8 +53,16 @@ pub enum What {
     Done(OpKind),
     /// Operations that did not.
     Failed(OpKind),
+    /// Operations that were sent and had no answer at the end of the run.
+    Abandoned(OpKind),
+    /// Operations that were due and never sent.
+    NeverSent(OpKind),
+    /// Successful scans, divided by the records that each found.
+    PerRecord,
     /// Checks of what was read (`dataintegrity=true`).
     Verify,
+    /// Every operation that was due, whatever came of it.
+    All,
 }
 
 impl What {
@@ -53,7 +71,11 @@ impl What {
         match self {
             What::Done(kind) => kind_name(kind).to_owned(),
             What::Failed(kind) => format!("{}-FAILED", kind_name(kind)),
+            What::Abandoned(kind) => format!("{}-ABANDONED", kind_name(kind)),
+            What::NeverSent(kind) => format!("{}-NEVER-SENT", kind_name(kind)),
+            What::PerRecord => "SCAN-LATENCY-PER-RECORD".to_owned(),
             What::Verify => "VERIFY".to_owned(),
+            What::All => "ALL".to_owned(),
         }
     }
 }
@@ -91,6 +113,24 @@ pub struct Key {
     pub path: Path,
 }
 
+impl Key {
+    /// Whether this histogram is part of what is reported under the name of `what`:
+    /// latencies from the intended start include operations without an answer.
+    pub fn counts_as(&self, what: What) -> bool {
+        self.reported_as().any(|name| name == what)
+    }
+
+    fn reported_as(&self) -> impl Iterator<Item = What> {
+        let censored = match (self.basis, self.what) {
+            (Basis::Intended, What::Abandoned(kind) | What::NeverSent(kind)) => {
+                Some(What::Done(kind))
+            }
+            _ => None,
+        };
+        std::iter::once(self.what).chain(censored)
+    }
+}
+
 /// One operation that ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
@@ -106,6 +146,21 @@ pub struct Measured {
     pub service: Duration,
     /// Time from when it should have been sent.
     pub intended: Duration,
+}
+
+/// Operations that had no answer when the run ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Unanswered {
+    /// Index of the site.
+    pub site: u8,
+    /// What was asked, or was to be.
+    pub kind: OpKind,
+    /// Time from when it was sent to the end of the run; `None`: it never was.
+    pub service: Option<Duration>,
+    /// Time from when it should have been sent to the end of the run.
+    pub intended: Duration,
+    /// How many of them there are.
+    pub count: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -162,25 +217,76 @@ impl Measurements {
             Return::Ok => (What::Done(measured.kind), measured.path),
             _ => (What::Failed(measured.kind), Path::Unspecified),
         };
-        let interval = self.interval;
-        let mut add = |basis, latency| {
+        let times = [
+            (Basis::Service, Some(measured.service)),
+            (Basis::Intended, Some(measured.intended)),
+        ];
+        for (basis, latency) in times {
             let key = Key {
                 basis,
                 what,
                 site: measured.site,
                 path,
             };
-            observe(&mut self.series(key).current, micros(latency));
-        };
-        match interval {
-            Interval::Op => add(Basis::Service, measured.service),
-            Interval::Intended => add(Basis::Intended, measured.intended),
-            Interval::Both => {
-                add(Basis::Service, measured.service);
-                add(Basis::Intended, measured.intended);
-            }
+            self.observe(key, latency, 1);
         }
         self.count(What::Done(measured.kind), measured.returned);
+    }
+
+    /// Adds operations that had no answer when the run ended.
+    pub fn record_unanswered(&mut self, unanswered: &Unanswered) {
+        let what = match unanswered.service {
+            Some(_) => What::Abandoned(unanswered.kind),
+            None => What::NeverSent(unanswered.kind),
+        };
+        let times = [
+            (Basis::Service, unanswered.service),
+            (Basis::Intended, Some(unanswered.intended)),
+        ];
+        for (basis, latency) in times {
+            let key = Key {
+                basis,
+                what,
+                site: unanswered.site,
+                path: Path::Unspecified,
+            };
+            self.observe(key, latency, unanswered.count);
+        }
+    }
+
+    /// Adds so many operations that were due, whatever came of them, with the time from
+    /// their intended start.
+    pub fn record_due(&mut self, site: u8, intended: Duration, count: u64) {
+        let key = Key {
+            basis: Basis::Intended,
+            what: What::All,
+            site,
+            path: Path::Unspecified,
+        };
+        self.observe(key, Some(intended), count);
+    }
+
+    /// Adds a successful scan that found so many records.
+    pub fn record_scan(&mut self, site: u8, found: u32, took: Duration) {
+        let key = Key {
+            basis: self.main_basis(),
+            what: What::PerRecord,
+            site,
+            path: Path::Unspecified,
+        };
+        self.observe(key, took.checked_div(found), 1);
+    }
+
+    /// Counts a latency, if its basis is kept.
+    fn observe(&mut self, key: Key, latency: Option<Duration>, count: u64) {
+        let kept = match self.interval {
+            Interval::Op => key.basis == Basis::Service,
+            Interval::Intended => key.basis == Basis::Intended,
+            Interval::Both => true,
+        };
+        if let Some(latency) = latency.filter(|_| kept) {
+            observe(&mut self.series(key).current, micros(latency), count);
+        }
     }
 
     /// Adds the check of a record that was read.
@@ -191,7 +297,7 @@ impl Measurements {
             site,
             path: Path::Unspecified,
         };
-        observe(&mut self.series(key).current, micros(took));
+        self.observe(key, Some(took), 1);
         self.count(What::Verify, returned);
     }
 
@@ -272,12 +378,12 @@ pub fn reported_names(
 ) -> Vec<(String, Histogram<u64>)> {
     let mut sums: BTreeMap<(Basis, What), Histogram<u64>> = BTreeMap::new();
     for (key, histogram) in measured {
-        let sum = sums
-            .entry((key.basis, key.what))
-            .or_insert_with(new_histogram);
-        add(sum, histogram);
+        for what in key.reported_as() {
+            let sum = sums.entry((key.basis, what)).or_insert_with(new_histogram);
+            add(sum, histogram);
+        }
     }
-    let named = |((basis, what), sum)| (export::reported_name(what, basis, interval), sum);
+    let named = |((basis, what), sum)| (report::reported_name(what, basis, interval), sum);
     sums.into_iter().map(named).collect()
 }
 
@@ -299,12 +405,12 @@ fn micros(latency: Duration) -> u64 {
     u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Counts one latency, in microseconds. A histogram resizes itself for it, which
+/// Counts a latency so many times, in microseconds. A histogram resizes itself for it, which
 /// only its `record` does; no machine has the memory for some of what 64 bits
 /// can say, and those count as the highest latency there is room for.
-fn observe(histogram: &mut Histogram<u64>, latency_us: u64) {
-    if histogram.record(latency_us).is_err() {
-        histogram.saturating_record(latency_us);
+fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
+    if histogram.record_n(latency_us, count).is_err() {
+        histogram.saturating_record_n(latency_us, count);
     }
 }
 

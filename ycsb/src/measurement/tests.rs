@@ -34,8 +34,26 @@ fn sample(site: u8, start_ms: u64, latency_us: u64, end: End) -> Sample {
     }
 }
 
+/// Of a run of two seconds, in which three operations ended.
+fn lines(measurements: &Measurements, sites: &[String], percentiles: &[f64]) -> Vec<Line> {
+    let account = Account {
+        runtime: ms(2_000),
+        succeeded: 2,
+        failed: 1,
+        ..Account::default()
+    };
+    let report = Report {
+        measurements,
+        account: &account,
+        availability: &Availability::default(),
+        sites,
+        percentiles,
+    };
+    report.lines()
+}
+
 fn report(measurements: &Measurements) -> String {
-    let lines = report_lines(measurements, 2_000, 3, &[50.0, 95.0, 99.9]);
+    let lines = lines(measurements, &[], &[50.0, 95.0, 99.9]);
     format_lines(&lines, Exporter::Text)
 }
 
@@ -51,6 +69,11 @@ fn the_report_has_ycsbs_lines() {
         report(&measurements),
         "[OVERALL], RunTime(ms), 2000\n\
          [OVERALL], Throughput(ops/sec), 1.5\n\
+         [OVERALL], Operations, 3\n\
+         [OVERALL], Succeeded, 2\n\
+         [OVERALL], Failed, 1\n\
+         [OVERALL], Abandoned, 0\n\
+         [OVERALL], NeverSent, 0\n\
          [READ], Operations, 2\n\
          [READ], AverageLatency(us), 2000.5\n\
          [READ], MinLatency(us), 1000\n\
@@ -90,7 +113,7 @@ fn intended_latency_is_reported_as_asked() {
     let mean_of = |interval, metric: &str| {
         let mut measurements = Measurements::new(interval);
         measurements.record(&read(Path::Unspecified, 1));
-        let lines = report_lines(&measurements, 1, 1, &[]);
+        let lines = lines(&measurements, &[], &[]);
         let found = lines
             .iter()
             .find(|l| l.metric == metric && l.measurement == "MinLatency(us)");
@@ -148,13 +171,16 @@ fn checks_are_counted() {
 fn json_exports_are_json() {
     let mut measurements = Measurements::new(Interval::Op);
     measurements.record(&read(Path::Local, 1));
-    let lines = report_lines(&measurements, 1_000, 1, &[99.0]);
+    // A site has the name that users give it.
+    let lines = lines(&measurements, &["a \"site\"".into()], &[99.0]);
     let array = format_lines(&lines, Exporter::JsonArray);
     let parsed: Vec<serde_json::Value> = serde_json::from_str(&array).unwrap();
     assert_eq!(parsed.len(), lines.len());
     assert_eq!(parsed[1]["metric"], "OVERALL");
     assert_eq!(parsed[1]["measurement"], "Throughput(ops/sec)");
-    assert_eq!(parsed[1]["value"], 1.0);
+    assert_eq!(parsed[1]["value"], 1.5);
+    let at_site = |line: &&serde_json::Value| line["metric"] == "READ@a \"site\":local";
+    assert_eq!(parsed.iter().filter(at_site).count(), 5);
     let objects = format_lines(&lines, Exporter::Json);
     let stream = serde_json::Deserializer::from_str(&objects).into_iter::<serde_json::Value>();
     assert_eq!(stream.map(Result::unwrap).collect::<Vec<_>>(), parsed);
@@ -341,4 +367,92 @@ fn a_damaged_log_is_refused() {
         );
     }
     assert!(read_hlog(&folder.path().join("none")).is_err());
+}
+
+#[test]
+fn what_has_no_answer_is_told_and_counts_in_the_intended_latency() {
+    let mut measurements = Measurements::new(Interval::Both);
+    measurements.record(&read(Path::Local, 1));
+    for service in [Some(ms(400)), None] {
+        measurements.record_unanswered(&Unanswered {
+            site: 0,
+            kind: OpKind::Read,
+            service,
+            intended: ms(500),
+            count: 3,
+        });
+    }
+    measurements.record_due(0, ms(500), 7);
+    let lines = lines(&measurements, &[], &[]);
+    let count = |metric: &str| {
+        let found = lines
+            .iter()
+            .find(|line| line.metric == metric && line.measurement == "Operations");
+        found.map(|line| line.value)
+    };
+    let cases = [
+        ("READ", Some(1)),
+        ("READ-ABANDONED", Some(3)),
+        ("READ-NEVER-SENT", None),
+        ("Intended-READ", Some(7)),
+        ("Intended-READ-ABANDONED", Some(3)),
+        ("Intended-READ-NEVER-SENT", Some(3)),
+        ("Intended-ALL", Some(7)),
+    ];
+    for (metric, expected) in cases {
+        assert_eq!(count(metric), expected.map(Number::Whole), "{metric}");
+    }
+}
+
+#[test]
+fn sites_and_replicas_have_lines_of_their_own() {
+    let mut measurements = Measurements::new(Interval::Op);
+    let mut availability = Availability::new(ms(0));
+    for (site, latency, path) in [(0, 1, Path::Local), (0, 3, Path::Held), (1, 9, Path::Local)] {
+        measurements.record(&Measured {
+            site,
+            ..read(path, latency)
+        });
+        availability.succeeded(site, OpKind::Read, ms(100 * latency));
+        availability.left(site, ms(1_000));
+        availability.answered(&"a:1".into(), ms(100 * latency));
+    }
+    availability.unanswered(&"a:1".into(), ms(950));
+    availability.used(&"b:2".into());
+    let report = Report {
+        measurements: &measurements,
+        account: &Account {
+            target: Some(100.0),
+            never_sent: 50,
+            ..Account::default()
+        },
+        availability: &availability,
+        sites: &["JP".into(), "CA".into()],
+        percentiles: &[],
+    };
+    let text = format_lines(&report.lines(), Exporter::Text);
+    for line in [
+        "[OVERALL], NeverSent, 50",
+        "[OVERALL], Target(ops/sec), 100.0",
+        "[TARGET-MISSED], Operations, 50",
+        "[READ], Operations, 3",
+        "[READ@local], Operations, 2",
+        "[READ@JP], Operations, 2",
+        "[READ@JP:local], Operations, 1",
+        "[READ@JP:held], MinLatency(us), 3000",
+        "[READ@CA:local], Operations, 1",
+        "[READS@JP], LongestGap(ms), 700",
+        "[READS@JP], LongestGapStart(ms), 300",
+        "[READS@CA], LongestGap(ms), 900",
+        "[REPLICA@a:1], Answered, 3",
+        "[REPLICA@a:1], Unanswered, 1",
+        "[REPLICA@a:1], SilentSince(ms), 900",
+        "[REPLICA@b:2], Unanswered, 0",
+    ] {
+        assert!(
+            text.contains(&format!("{line}\n")),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(!text.contains("[REPLICA@b:2], SilentSince"), "{text}");
 }

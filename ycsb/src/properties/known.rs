@@ -62,6 +62,10 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("core_workload_insertion_retry_limit", Default("0")),
     ("core_workload_insertion_retry_interval", Default("3")),
     (
+        "core_workload_insertion_keep_going_on_error",
+        Default("false"),
+    ),
+    (
         "exporter",
         Default("site.ycsb.measurements.exporter.TextMeasurementsExporter"),
     ),
@@ -70,6 +74,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("hdrhistogram.percentiles", Default("50,95,99")),
     ("hdrhistogram.fileoutput", Default("false")),
     ("hdrhistogram.output.path", Default("")),
+    ("hdrhistogram.interval", Default("1")),
     ("status", Default("false")),
     ("status.interval", Default("10")),
     ("label", Default("")),

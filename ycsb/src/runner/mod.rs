@@ -6,35 +6,42 @@
 //! its latency counts from the intended start too, so that an outage is seen by
 //! all operations it would have met. ("Threads" are YCSB's word for what are
 //! tasks here: each has at most one operation in flight.)
+//!
+//! A run ends when its operations are done, its time is over, or it is stopped. The
+//! measured phase ends at that moment, whatever was answered in it. Operations in
+//! flight are waited for a little longer, and then abandoned. Every operation that was
+//! due before the end is in the [`Account`](crate::measurement::Account).
 
 mod cancel;
+mod outcome;
 mod pace;
+mod shared;
 mod transaction;
+mod watch;
 mod worker;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval_at, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use crate::measurement::{Interval, Key, Measurements, What};
-use crate::sample::OpKind;
+use crate::measurement::{Interval, Key, ReplicaName};
 use crate::store::Store;
 use crate::workload::CoreWorkload;
 use pace::Pacer;
+use shared::Shared;
+use watch::{Ending, Watch};
 use worker::Worker;
+
+pub use outcome::{Outcome, Shortfall};
 
 pub use cancel::Cancel;
 
 /// How long a run that was stopped waits for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// A time that no run reaches.
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Which half of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +61,25 @@ pub struct RunOptions {
     pub threads: u64,
     /// Operations a second, of all threads together; `None`: as many as possible.
     pub target: Option<f64>,
-    /// No operation starts after this time.
+    /// Whether a thread of the operating system keeps the times of the target rate, to
+    /// about 0.1 ms. The runtime's timers keep them to 1 ms, also in virtual time.
+    pub precise: bool,
+    /// The run ends after this time.
     pub time_max: Option<Duration>,
-    /// What starts within this time is not measured.
+    /// What is due within this time is not measured.
     pub warmup: Duration,
     /// Which times are kept.
     pub interval: Interval,
     /// Time between two calls of [`Observer::interval`].
-    pub status_every: Duration,
+    pub interval_every: Duration,
     /// Time between two calls of [`Observer::refresh`]; `None`: none.
     pub refresh_every: Option<Duration>,
     /// How often a failed insertion of the load phase is tried again.
     pub insert_retries: u32,
     /// The pause before it is, give or take a fifth.
     pub insert_retry_pause: Duration,
+    /// Whether the load phase goes on after an insertion that failed for good.
+    pub insert_keep_going: bool,
 }
 
 /// A store, and the site that it is reached from.
@@ -77,12 +89,14 @@ pub struct SiteStore<S> {
     pub site: u8,
     /// Number of the site, which decides what is popular if `permutation=site`.
     pub site_number: u64,
+    /// The replica that an operation without an answer is counted against.
+    pub address: ReplicaName,
     /// The store.
     pub store: S,
 }
 
 /// An interval that has ended.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
     /// When the interval began, from the start of the run.
     pub start: Duration,
@@ -98,6 +112,8 @@ pub struct Tick<'a> {
     pub measured: &'a [(Key, Histogram<u64>)],
     /// Which times are kept.
     pub interval: Interval,
+    /// Whether the run has ended.
+    pub last: bool,
 }
 
 /// The state of a run, at any moment.
@@ -123,56 +139,6 @@ pub trait Observer {
     fn refresh(&mut self, live: &Live);
 }
 
-/// What a run has to show.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Everything measured.
-    pub measurements: Measurements,
-    /// Length of the measured phase.
-    pub runtime: Duration,
-    /// Operations that ended in the measured phase, failures included.
-    pub operations: u64,
-    /// Operations in flight that a stopped run did not wait for: not measured.
-    pub abandoned: u64,
-    /// Whether it was stopped from outside.
-    pub cancelled: bool,
-}
-
-/// What the threads of a run share.
-struct Shared {
-    start: Instant,
-    measurements: Mutex<Measurements>,
-    /// Operations that ended, those of the warm-up included.
-    done: AtomicU64,
-    /// Operations that ended in the measured phase.
-    measured: AtomicU64,
-    /// When the last of them did, in nanoseconds from the start.
-    last_end_ns: AtomicU64,
-    /// Raised when no further operation may start.
-    stop: Cancel,
-}
-
-impl Shared {
-    fn new(interval: Interval) -> Self {
-        Shared {
-            start: Instant::now(),
-            measurements: Mutex::new(Measurements::new(interval)),
-            done: AtomicU64::new(0),
-            measured: AtomicU64::new(0),
-            last_end_ns: AtomicU64::new(0),
-            stop: Cancel::new(),
-        }
-    }
-
-    fn measurements(&self) -> MutexGuard<'_, Measurements> {
-        // Ignores poisoning: histograms are consistent after every statement, so a panic
-        // in another thread cannot leave one half changed.
-        self.measurements
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Carries out a workload, its threads spread over `stores` in turn, until its
 /// operations are done, its time is over, or `cancel` is raised. What failed is
 /// in the outcome, not an error.
@@ -194,16 +160,16 @@ pub async fn run<S: Store>(
         Phase::Load => workload.insert_count(),
         Phase::Run => workload.operation_count(),
     };
-    let pacer = options.target.map(|_| Pacer::start()).transpose()?;
-    let shared = Arc::new(Shared::new(options.interval));
-    let threads = thread_count(options.threads, operations);
+    let pacer = pacer(options)?;
+    let shared = Arc::new(Shared::new(options, operations));
     let mut workers = JoinSet::new();
-    for thread in 0..threads {
+    for thread in 0..shared.threads {
         let store = stores[(thread % stores.len() as u64) as usize].clone();
+        shared.book().availability.used(&store.address);
         let worker = Worker {
             thread,
-            threads,
-            operations: share(operations, threads, thread),
+            threads: shared.threads,
+            operations: share(operations, shared.threads, thread),
             workload: workload.clone(),
             store,
             options: options.clone(),
@@ -213,11 +179,23 @@ pub async fn run<S: Store>(
         workers.spawn(worker.work());
     }
     let mut watch = Watch::new(&shared, options, operations);
-    let cancelled = watch.until_done(&mut workers, observer, cancel).await;
-    shared.stop.cancel();
-    let abandoned = settle(&mut workers).await;
-    watch.end_interval(observer);
-    Ok(outcome(&shared, options.warmup, abandoned, cancelled))
+    let ending = watch.until_done(&mut workers, observer, cancel).await;
+    // Who has no operation left is done before the phase ends; the others stop by its end.
+    shared.end_at(match (ending, shared.deadline) {
+        (Ending::TimeOver, Some(deadline)) => deadline,
+        _ => Instant::now(),
+    });
+    settle(&mut workers, &shared).await;
+    watch.end_last_interval(observer);
+    Ok(Outcome::new(&shared, ending == Ending::Cancelled))
+}
+
+fn pacer(options: &RunOptions) -> io::Result<Option<Pacer>> {
+    Ok(match (options.target, options.precise) {
+        (None, _) => None,
+        (Some(_), true) => Some(Pacer::start()?),
+        (Some(_), false) => Some(Pacer::Runtime),
+    })
 }
 
 /// More threads than operations would be idle; 0 operations are without end.
@@ -234,120 +212,22 @@ fn share(operations: u64, threads: u64, thread: u64) -> Option<u64> {
     (operations > 0).then_some(operations / threads + rest)
 }
 
-/// Waits for the operations in flight, within bounds. Returns how many were given up.
-async fn settle(workers: &mut JoinSet<()>) -> u64 {
-    let all = async {
-        while let Some(joined) = workers.join_next().await {
-            pass_on_panic(joined);
-        }
-    };
-    let _ = timeout(GRACE, all).await;
-    let abandoned = workers.len() as u64;
-    workers.shutdown().await;
-    abandoned
+/// Waits for the operations in flight, within bounds; then they are abandoned.
+async fn settle(workers: &mut JoinSet<()>, shared: &Shared) {
+    let _ = timeout(GRACE, join_all(workers)).await;
+    shared.give_up.cancel();
+    join_all(workers).await;
+}
+
+async fn join_all(workers: &mut JoinSet<()>) {
+    while let Some(joined) = workers.join_next().await {
+        pass_on_panic(joined);
+    }
 }
 
 fn pass_on_panic(joined: Result<(), JoinError>) {
     if let Some(panic) = joined.err().and_then(|error| error.try_into_panic().ok()) {
         std::panic::resume_unwind(panic);
-    }
-}
-
-fn outcome(shared: &Shared, warmup: Duration, abandoned: u64, cancelled: bool) -> Outcome {
-    let last_end = Duration::from_nanos(shared.last_end_ns.load(Ordering::Relaxed));
-    Outcome {
-        measurements: shared.measurements().clone(),
-        runtime: last_end.saturating_sub(warmup),
-        operations: shared.measured.load(Ordering::Relaxed),
-        abandoned,
-        cancelled,
-    }
-}
-
-/// Watches a run: intervals, deadlines, cancellation.
-struct Watch<'a> {
-    shared: &'a Shared,
-    options: &'a RunOptions,
-    operations: u64,
-    interval_start: Duration,
-    done_before: u64,
-}
-
-impl<'a> Watch<'a> {
-    fn new(shared: &'a Shared, options: &'a RunOptions, operations: u64) -> Self {
-        Watch {
-            shared,
-            options,
-            operations,
-            interval_start: Duration::ZERO,
-            done_before: 0,
-        }
-    }
-
-    /// Until all threads are done or have to stop; whether `cancel` was raised.
-    async fn until_done(
-        &mut self,
-        workers: &mut JoinSet<()>,
-        observer: &mut dyn Observer,
-        cancel: &Cancel,
-    ) -> bool {
-        let mut ticks = self.timer(Some(self.options.status_every));
-        let mut refreshes = self.timer(self.options.refresh_every);
-        let time_max = self.options.time_max.unwrap_or(FOREVER);
-        let time_over = sleep_until((self.shared.start + time_max).into());
-        tokio::pin!(time_over);
-        loop {
-            tokio::select! {
-                joined = workers.join_next() => match joined {
-                    Some(joined) => pass_on_panic(joined),
-                    None => return false,
-                },
-                _ = ticks.tick() => self.end_interval(observer),
-                _ = refreshes.tick() => observer.refresh(&self.live()),
-                () = &mut time_over => return false,
-                () = cancel.cancelled() => return true,
-            }
-        }
-    }
-
-    fn timer(&self, every: Option<Duration>) -> tokio::time::Interval {
-        let every = every.unwrap_or(FOREVER).max(Duration::from_millis(1));
-        let mut timer = interval_at((self.shared.start + every).into(), every);
-        timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        timer
-    }
-
-    fn end_interval(&mut self, observer: &mut dyn Observer) {
-        let end = self.shared.start.elapsed();
-        let measured = self.shared.measurements().end_interval();
-        let done = self.shared.done.load(Ordering::Relaxed);
-        observer.interval(&Tick {
-            start: self.interval_start,
-            length: end - self.interval_start,
-            done,
-            done_in_interval: done - self.done_before,
-            todo: self.operations.saturating_sub(done),
-            measured: &measured,
-            interval: self.options.interval,
-        });
-        self.interval_start = end;
-        self.done_before = done;
-    }
-
-    fn live(&self) -> Live {
-        let measurements = self.shared.measurements();
-        let basis = measurements.main_basis();
-        let all = measurements.total(|key| {
-            let part = key.what == What::Done(OpKind::ReadModifyWrite) || key.what == What::Verify;
-            key.basis == basis && !part
-        });
-        Live {
-            elapsed: self.shared.start.elapsed(),
-            done: self.shared.done.load(Ordering::Relaxed),
-            all: self.operations,
-            p50_us: all.value_at_quantile(0.5),
-            p99_us: all.value_at_quantile(0.99),
-        }
     }
 }
 

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// The schedule of one of several threads that share a target rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,18 +35,41 @@ impl Schedule {
         let due_s = self.first_s + self.period_s * n as f64;
         Duration::try_from_secs_f64(due_s).unwrap_or(Duration::MAX)
     }
+
+    /// How many operations of this thread are due before `time`.
+    pub fn due_before(&self, time: Duration) -> u64 {
+        let periods = (time.as_secs_f64() - self.first_s) / self.period_s;
+        let mut count = periods.ceil().max(0.0) as u64;
+        // Rounding may be off by one: `due` is what counts.
+        while count > 0 && self.due(count - 1) >= time {
+            count -= 1;
+        }
+        while self.due(count) < time {
+            count += 1;
+        }
+        count
+    }
 }
 
-struct Wake {
-    at: Instant,
+/// A wish to be woken.
+#[derive(Debug)]
+pub(super) struct Wake {
+    at: std::time::Instant,
     waiter: oneshot::Sender<()>,
 }
 
-/// A precise alarm clock. Its thread ends when the last clone is gone.
+/// An alarm clock.
 #[derive(Clone, Debug)]
-pub(super) struct Pacer(Sender<Wake>);
+pub(super) enum Pacer {
+    /// Precise. Its thread ends when the last clone is gone.
+    Thread(Sender<Wake>),
+    /// The runtime's timers: coarse, and able to keep virtual time.
+    Runtime,
+}
 
 impl Pacer {
+    /// A precise one.
+    ///
     /// # Errors
     /// If the system has no thread left.
     pub fn start() -> io::Result<Self> {
@@ -53,7 +77,7 @@ impl Pacer {
         thread::Builder::new()
             .name("pacer".to_owned())
             .spawn(move || serve(&requests))?;
-        Ok(Pacer(sender))
+        Ok(Pacer::Thread(sender))
     }
 
     /// Returns at `at`, at once if that has passed.
@@ -61,9 +85,13 @@ impl Pacer {
         if at <= Instant::now() {
             return;
         }
+        let Pacer::Thread(thread) = self else {
+            return tokio::time::sleep_until(at).await;
+        };
         let (waiter, woken) = oneshot::channel();
+        let at = at.into_std();
         // The thread ends only when all senders are gone, and this is one.
-        if self.0.send(Wake { at, waiter }).is_ok() {
+        if thread.send(Wake { at, waiter }).is_ok() {
             let _ = woken.await;
         }
     }
@@ -71,10 +99,10 @@ impl Pacer {
 
 fn serve(requests: &Receiver<Wake>) {
     // By time, then by arrival: two may be due at the same moment.
-    let mut waiting: BTreeMap<(Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
+    let mut waiting: BTreeMap<(std::time::Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
     let mut arrivals = 0;
     loop {
-        let now = Instant::now();
+        let now = std::time::Instant::now();
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
             // A waiter that is gone no longer wants to be woken.
             let _ = first.remove().send(());
@@ -112,6 +140,20 @@ mod tests {
     #[test]
     fn a_schedule_without_end_does_not_overflow() {
         assert_eq!(Schedule::new(1e-300, 1, 0).due(u64::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn what_is_due_before_a_time_is_counted_exactly() {
+        for (rate, threads) in [(500.0, 4), (3.0, 7), (1e-3, 1), (7_919.0, 13)] {
+            for thread in 0..threads {
+                let schedule = Schedule::new(rate, threads, thread);
+                for millis in [0, 1, 2, 333, 1_000, 9_999, 10_000] {
+                    let time = Duration::from_millis(millis);
+                    let counted = (0..).take_while(|n| schedule.due(*n) < time).count();
+                    assert_eq!(schedule.due_before(time), counted as u64);
+                }
+            }
+        }
     }
 
     #[tokio::test]

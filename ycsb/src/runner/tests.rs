@@ -1,12 +1,16 @@
 use super::*;
 use crate::measurement::{Return, What};
 use crate::properties::Properties;
-use crate::store::Failure;
+use crate::sample::OpKind;
+use crate::store::{Answer, Failure};
 use bytes::Bytes;
 use client::Reply;
-use client::wire::{Entry, Field, Outcome as Answer, Path, Record, Version, command::Op};
+use client::wire::{Entry, Field, Outcome as Reached, Path, Record, Version, command::Op};
 use prost::Message;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+mod outage;
 
 /// A store in memory that can fail, stall, and forget.
 #[derive(Clone, Default)]
@@ -16,6 +20,8 @@ struct Memory(Arc<Mutex<State>>);
 struct State {
     records: BTreeMap<Bytes, Bytes>,
     operations: Vec<Op>,
+    /// Whether every read fails.
+    reads_fail: bool,
     /// Every how many operations one fails; 0: none.
     fail_every: usize,
     stalled: bool,
@@ -30,7 +36,7 @@ impl Memory {
 }
 
 impl Store for Memory {
-    async fn execute(&self, op: Op) -> Result<Reply, Failure> {
+    async fn execute(&self, op: Op) -> Answer {
         let stalled = {
             let mut state = self.state();
             state.in_flight += 1;
@@ -44,26 +50,45 @@ impl Store for Memory {
         let mut state = self.state();
         state.in_flight -= 1;
         state.operations.push(op.clone());
-        if state.fail_every > 0 && state.operations.len().is_multiple_of(state.fail_every) {
-            return Err(Failure {
-                returned: Return::Timeout,
-                message: "out of patience".into(),
-            });
+        let nth = state.fail_every > 0 && state.operations.len().is_multiple_of(state.fail_every);
+        if nth || state.reads_fail && matches!(op, Op::Get(_)) {
+            return unanswered(Return::Timeout);
         }
-        Ok(state.answer(op))
+        answered(state.answer(op))
+    }
+}
+
+/// What a replica "here" answers.
+fn answered(reply: Reply) -> Answer {
+    Answer {
+        result: Ok(reply),
+        from: Some("here".into()),
+        silent: Vec::new(),
+    }
+}
+
+/// What is left when a replica "here" does not answer.
+fn unanswered(returned: Return) -> Answer {
+    Answer {
+        result: Err(Failure {
+            returned,
+            message: "out of patience".into(),
+        }),
+        from: None,
+        silent: vec!["here".into()],
     }
 }
 
 impl State {
     fn answer(&mut self, op: Op) -> Reply {
-        let written = Answer::written(Version::default());
+        let written = Reached::written(Version::default());
         let (outcome, path) = match op {
             Op::Get(get) => match self.records.get(&get.key) {
                 Some(value) => (
-                    Answer::value(value.clone(), Version::default()),
+                    Reached::value(value.clone(), Version::default()),
                     Path::Local,
                 ),
-                None => (Answer::missing(), Path::Local),
+                None => (Reached::missing(), Path::Local),
             },
             Op::Put(put) => {
                 self.records.insert(put.key, put.value);
@@ -82,7 +107,7 @@ impl State {
                     value: value.clone(),
                     version: None,
                 });
-                (Answer::entries(entries.collect()), Path::ReadIndex)
+                (Reached::entries(entries.collect()), Path::ReadIndex)
             }
             other => panic!("no workload sends {other:?}"),
         };
@@ -129,10 +154,12 @@ fn options(phase: Phase) -> RunOptions {
         time_max: None,
         warmup: Duration::ZERO,
         interval: Interval::Op,
-        status_every: Duration::from_secs(10),
+        precise: true,
+        interval_every: Duration::from_secs(10),
         refresh_every: None,
         insert_retries: 0,
         insert_retry_pause: Duration::ZERO,
+        insert_keep_going: true,
     }
 }
 
@@ -159,6 +186,7 @@ async fn go_until(
     let stores = [SiteStore {
         site: 2,
         site_number: 2,
+        address: "here".into(),
         store: store.clone(),
     }];
     let outcome = run(workload, &stores, options, &mut seen, cancel)
@@ -187,12 +215,15 @@ async fn load_then_run_finds_every_record() {
         "readproportion=0.5\nupdateproportion=0.5\nrequestdistribution=zipfian\ndataintegrity=true";
     let workload = workload(text);
     let (loaded, _) = go(&store, &workload, &options(Phase::Load)).await;
-    assert_eq!((loaded.operations, done(&loaded, OpKind::Insert)), (50, 50));
+    assert_eq!(
+        (loaded.account.ended(), done(&loaded, OpKind::Insert)),
+        (50, 50)
+    );
     assert_eq!(store.state().records.len(), 50);
 
     let (outcome, seen) = go(&store, &workload, &options(Phase::Run)).await;
     let (reads, updates) = (done(&outcome, OpKind::Read), done(&outcome, OpKind::Update));
-    assert_eq!((outcome.operations, reads + updates), (400, 400));
+    assert_eq!((outcome.account.ended(), reads + updates), (400, 400));
     assert_eq!(returned(&outcome, What::Verify, Return::Ok), reads);
     assert_eq!(store.state().records.len(), 50, "updates make no records");
     assert_eq!(
@@ -206,7 +237,8 @@ async fn load_then_run_finds_every_record() {
         "one operation for each thread"
     );
     let here = outcome.measurements.keys().all(|key| key.site == 2);
-    assert!(here && !outcome.cancelled && outcome.abandoned == 0);
+    assert!(here && !outcome.cancelled && outcome.account.abandoned == 0);
+    assert_eq!(outcome.shortfall(), None);
 }
 
 #[tokio::test]
@@ -224,7 +256,8 @@ async fn paths_are_kept_apart() {
         paths,
         [
             (What::Done(OpKind::Read), Path::Local),
-            (What::Done(OpKind::Scan), Path::ReadIndex)
+            (What::Done(OpKind::Scan), Path::ReadIndex),
+            (What::PerRecord, Path::Unspecified)
         ]
     );
 }
@@ -260,12 +293,86 @@ async fn a_read_modify_write_counts_as_read_update_and_itself() {
     let workload = workload("readproportion=0\nupdateproportion=0\nreadmodifywriteproportion=1");
     go(&store, &workload, &options(Phase::Load)).await;
     let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
-    assert_eq!(outcome.operations, 400);
+    assert_eq!(outcome.account.ended(), 400);
     for kind in [OpKind::Read, OpKind::Update, OpKind::ReadModifyWrite] {
         assert_eq!(done(&outcome, kind), 400, "{kind:?}");
     }
     let partial = |op: &&Op| matches!(op, Op::PutFields(_));
     assert_eq!(store.state().operations.iter().filter(partial).count(), 400);
+}
+
+#[tokio::test]
+async fn a_read_modify_write_updates_whatever_the_read_returned() {
+    let store = Memory::default();
+    let text = "readproportion=0\nupdateproportion=0\nreadmodifywriteproportion=1\n\
+                dataintegrity=true";
+    let workload = workload(text);
+    go(&store, &workload, &options(Phase::Load)).await;
+    store.state().reads_fail = true;
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let failed = |kind| returned(&outcome, What::Done(kind), Return::Timeout);
+    assert_eq!(
+        (failed(OpKind::Read), done(&outcome, OpKind::Read)),
+        (400, 0)
+    );
+    assert_eq!(done(&outcome, OpKind::Update), 400);
+    let partial = |op: &&Op| matches!(op, Op::PutFields(_));
+    assert_eq!(store.state().operations.iter().filter(partial).count(), 400);
+    // As a whole it failed, as its read did.
+    assert_eq!(failed(OpKind::ReadModifyWrite), 400);
+    assert_eq!(
+        (outcome.account.succeeded, outcome.account.failed),
+        (0, 400)
+    );
+}
+
+#[tokio::test]
+async fn scans_are_also_reported_by_the_record() {
+    let store = Memory::default();
+    let text = "scanproportion=1\nreadproportion=0\nupdateproportion=0\nmaxscanlength=10\n\
+                insertorder=ordered";
+    let workload = workload(text);
+    go(&store, &workload, &options(Phase::Load)).await;
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let by_record = outcome
+        .measurements
+        .total(|key| key.what == What::PerRecord);
+    assert_eq!(by_record.len(), done(&outcome, OpKind::Scan));
+    assert_eq!(by_record.len(), 400);
+}
+
+#[tokio::test]
+async fn a_load_ends_at_an_insertion_that_fails_unless_it_is_to_keep_going() {
+    let load = async |insert_keep_going| {
+        let store = Memory::default();
+        store.state().fail_every = 20;
+        let options = RunOptions {
+            insert_keep_going,
+            threads: 1,
+            ..options(Phase::Load)
+        };
+        go(&store, &workload(""), &options).await.0
+    };
+    let stopped = load(false).await;
+    assert_eq!((stopped.account.succeeded, stopped.account.failed), (19, 1));
+    let inserted = Shortfall::LoadFailed { inserted: 19 };
+    assert_eq!(stopped.shortfall(), Some(inserted));
+    let went_on = load(true).await;
+    assert_eq!((went_on.account.succeeded, went_on.account.failed), (48, 2));
+    assert_eq!(went_on.shortfall(), None);
+}
+
+#[tokio::test]
+async fn a_run_in_which_everything_fails_falls_short() {
+    let store = Memory::default();
+    store.state().reads_fail = true;
+    let workload = workload("readproportion=1\nupdateproportion=0");
+    let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
+    let shortfall = outcome.shortfall();
+    assert_eq!(
+        shortfall,
+        Some(Shortfall::NothingSucceeded { intended: 400 })
+    );
 }
 
 #[tokio::test]
@@ -276,7 +383,7 @@ async fn failures_are_counted_with_their_latency_and_never_dropped() {
     store.state().fail_every = 10;
     let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
     let failed = |key: &Key| matches!(key.what, What::Failed(_));
-    assert_eq!(outcome.operations, 400);
+    assert_eq!(outcome.account.ended(), 400);
     assert_eq!(outcome.measurements.total(failed).len(), 40);
     let timeouts = [OpKind::Read, OpKind::Update]
         .map(|kind| returned(&outcome, What::Done(kind), Return::Timeout));
@@ -288,7 +395,10 @@ async fn failed_insertions_are_tried_again_if_asked() {
     let store = Memory::default();
     store.state().fail_every = 3;
     let (outcome, _) = go(&store, &workload(""), &options(Phase::Load)).await;
-    assert_eq!((outcome.operations, store.state().records.len()), (50, 34));
+    assert_eq!(
+        (outcome.account.ended(), store.state().records.len()),
+        (50, 34)
+    );
 
     let store = Memory::default();
     store.state().fail_every = 3;
@@ -297,7 +407,10 @@ async fn failed_insertions_are_tried_again_if_asked() {
         ..options(Phase::Load)
     };
     let (outcome, _) = go(&store, &workload(""), &patient).await;
-    assert_eq!((outcome.operations, store.state().records.len()), (50, 50));
+    assert_eq!(
+        (outcome.account.ended(), store.state().records.len()),
+        (50, 50)
+    );
     assert_eq!(
         returned(&outcome, What::Done(OpKind::Insert), Return::Timeout),
         24
@@ -317,11 +430,14 @@ async fn a_target_rate_is_kept_and_measured_from_the_intended_start() {
     let (outcome, _) = go(&store, &workload, &paced).await;
     // The hundredth operation is due 99 ms after the start, never before.
     assert!(
-        outcome.runtime >= Duration::from_millis(99),
+        outcome.account.runtime >= Duration::from_millis(99),
         "{:?}",
-        outcome.runtime
+        outcome.account.runtime
     );
-    let of = |basis| outcome.measurements.total(|key| key.basis == basis);
+    let of = |basis| {
+        let reads = |key: &Key| key.basis == basis && key.what == What::Done(OpKind::Read);
+        outcome.measurements.total(reads)
+    };
     let (service, intended) = (
         of(crate::measurement::Basis::Service),
         of(crate::measurement::Basis::Intended),
@@ -340,7 +456,8 @@ async fn warm_up_is_not_measured() {
         ..options(Phase::Run)
     };
     let (outcome, seen) = go(&store, &workload, &cold).await;
-    assert_eq!((outcome.operations, outcome.runtime), (0, Duration::ZERO));
+    let account = outcome.account;
+    assert_eq!((account.intended(), account.runtime), (0, Duration::ZERO));
     assert_eq!(outcome.measurements.keys().count(), 0);
     assert_eq!(seen.intervals, [(400, 0, 0)], "but it was done");
 }
@@ -355,7 +472,8 @@ async fn a_stopped_run_reports_what_it_has() {
     cancel.cancel();
     let (outcome, _) = go_until(&store, &workload, &options(Phase::Run), &cancel).await;
     assert!(outcome.cancelled);
-    assert_eq!(outcome.operations, 0);
+    assert_eq!(outcome.account.ended(), 0);
+    assert_eq!(outcome.account.intended(), outcome.account.abandoned);
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,13 +482,18 @@ async fn time_over_gives_up_on_what_does_not_answer() {
     store.state().stalled = true;
     let short = RunOptions {
         time_max: Some(Duration::from_secs(30)),
-        status_every: Duration::from_secs(10),
+        interval_every: Duration::from_secs(10),
         refresh_every: Some(Duration::from_secs(1)),
         ..options(Phase::Run)
     };
     let (outcome, seen) = go(&store, &workload(""), &short).await;
-    assert_eq!((outcome.abandoned, outcome.cancelled), (4, false));
-    assert!(seen.intervals.len() >= 3, "{:?}", seen.intervals);
+    assert_eq!((outcome.account.abandoned, outcome.cancelled), (4, false));
+    assert_eq!(outcome.account.runtime, Duration::from_secs(30));
+    assert_eq!(
+        outcome.shortfall(),
+        Some(Shortfall::NothingSucceeded { intended: 4 })
+    );
+    assert_eq!(seen.intervals.len(), 3, "the last ends with the run");
     assert!(seen.refreshes >= 29, "{}", seen.refreshes);
 }
 
@@ -380,6 +503,7 @@ async fn stores_are_used_in_turn() {
         .map(|site| SiteStore {
             site,
             site_number: u64::from(site),
+            address: "here".into(),
             store: Memory::default(),
         })
         .collect();

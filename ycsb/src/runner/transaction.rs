@@ -2,32 +2,73 @@
 //! are judged. Times are taken around each request; work on the answer is not part
 //! of them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::wire::{Path, command::Op, outcome};
+use tokio::time::Instant;
 
-use crate::measurement::Return;
+use crate::measurement::{ReplicaName, Return};
 use crate::sample::OpKind;
 use crate::store::Store;
 use crate::workload::{CoreWorkload, Operation, Verdict, Write};
 
 /// One thing to be measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
     pub kind: OpKind,
     pub path: Path,
     pub returned: Return,
     pub started: Instant,
     pub ended: Instant,
+    pub from: Option<ReplicaName>,
+    pub silent: Vec<ReplicaName>,
+}
+
+/// Something that has no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Open {
+    pub kind: OpKind,
+    pub started: Instant,
+}
+
+impl Open {
+    fn now(kind: OpKind) -> Option<Open> {
+        let started = Instant::now();
+        Some(Open { kind, started })
+    }
 }
 
 /// What is measured of an operation. A read-modify-write counts as a read, as an update
-/// and as itself.
+/// and as itself. Whoever gives up on an operation finds here how far it came.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
+    /// The read-modify-write that is under way.
+    whole: Option<Open>,
+    /// The request that is under way.
+    request: Option<Open>,
     pub check: Option<(Return, Duration)>,
+    /// Records that a scan found, and how long it took.
+    pub scanned: Option<(u32, Duration)>,
+}
+
+impl Transaction {
+    /// What has no answer yet.
+    pub fn open(&self) -> impl Iterator<Item = Open> {
+        [self.request, self.whole].into_iter().flatten()
+    }
+
+    /// Whether there is no answer yet.
+    pub fn is_open(&self) -> bool {
+        self.open().next().is_some()
+    }
+
+    /// Whether the operation ended, and did what was asked.
+    pub fn succeeded(&self) -> bool {
+        let last = self.steps.last();
+        !self.is_open() && last.is_some_and(|step| step.returned == Return::Ok)
+    }
 }
 
 /// Carries out an operation.
@@ -35,36 +76,45 @@ pub(super) async fn perform<S: Store>(
     store: &S,
     workload: &CoreWorkload,
     operation: &Operation,
-) -> Transaction {
-    let mut transaction = Transaction::default();
-    match operation.kind {
-        OpKind::Read => read(store, workload, operation, &mut transaction).await,
-        OpKind::Update | OpKind::Insert => {
-            let step = write(store, operation, operation.kind).await;
-            transaction.steps.push(step);
-        }
-        OpKind::Scan => {
-            let op = Op::scan(operation.key.clone(), Bytes::new(), operation.scan_length);
-            let (step, _) = request(store, OpKind::Scan, op).await;
-            transaction.steps.push(step);
-        }
-        OpKind::ReadModifyWrite => {
-            read_modify_write(store, workload, operation, &mut transaction).await;
-        }
-    }
-    transaction
-}
-
-async fn read<S: Store>(
-    store: &S,
-    workload: &CoreWorkload,
-    operation: &Operation,
     transaction: &mut Transaction,
 ) {
-    let (step, value) = request(store, OpKind::Read, Op::get(operation.key.clone())).await;
-    transaction.steps.push(step);
-    let answered = matches!(step.returned, Return::Ok | Return::NotFound);
-    if answered && workload.verifies() {
+    match operation.kind {
+        OpKind::Read => {
+            let value = read(store, operation, transaction).await;
+            examine(workload, operation, value, transaction);
+        }
+        OpKind::Update | OpKind::Insert => {
+            write(store, operation, operation.kind, transaction).await;
+        }
+        OpKind::Scan => scan(store, operation, transaction).await,
+        OpKind::ReadModifyWrite => {
+            read_modify_write(store, workload, operation, transaction).await;
+        }
+    }
+}
+
+/// Whether there was an answer, and the value in it.
+type Found = Option<Option<Bytes>>;
+
+async fn read<S: Store>(store: &S, operation: &Operation, transaction: &mut Transaction) -> Found {
+    let op = Op::get(operation.key.clone());
+    let found = request(store, OpKind::Read, op, transaction).await;
+    match found {
+        Some(outcome::Result::Value(found)) => Some(Some(found.value)),
+        Some(outcome::Result::Missing(_)) => Some(None),
+        _ => None,
+    }
+}
+
+/// Does with what was read what YCSB and its bindings do.
+fn examine(
+    workload: &CoreWorkload,
+    operation: &Operation,
+    found: Found,
+    transaction: &mut Transaction,
+) {
+    let Some(value) = found else { return };
+    if workload.verifies() {
         transaction.check = Some(check(workload, &operation.key, value.as_ref()));
     } else if let (Some(field), Some(value)) = (operation.read_field, value) {
         // YCSB's bindings extract the one field, so the same work is done here.
@@ -72,80 +122,111 @@ async fn read<S: Store>(
     }
 }
 
+async fn scan<S: Store>(store: &S, operation: &Operation, transaction: &mut Transaction) {
+    let op = Op::scan(operation.key.clone(), Bytes::new(), operation.scan_length);
+    let answer = request(store, OpKind::Scan, op, transaction).await;
+    if let (Some(outcome::Result::Entries(found)), Some(step)) = (answer, transaction.steps.last())
+    {
+        let count = u32::try_from(found.entries.len()).unwrap_or(u32::MAX);
+        transaction.scanned = Some((count, step.ended - step.started));
+    }
+}
+
+/// As in YCSB, the update is made whatever the read returned, and a check comes after
+/// it, so that it is not part of the time.
 async fn read_modify_write<S: Store>(
     store: &S,
     workload: &CoreWorkload,
     operation: &Operation,
     transaction: &mut Transaction,
 ) {
-    read(store, workload, operation, transaction).await;
-    let Some(first) = transaction.steps.first().copied() else {
-        return;
-    };
-    let mut last = first;
-    if first.returned == Return::Ok {
-        last = write(store, operation, OpKind::Update).await;
-        transaction.steps.push(last);
+    transaction.whole = Open::now(OpKind::ReadModifyWrite);
+    let value = read(store, operation, transaction).await;
+    write(store, operation, OpKind::Update, transaction).await;
+    transaction.whole = None;
+    if let [.., read, update] = transaction.steps.as_slice() {
+        let returned = match read.returned {
+            Return::Ok => update.returned,
+            failed => failed,
+        };
+        let whole = Step {
+            kind: OpKind::ReadModifyWrite,
+            // The read's path: that of a write is always the same.
+            path: read.path,
+            returned,
+            started: read.started,
+            ended: update.ended,
+            from: None,
+            silent: Vec::new(),
+        };
+        transaction.steps.push(whole);
     }
-    transaction.steps.push(Step {
-        kind: OpKind::ReadModifyWrite,
-        // The read's path: that of a write is always the same.
-        path: first.path,
-        returned: last.returned,
-        started: first.started,
-        ended: last.ended,
-    });
+    examine(workload, operation, value, transaction);
 }
 
-async fn write<S: Store>(store: &S, operation: &Operation, kind: OpKind) -> Step {
+async fn write<S: Store>(
+    store: &S,
+    operation: &Operation,
+    kind: OpKind,
+    transaction: &mut Transaction,
+) {
     let key = operation.key.clone();
     let op = match &operation.write {
         Some(Write::Record(value)) => Op::put(key, value.clone()),
         Some(Write::Field(field)) => Op::put_fields(key, vec![field.clone()]),
         None => unreachable!("the workload gives every write something to write"),
     };
-    request(store, kind, op).await.0
+    request(store, kind, op, transaction).await;
 }
 
-/// Sends one request; the value, if the answer is one.
-async fn request<S: Store>(store: &S, kind: OpKind, op: Op) -> (Step, Option<Bytes>) {
+/// Sends one request; the result, if there is one.
+async fn request<S: Store>(
+    store: &S,
+    kind: OpKind,
+    op: Op,
+    transaction: &mut Transaction,
+) -> Option<outcome::Result> {
     let started = Instant::now();
+    transaction.request = Some(Open { kind, started });
     let answer = store.execute(op).await;
     let ended = Instant::now();
-    let (path, returned, value) = match answer {
+    transaction.request = None;
+    let (path, returned, result) = match answer.result {
         Ok(reply) => {
-            let (returned, value) = judge(kind, reply.outcome.result);
-            (reply.path, returned, value)
+            let result = reply.outcome.result;
+            (reply.path, judge(kind, result.as_ref()), result)
         }
         Err(failure) => {
             tracing::debug!(?kind, failure.message, "operation failed");
             (Path::Unspecified, failure.returned, None)
         }
     };
-    let step = Step {
+    transaction.steps.push(Step {
         kind,
         path,
         returned,
         started,
         ended,
-    };
-    (step, value)
+        from: answer.from,
+        silent: answer.silent,
+    });
+    result
 }
 
-fn judge(kind: OpKind, result: Option<outcome::Result>) -> (Return, Option<Bytes>) {
+fn judge(kind: OpKind, result: Option<&outcome::Result>) -> Return {
     use outcome::Result as Is;
     match (kind, result) {
-        (OpKind::Read, Some(Is::Value(found))) => (Return::Ok, Some(found.value)),
-        (OpKind::Read, Some(Is::Missing(_))) => (Return::NotFound, None),
-        (OpKind::Scan, Some(Is::Entries(_))) => (Return::Ok, None),
-        (OpKind::Update | OpKind::Insert, Some(Is::Written(_))) => (Return::Ok, None),
-        (_, Some(Is::Error(_))) => (Return::Error, None),
-        _ => (Return::UnexpectedState, None),
+        (OpKind::Read, Some(Is::Value(_))) => Return::Ok,
+        (OpKind::Read, Some(Is::Missing(_))) => Return::NotFound,
+        (OpKind::Scan, Some(Is::Entries(_))) => Return::Ok,
+        (OpKind::Update | OpKind::Insert, Some(Is::Written(_))) => Return::Ok,
+        (_, Some(Is::Error(_))) => Return::Error,
+        _ => Return::UnexpectedState,
     }
 }
 
 fn check(workload: &CoreWorkload, key: &[u8], value: Option<&Bytes>) -> (Return, Duration) {
-    let started = Instant::now();
+    let started = std::time::Instant::now();
     let returned = match workload.verify(key, value) {
         Verdict::Intact => Return::Ok,
         Verdict::Damaged => Return::UnexpectedState,

@@ -1,17 +1,25 @@
-//! One thread of a run: one operation after another, each measured.
+//! One thread of a run: one operation after another, each measured. At the end of the
+//! run it accounts for what it left undone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::pace::{Pacer, Schedule};
-use super::transaction::{Transaction, perform};
-use super::{Phase, RunOptions, Shared, SiteStore};
+use super::shared::{Book, Shared};
+use super::transaction::{Open, Step, Transaction, perform};
+use super::{Phase, RunOptions, SiteStore};
 use crate::generator::Random;
-use crate::measurement::{Measured, Return};
+use crate::measurement::{Measured, Return, Unanswered};
 use crate::sample::OpKind;
 use crate::store::Store;
 use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
+
+/// Of the operations that all threads together never sent, so many are counted one by
+/// one, each with a kind of its own; of more, several at a time.
+const NEVER_SENT_DRAWS: u64 = 4_000_000;
 
 pub(super) struct Worker<S> {
     pub thread: u64,
@@ -28,57 +36,108 @@ pub(super) struct Worker<S> {
 impl<S: Store> Worker<S> {
     pub async fn work(self) {
         let mut stream = self.workload.thread(self.store.site_number, self.thread);
-        let mut number = 0;
-        while self.operations.is_none_or(|all| number < all) && !self.shared.stop.is_cancelled() {
-            let Some(intended) = self.wait_until_due(number).await else {
-                return;
-            };
-            let operation = match self.options.phase {
-                Phase::Load => Some(stream.next_load()),
-                Phase::Run => stream.next(),
-            };
-            let Some(operation) = operation else { return };
-            let transaction = self.carry_out(&operation, &mut stream).await;
-            self.measure(&transaction, intended);
-            number += 1;
+        let issued = self.issue(&mut stream).await;
+        let end = self.shared.end().unwrap_or_else(Instant::now);
+        if self.shared.end().is_some() {
+            self.never_sent(issued, end, &mut stream);
         }
+        let end = self.shared.since_start(end);
+        self.shared.book().availability.left(self.store.site, end);
+    }
+
+    /// Carries out operations until there is none left or the run ends. Returns how many
+    /// were sent.
+    async fn issue(&self, stream: &mut ThreadWorkload) -> u64 {
+        let give_up = self.shared.give_up.cancelled();
+        tokio::pin!(give_up);
+        let mut issued = 0;
+        while self.operations.is_none_or(|all| issued < all) {
+            let Some(due) = self.wait_until_due(issued).await else {
+                break;
+            };
+            let Some(operation) = self.next_operation(stream) else {
+                break;
+            };
+            issued += 1;
+            let late = self.shared.last_due.is_some_and(|at| Instant::now() > at);
+            let mut transaction = Transaction::default();
+            tokio::select! {
+                biased;
+                () = self.carry_out(&operation, stream, &mut transaction) => {}
+                () = &mut give_up => {}
+            }
+            self.write_down(&transaction, due, late);
+        }
+        issued
+    }
+
+    fn next_operation(&self, stream: &mut ThreadWorkload) -> Option<Operation> {
+        match self.options.phase {
+            Phase::Load => Some(stream.next_load()),
+            Phase::Run => stream.next(),
+        }
+    }
+
+    fn schedule(&self) -> Option<Schedule> {
+        let rate = self.options.target?;
+        Some(Schedule::new(rate, self.threads, self.thread))
     }
 
     /// Waits for the intended start of an operation and returns it; without a
-    /// target it is now. `None` if the run has to stop before.
+    /// target it is now. `None` if the run ends before it could be sent.
     async fn wait_until_due(&self, number: u64) -> Option<Instant> {
-        let (Some(rate), Some(pacer)) = (self.options.target, &self.pacer) else {
-            return Some(Instant::now());
+        let due = match (self.schedule(), &self.pacer) {
+            (Some(schedule), Some(pacer)) => {
+                let Some(due) = self.shared.start.checked_add(schedule.due(number)) else {
+                    self.shared.stop.cancelled().await;
+                    return None;
+                };
+                tokio::select! {
+                    () = pacer.sleep_until(due) => due,
+                    () = self.shared.stop.cancelled() => return None,
+                }
+            }
+            _ => Instant::now(),
         };
-        let due = Schedule::new(rate, self.threads, self.thread).due(number);
-        let Some(due) = self.shared.start.checked_add(due) else {
-            self.shared.stop.cancelled().await;
-            return None;
-        };
-        tokio::select! {
-            () = pacer.sleep_until(due) => Some(due),
-            () = self.shared.stop.cancelled() => None,
-        }
+        self.shared.is_open().then_some(due)
     }
 
-    async fn carry_out(&self, operation: &Operation, stream: &mut ThreadWorkload) -> Transaction {
+    async fn carry_out(
+        &self,
+        operation: &Operation,
+        stream: &mut ThreadWorkload,
+        transaction: &mut Transaction,
+    ) {
         let store = &self.store.store;
-        let mut transaction = perform(store, &self.workload, operation).await;
+        perform(store, &self.workload, operation, transaction).await;
         if self.options.phase == Phase::Load {
-            for _ in 0..self.options.insert_retries {
-                if succeeded(&transaction) || self.shared.stop.is_cancelled() {
-                    break;
-                }
-                tokio::time::sleep(self.retry_pause(stream.random())).await;
-                let again = perform(store, &self.workload, operation).await;
-                transaction.steps.extend(again.steps);
-            }
+            self.insert_again(operation, stream, transaction).await;
         } else if operation.kind == OpKind::Insert
             && let Err(error) = self.workload.acknowledge(operation.record)
         {
             tracing::warn!(%error, record = operation.record, "the newest records are not asked for");
         }
-        transaction
+    }
+
+    /// Tries a failed insertion of the load phase again, as often as asked. If it fails
+    /// for good, so does the phase, unless it is to keep going.
+    async fn insert_again(
+        &self,
+        operation: &Operation,
+        stream: &mut ThreadWorkload,
+        transaction: &mut Transaction,
+    ) {
+        for _ in 0..self.options.insert_retries {
+            if transaction.succeeded() || self.shared.stop.is_cancelled() {
+                break;
+            }
+            tokio::time::sleep(self.retry_pause(stream.random())).await;
+            perform(&self.store.store, &self.workload, operation, transaction).await;
+        }
+        if !transaction.succeeded() && !self.options.insert_keep_going {
+            self.shared.book().load_failed = true;
+            self.shared.end_at(Instant::now());
+        }
     }
 
     fn retry_pause(&self, random: &mut Random) -> Duration {
@@ -87,40 +146,152 @@ impl<S: Store> Worker<S> {
             .mul_f64(0.8 + 0.4 * random.unit())
     }
 
-    /// Records what came of an operation, unless it belongs to the warm-up.
-    fn measure(&self, transaction: &Transaction, intended: Instant) {
-        self.shared.done.fetch_add(1, Ordering::Relaxed);
-        let measured_from = self.shared.start + self.options.warmup;
-        let Some(last) = transaction.steps.last() else {
-            return;
-        };
-        if intended < measured_from {
+    /// Records what came of an operation that was due at `due`. `late`: it was sent after
+    /// the last operation of the run was due.
+    fn write_down(&self, transaction: &Transaction, due: Instant, late: bool) {
+        let end = self.shared.end();
+        let mut book = self.shared.book();
+        for step in &transaction.steps {
+            self.note_answer(&mut book, step, end);
+        }
+        for open in transaction.open() {
+            self.note_silence(&mut book, open);
+        }
+        let ended = u64::from(!transaction.is_open());
+        self.shared.done.fetch_add(ended, Ordering::Relaxed);
+        if due < self.shared.measured_from {
             return;
         }
-        let since_start = last.ended.saturating_duration_since(self.shared.start);
-        let since_start_ns = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
-        self.shared.measured.fetch_add(1, Ordering::Relaxed);
-        self.shared
-            .last_end_ns
-            .fetch_max(since_start_ns, Ordering::Relaxed);
-        let mut measurements = self.shared.measurements();
+        self.count(&mut book, transaction, late);
+        self.measure(&mut book, transaction, due);
+        let gave_up = end.unwrap_or_else(Instant::now);
+        for Open { kind, started } in transaction.open() {
+            book.measurements.record_unanswered(&Unanswered {
+                site: self.store.site,
+                kind,
+                service: Some(gave_up.saturating_duration_since(started)),
+                intended: gave_up.saturating_duration_since(due),
+                count: 1,
+            });
+        }
+    }
+
+    /// Who answered, and when. An answer after the end of the run closes no gap earlier.
+    fn note_answer(&self, book: &mut Book, step: &Step, end: Option<Instant>) {
+        let site = self.store.site;
+        let ended = self
+            .shared
+            .since_start(end.map_or(step.ended, |end| step.ended.min(end)));
+        book.availability.asked(site, step.kind);
+        if step.returned == Return::Ok {
+            book.availability.succeeded(site, step.kind, ended);
+        }
+        for replica in &step.silent {
+            let sent = self.shared.since_start(step.started);
+            book.availability.unanswered(replica, sent);
+        }
+        if let Some(replica) = &step.from {
+            book.availability.answered(replica, ended);
+        }
+    }
+
+    fn note_silence(&self, book: &mut Book, open: Open) {
+        book.availability.asked(self.store.site, open.kind);
+        if open.kind != OpKind::ReadModifyWrite {
+            let sent = self.shared.since_start(open.started);
+            book.availability.unanswered(&self.store.address, sent);
+        }
+    }
+
+    fn count(&self, book: &mut Book, transaction: &Transaction, late: bool) {
+        let account = &mut book.account;
+        if transaction.is_open() {
+            account.abandoned += 1;
+            return;
+        }
+        account.late += u64::from(late);
+        match transaction.succeeded() {
+            true => account.succeeded += 1,
+            false => account.failed += 1,
+        }
+    }
+
+    fn measure(&self, book: &mut Book, transaction: &Transaction, due: Instant) {
+        let (site, measurements) = (self.store.site, &mut book.measurements);
         for step in &transaction.steps {
             measurements.record(&Measured {
-                site: self.store.site,
+                site,
                 kind: step.kind,
                 path: step.path,
                 returned: step.returned,
                 service: step.ended - step.started,
-                intended: step.ended.saturating_duration_since(intended),
+                intended: step.ended.saturating_duration_since(due),
             });
         }
+        let ended = match transaction.steps.last() {
+            Some(last) if !transaction.is_open() => last.ended,
+            _ => self.shared.end().unwrap_or_else(Instant::now),
+        };
+        measurements.record_due(site, ended.saturating_duration_since(due), 1);
         if let Some((returned, took)) = transaction.check {
-            measurements.record_check(self.store.site, returned, took);
+            measurements.record_check(site, returned, took);
+        }
+        if let Some((found, took)) = transaction.scanned {
+            measurements.record_scan(site, found, took);
+        }
+    }
+
+    /// Accounts for the operations that were due before `end` and not sent. Without a
+    /// target there are none: a closed loop sends when it is answered.
+    fn never_sent(&self, issued: u64, end: Instant, stream: &mut ThreadWorkload) {
+        let Some(schedule) = self.schedule() else {
+            return;
+        };
+        let before = |at: Instant| schedule.due_before(self.shared.since_start(at));
+        let last = before(end).min(self.operations.unwrap_or(u64::MAX));
+        let first = issued.max(before(self.shared.measured_from));
+        let count = last.saturating_sub(first);
+        let at_a_time = count.div_ceil((NEVER_SENT_DRAWS / self.threads).max(1));
+        let mut next = first;
+        while next < last {
+            let many = at_a_time.min(last - next);
+            let due = schedule.due(next + many / 2);
+            let waited = self.shared.since_start(end).saturating_sub(due);
+            self.count_never_sent(stream, waited, many);
+            next += many;
+        }
+    }
+
+    /// So many operations, of a kind that is drawn as the workload would have done.
+    fn count_never_sent(&self, stream: &mut ThreadWorkload, waited: Duration, count: u64) {
+        let kind = match self.options.phase {
+            Phase::Load => Some(OpKind::Insert),
+            Phase::Run => stream.next_kind(),
+        };
+        let Some(kind) = kind else { return };
+        let (site, mut book) = (self.store.site, self.shared.book());
+        book.account.never_sent += count;
+        book.measurements.record_due(site, waited, count);
+        for part in parts(kind) {
+            book.availability.asked(site, *part);
+            book.measurements.record_unanswered(&Unanswered {
+                site,
+                kind: *part,
+                service: None,
+                intended: waited,
+                count,
+            });
         }
     }
 }
 
-fn succeeded(transaction: &Transaction) -> bool {
-    let last = transaction.steps.last();
-    last.is_some_and(|step| step.returned == Return::Ok)
+/// As what an operation is measured.
+fn parts(kind: OpKind) -> &'static [OpKind] {
+    match kind {
+        OpKind::Read => &[OpKind::Read],
+        OpKind::Update => &[OpKind::Update],
+        OpKind::Insert => &[OpKind::Insert],
+        OpKind::Scan => &[OpKind::Scan],
+        OpKind::ReadModifyWrite => &[OpKind::Read, OpKind::Update, OpKind::ReadModifyWrite],
+    }
 }

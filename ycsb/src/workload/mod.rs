@@ -193,6 +193,12 @@ impl ThreadWorkload {
         Some(self.operation(kind, record))
     }
 
+    /// The kind of an operation that is not to be made; `None` if every proportion is
+    /// zero.
+    pub fn next_kind(&mut self) -> Option<OpKind> {
+        self.workload.config.kinds.draw(&mut self.random)
+    }
+
     /// The next insertion of the load phase. The caller counts them.
     pub fn next_load(&mut self) -> Operation {
         let record = self.workload.shared.load.take();

@@ -1,0 +1,106 @@
+//! What became of every operation that a run was to make: none is dropped.
+
+use std::time::Duration;
+
+/// Of the operations that were due, the share that may be late without the target
+/// counting as missed.
+const LATE_SHARE: f64 = 0.01;
+
+/// The operations that were due in the measured phase of a run. In a closed loop an
+/// operation is due when it is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Account {
+    /// Length of the measured phase by the clock, whatever was answered in it.
+    pub runtime: Duration,
+    /// Operations a second that were asked for; `None`: as many as go.
+    pub target: Option<f64>,
+    /// Operations in flight at most.
+    pub threads: u64,
+    /// Operations that did what was asked.
+    pub succeeded: u64,
+    /// Operations that did not: refused, lost, or timed out.
+    pub failed: u64,
+    /// Operations that were sent and still had no answer at the end.
+    pub abandoned: u64,
+    /// Operations that were due and never sent.
+    pub never_sent: u64,
+    /// Of those sent: after the last one of the run was due.
+    pub late: u64,
+}
+
+impl Account {
+    /// Operations that were due.
+    pub fn intended(&self) -> u64 {
+        self.ended() + self.abandoned + self.never_sent
+    }
+
+    /// Operations that ended, well or not.
+    pub fn ended(&self) -> u64 {
+        self.succeeded + self.failed
+    }
+
+    /// Operations that ended, each second.
+    pub fn throughput(&self) -> f64 {
+        match self.runtime.as_secs_f64() {
+            seconds if seconds > 0.0 => self.ended() as f64 / seconds,
+            _ => 0.0,
+        }
+    }
+
+    /// Operations that a kept target would have seen answered: late, never sent, or
+    /// abandoned.
+    pub fn behind_target(&self) -> u64 {
+        self.late + self.never_sent + self.abandoned
+    }
+
+    /// The target, if it was missed: at the end more operations were behind than each
+    /// thread may have in flight and one in a hundred. An outage that was caught up with
+    /// is no miss; it shows in the latencies from the intended starts.
+    pub fn missed_target(&self) -> Option<f64> {
+        let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
+        self.target
+            .filter(|_| self.behind_target() as f64 > allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(late: u64, abandoned: u64, never_sent: u64) -> Account {
+        Account {
+            runtime: Duration::from_secs(10),
+            target: Some(500.0),
+            threads: 10,
+            succeeded: 5_000 - abandoned - never_sent,
+            abandoned,
+            never_sent,
+            late,
+            ..Account::default()
+        }
+    }
+
+    #[test]
+    fn a_target_is_missed_by_what_is_behind_at_the_end() {
+        assert_eq!(account(0, 0, 0).missed_target(), None);
+        assert_eq!(account(0, 10, 50).missed_target(), None);
+        assert_eq!(account(0, 10, 51).missed_target(), Some(500.0));
+        assert_eq!(account(61, 0, 0).missed_target(), Some(500.0));
+        let closed = Account {
+            target: None,
+            ..account(0, 10, 51)
+        };
+        assert_eq!(closed.missed_target(), None);
+    }
+
+    #[test]
+    fn the_parts_are_the_whole() {
+        let account = Account {
+            failed: 7,
+            ..account(3, 4, 5)
+        };
+        assert_eq!((account.intended(), account.ended()), (5_007, 4_998));
+        assert_eq!(account.throughput(), 499.8);
+        assert_eq!(Account::default().throughput(), 0.0);
+    }
+}

@@ -1,0 +1,264 @@
+//! Who was answered, when, and by whom: the longest time that a site waited for a
+//! successful answer, and the replicas that fell silent. All times are from the start
+//! of the run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sample::OpKind;
+
+/// A replica as it is reported: its address.
+pub type ReplicaName = Arc<str>;
+
+/// Reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Reads and scans.
+    Reads,
+    /// Updates and insertions.
+    Writes,
+}
+
+impl Class {
+    /// The class of a request; `None` for a read-modify-write, which is two of them.
+    pub fn of(kind: OpKind) -> Option<Class> {
+        match kind {
+            OpKind::Read | OpKind::Scan => Some(Class::Reads),
+            OpKind::Update | OpKind::Insert => Some(Class::Writes),
+            OpKind::ReadModifyWrite => None,
+        }
+    }
+
+    /// The name that is reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Reads => "READS",
+            Class::Writes => "WRITES",
+        }
+    }
+}
+
+/// A time without a successful answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// When it began: at the last answer before it.
+    pub began: Duration,
+    /// How long it was.
+    pub length: Duration,
+}
+
+/// What is known of one class of requests at one site.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    last: Duration,
+    longest: Gap,
+}
+
+impl Answers {
+    fn heard(&mut self, at: Duration) {
+        let length = at.saturating_sub(self.last);
+        if length > self.longest.length {
+            let began = self.last;
+            self.longest = Gap { began, length };
+        }
+        self.last = self.last.max(at);
+    }
+}
+
+/// What came of the requests that were sent to one replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replica {
+    /// Requests that it answered, be it with a refusal.
+    pub answered: u64,
+    /// Requests that it did not answer: connection refused or lost, timeout, abandoned.
+    pub unanswered: u64,
+    /// When it answered last; `None`: never.
+    pub last_answer: Option<Duration>,
+    /// When the newest request that it did not answer was sent.
+    last_in_vain: Option<Duration>,
+}
+
+impl Replica {
+    /// Since when it is silent: its last answer, if what was sent then or later was in
+    /// vain.
+    pub fn silent_since(&self) -> Option<Duration> {
+        let last_answer = self.last_answer.unwrap_or_default();
+        self.last_in_vain
+            .filter(|sent| *sent >= last_answer)
+            .map(|_| last_answer)
+    }
+}
+
+/// When sites were answered, and which replicas did.
+#[derive(Clone, Debug, Default)]
+pub struct Availability {
+    from: Duration,
+    classes: BTreeMap<(u8, Class), Answers>,
+    /// Until when each site made requests.
+    until: BTreeMap<u8, Duration>,
+    replicas: BTreeMap<ReplicaName, Replica>,
+}
+
+impl Availability {
+    /// Nothing known yet of a run whose measured phase begins at `from`.
+    pub fn new(from: Duration) -> Self {
+        Availability {
+            from,
+            ..Availability::default()
+        }
+    }
+
+    /// Notes that a site was to make a request. A site without any has no gaps.
+    pub fn asked(&mut self, site: u8, kind: OpKind) {
+        self.answers(site, kind);
+    }
+
+    /// Notes a successful answer.
+    pub fn succeeded(&mut self, site: u8, kind: OpKind, at: Duration) {
+        if let Some(answers) = self.answers(site, kind) {
+            answers.heard(at);
+        }
+    }
+
+    fn answers(&mut self, site: u8, kind: OpKind) -> Option<&mut Answers> {
+        let key = (site, Class::of(kind)?);
+        let fresh = Answers {
+            last: self.from,
+            ..Answers::default()
+        };
+        Some(self.classes.entry(key).or_insert(fresh))
+    }
+
+    /// Notes that one of the site's threads made no more requests from `at` on.
+    pub fn left(&mut self, site: u8, at: Duration) {
+        let until = self.until.entry(site).or_default();
+        *until = at.max(*until);
+    }
+
+    /// Notes that a replica is used, so that it is listed whatever it does.
+    pub fn used(&mut self, replica: &ReplicaName) {
+        self.replica(replica);
+    }
+
+    /// Notes that a replica answered, with success or not.
+    pub fn answered(&mut self, replica: &ReplicaName, at: Duration) {
+        let replica = self.replica(replica);
+        replica.answered += 1;
+        replica.last_answer = replica.last_answer.max(Some(at));
+    }
+
+    /// Notes that a request, which was sent to a replica at `sent`, has no answer of it.
+    pub fn unanswered(&mut self, replica: &ReplicaName, sent: Duration) {
+        let replica = self.replica(replica);
+        replica.unanswered += 1;
+        replica.last_in_vain = replica.last_in_vain.max(Some(sent));
+    }
+
+    fn replica(&mut self, name: &ReplicaName) -> &mut Replica {
+        if !self.replicas.contains_key(name) {
+            self.replicas.insert(Arc::clone(name), Replica::default());
+        }
+        self.replicas
+            .get_mut(name)
+            .expect("it was inserted if it was not there")
+    }
+
+    /// The longest gap of each site and class, by the site's index. The time after the
+    /// last answer counts, until the site's threads were done or the run ended.
+    pub fn gaps(&self) -> impl Iterator<Item = (u8, Class, Gap)> {
+        self.classes.iter().map(|((site, class), answers)| {
+            let mut answers = *answers;
+            answers.heard(self.until.get(site).copied().unwrap_or_default());
+            (*site, *class, answers.longest)
+        })
+    }
+
+    /// The replicas that were used, by name.
+    pub fn replicas(&self) -> impl Iterator<Item = (&ReplicaName, &Replica)> {
+        self.replicas.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    fn gap(began: u64, length: u64) -> Gap {
+        Gap {
+            began: ms(began),
+            length: ms(length),
+        }
+    }
+
+    #[test]
+    fn the_longest_gap_may_be_the_first_any_or_the_last() {
+        let cases: [(&[u64], Gap); 3] = [
+            (&[600, 700, 1_000], gap(100, 500)),
+            (&[200, 300, 800, 1_000], gap(300, 500)),
+            (&[200, 400, 300], gap(400, 600)),
+        ];
+        for (times, expected) in cases {
+            let mut seen = Availability::new(ms(100));
+            for time in times {
+                seen.succeeded(0, OpKind::Read, ms(*time));
+            }
+            seen.left(0, ms(900));
+            seen.left(0, ms(1_000));
+            let gaps: Vec<_> = seen.gaps().collect();
+            assert_eq!(gaps, [(0, Class::Reads, expected)], "{times:?}");
+        }
+    }
+
+    #[test]
+    fn reads_writes_and_sites_are_apart_and_what_was_not_asked_has_no_gap() {
+        let mut seen = Availability::new(ms(0));
+        seen.succeeded(0, OpKind::Scan, ms(400));
+        seen.asked(1, OpKind::Insert);
+        seen.asked(1, OpKind::ReadModifyWrite);
+        seen.left(0, ms(500));
+        seen.left(1, ms(1_000));
+        let gaps: Vec<_> = seen.gaps().collect();
+        assert_eq!(
+            gaps,
+            [
+                (0, Class::Reads, gap(0, 400)),
+                (1, Class::Writes, gap(0, 1_000))
+            ]
+        );
+    }
+
+    #[test]
+    fn answers_of_the_warm_up_open_no_gap() {
+        let mut seen = Availability::new(ms(1_000));
+        seen.succeeded(0, OpKind::Read, ms(200));
+        seen.succeeded(0, OpKind::Read, ms(1_100));
+        seen.left(0, ms(1_100));
+        assert_eq!(seen.gaps().next().unwrap().2, gap(1_000, 100));
+    }
+
+    #[test]
+    fn a_replica_is_silent_if_what_was_sent_since_its_last_answer_was_in_vain() {
+        let name: ReplicaName = "a:1".into();
+        let mut seen = Availability::new(ms(0));
+        let since = |seen: &Availability| seen.replicas().next().unwrap().1.silent_since();
+        seen.used(&name);
+        assert_eq!(since(&seen), None);
+        seen.unanswered(&name, ms(5));
+        assert_eq!(since(&seen), Some(ms(0)), "it never answered");
+        seen.answered(&name, ms(100));
+        seen.unanswered(&name, ms(90));
+        assert_eq!(since(&seen), None, "it answered after that was sent");
+        seen.unanswered(&name, ms(110));
+        seen.unanswered(&name, ms(95));
+        assert_eq!(since(&seen), Some(ms(100)));
+        let (_, replica) = seen.replicas().next().unwrap();
+        assert_eq!((replica.answered, replica.unanswered), (1, 4));
+        seen.answered(&name, ms(120));
+        assert_eq!(since(&seen), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! The figures of a run, under YCSB's names where it has them.
+
+use client::wire::Path;
+use hdrhistogram::Histogram;
+
+use super::export::ordinal;
+use super::{
+    Account, Availability, Basis, Interval, Key, Line, Measurements, Number, What, path_name,
+};
+use crate::sample::OpKind;
+
+/// What a report is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// Everything measured.
+    pub measurements: &'a Measurements,
+    /// What became of every operation.
+    pub account: &'a Account,
+    /// When sites were answered, and by whom.
+    pub availability: &'a Availability,
+    /// Names of the sites, by index. If there are none, sites are not told apart.
+    pub sites: &'a [String],
+    /// Percentiles to be told, in percent.
+    pub percentiles: &'a [f64],
+}
+
+impl Report<'_> {
+    /// All figures: overall, then by operation, failures and paths, then those of each
+    /// site and replica.
+    pub fn lines(&self) -> Vec<Line> {
+        let mut lines = Lines {
+            lines: Vec::new(),
+            percentiles: self.percentiles,
+        };
+        self.overall(&mut lines);
+        for basis in [Basis::Service, Basis::Intended] {
+            for what in all_kinds() {
+                self.operation(&mut lines, what, basis);
+            }
+        }
+        self.read_paths(&mut lines, None);
+        for (site, name) in (0..).zip(self.sites) {
+            self.site(&mut lines, site, name);
+        }
+        self.replicas(&mut lines);
+        lines.lines
+    }
+
+    fn overall(&self, lines: &mut Lines<'_>) {
+        let account = self.account;
+        let runtime_ms = whole_ms(account.runtime);
+        lines.push("OVERALL", "RunTime(ms)", Number::Whole(runtime_ms));
+        let throughput = Number::Real(account.throughput());
+        lines.push("OVERALL", "Throughput(ops/sec)", throughput);
+        let parts = [
+            ("Operations", account.intended()),
+            ("Succeeded", account.succeeded),
+            ("Failed", account.failed),
+            ("Abandoned", account.abandoned),
+            ("NeverSent", account.never_sent),
+        ];
+        for (name, count) in parts {
+            lines.push("OVERALL", name, Number::Whole(count));
+        }
+        if let Some(target) = account.target {
+            lines.push("OVERALL", "Target(ops/sec)", Number::Real(target));
+        }
+        if account.missed_target().is_some() {
+            let behind = Number::Whole(account.behind_target());
+            lines.push("TARGET-MISSED", "Operations", behind);
+        }
+    }
+
+    fn operation(&self, lines: &mut Lines<'_>, what: What, basis: Basis) {
+        let measurements = self.measurements;
+        let histogram = measurements.total(|key| key.basis == basis && key.counts_as(what));
+        let main = basis == measurements.main_basis();
+        let returns: Vec<_> = measurements.returns(what).filter(|_| main).collect();
+        if histogram.is_empty() && returns.is_empty() {
+            return;
+        }
+        let metric = reported_name(what, basis, measurements.interval());
+        lines.latencies(&metric, &histogram);
+        for (returned, count) in returns {
+            let measurement = format!("Return={}", returned.name());
+            lines.push(&metric, &measurement, Number::Whole(count));
+        }
+    }
+
+    /// Operations that read, by path: what the leases are for. Those of one site if it
+    /// is given, by its index and name.
+    fn read_paths(&self, lines: &mut Lines<'_>, site: Option<(u8, &str)>) {
+        let basis = self.measurements.main_basis();
+        let here = |key: &Key| site.is_none_or(|(index, _)| key.site == index);
+        for (what, path) in read_paths(self.measurements.keys().filter(|key| here(key))) {
+            let wanted =
+                |key: &Key| here(key) && key.basis == basis && key.what == what && key.path == path;
+            let histogram = self.measurements.total(wanted);
+            let of = site.map(|(_, name)| format!("{name}:")).unwrap_or_default();
+            let metric = format!("{}@{of}{}", what.name(), path_name(path));
+            lines.latencies(&metric, &histogram);
+        }
+    }
+
+    fn site(&self, lines: &mut Lines<'_>, site: u8, name: &str) {
+        let interval = self.measurements.interval();
+        for basis in [Basis::Service, Basis::Intended] {
+            for what in all_kinds() {
+                let wanted =
+                    |key: &Key| key.site == site && key.basis == basis && key.counts_as(what);
+                let histogram = self.measurements.total(wanted);
+                if !histogram.is_empty() {
+                    let metric = format!("{}@{name}", reported_name(what, basis, interval));
+                    lines.latencies(&metric, &histogram);
+                }
+            }
+        }
+        self.read_paths(lines, Some((site, name)));
+        for (_, class, gap) in self.availability.gaps().filter(|(of, ..)| *of == site) {
+            let metric = format!("{}@{name}", class.name());
+            lines.push(&metric, "LongestGap(ms)", in_ms(gap.length));
+            lines.push(&metric, "LongestGapStart(ms)", in_ms(gap.began));
+        }
+    }
+
+    fn replicas(&self, lines: &mut Lines<'_>) {
+        for (name, replica) in self.availability.replicas() {
+            let metric = format!("REPLICA@{name}");
+            lines.push(&metric, "Answered", Number::Whole(replica.answered));
+            lines.push(&metric, "Unanswered", Number::Whole(replica.unanswered));
+            if let Some(since) = replica.silent_since() {
+                lines.push(&metric, "SilentSince(ms)", in_ms(since));
+            }
+        }
+    }
+}
+
+/// Lines to be added to.
+struct Lines<'a> {
+    lines: Vec<Line>,
+    percentiles: &'a [f64],
+}
+
+impl Lines<'_> {
+    fn push(&mut self, metric: &str, measurement: &str, value: Number) {
+        self.lines.push(Line {
+            metric: metric.to_owned(),
+            measurement: measurement.to_owned(),
+            value,
+        });
+    }
+
+    fn latencies(&mut self, metric: &str, histogram: &Histogram<u64>) {
+        let figures = [
+            ("Operations", Number::Whole(histogram.len())),
+            ("AverageLatency(us)", Number::Real(histogram.mean())),
+            ("MinLatency(us)", Number::Whole(histogram.min())),
+            ("MaxLatency(us)", Number::Whole(histogram.max())),
+        ];
+        for (name, value) in figures {
+            self.push(metric, name, value);
+        }
+        for &percentile in self.percentiles {
+            let measurement = format!("{}PercentileLatency(us)", ordinal(percentile));
+            let value = histogram.value_at_quantile(percentile / 100.0);
+            self.push(metric, &measurement, Number::Whole(value));
+        }
+    }
+}
+
+fn whole_ms(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn in_ms(time: std::time::Duration) -> Number {
+    Number::Whole(whole_ms(time))
+}
+
+fn all_kinds() -> impl Iterator<Item = What> {
+    let kinds = [
+        OpKind::Read,
+        OpKind::Update,
+        OpKind::Insert,
+        OpKind::Scan,
+        OpKind::ReadModifyWrite,
+    ];
+    let of_kind = |kind| {
+        [
+            What::Done(kind),
+            What::Failed(kind),
+            What::Abandoned(kind),
+            What::NeverSent(kind),
+        ]
+    };
+    let rest = [What::PerRecord, What::Verify, What::All];
+    kinds.into_iter().flat_map(of_kind).chain(rest)
+}
+
+/// The name under which a histogram is reported.
+pub(super) fn reported_name(what: What, basis: Basis, interval: Interval) -> String {
+    match (basis, interval) {
+        (Basis::Intended, Interval::Both) => format!("Intended-{}", what.name()),
+        _ => what.name(),
+    }
+}
+
+fn read_paths<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<(What, Path)> {
+    let reads = |key: &&Key| {
+        let read = What::Done(OpKind::Read) == key.what || What::Done(OpKind::Scan) == key.what;
+        read && key.path != Path::Unspecified
+    };
+    let mut found: Vec<_> = keys.filter(reads).map(|key| (key.what, key.path)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}

@@ -1,0 +1,101 @@
+//! What a run has to show, and what it fell short of.
+
+use std::fmt;
+
+use super::shared::Shared;
+use crate::measurement::{Account, Availability, Measurements};
+
+/// What a run has to show.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Everything measured.
+    pub measurements: Measurements,
+    /// What became of every operation that was due in the measured phase.
+    pub account: Account,
+    /// When sites were answered, and by whom.
+    pub availability: Availability,
+    /// Whether it was stopped from outside.
+    pub cancelled: bool,
+    /// Whether an insertion of the load phase failed, which ended the phase.
+    pub load_failed: bool,
+}
+
+/// What a run fell short of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shortfall {
+    /// No operation did what was asked.
+    NothingSucceeded {
+        /// Operations that were due.
+        intended: u64,
+    },
+    /// An insertion of the load phase failed, which ended the phase.
+    LoadFailed {
+        /// Records that were inserted.
+        inserted: u64,
+    },
+    /// The target rate was missed.
+    TargetMissed(Account),
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shortfall::NothingSucceeded { intended } => {
+                write!(f, "none of {intended} operations succeeded")
+            }
+            Shortfall::LoadFailed { inserted } => write!(
+                f,
+                "the load stopped at an insertion that failed, after {inserted} records. \
+                 core_workload_insertion_retry_limit=N tries each again, and \
+                 core_workload_insertion_keep_going_on_error=true goes on without it"
+            ),
+            Shortfall::TargetMissed(account) => write!(
+                f,
+                "TARGET MISSED: {:.1} operations a second of {}. Of {} that were due, {} were \
+                 never sent, {} were abandoned without an answer, {} were sent after the last \
+                 was due",
+                account.throughput(),
+                account.target.unwrap_or_default(),
+                account.intended(),
+                account.never_sent,
+                account.abandoned,
+                account.late
+            ),
+        }
+    }
+}
+
+impl Outcome {
+    /// Of a run that has ended.
+    pub(super) fn new(shared: &Shared, cancelled: bool) -> Self {
+        let book = shared.book();
+        let length = shared.end().map_or_else(Default::default, |end| {
+            end.saturating_duration_since(shared.measured_from)
+        });
+        Outcome {
+            measurements: book.measurements.clone(),
+            account: Account {
+                runtime: length,
+                ..book.account
+            },
+            availability: book.availability.clone(),
+            cancelled,
+            load_failed: book.load_failed,
+        }
+    }
+
+    /// What it fell short of, the worst first; `None` if it did what was asked.
+    pub fn shortfall(&self) -> Option<Shortfall> {
+        let account = &self.account;
+        let (intended, inserted) = (account.intended(), account.succeeded);
+        if intended > 0 && account.succeeded == 0 {
+            Some(Shortfall::NothingSucceeded { intended })
+        } else if self.load_failed {
+            Some(Shortfall::LoadFailed { inserted })
+        } else if account.missed_target().is_some() {
+            Some(Shortfall::TargetMissed(*account))
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the threads of a run share: its clock, its end, and the book that they keep.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Cancel, RunOptions};
+use crate::measurement::{Account, Availability, Measurements};
+
+pub(super) struct Shared {
+    /// How many they are.
+    pub threads: u64,
+    pub start: Instant,
+    /// When the measured phase begins.
+    pub measured_from: Instant,
+    /// No operation is due, or sent, from then on.
+    pub deadline: Option<Instant>,
+    /// When the last operation of the run is due; `None`: without end or target.
+    pub last_due: Option<Instant>,
+    book: Mutex<Book>,
+    /// Operations that ended, those of the warm-up included.
+    pub done: AtomicU64,
+    end: OnceLock<Instant>,
+    /// Raised when no further operation may start.
+    pub stop: Cancel,
+    /// Raised when nobody waits any longer for what has no answer.
+    pub give_up: Cancel,
+}
+
+/// What is written down of a run.
+pub(super) struct Book {
+    pub measurements: Measurements,
+    pub account: Account,
+    pub availability: Availability,
+    /// An insertion of the load phase failed, which ended the phase.
+    pub load_failed: bool,
+}
+
+impl Shared {
+    /// For a run that begins now, of so many operations (0: without end).
+    pub fn new(options: &RunOptions, operations: u64) -> Self {
+        let start = Instant::now();
+        let after = |time| start.checked_add(time);
+        let account = Account {
+            target: options.target,
+            threads: super::thread_count(options.threads, operations),
+            ..Account::default()
+        };
+        let last_due = options.target.filter(|_| operations > 0).and_then(|rate| {
+            let due_s = (operations - 1) as f64 / rate;
+            after(Duration::try_from_secs_f64(due_s).ok()?)
+        });
+        Shared {
+            threads: account.threads,
+            start,
+            measured_from: after(options.warmup).unwrap_or(start),
+            deadline: options.time_max.and_then(after),
+            last_due,
+            book: Mutex::new(Book {
+                measurements: Measurements::new(options.interval),
+                account,
+                availability: Availability::new(options.warmup),
+                load_failed: false,
+            }),
+            done: AtomicU64::new(0),
+            end: OnceLock::new(),
+            stop: Cancel::new(),
+            give_up: Cancel::new(),
+        }
+    }
+
+    pub fn book(&self) -> MutexGuard<'_, Book> {
+        // Ignores poisoning: a panic in a thread is passed on, so nothing is reported.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the measured phase at `at`, unless it has ended: nothing more is sent.
+    pub fn end_at(&self, at: Instant) {
+        self.end.get_or_init(|| at);
+        self.stop.cancel();
+    }
+
+    /// When the measured phase ended, if it has.
+    pub fn end(&self) -> Option<Instant> {
+        self.end.get().copied()
+    }
+
+    /// Whether an operation may be sent now. Ends the run if its time is over.
+    pub fn is_open(&self) -> bool {
+        if let Some(deadline) = self.deadline.filter(|at| Instant::now() >= *at) {
+            self.end_at(deadline);
+        }
+        !self.stop.is_cancelled()
+    }
+
+    /// Time since the start of the run.
+    pub fn since_start(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
+    }
+}

@@ -1,0 +1,129 @@
+//! Watches a run: intervals, deadlines, cancellation.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+
+use super::shared::Shared;
+use super::{Cancel, Live, Observer, RunOptions, Tick, pass_on_panic};
+use crate::measurement::What;
+use crate::sample::OpKind;
+
+/// A time that no run reaches.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Every thread is done.
+    Done,
+    /// No further operation may start.
+    Stopped,
+    /// Its time is over.
+    TimeOver,
+    /// It was stopped from outside.
+    Cancelled,
+}
+
+/// See the module.
+pub(super) struct Watch<'a> {
+    shared: &'a Shared,
+    options: &'a RunOptions,
+    operations: u64,
+    interval_start: Duration,
+    done_before: u64,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(shared: &'a Shared, options: &'a RunOptions, operations: u64) -> Self {
+        Watch {
+            shared,
+            options,
+            operations,
+            interval_start: Duration::ZERO,
+            done_before: 0,
+        }
+    }
+
+    /// Until all threads are done or have to stop.
+    pub async fn until_done(
+        &mut self,
+        workers: &mut JoinSet<()>,
+        observer: &mut dyn Observer,
+        cancel: &Cancel,
+    ) -> Ending {
+        let mut ticks = self.timer(Some(self.options.interval_every));
+        let mut refreshes = self.timer(self.options.refresh_every);
+        let forever = self.shared.start + FOREVER;
+        let time_over = sleep_until(self.shared.deadline.unwrap_or(forever));
+        tokio::pin!(time_over);
+        loop {
+            // The end comes before an interval that ends with it, which would be empty.
+            tokio::select! {
+                biased;
+                joined = workers.join_next() => match joined {
+                    Some(joined) => pass_on_panic(joined),
+                    None => return Ending::Done,
+                },
+                () = self.shared.stop.cancelled() => return Ending::Stopped,
+                () = &mut time_over => return Ending::TimeOver,
+                () = cancel.cancelled() => return Ending::Cancelled,
+                _ = ticks.tick() => self.end_interval(observer, Instant::now(), false),
+                _ = refreshes.tick() => observer.refresh(&self.live()),
+            }
+        }
+    }
+
+    fn timer(&self, every: Option<Duration>) -> tokio::time::Interval {
+        let every = every.unwrap_or(FOREVER).max(Duration::from_millis(1));
+        let mut timer = interval_at(self.shared.start + every, every);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        timer
+    }
+
+    /// The last interval ends with the run. What came after it belongs to it too.
+    pub fn end_last_interval(&mut self, observer: &mut dyn Observer) {
+        let end = self.shared.end().unwrap_or_else(Instant::now);
+        self.end_interval(observer, end, true);
+    }
+
+    fn end_interval(&mut self, observer: &mut dyn Observer, end: Instant, last: bool) {
+        let end = self.shared.since_start(end).max(self.interval_start);
+        let measured = self.shared.book().measurements.end_interval();
+        let done = self.shared.done.load(Ordering::Relaxed);
+        observer.interval(&Tick {
+            start: self.interval_start,
+            length: end - self.interval_start,
+            done,
+            done_in_interval: done - self.done_before,
+            todo: self.operations.saturating_sub(done),
+            measured: &measured,
+            interval: self.options.interval,
+            last,
+        });
+        self.interval_start = end;
+        self.done_before = done;
+    }
+
+    fn live(&self) -> Live {
+        let book = self.shared.book();
+        let measurements = &book.measurements;
+        let basis = measurements.main_basis();
+        let all = measurements.total(|key| {
+            let part = matches!(
+                key.what,
+                What::Done(OpKind::ReadModifyWrite) | What::Verify | What::PerRecord | What::All
+            );
+            key.basis == basis && !part
+        });
+        Live {
+            elapsed: self.shared.start.elapsed(),
+            done: self.shared.done.load(Ordering::Relaxed),
+            all: self.operations,
+            p50_us: all.value_at_quantile(0.5),
+            p99_us: all.value_at_quantile(0.99),
+        }
+    }
+}
