@@ -52,6 +52,9 @@ fn ycsbs_own_files_run() {
         "mine.properties",
         include_str!("../../ycsb/workloads/workloada"),
     );
+    let empty = cluster.ycsb("run -P workloadc -p recordcount=50 -p operationcount=10");
+    assert!(empty.out.contains("[READ], Return=NOT_FOUND, 10"));
+    empty.refused(&["none of 10 operations succeeded"]);
     let loaded = cluster.ycsb("load -P mine.properties -p recordcount=50 -threads 8");
     assert!(loaded.good().contains("[INSERT], Return=OK, 50"));
     for workload in ["a", "b", "c", "d", "e", "f"] {
@@ -84,6 +87,11 @@ fn ycsbs_own_files_run() {
         }
         check_histograms(&cluster.place, workload);
     }
+    let line = "run -P workloadc -p recordcount=50 -p operationcount=0 -p maxexecutiontime=1 \
+                -target 1000000";
+    let hasty = cluster.ycsb(line);
+    assert!(hasty.out.contains("[TARGET-MISSED], Operations, "));
+    hasty.missed(&["TARGET MISSED", "of 1000000"]);
     cluster.done();
 }
 

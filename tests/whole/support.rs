@@ -37,6 +37,11 @@ impl Ended {
         self.ended(1, parts);
     }
 
+    /// A load generator missed its target, and says so.
+    pub fn missed(self, parts: &[&str]) {
+        self.ended(3, parts);
+    }
+
     /// It was ended by a Ctrl-C, and says so.
     pub fn interrupted(self, parts: &[&str]) {
         self.ended(130, parts);
