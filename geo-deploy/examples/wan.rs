@@ -1,6 +1,6 @@
 //! Puts an echo server at each of the paper's sites behind the emulated network,
 //! sends pings from every site to every other, and prints the round trips asked
-//! for beside those delivered and those that a client sees.
+//! for beside those of probes and those that a client sees.
 //!
 //! `cargo run --release -p geo-deploy --example wan -- [pings]`
 
@@ -21,6 +21,8 @@ fn main() -> anyhow::Result<()> {
     let targets = names.iter().map(|_| echo_server());
     let targets: Vec<SocketAddr> = targets.collect::<Result<_, _>>()?;
     let wan = Wan::start(&topology, &targets)?;
+    let began = Instant::now();
+    wan.probe()?;
     let pairs = (0..names.len()).flat_map(|a| (a + 1..names.len()).map(move |b| (a, b)));
     let pairs: Vec<(usize, usize)> = pairs.collect();
     let seen = std::thread::scope(|scope| {
@@ -34,17 +36,16 @@ fn main() -> anyhow::Result<()> {
             .map(|(a, b, pinger)| (a, b, pinger.join()));
         joined.collect::<Vec<_>>()
     });
-    println!("pair      asked ms  delivered ms  seen by a client ms");
+    let network = wan.network(began, Instant::now());
+    println!("pair      asked ms  probes ms  seen by a client ms");
     for (a, b, median) in seen {
         let median = median.map_err(|_| anyhow::anyhow!("a pinger panicked"))??;
-        let delivered = wan.measured_rtt_ms(a, b).unwrap_or_default();
+        let probed = network.matrix_ms(names.len())[a][b];
         let pair = format!("{}-{}", names[a], names[b]);
         let asked = topology.rtt_ms(a, b);
-        println!("{pair:<8} {asked:>9.3} {delivered:>13.3} {median:>20.3}");
+        println!("{pair:<8} {asked:>9.3} {probed:>10.3} {median:>20.3}");
     }
-    for deviation in wan.deviations() {
-        println!("not as asked: {deviation:?}");
-    }
+    println!("{:?}: {:?}", network.verdict, network.late);
     Ok(())
 }
 

@@ -6,9 +6,8 @@
 //! ([`Wan::via`]). Whatever speaks TCP can be put behind it.
 //!
 //! A link can have jitter, a bandwidth and losses (a lost packet arrives later, as with
-//! TCP), and can be cut in one direction. All of that can change while it runs. Links
-//! measure what they deliver: the time from a byte's arrival to its departure, as a
-//! histogram.
+//! TCP), and can be cut in one direction. All of that can change while it runs. Probes measure
+//! what messages really take: see [`Wan::probe`].
 //!
 //! All links share one thread with one timer. That leaves the processors to the
 //! replicas, and delays are exact to some tens of microseconds.
@@ -19,18 +18,25 @@
 
 pub(crate) mod alarm;
 mod link;
+mod network;
+mod probe;
 mod relay;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 
 use crate::topology::Topology;
 
-pub use link::{Delivered, Link, LinkSettings};
+use network::Asked;
+use probe::{Path, Probes};
+
+pub use link::{Link, LinkSettings};
+pub use network::{Late, Network, Pair, Verdict};
 
 /// The running network. Dropping it closes every connection.
 #[derive(Debug)]
@@ -39,21 +45,31 @@ pub struct Wan {
     /// By site from and site to; `None` on the diagonal.
     links: Vec<Vec<Option<Arc<Link>>>>,
     addresses: Vec<Vec<Option<SocketAddr>>>,
-    shutdown: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Each pair of sites once.
+    paths: Vec<Path>,
+    /// The delays and jitters that the links were started with.
+    asked: Vec<Asked>,
+    /// Where probes are answered.
+    echo: TcpListener,
+    probes: Arc<Probes>,
+    prober: Mutex<Option<Running>>,
+    relays: Option<Running>,
 }
 
-/// A pair of sites whose measured round trip is not the one asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Deviation {
-    /// One site's name.
-    pub a: String,
-    /// The other's.
-    pub b: String,
-    /// The round trip asked for, in ms.
-    pub asked_ms: f64,
-    /// The median measured, in ms.
-    pub measured_ms: f64,
+/// A thread that ends when its sender is dropped.
+#[derive(Debug)]
+struct Running {
+    shutdown: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    fn end(self) {
+        drop(self.shutdown);
+        if self.thread.join().is_err() {
+            tracing::error!("the emulated network ended in a panic");
+        }
+    }
 }
 
 /// What a relay needs: where to listen, where to dial, and both directions.
@@ -67,7 +83,25 @@ struct RelayPlan {
 /// By the site it leads from and the one it leads to; `None` within a site.
 type ByPair<T> = Vec<Vec<Option<T>>>;
 
-/// A listener for every link, and where it listens.
+/// A relay over two links, and where it listens.
+fn relay_to(
+    target: SocketAddr,
+    forth: &Arc<Link>,
+    back: &Arc<Link>,
+) -> io::Result<(RelayPlan, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let plan = RelayPlan {
+        listener,
+        target,
+        forth: forth.clone(),
+        back: back.clone(),
+    };
+    Ok((plan, address))
+}
+
+/// A relay for every link, and where it listens.
 fn listen(
     links: &ByPair<Arc<Link>>,
     targets: &[SocketAddr],
@@ -80,18 +114,36 @@ fn listen(
             let (Some(forth), Some(back)) = (forth, &links[to][from]) else {
                 continue;
             };
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            listener.set_nonblocking(true)?;
-            addresses[from][to] = Some(listener.local_addr()?);
-            plans.push(RelayPlan {
-                listener,
-                target: targets[to],
+            let (plan, address) = relay_to(targets[to], forth, back)?;
+            addresses[from][to] = Some(address);
+            plans.push(plan);
+        }
+    }
+    Ok((plans, addresses))
+}
+
+/// A relay to the echo for every pair of sites, over the pair's own links.
+fn listen_for_probes(
+    links: &ByPair<Arc<Link>>,
+    echo: SocketAddr,
+) -> io::Result<(Vec<RelayPlan>, Vec<Path>)> {
+    let mut both = (Vec::new(), Vec::new());
+    for (a, row) in links.iter().enumerate() {
+        for (b, forth) in row.iter().enumerate().skip(a + 1) {
+            let (Some(forth), Some(back)) = (forth, &links[b][a]) else {
+                continue;
+            };
+            let (plan, via) = relay_to(echo, forth, back)?;
+            both.0.push(plan);
+            both.1.push(Path {
+                pair: (a, b),
+                via,
                 forth: forth.clone(),
                 back: back.clone(),
             });
         }
     }
-    Ok((plans, addresses))
+    Ok(both)
 }
 
 impl Wan {
@@ -115,6 +167,16 @@ impl Wan {
         targets: &[SocketAddr],
         settings: impl Fn(f64) -> LinkSettings,
     ) -> io::Result<Wan> {
+        Wan::start_beside(topology, targets, settings, std::future::ready(()))
+    }
+
+    /// The same, with something else to do for the relays' thread.
+    fn start_beside(
+        topology: &Topology,
+        targets: &[SocketAddr],
+        settings: impl Fn(f64) -> LinkSettings,
+        beside: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<Wan> {
         let n = topology.len();
         if targets.len() != n {
             let message = format!(
@@ -130,15 +192,23 @@ impl Wan {
         let links: Vec<Vec<_>> = (0..n)
             .map(|from| (0..n).map(|to| link(from, to)).collect())
             .collect();
-        let (plans, addresses) = listen(&links, targets)?;
+        let (mut plans, addresses) = listen(&links, targets)?;
+        let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        echo.set_nonblocking(true)?;
+        let (to_echo, paths) = listen_for_probes(&links, echo.local_addr()?)?;
+        plans.extend(to_echo);
         let (shutdown, stopped) = oneshot::channel();
-        let thread = relay::spawn(plans, stopped)?;
+        let thread = relay::spawn(plans, stopped, beside)?;
         Ok(Wan {
             names: topology.names().into_iter().map(String::from).collect(),
             links,
             addresses,
-            shutdown: Some(shutdown),
-            thread: Some(thread),
+            asked: paths.iter().map(asked).collect(),
+            paths,
+            echo,
+            probes: Arc::default(),
+            prober: Mutex::default(),
+            relays: Some(Running { shutdown, thread }),
         })
     }
 
@@ -169,52 +239,47 @@ impl Wan {
         }
     }
 
-    /// The median round trip of a pair as delivered, in ms; `None` until both
-    /// directions have delivered something.
-    pub fn measured_rtt_ms(&self, a: usize, b: usize) -> Option<f64> {
-        let forth = self.link(a, b)?.delivered();
-        let back = self.link(b, a)?.delivered();
-        (forth.count > 0 && back.count > 0).then_some(forth.p50_ms + back.p50_ms)
+    /// Sends probes between all sites from now on, some times a second. It does so already
+    /// after the first call.
+    ///
+    /// # Errors
+    /// If a thread or a socket cannot be had.
+    pub fn probe(&self) -> io::Result<()> {
+        let mut prober = self.prober.lock().unwrap_or_else(PoisonError::into_inner);
+        if prober.is_some() {
+            return Ok(());
+        }
+        let (shutdown, stopped) = oneshot::channel();
+        let (paths, probes) = (self.paths.clone(), self.probes.clone());
+        let thread = probe::spawn(paths, self.echo.try_clone()?, probes, stopped)?;
+        *prober = Some(Running { shutdown, thread });
+        Ok(())
     }
 
-    /// All median round trips in ms; 0 where nothing was delivered, and on the diagonal.
-    pub fn measured_matrix_ms(&self) -> Vec<Vec<f64>> {
-        let n = self.names.len();
-        let cell = |a, b| self.measured_rtt_ms(a, b).unwrap_or(0.0);
-        (0..n)
-            .map(|a| (0..n).map(|b| cell(a, b)).collect())
-            .collect()
+    /// The network as probes found it that were sent from the one time to the other. Those
+    /// that met a fault say nothing of the machine, and are left out.
+    pub fn network(&self, from: Instant, until: Instant) -> Network {
+        let probes = self.probes.sent(&self.paths, from, until);
+        Network::of(&self.asked, &probes)
     }
+}
 
-    /// Pairs whose median round trip is off by more than 1 ms and more than 1%.
-    pub fn deviations(&self) -> Vec<Deviation> {
-        let n = self.names.len();
-        let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
-        pairs
-            .filter_map(|(a, b)| {
-                let asked = self.link(a, b)?.settings().delay + self.link(b, a)?.settings().delay;
-                let asked_ms = asked.as_secs_f64() * 1e3;
-                let measured_ms = self.measured_rtt_ms(a, b)?;
-                let off = (measured_ms - asked_ms).abs() > f64::max(1.0, asked_ms / 100.0);
-                off.then(|| Deviation {
-                    a: self.names[a].clone(),
-                    b: self.names[b].clone(),
-                    asked_ms,
-                    measured_ms,
-                })
-            })
-            .collect()
+/// What a pair of links is to do, as it is now.
+fn asked(path: &Path) -> Asked {
+    let (forth, back) = (path.forth.settings(), path.back.settings());
+    Asked {
+        pair: path.pair,
+        delay: forth.delay + back.delay,
+        jitter: (forth.jitter, back.jitter),
     }
 }
 
 impl Drop for Wan {
     fn drop(&mut self) {
-        drop(self.shutdown.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the emulated network ended in a panic");
-        }
+        let mut prober = self.prober.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = [prober.take(), self.relays.take()];
+        drop(prober);
+        running.into_iter().flatten().for_each(Running::end);
     }
 }
 

@@ -7,8 +7,9 @@ mod ports;
 mod replica;
 mod roles;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context as _;
 pub use cluster::{LocalCluster, LocalSettings};
 pub(super) use replica::events_file;
 pub use replica::{Condition, Happened, Life, Why};
@@ -57,14 +58,15 @@ async fn run_plan(
     let mut cluster = LocalCluster::start(plan, settings)?;
     let admins = cluster.ready(plan).await?;
     let ready = ready_event(plan, started.elapsed().as_secs_f64());
+    cluster.wan().probe().context("probing the emulated WAN")?;
     let asked = clients::drive(plan, &cluster, started, progress).await?;
     let mut statuses = Vec::new();
     for admin in &admins {
         statuses.extend(admin.status().await);
     }
-    let measured = cluster.wan().measured_matrix_ms();
-    let notes = deviations(&cluster).into_iter().chain(asked.notes);
-    let notes = notes.collect();
+    let at = |ns: u64| started + Duration::from_nanos(ns);
+    let (begin_ns, end_ns) = asked.interval_ns;
+    let network = cluster.wan().network(at(begin_ns), at(end_ns));
     cluster.stop();
     let mut events = node_events::read(plan, &settings.dir, start_unix_ms as u64);
     let at = events.partition_point(|event| event.at_s <= ready.at_s);
@@ -76,22 +78,11 @@ async fn run_plan(
         interval_ns: asked.interval_ns,
         virtual_s: None,
         events,
-        notes,
+        notes: asked.notes,
         counters: sum_counters(statuses),
-        measured_rtt_ms: Some(measured),
+        network: Some(network),
     };
     Ok(asked.recorder.finish(plan, around))
-}
-
-fn deviations(cluster: &LocalCluster) -> Vec<String> {
-    let deviations = cluster.wan().deviations();
-    let words = deviations.iter().map(|d| {
-        format!(
-            "the round trip {}-{} was {:.2} ms, not the {:.2} ms asked for",
-            d.a, d.b, d.measured_ms, d.asked_ms
-        )
-    });
-    words.collect()
 }
 
 fn ready_event(plan: &Plan<'_>, at_s: f64) -> Event {

@@ -13,6 +13,7 @@ use super::load::Ask;
 use super::{Plan, Ran};
 use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
 use crate::report::{self, Measured, StrategyRun, Verdict};
+use crate::wan::Network;
 
 /// Room is made at once for at most so many operations.
 const RESERVED_MAX: u64 = 1 << 22;
@@ -41,7 +42,8 @@ pub(crate) struct Around {
     pub(crate) events: Vec<report::Event>,
     pub(crate) notes: Vec<String>,
     pub(crate) counters: BTreeMap<String, u64>,
-    pub(crate) measured_rtt_ms: Option<Vec<Vec<f64>>>,
+    /// As probes found it in the measured interval.
+    pub(crate) network: Option<Network>,
 }
 
 /// Gathers what clients of one run asked and were answered.
@@ -80,6 +82,7 @@ impl Recorder {
             .partition_point(|(s, _)| s.start_ns < end_ns);
         let books = self.bookkeeping(plan, first, after);
         let linearizable = self.judge();
+        let n = plan.topology().len();
         let seconds = |ns: u64| ns as f64 / 1e9;
         let run = StrategyRun {
             label: plan.strategy.label.clone(),
@@ -102,7 +105,8 @@ impl Recorder {
             bookkeeping_minimum: books.map(|a| a.writes_at_minimum),
             notes: around.notes,
             counters: around.counters,
-            measured_rtt_ms: around.measured_rtt_ms,
+            measured_rtt_ms: around.network.as_ref().map(|found| found.matrix_ms(n)),
+            network: around.network,
         };
         Ran {
             run,

@@ -128,7 +128,7 @@ fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
         events: events.collect(),
         notes: clients.notes(),
         counters,
-        measured_rtt_ms: None,
+        network: None,
     };
     clients.recorder.finish(plan, around)
 }

@@ -70,10 +70,9 @@ impl Manifest {
 
 /// The whole of `manifest.json`.
 pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
-    let measured = report
-        .runs
-        .iter()
-        .map(|run| json!({ "run": run.label, "rtt_ms": run.measured_rtt_ms }));
+    let measured = report.runs.iter().map(
+        |run| json!({ "run": run.label, "rtt_ms": run.measured_rtt_ms, "probes": run.network }),
+    );
     let mut manifest = serde_json::to_value(&report.manifest)?;
     let rest = json!({
         "backend": report.backend,

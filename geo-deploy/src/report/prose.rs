@@ -4,6 +4,7 @@ use super::summary::{RunSummary, Summary};
 use super::table::{bounds, grouped, ms, percent};
 use super::tables::bookkeeping_minimum;
 use super::{Event, Report, StrategyRun, Verdict, paper};
+use crate::wan::Network;
 
 /// Local reads this far below perfect bookkeeping, in points, are no longer as good as it.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
@@ -59,6 +60,8 @@ pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
                 run.label, figures.failed, figures.timed_out
             ));
         }
+        let network = run.network.as_ref().and_then(Network::warning);
+        warnings.extend(network.map(|words| format!("{}: {words}", run.label)));
         warnings.extend(off_links(report, run));
     }
     warnings
@@ -68,10 +71,15 @@ pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
 fn off_links(report: &Report, run: &StrategyRun) -> Option<String> {
     let measured = run.measured_rtt_ms.as_ref()?;
     let names = report.topology.names();
+    // Asked of the emulated network, too: either way takes longer by up to that, evenly.
+    let jitter = run
+        .network
+        .as_ref()
+        .map(|_| report.experiment.local.jitter_ms);
     let mut off = Vec::new();
     for a in 0..names.len() {
         for b in a + 1..names.len() {
-            let asked = report.topology.rtt_ms(a, b);
+            let asked = report.topology.rtt_ms(a, b) + jitter.unwrap_or(0.0);
             let found = measured.get(a).and_then(|row| row.get(b)).copied();
             let Some(found) = found.filter(|found| *found > 0.0) else {
                 continue;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use ycsb::sample::Sample;
 
 use crate::bound::SiteSet;
+use crate::wan::Network;
 
 /// Whether a run's history was linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,8 +143,10 @@ pub struct StrategyRun {
     pub notes: Vec<String>,
     /// Counters of the replicas, summed.
     pub counters: BTreeMap<String, u64>,
-    /// Median round trips as the network delivered them, in ms.
+    /// Median round trips as probes found them in the measured interval, in ms.
     pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
+    /// What probes found of the network, beside what was asked for.
+    pub network: Option<Network>,
 }
 
 impl StrategyRun {

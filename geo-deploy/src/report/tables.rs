@@ -4,6 +4,7 @@ use super::paper;
 use super::summary::{RunSummary, SiteSummary, Summary};
 use super::table::{Table, bounds, grouped, ms, percent, percent_or_dash};
 use super::{Event, Report, StrategyRun};
+use crate::wan::{Network, Pair};
 
 /// Most events that a page lists.
 const EVENTS_MAX: usize = 60;
@@ -252,7 +253,38 @@ pub(super) fn network(report: &Report) -> Vec<Table> {
             rows,
         ))
     });
-    std::iter::once(asked).chain(measured).collect()
+    let probes = report.runs.iter().filter_map(|run| {
+        let network = run.network.as_ref()?;
+        Some(probes(&run.label, network, &names))
+    });
+    std::iter::once(asked)
+        .chain(measured)
+        .chain(probes)
+        .collect()
+}
+
+/// Round trips of probes through the emulated network, beside those asked for.
+fn probes(label: &str, network: &Network, names: &[&str]) -> Table {
+    let columns = ["pair", "probes", "asked p50", "p50", "asked p99", "p99"];
+    let row = |pair: &Pair| {
+        let figures = [
+            pair.asked_p50_ms,
+            pair.p50_ms,
+            pair.asked_p99_ms,
+            pair.p99_ms,
+        ];
+        let mut cells = vec![
+            format!("{}-{}", names[pair.a], names[pair.b]),
+            grouped(pair.probes as u64),
+        ];
+        cells.extend(figures.map(ms));
+        cells
+    };
+    let title = format!("Probes of the network under {label}, in ms");
+    Table {
+        rows: network.pairs.iter().map(row).collect(),
+        ..Table::new(title, &columns)
+    }
 }
 
 /// What happened, in order, configurations apart; the first ones if there are many.

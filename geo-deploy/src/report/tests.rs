@@ -126,6 +126,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         notes: vec!["made up".to_owned()],
         counters: BTreeMap::from([("forwarded".to_owned(), 3)]),
         measured_rtt_ms: Some(topology.matrix().to_vec()),
+        network: None,
     }
 }
 

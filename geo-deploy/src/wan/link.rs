@@ -1,9 +1,9 @@
-//! One direction between two sites: its settings, and what it delivered.
+//! One direction between two sites: its settings, and when what it was given is due.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use tokio::sync::watch;
@@ -12,8 +12,6 @@ use tokio::sync::watch;
 const PACKET_BYTES: usize = 1_460;
 /// A packet is given up as lost this often in a row at most.
 const LOSSES_MAX: u32 = 16;
-/// The longest time told apart by a link's histogram: ten minutes.
-const LATENCY_US_MAX: u64 = 600_000_000;
 
 /// How one direction of a link behaves.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,24 +46,13 @@ impl LinkSettings {
     }
 }
 
-/// What a link delivered. Times in ms, from a byte's arrival at the relay to its departure.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Delivered {
-    /// Chunks delivered while the link was not cut.
-    pub count: u64,
-    /// Median.
-    pub p50_ms: f64,
-    /// 99th percentile.
-    pub p99_ms: f64,
-    /// Longest.
-    pub max_ms: f64,
-}
-
 /// One direction between two sites, as seen from outside the relays' thread.
 #[derive(Debug)]
 pub struct Link {
     settings: watch::Sender<LinkSettings>,
     state: Mutex<State>,
+    /// How often the settings were changed.
+    changes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -73,19 +60,17 @@ struct State {
     /// When the last byte taken in has left the sender, at the link's bandwidth.
     sent_by: Option<Instant>,
     chance: Pcg64Mcg,
-    delivered_us: Histogram<u64>,
 }
 
 impl Link {
     pub(super) fn new(settings: LinkSettings, seed: u64) -> Link {
-        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
         Link {
             settings: watch::Sender::new(settings),
             state: Mutex::new(State {
                 sent_by: None,
                 chance: Pcg64Mcg::seed_from_u64(seed),
-                delivered_us: histogram.expect("the bounds are valid"),
             }),
+            changes: AtomicU64::new(0),
         }
     }
 
@@ -97,26 +82,12 @@ impl Link {
     /// Changes the link for the bytes that arrive from now on; a cut holds at once.
     pub fn change(&self, change: impl FnOnce(&mut LinkSettings)) {
         self.settings.send_modify(change);
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What it delivered so far.
-    pub fn delivered(&self) -> Delivered {
-        let state = self.state();
-        let ms = |us: u64| us as f64 / 1e3;
-        match state.delivered_us.len() {
-            0 => Delivered::default(),
-            count => Delivered {
-                count,
-                p50_ms: ms(state.delivered_us.value_at_quantile(0.5)),
-                p99_ms: ms(state.delivered_us.value_at_quantile(0.99)),
-                max_ms: ms(state.delivered_us.max()),
-            },
-        }
-    }
-
-    /// Forgets what was delivered: an experiment's measured phase begins.
-    pub fn reset_delivered(&self) {
-        self.state().delivered_us.reset();
+    /// How often it was changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// When `bytes` that arrive `now` are to leave.
@@ -152,11 +123,6 @@ impl Link {
         let mut settings = self.settings.subscribe();
         // The sender lives in `self`, so the wait cannot fail.
         let _ = settings.wait_for(|settings| !settings.cut).await;
-    }
-
-    pub(super) fn record(&self, took: Duration) {
-        let us = took.as_micros().min(LATENCY_US_MAX.into()) as u64;
-        self.state().delivered_us.saturating_record(us);
     }
 
     /// Ignores poisoning: the state is consistent after every statement, so a panic in

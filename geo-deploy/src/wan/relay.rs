@@ -27,10 +27,12 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Pause after a failed accept, which would otherwise fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the thread; it ends when `stopped` is resolved or its sender dropped.
+/// Starts the thread; it ends when `stopped` is resolved or its sender dropped. `beside`
+/// runs on it, too: tests keep the thread busy with it.
 pub(super) fn spawn(
     plans: Vec<RelayPlan>,
     stopped: oneshot::Receiver<()>,
+    beside: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build()?;
@@ -38,6 +40,7 @@ pub(super) fn spawn(
         .name("wan".to_owned())
         .spawn(move || {
             let tasks = LocalSet::new();
+            tasks.spawn_local(beside);
             let result = tasks.block_on(&runtime, serve(plans, stopped));
             if let Err(error) = result {
                 tracing::error!(%error, "the emulated network failed");
@@ -119,7 +122,6 @@ async fn connect(
 }
 
 struct Chunk {
-    arrived: Instant,
     due: Instant,
     /// Empty for the end of the stream.
     bytes: Vec<u8>,
@@ -156,11 +158,9 @@ async fn take_in(mut from: OwnedReadHalf, queue: &Queue, link: &Link) -> io::Res
             queue.emptied.notified().await;
         }
         let read = from.read(&mut buffer).await?;
-        let arrived = Instant::now();
         *queue.bytes.borrow_mut() += read;
         queue.chunks.borrow_mut().push_back(Chunk {
-            arrived,
-            due: link.due(arrived, read),
+            due: link.due(Instant::now(), read),
             bytes: buffer[..read].to_vec(),
         });
         queue.filled.notify_one();
@@ -176,9 +176,6 @@ async fn put_out(
     link: &Link,
     alarm: &Alarm,
 ) -> io::Result<()> {
-    // Chunks that arrived before this were held up by a cut. Their times are not those
-    // of the link.
-    let mut mended = None;
     loop {
         let front = queue.chunks.borrow().front().map(|chunk| chunk.due);
         let Some(due) = front else {
@@ -188,7 +185,6 @@ async fn put_out(
         alarm.until(due).await;
         while link.is_cut() {
             link.mended().await;
-            mended = Some(Instant::now());
             alarm.until(Instant::now() + link.delay()).await;
         }
         let Some(chunk) = queue.chunks.borrow_mut().pop_front() else {
@@ -198,9 +194,6 @@ async fn put_out(
             return to.shutdown().await;
         }
         to.write_all(&chunk.bytes).await?;
-        if mended.is_none_or(|mended| chunk.arrived > mended) {
-            link.record(chunk.arrived.elapsed());
-        }
         *queue.bytes.borrow_mut() -= chunk.bytes.len();
         queue.emptied.notify_one();
     }

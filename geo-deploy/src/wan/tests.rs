@@ -54,10 +54,6 @@ fn a_round_trip_takes_at_least_what_was_asked() {
             assert!(ping(&stream) >= Duration::from_millis(30));
         }
     }
-    let measured = wan.measured_rtt_ms(0, 1).unwrap();
-    assert!(measured >= 30.0 * 0.999, "{measured}");
-    assert!(wan.link(0, 1).unwrap().delivered().count >= 5);
-    assert_eq!(wan.measured_matrix_ms()[0][0], 0.0);
 }
 
 #[test]
@@ -105,15 +101,12 @@ fn a_cut_holds_bytes_until_it_is_mended() {
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut
     ));
-    // The other direction is not cut.
-    let counted = wan.link(1, 0).unwrap().delivered().count;
     wan.set_cut(0, 1, false);
     stream.set_read_timeout(Some(GIVE_UP)).unwrap();
     let mut received = [0; 4];
     (&stream).read_exact(&mut received).unwrap();
     assert_eq!(&received, b"held");
     ping(&stream);
-    assert!(wan.link(1, 0).unwrap().delivered().count > counted);
 }
 
 #[test]
@@ -126,7 +119,6 @@ fn a_connection_cannot_be_made_through_a_cut() {
         .set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
     assert!((&stream).read(&mut [0]).is_err());
-    assert_eq!(wan.link(0, 1).unwrap().delivered().count, 0);
     wan.set_isolated(1, false);
     stream.set_read_timeout(Some(GIVE_UP)).unwrap();
     (&stream).read_exact(&mut [0]).unwrap();
@@ -177,5 +169,79 @@ fn wrong_numbers_of_targets_are_refused() {
     assert!(error.to_string().contains("0 targets for 2 sites"));
     let wan = echo_wan(1.0);
     assert!(wan.via(0, 0).is_none() && wan.via(0, 2).is_none());
-    assert!(wan.deviations().is_empty(), "nothing was measured yet");
+    let now = Instant::now();
+    let network = wan.network(now, now);
+    assert_eq!(
+        network.verdict,
+        Verdict::Unknown,
+        "nothing was measured yet"
+    );
+}
+
+/// What probes find from now on, when there are enough of them.
+fn probed(wan: &Wan, enough: impl Fn(&Network) -> bool) -> Network {
+    let from = Instant::now();
+    wan.probe().unwrap();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let network = wan.network(from, Instant::now());
+        if enough(&network) {
+            return network;
+        }
+        assert!(from.elapsed() < GIVE_UP, "too few probes: {network:?}");
+    }
+}
+
+#[test]
+fn probes_see_the_round_trip_of_every_pair() {
+    let topology = Topology::paper();
+    let targets = vec![echo_server(); topology.len()];
+    let wan = Wan::start(&topology, &targets).unwrap();
+    let network = probed(&wan, |network| {
+        network.pairs.len() == 10 && network.pairs.iter().all(|pair| pair.probes >= 3)
+    });
+    for pair in &network.pairs {
+        let asked = topology.rtt_ms(pair.a, pair.b);
+        assert!((pair.asked_p50_ms - asked).abs() < 1e-3, "{pair:?}");
+        assert!(pair.p50_ms >= asked * 0.999, "never early: {pair:?}");
+        assert!(pair.p99_ms >= pair.p50_ms);
+    }
+    let matrix = network.matrix_ms(topology.len());
+    assert_eq!((matrix[0][0], matrix[0][1]), (0.0, matrix[1][0]));
+}
+
+/// The relays' thread has other things to do most of the time, as if it had to wait for a
+/// processor. What it sees itself of a message is on time all the same.
+#[test]
+fn a_starved_relay_makes_the_run_invalid() {
+    let busy = async {
+        loop {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(10) {
+                std::hint::spin_loop();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let (topology, echo) = (two_sites(20.0), echo_server());
+    let settings = LinkSettings::of_round_trip_ms;
+    let wan = Wan::start_beside(&topology, &[echo, echo], settings, busy).unwrap();
+    let network = probed(&wan, |network| network.late.probes >= 20);
+    assert_eq!(network.verdict, Verdict::Invalid, "{network:?}");
+    assert!(network.warning().unwrap().contains("INVALID"));
+}
+
+#[test]
+fn what_a_fault_does_to_probes_is_not_blamed_on_the_machine() {
+    let wan = echo_wan(2.0);
+    let cut_in_between = |network: &Network| network.late.probes >= 3;
+    probed(&wan, cut_in_between);
+    let from = Instant::now();
+    wan.set_isolated(1, true);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(wan.network(from, Instant::now()).late.probes, 0);
+    wan.set_isolated(1, false);
+    probed(&wan, cut_in_between);
+    let while_cut = wan.network(from, from + Duration::from_millis(600));
+    assert_eq!(while_cut.late.probes, 0, "{while_cut:?}");
 }

@@ -1,0 +1,206 @@
+//! Probes: messages with the time at which they were sent, through the relays' own thread
+//! and links, to an echo and back.
+//!
+//! A probe sees what a message between two replicas sees: the time in sockets, a thread
+//! that had to wait for a processor, a timer that fired late. So probes can tell that a
+//! machine is too busy for the network that it emulates.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::oneshot;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::link::Link;
+
+/// How often each pair of sites is probed: some hundred times in half a minute, at a cost
+/// of a few wakes a second.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// What is probed: a pair of sites, by way of a relay that leads to the echo.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub pair: (usize, usize),
+    pub via: SocketAddr,
+    pub forth: Arc<Link>,
+    pub back: Arc<Link>,
+}
+
+/// One probe.
+#[derive(Clone, Debug)]
+pub(super) struct Probe {
+    pub pair: (usize, usize),
+    pub sent: Instant,
+    /// The delays of both directions when it was sent, without jitter.
+    pub asked: Duration,
+    /// How often either direction was changed before it was sent.
+    changes: u64,
+    /// No direction was cut or lossy when it was sent.
+    sound: bool,
+    /// How long it took; `None` while it is under way.
+    pub took: Option<Duration>,
+}
+
+#[cfg(test)]
+impl Probe {
+    /// One that took so many ms.
+    pub fn ended(pair: (usize, usize), asked: Duration, took_ms: f64) -> Probe {
+        Probe {
+            pair,
+            sent: Instant::now(),
+            asked,
+            changes: 0,
+            sound: true,
+            took: Some(Duration::from_secs_f64(took_ms / 1e3)),
+        }
+    }
+}
+
+/// All probes so far.
+#[derive(Debug, Default)]
+pub(super) struct Probes(Mutex<Vec<Probe>>);
+
+impl Probes {
+    /// Those sent in a time in which their links behaved all along as when they were sent.
+    /// One under way for longer than asked counts with its time so far.
+    pub fn sent(&self, paths: &[Path], from: Instant, until: Instant) -> Vec<Probe> {
+        let changes = |pair: (usize, usize)| {
+            let path = paths.iter().find(|path| path.pair == pair);
+            path.map_or(0, Path::changes)
+        };
+        let all = self.lock();
+        let chosen = all
+            .iter()
+            .filter(|probe| probe.sound && (from..until).contains(&probe.sent));
+        let now = Instant::now();
+        let as_of_now = chosen.filter_map(|probe| {
+            let mut probe = probe.clone();
+            if probe.took.is_none() {
+                let age = now.duration_since(probe.sent);
+                let undisturbed = probe.changes == changes(probe.pair);
+                probe.took = (undisturbed && age > probe.asked).then_some(age);
+            }
+            probe.took.is_some().then_some(probe)
+        });
+        as_of_now.collect()
+    }
+
+    fn send(&self, path: &Path) -> u64 {
+        let (forth, back) = (path.forth.settings(), path.back.settings());
+        let mut all = self.lock();
+        all.push(Probe {
+            pair: path.pair,
+            asked: forth.delay + back.delay,
+            changes: path.changes(),
+            sound: !forth.cut && !back.cut && forth.loss + back.loss == 0.0,
+            took: None,
+            sent: Instant::now(),
+        });
+        all.len() as u64 - 1
+    }
+
+    fn received(&self, number: u64, path: &Path, now: Instant) {
+        let mut all = self.lock();
+        let Some(probe) = all.get_mut(number as usize) else {
+            return;
+        };
+        probe.took = Some(now.duration_since(probe.sent));
+        // It may have met a fault on its way, and says nothing of the machine.
+        probe.sound &= probe.changes == path.changes();
+    }
+
+    /// A list is consistent after every statement, so a panic elsewhere does not matter.
+    fn lock(&self) -> MutexGuard<'_, Vec<Probe>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Path {
+    fn changes(&self) -> u64 {
+        self.forth.changes() + self.back.changes()
+    }
+}
+
+/// Starts to probe, in a thread of its own; it ends when `stopped` is resolved or its
+/// sender dropped.
+pub(super) fn spawn(
+    paths: Vec<Path>,
+    echo: TcpListener,
+    probes: Arc<Probes>,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build()?;
+    std::thread::Builder::new()
+        .name("wan-probes".to_owned())
+        .spawn(move || {
+            let all = async {
+                spawn_local(answer_all(echo));
+                let count = paths.len().max(1) as u32;
+                for (path, index) in paths.into_iter().zip(0..) {
+                    let first = PERIOD * index / count;
+                    spawn_local(probe_for_ever(path, probes.clone(), first));
+                }
+                let _ = stopped.await;
+            };
+            LocalSet::new().block_on(&runtime, all);
+        })
+}
+
+async fn answer_all(echo: TcpListener) {
+    let echo = match tokio::net::TcpListener::from_std(echo) {
+        Ok(echo) => echo,
+        Err(error) => return tracing::error!(%error, "probes are not answered"),
+    };
+    loop {
+        match echo.accept().await {
+            Ok((stream, _)) => drop(spawn_local(answer(stream))),
+            Err(_) => tokio::time::sleep(PERIOD).await,
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let (mut from, mut to) = stream.split();
+    let _ = tokio::io::copy(&mut from, &mut to).await;
+}
+
+async fn probe_for_ever(path: Path, probes: Arc<Probes>, first: Duration) {
+    tokio::time::sleep(first).await;
+    loop {
+        if let Err(error) = probe(&path, &probes).await {
+            tracing::debug!(%error, "a probe's connection closed");
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+async fn probe(path: &Path, probes: &Probes) -> io::Result<()> {
+    let stream = TcpStream::connect(path.via).await?;
+    stream.set_nodelay(true)?;
+    let (from, to) = stream.into_split();
+    tokio::try_join!(send(to, path, probes), receive(from, path, probes)).map(drop)
+}
+
+async fn send(mut to: OwnedWriteHalf, path: &Path, probes: &Probes) -> io::Result<()> {
+    loop {
+        let number = probes.send(path);
+        to.write_all(&number.to_be_bytes()).await?;
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+async fn receive(mut from: OwnedReadHalf, path: &Path, probes: &Probes) -> io::Result<()> {
+    let mut number = [0; 8];
+    loop {
+        from.read_exact(&mut number).await?;
+        probes.received(u64::from_be_bytes(number), path, Instant::now());
+    }
+}
