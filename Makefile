@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint model mutants campaign fuzz setup
+.PHONY: help demo test build lint model mutants campaign chaos fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -38,6 +38,12 @@ mutants: setup ## Switches off one safety rule after another: who notices, after
 HOURS ?= 5000
 campaign: setup ## Simulates HOURS=5000 cluster-hours in which everything goes wrong that may
 	@exec cargo run --release --locked -- sim --hours $(HOURS) --out results/safety/campaign
+
+# Ends cleanly at Ctrl-C, like the demo. SEED repeats the faults of a run, STRATEGY chooses one or several.
+MINUTES ?= 10
+SEED ?= 1
+chaos: setup ## Breaks real replica processes at random for MINUTES=10, and judges what clients saw (SEED=1, STRATEGY=)
+	@exec cargo run --release --locked -- chaos --minutes $(MINUTES) --seed $(SEED) $(if $(STRATEGY),--strategy $(STRATEGY))
 
 fuzz: setup ## Searches for input that breaks a decoder, FUZZ_SECONDS=60 for each (needs cargo-fuzz)
 	@bash fuzz/run

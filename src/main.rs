@@ -1,5 +1,6 @@
 //! The command line: parse, dispatch, nothing else.
 
+mod chaos;
 mod cluster;
 mod exp;
 mod kv;
@@ -36,6 +37,7 @@ Examples:
   leasehold ycsb load -P workloada -p recordcount=1000 --address 127.0.0.1:7002
   leasehold cluster down
   leasehold sim --hours 1                     an hour of faults, judged step by step
+  leasehold chaos                             ten minutes of faults on real processes
 
 Logs go to standard error; RUST_LOG=debug shows more of them, RUST_LOG=off none.";
 
@@ -52,6 +54,8 @@ enum Command {
     Exp(exp::ExpCommand),
     /// Simulates clusters in which everything goes wrong that may, and judges every step
     Sim(sim::SimArgs),
+    /// Breaks replica processes at random under load, and judges what clients saw
+    Chaos(chaos::ChaosArgs),
     /// Keeps a geo cluster up on this machine, for `kv` and `ycsb`
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Kv(args) => kv::run(&args),
         Command::Exp(command) => exp::run(&command),
         Command::Sim(args) => sim::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Cluster(command) => cluster::run(&command),
         Command::Ycsb { arguments } => terminal::ycsb(arguments),
         Command::Completions { shell } => {

@@ -9,6 +9,7 @@
 pub mod backend;
 pub mod bookkeeping;
 pub mod bound;
+pub mod chaos;
 mod cluster_file;
 pub mod experiment;
 pub mod fault;

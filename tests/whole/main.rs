@@ -4,6 +4,7 @@
 //! promise, and wait side by side.
 
 mod bad_input;
+mod chaos;
 mod cluster;
 mod demo;
 mod failures;

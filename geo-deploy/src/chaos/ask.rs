@@ -1,0 +1,313 @@
+//! One operation of the load: what is sent, and what its answer says about each key.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use client::history::{Action, ValueId};
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::{Entry, KeyValue, SCAN_ENTRIES_MAX, Version};
+
+use crate::backend::{key_name, value};
+
+/// Kinds of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Reads one key.
+    Get,
+    /// Writes one key.
+    Put,
+    /// Removes one key.
+    Delete,
+    /// Writes one key if it holds what it is believed to hold.
+    Cas,
+    /// Reads all keys of a range at one moment.
+    Scan,
+    /// Reads several keys at one moment.
+    MultiGet,
+    /// Writes several keys at one moment.
+    MultiPut,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 7] = [
+        Kind::Get,
+        Kind::Put,
+        Kind::Delete,
+        Kind::Cas,
+        Kind::Scan,
+        Kind::MultiGet,
+        Kind::MultiPut,
+    ];
+
+    /// Its name in summaries.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Get => "get",
+            Kind::Put => "put",
+            Kind::Delete => "delete",
+            Kind::Cas => "cas",
+            Kind::Scan => "scan",
+            Kind::MultiGet => "multi-get",
+            Kind::MultiPut => "multi-put",
+        }
+    }
+
+    /// Whether it may change the state.
+    pub fn is_write(self) -> bool {
+        matches!(self, Kind::Put | Kind::Delete | Kind::Cas | Kind::MultiPut)
+    }
+}
+
+/// What a client believes that a key holds; `None`: nothing.
+pub type Belief = Option<(ValueId, Version)>;
+
+/// An operation that a client is about to send.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// What it does.
+    pub kind: Kind,
+    /// To which keys; of a scan, every key of the range, rising, without a gap.
+    pub keys: Vec<u64>,
+    /// What writes write: a value for each key.
+    pub values: Vec<ValueId>,
+    /// What a compare-and-swap expects.
+    pub expected: Belief,
+}
+
+/// What each key was found to hold, or what was done to it.
+pub type Parts = Vec<(u64, Action)>;
+
+/// An answer that no state of the store explains; the message says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong(pub String);
+
+impl Ask {
+    /// As it is sent.
+    pub fn op(&self) -> Op {
+        let key = |at: usize| key_name(self.keys[at]);
+        let written = |at: usize| stored(self.values[at]);
+        match self.kind {
+            Kind::Get => Op::get(key(0)),
+            Kind::Put => Op::put(key(0), written(0)),
+            Kind::Delete => Op::delete(key(0)),
+            Kind::Cas => Op::cas(
+                key(0),
+                written(0),
+                self.expected.map(|(_, version)| version),
+            ),
+            Kind::Scan => Op::scan(key(0), self.end(), SCAN_ENTRIES_MAX),
+            Kind::MultiGet => Op::multi_get((0..self.keys.len()).map(key).collect()),
+            Kind::MultiPut => {
+                let entry = |at| KeyValue {
+                    key: key(at),
+                    value: written(at),
+                };
+                Op::multi_put((0..self.keys.len()).map(entry).collect())
+            }
+        }
+    }
+
+    /// The first key behind a scan.
+    fn end(&self) -> Bytes {
+        key_name(self.keys.last().map_or(0, |last| last + 1))
+    }
+
+    /// What it may do if it was never answered: its writes.
+    pub fn open(&self) -> Parts {
+        match self.kind.is_write() {
+            true => self.effects(true),
+            false => Parts::new(),
+        }
+    }
+
+    /// What it did, by its answer.
+    ///
+    /// # Errors
+    /// If the answer is not one to this operation, or holds what nobody wrote.
+    pub fn done(&self, answer: &Answer) -> Result<Parts, Wrong> {
+        match (self.kind, answer) {
+            (Kind::Get, Answer::Missing(_)) => Ok(self.found(&BTreeMap::new())),
+            (Kind::Get, Answer::Value(found)) => {
+                let id = self.recognise(self.keys[0], &found.value)?;
+                Ok(self.found(&BTreeMap::from([(self.keys[0], id)])))
+            }
+            (Kind::Scan | Kind::MultiGet, Answer::Entries(entries)) => {
+                Ok(self.found(&self.entries(&entries.entries)?))
+            }
+            (Kind::Cas, Answer::Mismatch(_)) => Ok(self.effects(false)),
+            (kind, Answer::Written(_)) if kind.is_write() => Ok(self.effects(true)),
+            _ => Err(self.wrong(format!("was answered {answer:?}"))),
+        }
+    }
+
+    fn found(&self, values: &BTreeMap<u64, ValueId>) -> Parts {
+        let read = |key: &u64| {
+            let value = values.get(key).copied();
+            (*key, Action::Read { value })
+        };
+        self.keys.iter().map(read).collect()
+    }
+
+    fn effects(&self, swapped: bool) -> Parts {
+        let values = self.values.iter().copied();
+        match self.kind {
+            Kind::Delete => vec![(self.keys[0], Action::Delete)],
+            Kind::Cas => {
+                let expected = self.expected.map(|(value, _)| value);
+                let new = self.values[0];
+                let action = Action::Cas {
+                    expected,
+                    new,
+                    swapped,
+                };
+                vec![(self.keys[0], action)]
+            }
+            _ => {
+                let keys = self.keys.iter().copied();
+                let write = |(key, value)| (key, Action::Write { value });
+                keys.zip(values).map(write).collect()
+            }
+        }
+    }
+
+    fn entries(&self, entries: &[Entry]) -> Result<BTreeMap<u64, ValueId>, Wrong> {
+        let mut found = BTreeMap::new();
+        for entry in entries {
+            let Some(key) = self.key_of(&entry.key) else {
+                let key = String::from_utf8_lossy(&entry.key);
+                return Err(self.wrong(format!("found {key}, for which it did not ask")));
+            };
+            if found
+                .insert(key, self.recognise(key, &entry.value)?)
+                .is_some()
+            {
+                return Err(self.wrong(format!("found key {key} twice")));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The number of a key that was asked for, by its stored name.
+    pub fn key_of(&self, name: &Bytes) -> Option<u64> {
+        let digits = std::str::from_utf8(name).ok()?.strip_prefix("key")?;
+        let key = digits.parse().ok()?;
+        (self.keys.contains(&key) && key_name(key) == *name).then_some(key)
+    }
+
+    fn recognise(&self, key: u64, bytes: &Bytes) -> Result<ValueId, Wrong> {
+        let id = ValueId::from_value(bytes).filter(|id| stored(*id) == *bytes);
+        id.ok_or_else(|| {
+            let size = bytes.len();
+            self.wrong(format!(
+                "found {size} bytes at key {key} that no client wrote"
+            ))
+        })
+    }
+
+    fn wrong(&self, what: String) -> Wrong {
+        let (first, last) = (self.keys.first(), self.keys.last());
+        Wrong(format!(
+            "{} of keys {:?} to {:?} {what}",
+            self.kind.name(),
+            first.unwrap_or(&0),
+            last.unwrap_or(&0)
+        ))
+    }
+}
+
+/// The whole value that is stored for an id. Sizes differ: most are small, some fill pages.
+pub fn stored(id: ValueId) -> Bytes {
+    let mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let size = match mixed % 64 {
+        0 => 4096 + mixed % 4096,
+        _ => 8 + mixed % 120,
+    };
+    value(id, size as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::outcome::Result as Answer;
+    use client::wire::{Entries, Missing, Value};
+
+    use super::*;
+
+    const KEYS: [u64; 3] = [4, 5, 6];
+
+    fn ask(kind: Kind, keys: &[u64]) -> Ask {
+        Ask {
+            kind,
+            keys: keys.to_vec(),
+            values: (1..=keys.len() as u64).map(ValueId).collect(),
+            expected: None,
+        }
+    }
+
+    fn entries(all: &[(u64, ValueId)]) -> Answer {
+        let entry = |&(key, id): &(u64, ValueId)| Entry {
+            key: key_name(key),
+            value: stored(id),
+            version: Some(Version::default()),
+        };
+        Answer::Entries(Entries {
+            entries: all.iter().map(entry).collect(),
+        })
+    }
+
+    #[test]
+    fn a_scan_finds_every_key_of_its_range_or_that_it_is_absent() {
+        let scan = ask(Kind::Scan, &KEYS);
+        let found = scan.done(&entries(&[(5, ValueId(9))])).expect("an answer");
+        let read = |value| Action::Read { value };
+        assert_eq!(
+            found,
+            [
+                (4, read(None)),
+                (5, read(Some(ValueId(9)))),
+                (6, read(None))
+            ]
+        );
+        assert!(
+            scan.open().is_empty(),
+            "a read without an answer says nothing"
+        );
+    }
+
+    #[test]
+    fn answers_that_nothing_explains_are_wrong() {
+        let scan = ask(Kind::Scan, &KEYS);
+        let outside = scan.done(&entries(&[(7, ValueId(9))]));
+        assert!(outside.is_err_and(|wrong| wrong.0.contains("did not ask")));
+        let twice = scan.done(&entries(&[(5, ValueId(9)), (5, ValueId(9))]));
+        assert!(twice.is_err_and(|wrong| wrong.0.contains("twice")));
+        let mut torn = stored(ValueId(9)).to_vec();
+        torn.pop();
+        let get = ask(Kind::Get, &[4]).done(&Answer::Value(Value {
+            value: torn.into(),
+            version: None,
+        }));
+        assert!(get.is_err_and(|wrong| wrong.0.contains("no client wrote")));
+        let put = ask(Kind::Put, &[4]).done(&Answer::Missing(Missing {}));
+        assert!(put.is_err());
+    }
+
+    #[test]
+    fn a_write_without_an_answer_may_have_been_executed() {
+        let write = |value| Action::Write {
+            value: ValueId(value),
+        };
+        let put = ask(Kind::MultiPut, &KEYS).open();
+        assert_eq!(put, [(4, write(1)), (5, write(2)), (6, write(3))]);
+        let cas = ask(Kind::Cas, &[4]);
+        let swapped = |swapped| Action::Cas {
+            expected: None,
+            new: ValueId(1),
+            swapped,
+        };
+        assert_eq!(cas.open(), [(4, swapped(true))]);
+        let mismatch = Answer::Mismatch(client::wire::Mismatch { actual: None });
+        assert_eq!(cas.done(&mismatch), Ok(vec![(4, swapped(false))]));
+    }
+}

@@ -1,0 +1,341 @@
+//! What a client asks next.
+//!
+//! Three sets of keys. *Hot* keys are few, and everybody works on them. *Cold* keys are
+//! many. *Groups* are a few keys each, on which several clients work with operations on
+//! all of them, for a while and never again: short enough a history that it can be judged
+//! as one of transactions.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use client::history::{Action, ValueId};
+use client::wire::Version;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::ask::{Ask, Belief, Kind, Parts};
+
+/// Keys on which everybody works.
+pub const HOT: Range<u64> = 0..48;
+/// Keys that are rarely touched.
+pub const COLD: Range<u64> = 48..2048;
+/// Keys of a group.
+pub const GROUP_KEYS: u64 = 4;
+/// The first key of the first group.
+const GROUPS_FROM: u64 = 10_000;
+/// Share of the operations on single keys that concern hot ones.
+const HOT_SHARE: f64 = 0.7;
+/// A client remembers what at most so many keys held.
+const BELIEFS_MAX: usize = 4096;
+
+/// How often a client of hot and cold keys asks for what.
+const SINGLE: [(Kind, u32); 7] = [
+    (Kind::Get, 44),
+    (Kind::Put, 22),
+    (Kind::Delete, 6),
+    (Kind::Cas, 14),
+    (Kind::Scan, 3),
+    (Kind::MultiGet, 5),
+    (Kind::MultiPut, 6),
+];
+/// The same of a client of groups.
+const GROUPED: [(Kind, u32); 7] = [
+    (Kind::Get, 12),
+    (Kind::Put, 10),
+    (Kind::Delete, 4),
+    (Kind::Cas, 6),
+    (Kind::Scan, 20),
+    (Kind::MultiGet, 23),
+    (Kind::MultiPut, 25),
+];
+
+/// One of several, each drawn as often as its weight says.
+pub fn weighted<T: Copy>(all: &[(T, u32)], chance: &mut Pcg64Mcg) -> T {
+    let weights: u32 = all.iter().map(|(_, weight)| weight).sum();
+    let mut left = chance.random_range(0..weights);
+    for &(one, weight) in all {
+        match left.checked_sub(weight) {
+            Some(rest) => left = rest,
+            None => return one,
+        }
+    }
+    unreachable!("less than all weights is left")
+}
+
+/// The keys of a group, by its number.
+pub fn group_keys(group: u64) -> Range<u64> {
+    let from = GROUPS_FROM + group * GROUP_KEYS;
+    from..from + GROUP_KEYS
+}
+
+/// The group that a key is of.
+pub fn group_of(key: u64) -> Option<u64> {
+    Some(key.checked_sub(GROUPS_FROM)? / GROUP_KEYS)
+}
+
+/// The groups on which clients work at the moment.
+#[derive(Debug)]
+pub struct Groups {
+    /// Each with the number of operations that it may still have.
+    open: Vec<(u64, u32)>,
+    begun: u64,
+    operations: u32,
+}
+
+impl Groups {
+    /// `open` at a time, of so many operations each.
+    pub fn new(open: u64, operations: u32) -> Groups {
+        Groups {
+            open: (0..open).map(|group| (group, operations)).collect(),
+            begun: open,
+            operations,
+        }
+    }
+
+    /// How many have begun.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// The group of the next operation.
+    fn take(&mut self, chance: &mut Pcg64Mcg) -> u64 {
+        let at = chance.random_range(0..self.open.len());
+        let (group, left) = &mut self.open[at];
+        let taken = *group;
+        *left -= 1;
+        if *left == 0 {
+            self.open[at] = (self.begun, self.operations);
+            self.begun += 1;
+        }
+        taken
+    }
+}
+
+/// On which keys a client works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Works {
+    /// On hot and cold keys.
+    Single,
+    /// On the keys of groups.
+    Grouped,
+}
+
+/// Decides what one client asks.
+#[derive(Debug)]
+pub struct Chooser {
+    works: Works,
+    chance: Pcg64Mcg,
+    beliefs: BTreeMap<u64, Belief>,
+    /// Values of this client, and no others, begin with this.
+    values_from: u64,
+    values: u64,
+}
+
+impl Chooser {
+    /// Of client number `client`, whose values no other client writes.
+    pub fn new(works: Works, client: u32, seed: u64) -> Chooser {
+        let values_from = u64::from(client + 1) << 32;
+        Chooser {
+            works,
+            chance: Pcg64Mcg::seed_from_u64(seed ^ values_from),
+            beliefs: BTreeMap::new(),
+            values_from,
+            values: 0,
+        }
+    }
+
+    /// How long until the next operation, in seconds, if it asks `rate` times a second.
+    pub fn pause_s(&mut self, rate: f64) -> f64 {
+        -(1.0 - self.chance.random::<f64>()).ln() / rate
+    }
+
+    /// The next operation.
+    pub fn next(&mut self, groups: &mut Groups) -> Ask {
+        let (kind, keys) = match self.works {
+            Works::Single => self.single(),
+            Works::Grouped => self.grouped(groups),
+        };
+        // What a key holds must be known before it can be compared.
+        let known = self.beliefs.get(&keys[0]).copied();
+        let (kind, expected) = match (kind, known) {
+            (Kind::Cas, None) => (Kind::Get, None),
+            (Kind::Cas, Some(belief)) => (Kind::Cas, belief),
+            (other, _) => (other, None),
+        };
+        let writes = kind.is_write() && kind != Kind::Delete;
+        let values = keys.iter().filter(|_| writes).map(|_| self.value());
+        Ask {
+            kind,
+            values: values.collect(),
+            keys,
+            expected,
+        }
+    }
+
+    fn value(&mut self) -> ValueId {
+        self.values += 1;
+        ValueId(self.values_from | self.values)
+    }
+
+    fn single(&mut self) -> (Kind, Vec<u64>) {
+        let kind = weighted(&SINGLE, &mut self.chance);
+        let several = self.chance.random_range(2..5);
+        let keys = match kind {
+            Kind::MultiGet | Kind::MultiPut => self.distinct(several),
+            Kind::Scan => self.range(),
+            _ => vec![self.key()],
+        };
+        (kind, keys)
+    }
+
+    fn key(&mut self) -> u64 {
+        match self.chance.random_bool(HOT_SHARE) {
+            // The first are the hottest.
+            true => (self.chance.random::<f64>().powi(2) * HOT.end as f64) as u64,
+            false => self.chance.random_range(COLD),
+        }
+    }
+
+    fn distinct(&mut self, number: usize) -> Vec<u64> {
+        let mut keys: Vec<u64> = Vec::new();
+        while keys.len() < number {
+            let key = self.key();
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
+    fn range(&mut self) -> Vec<u64> {
+        let from = self.key();
+        (from..(from + self.chance.random_range(2..12)).min(COLD.end)).collect()
+    }
+
+    fn grouped(&mut self, groups: &mut Groups) -> (Kind, Vec<u64>) {
+        let mut keys: Vec<u64> = group_keys(groups.take(&mut self.chance)).collect();
+        let kind = weighted(&GROUPED, &mut self.chance);
+        if kind != Kind::Scan {
+            let several = matches!(kind, Kind::MultiGet | Kind::MultiPut);
+            let number = if several {
+                self.chance.random_range(2..=keys.len())
+            } else {
+                1
+            };
+            keys.shuffle(&mut self.chance);
+            keys.truncate(number);
+        }
+        (kind, keys)
+    }
+
+    /// Learns from an answer: `versions` are those of the values that were read or written.
+    pub fn learn(&mut self, parts: &Parts, versions: &BTreeMap<u64, Version>) {
+        if self.beliefs.len() > BELIEFS_MAX {
+            self.beliefs.clear();
+        }
+        for &(key, action) in parts {
+            let held = match action {
+                Action::Read { value } => value,
+                Action::Write { value } => Some(value),
+                Action::Cas { new, .. } => Some(new),
+                Action::Delete => None,
+            };
+            match (held, versions.get(&key)) {
+                (None, _) => drop(self.beliefs.insert(key, None)),
+                (Some(value), Some(version)) => {
+                    self.beliefs.insert(key, Some((value, *version)));
+                }
+                (Some(_), None) => drop(self.beliefs.remove(&key)),
+            }
+        }
+    }
+
+    /// Forgets what keys held: nobody knows what came of an operation on them.
+    pub fn doubt(&mut self, keys: &[u64]) {
+        for key in keys {
+            self.beliefs.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn learn_reads(chooser: &mut Chooser, ask: &Ask) {
+        let read = |key: &u64| {
+            let value = Some(ValueId(1));
+            (*key, Action::Read { value })
+        };
+        let parts: Parts = ask.keys.iter().map(read).collect();
+        let versions = ask.keys.iter().map(|key| (*key, Version::default()));
+        chooser.learn(&parts, &versions.collect());
+    }
+
+    #[test]
+    fn every_kind_is_asked_for_on_keys_of_the_right_sets_and_no_value_twice() {
+        for works in [Works::Single, Works::Grouped] {
+            let mut groups = Groups::new(3, 50);
+            let mut kinds = BTreeSet::new();
+            let mut values = BTreeSet::new();
+            for client in 0..2 {
+                let mut chooser = Chooser::new(works, client, 5);
+                for _ in 0..3000 {
+                    let ask = chooser.next(&mut groups);
+                    kinds.insert(ask.kind);
+                    for value in &ask.values {
+                        assert!(values.insert(*value), "{value:?} is written twice");
+                    }
+                    let of_group = |key: &u64| group_of(*key).is_some();
+                    let grouped = ask.keys.iter().all(of_group);
+                    assert_eq!(grouped, works == Works::Grouped, "{ask:?}");
+                    let distinct: BTreeSet<_> = ask.keys.iter().collect();
+                    assert_eq!(distinct.len(), ask.keys.len(), "{ask:?}");
+                    learn_reads(&mut chooser, &ask);
+                }
+            }
+            assert_eq!(kinds.len(), Kind::ALL.len(), "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_has_so_many_operations_and_never_more() {
+        let mut groups = Groups::new(3, 50);
+        let mut chooser = Chooser::new(Works::Grouped, 0, 1);
+        let mut operations: BTreeMap<u64, u32> = BTreeMap::new();
+        for _ in 0..10_000 {
+            let keys = chooser.next(&mut groups).keys;
+            let group = group_of(keys[0]).expect("a group");
+            assert!(keys.iter().all(|key| group_keys(group).contains(key)));
+            *operations.entry(group).or_default() += 1;
+        }
+        assert!(operations.values().all(|count| *count <= 50));
+        let full = operations.values().filter(|count| **count == 50).count();
+        assert!(
+            full as u64 >= groups.begun() - 3,
+            "{full} of {}",
+            groups.begun()
+        );
+    }
+
+    #[test]
+    fn a_compare_and_swap_expects_what_was_seen_last() {
+        let mut groups = Groups::new(1, u32::MAX);
+        let mut chooser = Chooser::new(Works::Grouped, 0, 1);
+        let version = Version { slot: 7, index: 1 };
+        let all = group_keys(0);
+        let read = |value| Action::Read { value };
+        let parts: Parts = all
+            .clone()
+            .map(|key| (key, read(Some(ValueId(key)))))
+            .collect();
+        chooser.learn(&parts, &all.map(|key| (key, version)).collect());
+        let cas = std::iter::repeat_with(|| chooser.next(&mut groups));
+        let mut cas = cas.filter(|ask| ask.kind == Kind::Cas);
+        let ask = cas.next().expect("one comes");
+        assert_eq!(ask.expected, Some((ValueId(ask.keys[0]), version)));
+    }
+}

@@ -1,0 +1,188 @@
+//! Carries out a schedule on a cluster: begins each fault when its time has come, and ends
+//! it. It asks who has which role when the fault begins.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rand::SeedableRng as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::possible::Possible;
+use crate::backend::local::LocalCluster;
+use crate::fault::{Action, Effect, Fault, Target};
+use crate::topology::Topology;
+
+/// See the module.
+pub struct Conductor<'a> {
+    topology: &'a Topology,
+    chance: Pcg64Mcg,
+    waiting: VecDeque<Fault>,
+    active: Vec<Active>,
+    /// Faults that began, by what they did.
+    pub begun: BTreeMap<String, u64>,
+    /// Faults that could not begin, because their targets were down already or nobody had
+    /// the role.
+    pub skipped: u64,
+    /// What happened when, a line each.
+    pub log: Vec<String>,
+}
+
+/// A fault that lasts.
+pub(super) struct Active {
+    pub until_s: f64,
+    words: String,
+    pub undo: Vec<Effect>,
+}
+
+impl Active {
+    #[cfg(test)]
+    pub fn new(until_s: f64, undo: Vec<Effect>) -> Active {
+        Active {
+            until_s,
+            words: String::new(),
+            undo,
+        }
+    }
+}
+
+impl<'a> Conductor<'a> {
+    /// Of a schedule, by the begin of its faults.
+    pub fn new(faults: &[Fault], topology: &'a Topology, seed: u64) -> Conductor<'a> {
+        Conductor {
+            topology,
+            chance: Pcg64Mcg::seed_from_u64(seed),
+            waiting: faults.iter().cloned().collect(),
+            active: Vec::new(),
+            begun: BTreeMap::new(),
+            skipped: 0,
+            log: Vec::new(),
+        }
+    }
+
+    /// What fails at the moment, in words.
+    pub fn failing(&self) -> Vec<&str> {
+        self.active
+            .iter()
+            .map(|fault| fault.words.as_str())
+            .collect()
+    }
+
+    /// Begins and ends what is due.
+    ///
+    /// # Errors
+    /// If the cluster cannot do what it should be able to do.
+    pub async fn step(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
+        self.end(cluster, now_s)?;
+        while self
+            .waiting
+            .front()
+            .is_some_and(|fault| fault.at_s <= now_s)
+        {
+            let fault = self.waiting.pop_front().expect("one is there");
+            self.begin(cluster, &fault, now_s).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends everything that lasts, and begins nothing any more.
+    ///
+    /// # Errors
+    /// As [`Conductor::step`].
+    pub fn heal(&mut self, cluster: &mut LocalCluster) -> anyhow::Result<()> {
+        self.waiting.clear();
+        self.end(cluster, f64::INFINITY)
+    }
+
+    fn end(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
+        let over = self.active.extract_if(.., |fault| fault.until_s <= now_s);
+        let mut effects = Vec::new();
+        for fault in over {
+            let line = format!("{now_s:9.3} s  end of {}", fault.words);
+            self.log.push(line);
+            effects.extend(fault.undo);
+        }
+        // A replica can only start where its disk has room.
+        effects.sort_by_key(|effect| matches!(effect, Effect::Start(_)));
+        effects
+            .into_iter()
+            .try_for_each(|effect| cluster.perform(effect))
+    }
+
+    async fn begin(
+        &mut self,
+        cluster: &mut LocalCluster,
+        fault: &Fault,
+        now_s: f64,
+    ) -> anyhow::Result<()> {
+        let roles = cluster.roles(None).await;
+        let mut scene = roles.scene(self.topology, &mut self.chance);
+        let effects = fault.begin(&mut scene);
+        let possible = |effects| {
+            let conditions = cluster.conditions();
+            Possible::new(&conditions, &self.active, fault.until_s).of(effects)
+        };
+        let effects = match effects.map(possible) {
+            Ok(effects) if !effects.is_empty() => effects,
+            Ok(_) => {
+                self.skip(fault, now_s, "its targets are down already");
+                return Ok(());
+            }
+            Err(nobody) => {
+                self.skip(fault, now_s, &nobody);
+                return Ok(());
+            }
+        };
+        let words = self.words(fault, &effects);
+        self.log.push(format!("{now_s:9.3} s  {words}"));
+        *self.begun.entry(kind(fault)).or_default() += 1;
+        for effect in &effects {
+            cluster.perform(*effect)?;
+        }
+        let undo: Vec<Effect> = effects.into_iter().filter_map(Effect::undone).collect();
+        if let Some(until_s) = fault.until_s {
+            self.active.push(Active {
+                until_s,
+                words,
+                undo,
+            });
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, fault: &Fault, now_s: f64, why: &str) {
+        self.skipped += 1;
+        self.log.push(format!("{now_s:9.3} s  not {fault}: {why}"));
+    }
+
+    /// The fault, and whom its roles meant.
+    fn words(&self, fault: &Fault, effects: &[Effect]) -> String {
+        let names = self.topology.names();
+        let by_name = |target: &Target| matches!(target, Target::Site(_) | Target::All);
+        if fault.target.iter().chain(&fault.to).all(by_name) {
+            return fault.to_string();
+        }
+        let meant: Vec<String> = match fault.action.is_of_links() {
+            true => effects.iter().map(|effect| link(*effect, &names)).collect(),
+            false => (effects.iter().flat_map(|effect| effect.sites()))
+                .map(|site| names[site].to_owned())
+                .collect(),
+        };
+        format!("{fault} [{}]", meant.join(", "))
+    }
+}
+
+fn link(effect: Effect, names: &[&str]) -> String {
+    let sites = effect.sites();
+    let sites: Vec<&str> = sites.into_iter().map(|site| names[site]).collect();
+    sites.join(">")
+}
+
+/// As it is counted.
+fn kind(fault: &Fault) -> String {
+    let name = fault.action.name();
+    match (fault.action, fault.direction) {
+        (Action::Kill, _) if fault.target.contains(&Target::All) => "kill all".to_owned(),
+        (Action::Partition, crate::fault::Direction::Both) => format!("{name} two-way"),
+        (Action::Partition, _) => format!("{name} one-way"),
+        _ => name.to_owned(),
+    }
+}

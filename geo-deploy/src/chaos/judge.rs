@@ -1,0 +1,75 @@
+//! Judges a round by what its clients saw, and by nothing else.
+//!
+//! Hot and cold keys are judged one by one, over the whole round; an operation on several
+//! keys must be in order on each of them. Groups are judged as histories of transactions:
+//! all keys together. Both include what was read at the end, after every replica was
+//! killed, so an acknowledged write that was lost is a read of what came before it.
+
+use client::linearizability;
+use client::serializability;
+
+use super::record::Record;
+
+/// Most states developed for one group: some seconds.
+const STEPS: usize = 2_000_000;
+
+/// What a round comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Judged {
+    /// Operations on hot and cold keys, counted at each key.
+    pub operations: usize,
+    /// These keys.
+    pub keys: usize,
+    /// Transactions of groups.
+    pub transactions: usize,
+    /// Groups.
+    pub groups: usize,
+    /// What took too long to be judged, and why.
+    pub undecided: Vec<String>,
+    /// What contradicts linearizability, in the checkers' words.
+    pub violations: Vec<String>,
+}
+
+/// Judges a round.
+pub fn judge(record: &Record) -> Judged {
+    let mut judged = Judged {
+        violations: record.wrong.clone(),
+        ..Judged::default()
+    };
+    judged.single_keys(record);
+    for (group, transactions) in &record.groups {
+        judged.group(*group, transactions);
+    }
+    judged
+}
+
+impl Judged {
+    fn single_keys(&mut self, record: &Record) {
+        use linearizability::Verdict;
+        match linearizability::check(&record.history) {
+            Verdict::Linearizable { ops, keys } => {
+                self.operations = ops;
+                self.keys = keys;
+            }
+            Verdict::Violation {
+                key, explanation, ..
+            } => self.violations.push(format!("key {key}: {explanation}")),
+            Verdict::Unknown { key, reason } => self.undecided.push(format!("key {key}: {reason}")),
+        }
+    }
+
+    fn group(&mut self, group: u64, transactions: &[serializability::Transaction]) {
+        use serializability::Verdict;
+        match serializability::check_within(transactions, STEPS) {
+            Verdict::Serializable { transactions, .. } => {
+                self.transactions += transactions;
+                self.groups += 1;
+            }
+            Verdict::Violation { explanation, .. } => {
+                self.violations
+                    .push(format!("group {group}: {explanation}"));
+            }
+            Verdict::Unknown { reason } => self.undecided.push(format!("group {group}: {reason}")),
+        }
+    }
+}

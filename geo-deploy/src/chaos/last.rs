@@ -1,0 +1,224 @@
+//! The end of a round. When everything is well again each replica must serve; then all are
+//! killed and started, and everything is read through each of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use client::wire::outcome::Result as Answer;
+use client::wire::{Entry, Version};
+use client::{Client, ClientOptions};
+use tokio::time::sleep;
+
+use super::ask::{Ask, Kind, Parts};
+use super::choose::{COLD, HOT, group_keys, group_of};
+use super::record::{End, Ended, Record};
+use crate::backend::key_name;
+use crate::backend::local::LocalCluster;
+use crate::topology::Topology;
+
+/// How long a replica may take until it serves again.
+const RECOVERY_MAX: Duration = Duration::from_secs(60);
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// Pause between two attempts, and between two looks after the processes.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Keys of one scan. Their values must fit into one answer.
+const SCAN_KEYS: u64 = 1000;
+/// A key of no client, written to see whether writes are taken.
+const PROBE: u64 = 9_999;
+/// Clients that read at the end have the numbers from here on.
+const READERS_FROM: u32 = 1 << 16;
+
+/// Everything that a replica holds, as read through it.
+type Dump = Vec<(Bytes, Bytes, Option<Version>)>;
+
+/// Reads at the end of a round.
+pub struct Last<'a> {
+    /// The cluster, well again.
+    pub cluster: &'a mut LocalCluster,
+    /// Where its replicas are.
+    pub sites: &'a Topology,
+    /// When the round began.
+    pub began: Instant,
+    /// Groups of keys that clients have begun.
+    pub groups: u64,
+}
+
+/// What replicas did that they must not do; the messages say what.
+pub type Broken = Vec<String>;
+
+impl Last<'_> {
+    /// Waits until every replica serves a write and a read.
+    ///
+    /// # Errors
+    /// If one does not within a minute, or a process has ended by itself.
+    pub async fn settle(&mut self) -> anyhow::Result<()> {
+        for site in 0..self.cluster.client_addresses().len() {
+            let client = self.client(site).await?;
+            let value = Bytes::copy_from_slice(&(site as u64).to_be_bytes());
+            self.insist(site, || client.put(key_name(PROBE), value.clone()))
+                .await?;
+            self.insist(site, || client.get(key_name(PROBE))).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads everything through each replica, and notes it. Returns in which way replicas
+    /// differ from each other.
+    ///
+    /// # Errors
+    /// If a replica does not serve within a minute, or a process has ended by itself.
+    pub async fn read_everything(&mut self, record: &mut Record) -> anyhow::Result<Broken> {
+        let mut dumps: Vec<Dump> = Vec::new();
+        for site in 0..self.cluster.client_addresses().len() {
+            let client = self.client(site).await?;
+            let mut dump = Dump::new();
+            for ask in self.scans() {
+                let entries = self.read(site, &client, &ask, record).await?;
+                dump.extend(
+                    entries
+                        .into_iter()
+                        .map(|entry| (entry.key, entry.value, entry.version)),
+                );
+            }
+            for key in HOT {
+                self.read(site, &client, &single(key), record).await?;
+            }
+            dumps.push(dump);
+        }
+        Ok(differences(&dumps, &self.sites.names()))
+    }
+
+    /// Scans that together cover every key that clients may have written.
+    fn scans(&self) -> Vec<Ask> {
+        let grouped = group_keys(0).start..group_keys(self.groups).start;
+        let all = [HOT.start..COLD.end, grouped];
+        let chunk = |from: u64, end: u64| Ask {
+            kind: Kind::Scan,
+            keys: (from..(from + SCAN_KEYS).min(end)).collect(),
+            values: Vec::new(),
+            expected: None,
+        };
+        let chunks = |range: std::ops::Range<u64>| {
+            let end = range.end;
+            range
+                .step_by(SCAN_KEYS as usize)
+                .map(move |from| chunk(from, end))
+        };
+        all.into_iter().flat_map(chunks).collect()
+    }
+
+    async fn client(&mut self, site: usize) -> anyhow::Result<Client> {
+        let mut options = ClientOptions::new(self.cluster.client_addresses()[site].to_string());
+        options.cluster = Some(self.cluster.name().to_owned());
+        options.connect_timeout = ATTEMPT;
+        options.request_timeout = ATTEMPT;
+        self.insist(site, || Client::connect(options.clone())).await
+    }
+
+    async fn read(
+        &mut self,
+        site: usize,
+        client: &Client,
+        ask: &Ask,
+        record: &mut Record,
+    ) -> anyhow::Result<Vec<Entry>> {
+        // The attempt that is answered began when it was made, not when the first was.
+        let began = self.began;
+        let attempt = || async {
+            let began_ns = began.elapsed().as_nanos() as u64;
+            client
+                .execute(ask.op())
+                .await
+                .map(|reply| (began_ns, reply))
+        };
+        let (began_ns, reply) = self.insist(site, attempt).await?;
+        let now_ns = began.elapsed().as_nanos() as u64;
+        let answer = reply.outcome.result.context("an answer without a result")?;
+        match ask.done(&answer) {
+            Ok(parts) => {
+                for parts in by_group(parts) {
+                    record.read_at_the_end(&Ended {
+                        client: READERS_FROM + site as u32,
+                        site,
+                        kind: ask.kind,
+                        began_ns,
+                        now_ns,
+                        end: End::Answered(parts),
+                    });
+                }
+            }
+            Err(wrong) => record.wrong(wrong.0),
+        }
+        Ok(match answer {
+            Answer::Entries(entries) => entries.entries,
+            _ => Vec::new(),
+        })
+    }
+
+    /// Tries until it succeeds.
+    async fn insist<T, F>(
+        &mut self,
+        site: usize,
+        mut attempt: impl FnMut() -> F,
+    ) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, client::Error>>,
+    {
+        let deadline = Instant::now() + RECOVERY_MAX;
+        loop {
+            super::look_after(self.cluster, self.sites)?;
+            let error = match attempt().await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            if Instant::now() >= deadline {
+                bail!(
+                    "the replica of {} does not serve, {} s after everything was well again: {error}",
+                    self.sites.sites()[site].name,
+                    RECOVERY_MAX.as_secs()
+                );
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+fn single(key: u64) -> Ask {
+    Ask {
+        kind: Kind::Get,
+        keys: vec![key],
+        values: Vec::new(),
+        expected: None,
+    }
+}
+
+/// The parts on hot and cold keys, and those of each group.
+fn by_group(parts: Parts) -> Vec<Parts> {
+    let of = |(key, _): &(u64, _)| group_of(*key);
+    parts
+        .chunk_by(|a, b| of(a) == of(b))
+        .map(<[_]>::to_vec)
+        .collect()
+}
+
+/// In which way replicas hold something else than the first, with the same versions.
+fn differences(dumps: &[Dump], names: &[&str]) -> Broken {
+    let mut broken = Broken::new();
+    let others = dumps.iter().enumerate().skip(1);
+    for (site, dump) in others.filter(|(_, dump)| **dump != dumps[0]) {
+        let differs = |(a, b): &(&_, &_)| a != b;
+        let first = dumps[0].iter().zip(dump).find(differs);
+        let key = first.map(|((key, ..), _)| String::from_utf8_lossy(key).into_owned());
+        broken.push(format!(
+            "the replicas of {} and {} hold different states: {} and {} keys, the first difference at {}",
+            names[0],
+            names[site],
+            dumps[0].len(),
+            dump.len(),
+            key.unwrap_or("the end of one".to_owned())
+        ));
+    }
+    broken
+}

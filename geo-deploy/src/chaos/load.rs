@@ -1,0 +1,250 @@
+//! The clients of a round, some at every site.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use client::wire::outcome::Result as Answer;
+use client::wire::{Path, Version};
+use client::{Client, ClientOptions, Error};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::ask::{Ask, Kind};
+use super::choose::{Chooser, Groups, Works};
+use super::record::{End, Ended, Record};
+
+/// A client that could not connect waits for so long.
+const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// A client that was slow does not make up for more than this.
+const BEHIND_MAX: Duration = Duration::from_millis(500);
+/// How long clients wait for an answer: some are impatient, and leave many operations of
+/// unknown fate.
+const PATIENCE: [Duration; 3] = [
+    Duration::from_millis(600),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+];
+/// A client begins a new session about every so many operations.
+const SESSION_OPERATIONS: u64 = 400;
+/// Groups that are worked on at a time, and the operations of each.
+const GROUPS: u64 = 3;
+const GROUP_OPERATIONS: u32 = 120;
+/// Of the clients of a site, every so manieth works on groups.
+const GROUPED_EVERY: usize = 4;
+
+/// How much is asked, and of whom.
+#[derive(Clone, Debug)]
+pub struct LoadSettings {
+    /// The cluster's name.
+    pub cluster: String,
+    /// Where clients of each site connect.
+    pub addresses: Vec<SocketAddr>,
+    /// Clients at each site.
+    pub clients: usize,
+    /// Operations a second that all of them together try for.
+    pub rate: f64,
+    /// Everything that clients choose follows from it.
+    pub seed: u64,
+}
+
+/// The clients at work.
+pub struct Load {
+    shared: Rc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    settings: LoadSettings,
+    began: Instant,
+    over: Cell<bool>,
+    groups: RefCell<Groups>,
+    record: RefCell<Record>,
+}
+
+impl Load {
+    /// Starts all clients, on the current local set. Times count from `began`.
+    pub fn start(settings: LoadSettings, began: Instant) -> Load {
+        let sites = settings.addresses.len();
+        let now_ns = began.elapsed().as_nanos() as u64;
+        let shared = Rc::new(Shared {
+            began,
+            over: Cell::new(false),
+            groups: RefCell::new(Groups::new(GROUPS, GROUP_OPERATIONS)),
+            record: RefCell::new(Record::new(sites, now_ns)),
+            settings,
+        });
+        let all = 0..sites * shared.settings.clients;
+        let worker = |number| tokio::task::spawn_local(Worker::new(number, shared.clone()).work());
+        let tasks = all.map(worker).collect();
+        Load { shared, tasks }
+    }
+
+    /// What happened so far.
+    pub fn record(&self) -> Ref<'_, Record> {
+        self.shared.record.borrow()
+    }
+
+    /// Ends all clients when what they have begun is answered or given up. Returns what
+    /// happened, and how many groups of keys were begun.
+    ///
+    /// # Errors
+    /// If a client has panicked.
+    pub async fn finish(self) -> anyhow::Result<(Record, u64)> {
+        self.shared.over.set(true);
+        for task in self.tasks {
+            task.await?;
+        }
+        let groups = self.shared.groups.borrow().begun();
+        let mut record = self.shared.record.take();
+        let now_ns = self.shared.now_ns();
+        record.gaps.iter_mut().for_each(|gap| gap.answered(now_ns));
+        Ok((record, groups))
+    }
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+}
+
+struct Worker {
+    number: u32,
+    site: usize,
+    patience: Duration,
+    chooser: Chooser,
+    shared: Rc<Shared>,
+    connection: Option<Client>,
+    operations: u64,
+    due: Instant,
+}
+
+impl Worker {
+    fn new(number: usize, shared: Rc<Shared>) -> Worker {
+        let LoadSettings { clients, seed, .. } = shared.settings;
+        let of_site = number % clients;
+        let grouped = of_site % GROUPED_EVERY == GROUPED_EVERY - 1;
+        let works = if grouped {
+            Works::Grouped
+        } else {
+            Works::Single
+        };
+        Worker {
+            number: number as u32,
+            site: number / clients,
+            patience: PATIENCE[number % PATIENCE.len()],
+            chooser: Chooser::new(works, number as u32, seed),
+            shared,
+            connection: None,
+            operations: 0,
+            due: Instant::now(),
+        }
+    }
+
+    async fn work(mut self) {
+        while !self.shared.over.get() {
+            self.pause().await;
+            match self.connect().await {
+                Some(client) => self.operate(client).await,
+                None => sleep(CONNECT_PAUSE).await,
+            }
+        }
+    }
+
+    /// Until the next operation is due.
+    async fn pause(&mut self) {
+        let settings = &self.shared.settings;
+        let rate = settings.rate / (settings.addresses.len() * settings.clients) as f64;
+        self.due += Duration::from_secs_f64(self.chooser.pause_s(rate));
+        let now = Instant::now();
+        self.due = self.due.max(now - BEHIND_MAX);
+        sleep(self.due.saturating_duration_since(now)).await;
+    }
+
+    async fn connect(&mut self) -> Option<Client> {
+        if self.operations % SESSION_OPERATIONS == SESSION_OPERATIONS - 1 {
+            self.connection = None;
+        }
+        if self.connection.is_none() {
+            self.connection = Client::connect(self.options()).await.ok();
+        }
+        self.connection.clone()
+    }
+
+    fn options(&self) -> ClientOptions {
+        let settings = &self.shared.settings;
+        let mut options = ClientOptions::new(settings.addresses[self.site].to_string());
+        options.cluster = Some(settings.cluster.clone());
+        options.connect_timeout = self.patience;
+        options.request_timeout = self.patience;
+        options
+    }
+
+    async fn operate(&mut self, client: Client) {
+        let ask = self.chooser.next(&mut self.shared.groups.borrow_mut());
+        self.operations += 1;
+        let began_ns = self.shared.now_ns();
+        let result = client.execute(ask.op()).await;
+        let now_ns = self.shared.now_ns();
+        let end = match result {
+            Ok(reply) => self.answered(&ask, reply.outcome.result.as_ref(), reply.path),
+            Err(error) => self.failed(&ask, &error),
+        };
+        self.shared.record.borrow_mut().ended(&Ended {
+            client: self.number,
+            site: self.site,
+            kind: ask.kind,
+            began_ns,
+            now_ns,
+            end,
+        });
+    }
+
+    fn answered(&mut self, ask: &Ask, answer: Option<&Answer>, path: Path) -> End {
+        let done = answer.map(|answer| (ask.done(answer), versions(ask, answer)));
+        match done {
+            Some((Ok(parts), versions)) => {
+                self.chooser.learn(&parts, &versions);
+                self.shared.record.borrow_mut().served(path);
+                End::Answered(parts)
+            }
+            Some((Err(wrong), _)) => {
+                self.shared.record.borrow_mut().wrong(wrong.0);
+                End::Failed
+            }
+            None => End::Failed,
+        }
+    }
+
+    fn failed(&mut self, ask: &Ask, error: &Error) -> End {
+        self.chooser.doubt(&ask.keys);
+        if let Error::Protocol { message, .. } = error {
+            self.shared.record.borrow_mut().wrong(message.clone());
+        }
+        match error.may_have_taken_effect() && ask.kind.is_write() {
+            true => End::Unknown(ask.open()),
+            false => End::Failed,
+        }
+    }
+}
+
+/// The versions that an answer names, by key.
+pub fn versions(ask: &Ask, answer: &Answer) -> BTreeMap<u64, Version> {
+    match (ask.kind, answer) {
+        (_, Answer::Written(version)) => ask.keys.iter().map(|key| (*key, *version)).collect(),
+        (Kind::Get, Answer::Value(found)) => {
+            let version = found.version.map(|version| (ask.keys[0], version));
+            version.into_iter().collect()
+        }
+        (_, Answer::Entries(entries)) => {
+            let found = entries.entries.iter();
+            found
+                .filter_map(|entry| Some((ask.key_of(&entry.key)?, entry.version?)))
+                .collect()
+        }
+        _ => BTreeMap::new(),
+    }
+}

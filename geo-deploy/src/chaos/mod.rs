@@ -1,0 +1,72 @@
+//! Chaos: replica processes behind the emulated WAN, everything that may go wrong with
+//! them, and clients at every site whose history is judged.
+//!
+//! A run is a row of *rounds*. Each has a cluster of its own, one strategy, a schedule of
+//! faults that follows from the seed ([`schedule`]), and a load of all kinds of operations.
+//! At its end everything is well again, every replica must serve, all are killed and
+//! started, and everything is read through each. Then the round is judged.
+
+mod ask;
+mod choose;
+mod conductor;
+mod control;
+mod evidence;
+mod judge;
+mod last;
+mod load;
+mod possible;
+mod ran;
+mod record;
+mod round;
+pub mod schedule;
+mod stage;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use anyhow::bail;
+
+pub use ask::Kind;
+pub use control::Control;
+pub use judge::Judged;
+pub use ran::{Outage, Ran};
+pub use record::Counts;
+pub use round::{Round, Settings};
+pub use stage::{Progress, Show};
+pub use summary::Summary;
+
+use crate::backend::local::{Happened, LocalCluster, Why};
+use crate::experiment::Experiment;
+use crate::topology::Topology;
+
+/// The settings of a round's cluster, before anybody changes them, and the strategies that
+/// rounds take in turn.
+///
+/// # Errors
+/// Never, as long as the file it is built from is valid.
+pub fn experiment() -> anyhow::Result<Experiment> {
+    Ok(Experiment::parse(
+        "chaos",
+        include_str!("../experiments/chaos.toml"),
+    )?)
+}
+
+/// Looks after the processes of a cluster at these sites.
+///
+/// # Errors
+/// If one has ended and nobody asked it to.
+fn look_after(cluster: &mut LocalCluster, sites: &Topology) -> anyhow::Result<()> {
+    for (site, happened) in cluster.tend() {
+        let site = &sites.sites()[site].name;
+        match happened {
+            Happened::Ended(Why::Died(how)) => {
+                bail!("the replica of {site} ended, and nobody had asked it to: {how}")
+            }
+            Happened::NotStarted(why) => {
+                bail!("the replica of {site} could not be started again: {why}")
+            }
+            Happened::Ended(_) | Happened::Started => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! What came of a round.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::judge::Judged;
+use super::record::{Counts, Record};
+use crate::topology::Topology;
+
+/// What came of a round.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ran {
+    /// Which one.
+    pub number: u32,
+    /// Its strategy.
+    pub strategy: String,
+    /// Its seed.
+    pub seed: u64,
+    /// How long clients were at work, in seconds.
+    pub seconds: f64,
+    /// Faults that began, by what they did.
+    pub faults: BTreeMap<String, u64>,
+    /// Faults of the schedule that could not begin.
+    pub skipped: u64,
+    /// Operations by kind.
+    pub operations: BTreeMap<&'static str, Counts>,
+    /// Answers by the way they were served.
+    pub paths: BTreeMap<&'static str, u64>,
+    /// The longest time for which the clients of a site had no answer.
+    pub outage: Outage,
+    /// The most memory that a replica took, in bytes; 0 where this cannot be seen.
+    pub memory_bytes: u64,
+    /// The verdict on what clients saw.
+    pub judged: Judged,
+    /// What replicas did that they must not do.
+    pub broken: Vec<String>,
+    /// Where everything about a violation is kept.
+    pub kept: Option<PathBuf>,
+}
+
+/// A time without an answer at one site.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outage {
+    /// Where.
+    pub site: String,
+    /// When it began, in seconds since the round began.
+    pub from_s: f64,
+    /// How long it was, in seconds.
+    pub seconds: f64,
+}
+
+impl Ran {
+    /// All that is wrong with it.
+    pub fn violations(&self) -> impl Iterator<Item = &String> {
+        self.judged.violations.iter().chain(&self.broken)
+    }
+
+    /// Whether something is.
+    pub fn is_violation(&self) -> bool {
+        self.violations().next().is_some()
+    }
+}
+
+impl Outage {
+    /// The longest of a round.
+    pub fn longest(record: &Record, sites: &Topology) -> Outage {
+        let gaps = record.gaps.iter().zip(sites.names());
+        let longest = gaps.max_by_key(|(gap, _)| gap.longest_ns);
+        let outage = longest.map(|(gap, name)| Outage {
+            site: name.to_owned(),
+            from_s: gap.from_ns as f64 / 1e9,
+            seconds: gap.longest_ns as f64 / 1e9,
+        });
+        outage.unwrap_or_default()
+    }
+}

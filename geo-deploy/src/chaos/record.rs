@@ -1,0 +1,203 @@
+//! What clients asked, and how it ended: what a round is judged by.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use client::history::{Event, History};
+use client::serializability::Transaction;
+use client::wire::Path;
+
+use super::ask::{Kind, Parts};
+use super::choose::group_of;
+
+/// Most answers kept that no state explains; one is a violation.
+const WRONG_MAX: usize = 20;
+
+/// How an operation ended.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// With an answer, which says this.
+    Answered(Parts),
+    /// Without one: it may have been executed, or may still be.
+    Unknown(Parts),
+    /// Without any effect.
+    Failed,
+}
+
+/// Operations of one kind, by their end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// With an answer.
+    pub answered: u64,
+    /// Nobody knows whether they were executed.
+    pub unknown: u64,
+    /// Without any effect.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.answered + self.unknown + self.failed
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.answered += other.answered;
+        self.unknown += other.unknown;
+        self.failed += other.failed;
+    }
+}
+
+/// An operation that ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Which client.
+    pub client: u32,
+    /// At which site it asked.
+    pub site: usize,
+    /// What it was.
+    pub kind: Kind,
+    /// When it began and ended, in ns since the round began.
+    pub began_ns: u64,
+    /// See `began_ns`.
+    pub now_ns: u64,
+    /// How.
+    pub end: End,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// Operations on hot and cold keys, key by key.
+    pub history: History,
+    /// Operations on the keys of each group.
+    pub groups: BTreeMap<u64, Vec<Transaction>>,
+    /// By kind.
+    pub counts: BTreeMap<Kind, Counts>,
+    /// Answers that no state of the store explains.
+    pub wrong: Vec<String>,
+    /// How answers were served.
+    pub paths: BTreeMap<Path, u64>,
+    /// How long each site went without an answer.
+    pub gaps: Vec<Gap>,
+}
+
+/// The longest time without an answer, from when the load began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gap {
+    last_ns: u64,
+    /// When it began, in ns since the round began.
+    pub from_ns: u64,
+    /// How long it was, in ns.
+    pub longest_ns: u64,
+}
+
+impl Gap {
+    /// Something was answered.
+    pub fn answered(&mut self, now_ns: u64) {
+        let gap_ns = now_ns.saturating_sub(self.last_ns);
+        if gap_ns > self.longest_ns {
+            (self.from_ns, self.longest_ns) = (self.last_ns, gap_ns);
+        }
+        self.last_ns = self.last_ns.max(now_ns);
+    }
+}
+
+impl Record {
+    /// Of clients at so many sites, who begin now.
+    pub fn new(sites: usize, now_ns: u64) -> Record {
+        let gap = Gap {
+            last_ns: now_ns,
+            ..Gap::default()
+        };
+        Record {
+            gaps: vec![gap; sites],
+            ..Record::default()
+        }
+    }
+
+    /// Notes an operation that ended.
+    pub fn ended(&mut self, ended: &Ended) {
+        let counts = self.counts.entry(ended.kind).or_default();
+        match &ended.end {
+            End::Answered(parts) => {
+                counts.answered += 1;
+                self.gaps[ended.site].answered(ended.now_ns);
+                self.keep(ended, parts, Some(ended.now_ns));
+            }
+            End::Unknown(parts) => {
+                counts.unknown += 1;
+                self.keep(ended, parts, None);
+            }
+            End::Failed => counts.failed += 1,
+        }
+    }
+
+    /// Notes what was read when the clients had gone. It is judged, and counted nowhere.
+    pub fn read_at_the_end(&mut self, ended: &Ended) {
+        if let End::Answered(parts) = &ended.end {
+            self.keep(ended, parts, Some(ended.now_ns));
+        }
+    }
+
+    /// Notes how an answer was served.
+    pub fn served(&mut self, path: Path) {
+        *self.paths.entry(path).or_default() += 1;
+    }
+
+    /// Notes an answer that no state of the store explains.
+    pub fn wrong(&mut self, what: String) {
+        if self.wrong.len() < WRONG_MAX {
+            self.wrong.push(what);
+        }
+    }
+
+    fn keep(&mut self, ended: &Ended, parts: &Parts, return_ns: Option<u64>) {
+        let Some(&(first, _)) = parts.first() else {
+            return;
+        };
+        let (process, invoke_ns) = (ended.client, ended.began_ns);
+        if let Some(group) = group_of(first) {
+            self.groups.entry(group).or_default().push(Transaction {
+                process,
+                parts: parts.clone(),
+                invoke_ns,
+                return_ns,
+            });
+            return;
+        }
+        let event = |&(key, action)| Event {
+            process,
+            key,
+            action,
+            invoke_ns,
+            return_ns,
+        };
+        self.history.extend(parts.iter().map(event));
+    }
+
+    /// Operations of all kinds.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.counts.values().for_each(|counts| total += *counts);
+        total
+    }
+
+    /// Operations on groups, key by key, as a history that can be stored.
+    pub fn grouped(&self) -> History {
+        let mut history = History::new();
+        for transaction in self.groups.values().flatten() {
+            let event = |&(key, action)| Event {
+                process: transaction.process,
+                key,
+                action,
+                invoke_ns: transaction.invoke_ns,
+                return_ns: transaction.return_ns,
+            };
+            history.extend(transaction.parts.iter().map(event));
+        }
+        history
+    }
+}

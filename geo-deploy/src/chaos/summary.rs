@@ -1,0 +1,194 @@
+//! What came of a run, for people (`text`) and for programs (`summary.json`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::ask::Kind;
+use super::ran::{Outage, Ran};
+use super::record::Counts;
+
+/// All rounds of a run together.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// The seed of the run.
+    pub seed: u64,
+    /// Faults that began.
+    pub faults_total: u64,
+    /// By what they did.
+    pub faults: BTreeMap<String, u64>,
+    /// Faults of the schedules that could not begin: their targets were down already.
+    pub skipped: u64,
+    /// Operations that ended.
+    pub operations_total: u64,
+    /// By kind.
+    pub operations: BTreeMap<&'static str, Counts>,
+    /// Answers by the way they were served.
+    pub paths: BTreeMap<&'static str, u64>,
+    /// Histories that took too long to judge.
+    pub undecided: usize,
+    /// The longest time for which the clients of a site had no answer, and in which round.
+    pub outage: (u32, Outage),
+    /// Each round.
+    pub rounds: Vec<Ran>,
+}
+
+impl Summary {
+    /// Of these rounds.
+    pub fn new(seed: u64, rounds: Vec<Ran>) -> Summary {
+        let mut summary = Summary {
+            seed,
+            ..Summary::default()
+        };
+        for ran in &rounds {
+            summary.add(ran);
+        }
+        Summary { rounds, ..summary }
+    }
+
+    fn add(&mut self, ran: &Ran) {
+        for (kind, count) in &ran.faults {
+            *self.faults.entry(kind.clone()).or_default() += count;
+            self.faults_total += count;
+        }
+        for (kind, counts) in &ran.operations {
+            *self.operations.entry(kind).or_default() += *counts;
+            self.operations_total += counts.all();
+        }
+        for (path, count) in &ran.paths {
+            *self.paths.entry(path).or_default() += count;
+        }
+        self.skipped += ran.skipped;
+        self.undecided += ran.judged.undecided.len();
+        if ran.outage.seconds > self.outage.1.seconds {
+            self.outage = (ran.number, ran.outage.clone());
+        }
+    }
+
+    /// Rounds in which something is wrong.
+    pub fn violations(&self) -> impl Iterator<Item = &Ran> {
+        self.rounds.iter().filter(|ran| ran.is_violation())
+    }
+
+    /// As a person reads it.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let seconds: f64 = self.rounds.iter().map(|ran| ran.seconds).sum();
+        writeln!(
+            out,
+            "{} rounds, {:.1} minutes of load, {} faults, {} operations; seed {}\n",
+            self.rounds.len(),
+            seconds / 60.0,
+            self.faults_total,
+            self.operations_total,
+            self.seed
+        )?;
+        self.write_rounds(out)?;
+        self.write_operations(out)?;
+        let faults = self.faults.iter();
+        let faults: Vec<String> = faults
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        writeln!(out, "\nfaults: {}", faults.join(", "))?;
+        writeln!(
+            out,
+            "  not begun, because the targets were down already: {}",
+            self.skipped
+        )?;
+        self.write_paths(out)?;
+        let (round, outage) = &self.outage;
+        writeln!(
+            out,
+            "longest time without an answer: {:.1} s, for clients at {} (round {round}, from {:.1} s)",
+            outage.seconds, outage.site, outage.from_s
+        )?;
+        self.write_verdict(out)
+    }
+
+    fn write_rounds(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(
+            out,
+            "{:>5} {:10} {:>7} {:>10} {:>9} {:>7} {:>12}  verdict",
+            "round", "strategy", "faults", "operations", "outage", "memory", "judged"
+        )?;
+        for ran in &self.rounds {
+            let operations: u64 = ran.operations.values().map(Counts::all).sum();
+            writeln!(
+                out,
+                "{:>5} {:10} {:>7} {operations:>10} {:>7.1} s {:>3} MiB {:>12}  {}",
+                ran.number,
+                ran.strategy,
+                ran.faults.values().sum::<u64>(),
+                ran.outage.seconds,
+                ran.memory_bytes >> 20,
+                ran.judged.operations + ran.judged.transactions,
+                verdict(ran)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_operations(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(
+            out,
+            "\n{:10} {:>10} {:>12} {:>8}",
+            "operation", "answered", "unknown fate", "failed"
+        )?;
+        for kind in Kind::ALL.map(Kind::name) {
+            let counts = self.operations.get(kind).copied().unwrap_or_default();
+            let Counts {
+                answered,
+                unknown,
+                failed,
+            } = counts;
+            writeln!(out, "{kind:10} {answered:>10} {unknown:>12} {failed:>8}")?;
+        }
+        Ok(())
+    }
+
+    fn write_paths(&self, out: &mut String) -> std::fmt::Result {
+        let all: u64 = self.paths.values().sum();
+        let share = |count: &u64| 100.0 * *count as f64 / all.max(1) as f64;
+        let words = |(path, count): (&&str, &u64)| {
+            let path = path.to_lowercase().replace('_', " ");
+            format!("{path} {:.1}%", share(count))
+        };
+        let paths: Vec<String> = self.paths.iter().map(words).collect();
+        writeln!(out, "answers by path: {}", paths.join(", "))
+    }
+
+    fn write_verdict(&self, out: &mut String) -> std::fmt::Result {
+        if self.undecided > 0 {
+            writeln!(
+                out,
+                "took too long to be judged: {} keys or groups",
+                self.undecided
+            )?;
+        }
+        match self.violations().count() {
+            0 => writeln!(
+                out,
+                "verdict: linearizable, and everything acknowledged was there after the last kill of all"
+            ),
+            wrong => writeln!(
+                out,
+                "verdict: VIOLATION in {wrong} of {} rounds",
+                self.rounds.len()
+            ),
+        }
+    }
+}
+
+fn verdict(ran: &Ran) -> &'static str {
+    match (ran.is_violation(), ran.judged.undecided.is_empty()) {
+        (true, _) => "VIOLATION",
+        (false, true) => "linearizable",
+        (false, false) => "linearizable as far as judged",
+    }
+}

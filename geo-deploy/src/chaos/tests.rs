@@ -1,0 +1,253 @@
+//! A round without replicas: the load's own operations on a store that is right by
+//! construction. The judge must accept what it answers, and nothing that was falsified.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use client::history::{Action, ValueId};
+use client::wire::command::Op;
+use client::wire::{Entry, Outcome, Version};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::ask::Ask;
+use super::choose::{Chooser, Groups, Works, group_of};
+use super::control::{Control, falsify};
+use super::judge::judge;
+use super::load::versions;
+use super::record::{End, Ended, Record};
+
+/// A store that executes one operation after the other.
+#[derive(Default)]
+struct Store {
+    keys: BTreeMap<Bytes, (Bytes, Version)>,
+    slot: u64,
+}
+
+impl Store {
+    fn execute(&mut self, op: &Op) -> Outcome {
+        self.slot += 1;
+        let version = Version {
+            slot: self.slot,
+            index: 0,
+        };
+        match op {
+            Op::Get(get) => match self.keys.get(&get.key) {
+                Some((value, version)) => Outcome::value(value.clone(), *version),
+                None => Outcome::missing(),
+            },
+            Op::Put(put) => self.write(&put.key, &put.value, version),
+            Op::Delete(delete) => {
+                self.keys.remove(&delete.key);
+                Outcome::written(version)
+            }
+            Op::Cas(cas) => {
+                let actual = self.keys.get(&cas.key).map(|(_, version)| *version);
+                match actual == cas.expected {
+                    true => self.write(&cas.key, &cas.value, version),
+                    false => Outcome::mismatch(actual),
+                }
+            }
+            Op::MultiGet(get) => self.found(get.keys.iter()),
+            Op::MultiPut(put) => {
+                for entry in &put.entries {
+                    self.write(&entry.key, &entry.value, version);
+                }
+                Outcome::written(version)
+            }
+            Op::Scan(scan) => {
+                let range = scan.from.clone()..scan.to.clone();
+                let keys: Vec<Bytes> = self.keys.range(range).map(|(key, _)| key.clone()).collect();
+                self.found(keys.iter())
+            }
+            Op::PutFields(_) => unreachable!("clients do not ask for it"),
+        }
+    }
+
+    fn write(&mut self, key: &Bytes, value: &Bytes, version: Version) -> Outcome {
+        self.keys.insert(key.clone(), (value.clone(), version));
+        Outcome::written(version)
+    }
+
+    fn found<'a>(&self, keys: impl Iterator<Item = &'a Bytes>) -> Outcome {
+        let entry = |key: &Bytes| {
+            let (value, version) = self.keys.get(key)?;
+            Some(Entry {
+                key: key.clone(),
+                value: value.clone(),
+                version: Some(*version),
+            })
+        };
+        Outcome::entries(keys.filter_map(entry).collect())
+    }
+}
+
+/// Eight clients whose operations overlap; some are never answered, and of these some are
+/// executed, at once or much later.
+struct World {
+    store: Store,
+    record: Record,
+    groups: Groups,
+    choosers: Vec<Chooser>,
+    chance: Pcg64Mcg,
+    late: Vec<Ask>,
+    now_ns: u64,
+}
+
+const CLIENTS: u32 = 8;
+
+impl World {
+    fn new(seed: u64) -> World {
+        let works = |client| match client % 4 {
+            3 => Works::Grouped,
+            _ => Works::Single,
+        };
+        let chooser = |client| Chooser::new(works(client), client, seed);
+        World {
+            store: Store::default(),
+            record: Record::new(1, 0),
+            groups: Groups::new(2, 60),
+            choosers: (0..CLIENTS).map(chooser).collect(),
+            chance: Pcg64Mcg::seed_from_u64(seed),
+            late: Vec::new(),
+            now_ns: 0,
+        }
+    }
+
+    /// All clients begin an operation; they are executed in any order and end.
+    fn step(&mut self) {
+        let mut asks: Vec<(u32, u64, Ask)> = Vec::new();
+        for client in 0..CLIENTS {
+            self.now_ns += self.chance.random_range(1..50);
+            let ask = self.choosers[client as usize].next(&mut self.groups);
+            asks.push((client, self.now_ns, ask));
+        }
+        while !asks.is_empty() {
+            if self.chance.random_bool(0.02) && !self.late.is_empty() {
+                let late = self.late.swap_remove(0);
+                self.store.execute(&late.op());
+            }
+            let any = self.chance.random_range(0..asks.len());
+            let (client, began_ns, ask) = asks.swap_remove(any);
+            let end = self.end(client, &ask);
+            self.now_ns += self.chance.random_range(1..50);
+            self.record.ended(&Ended {
+                client,
+                site: 0,
+                kind: ask.kind,
+                began_ns,
+                now_ns: self.now_ns,
+                end,
+            });
+        }
+    }
+
+    fn end(&mut self, client: u32, ask: &Ask) -> End {
+        if self.chance.random_bool(0.03) {
+            match self.chance.random_range(0..3) {
+                0 => drop(self.store.execute(&ask.op())),
+                1 => self.late.push(ask.clone()),
+                _ => {}
+            }
+            self.choosers[client as usize].doubt(&ask.keys);
+            return End::Unknown(ask.open());
+        }
+        let outcome = self.store.execute(&ask.op());
+        let answer = outcome.result.expect("an answer");
+        let parts = ask.done(&answer).expect("a right answer");
+        self.choosers[client as usize].learn(&parts, &versions(ask, &answer));
+        End::Answered(parts)
+    }
+}
+
+fn world(seed: u64) -> Record {
+    let mut world = World::new(seed);
+    (0..1200).for_each(|_| world.step());
+    world.record
+}
+
+#[test]
+fn what_a_right_store_answers_is_accepted() {
+    for seed in 0..3 {
+        let record = world(seed);
+        let judged = judge(&record);
+        assert_eq!(judged.violations, [""; 0]);
+        assert_eq!(judged.undecided, [""; 0]);
+        assert!(judged.operations > 7000 && judged.groups > 20, "{judged:?}");
+        assert!(record.counts.values().all(|counts| counts.answered > 0));
+        assert!(record.total().unknown > 100);
+    }
+}
+
+#[test]
+fn a_stale_read_and_a_lost_write_are_noticed() {
+    for control in [Control::StaleRead, Control::LostWrite] {
+        for seed in 0..3 {
+            let mut record = world(seed);
+            assert!(falsify(control, &mut record));
+            let judged = judge(&record);
+            assert_eq!(judged.violations.len(), 1, "{control:?}, seed {seed}");
+            assert!(judged.violations[0].contains("key "), "{judged:?}");
+        }
+    }
+}
+
+#[test]
+fn an_acknowledged_write_that_the_history_lacks_is_noticed_when_it_was_read() {
+    let record = world(1);
+    let events = record.history.events();
+    let read = events.iter().find_map(|event| match event.action {
+        Action::Read { value } => Some((event.key, value?)),
+        _ => None,
+    });
+    let (key, value) = read.expect("something was found");
+    let wrote = |action| match action {
+        Action::Write { value } => Some(value),
+        Action::Cas { new, .. } => Some(new),
+        _ => None,
+    };
+    let others = events
+        .iter()
+        .filter(|event| event.key != key || wrote(event.action) != Some(value));
+    let lacking = Record {
+        history: others.copied().collect(),
+        ..Record::new(1, 0)
+    };
+    assert_eq!(judge(&lacking).violations.len(), 1);
+}
+
+#[test]
+fn half_of_a_write_of_several_keys_is_noticed_in_a_group() {
+    let mut record = world(2);
+    let torn = record.groups.values_mut().any(|transactions| {
+        let written = transactions.iter().find_map(|one| match one.parts[..] {
+            [(a, Action::Write { value }), (b, Action::Write { .. }), ..]
+                if one.return_ns.is_some() =>
+            {
+                Some((a, value, b, one.return_ns?))
+            }
+            _ => None,
+        });
+        let Some((a, value, b, end_ns)) = written else {
+            return false;
+        };
+        // Right behind it, one half was there and the other was not.
+        let mut torn = transactions[0].clone();
+        torn.parts = vec![
+            (a, Action::Read { value: Some(value) }),
+            (
+                b,
+                Action::Read {
+                    value: Some(ValueId(u64::MAX)),
+                },
+            ),
+        ];
+        torn.invoke_ns = end_ns;
+        torn.return_ns = Some(end_ns + 1);
+        let group = group_of(a);
+        transactions.push(torn);
+        group.is_some()
+    });
+    assert!(torn, "a group has a write of two keys");
+    assert_eq!(judge(&record).violations.len(), 1);
+}

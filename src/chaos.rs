@@ -1,0 +1,343 @@
+//! `leasehold chaos`.
+
+use std::cell::Cell;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use geo_deploy::chaos::schedule::Span;
+use geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::terminal::{Interrupted, interrupted, runtime, say};
+
+/// Clients are at work for so long in a round, in seconds, unless the whole run is shorter.
+const ROUND_S: f64 = 120.0;
+const ROUND_S_MIN: f64 = 20.0;
+/// How often progress is told where there is no terminal.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold chaos                                      ten minutes, every strategy in turn
+  leasehold chaos --minutes 60 --seed 7
+  leasehold chaos --minutes 2 --strategy quorum --every 0.5
+  leasehold chaos --seed 7 --minutes 60 --round 12     one round of it again
+  leasehold chaos --minutes 0.5 --control stale-read   a falsified history must be noticed
+
+Five replica processes behind an emulated WAN are killed, stopped, restarted, paused, cut off one way
+or both, slowed down, and run out of disk, as the seed says, while clients at every site get, put,
+delete, compare and swap, scan, and read and write several keys. Each round has a cluster and a
+strategy of its own. At its end all replicas are killed and started, and everything is read through each.
+
+A violation ends the run with exit status 1: a history that is not linearizable, an acknowledged
+write that is lost, replicas that differ, one that ends by itself, that does not serve when all is
+well again, or that takes too much memory. Logs, data, history and schedule of the round are kept.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ChaosArgs {
+    /// How long clients are at work, in minutes; starting and judging take some more
+    #[arg(long, value_name = "M", default_value_t = 10.0, value_parser = minutes)]
+    minutes: f64,
+    /// Decides which faults happen when, and what clients ask
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Only this strategy, or several: quorum, leader, all, fixed, none [default: each in turn]
+    #[arg(long, value_name = "NAMES")]
+    strategy: Option<String>,
+    /// Mean time between the begins of two faults, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1.5, value_parser = every)]
+    every: f64,
+    /// Operations a second that all clients together try for
+    #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = rate)]
+    rate: f64,
+    /// Where rounds work, and where summary.json and everything about a violation are kept
+    #[arg(long, value_name = "DIR", default_value = "leasehold-chaos")]
+    dir: PathBuf,
+    /// Runs only this round, from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    round: Option<u32>,
+    /// Falsifies what clients saw, and expects that it is noticed
+    #[arg(long, value_enum)]
+    control: Option<ControlArg>,
+    /// Changes a field of the cluster, as `cluster up` does: topology=FILE, leader=CA, clients=4 (of a
+    /// site), lease.t_lease_ms=2000, local.jitter_ms=5, ...
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+/// What is falsified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ControlArg {
+    /// A client reads what was overwritten before
+    StaleRead,
+    /// An acknowledged write is not there at the end
+    LostWrite,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    within(text, 0.2, 100_000.0)
+}
+
+fn every(text: &str) -> Result<f64, String> {
+    within(text, 0.1, 3600.0)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    within(text, 1.0, 100_000.0)
+}
+
+fn within(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    let good = number.filter(|number| (least..=most).contains(number));
+    good.ok_or_else(|| format!("a number from {least} to {most} is needed"))
+}
+
+pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
+    let settings = settings(args)?;
+    let (rounds, _) = rounds(args.minutes);
+    let numbers = match args.round {
+        Some(round) if round > rounds => bail!(
+            "--round {round}: {} minutes have {rounds} rounds; give the --minutes of the run that it \
+             is from",
+            args.minutes
+        ),
+        Some(round) => round..=round,
+        None => 1..=rounds,
+    };
+    let meter = Meter::new(rounds, settings.span.length_s);
+    let mut ran = Vec::new();
+    let ended = runtime()?.block_on(async {
+        tokio::select! {
+            biased; // a Ctrl-C is waited for before there is anything to leave behind
+            () = interrupted() => Ok(Ended::Interrupted),
+            ended = all(&settings, numbers, &meter, &mut ran) => ended,
+        }
+    });
+    meter.end();
+    let summary = Summary::new(args.seed, ran);
+    conclude(args, &settings.dir, &summary, ended?)
+}
+
+/// How many rounds there are, and how long each is, in seconds.
+fn rounds(minutes: f64) -> (u32, f64) {
+    let seconds = minutes * 60.0;
+    let length_s = (seconds / 5.0).clamp(ROUND_S_MIN, ROUND_S).min(seconds);
+    let rounds = (seconds / length_s).round().max(1.0);
+    (rounds as u32, length_s)
+}
+
+fn settings(args: &ChaosArgs) -> anyhow::Result<Settings> {
+    let mut sets: Vec<String> = Vec::new();
+    if let Some(names) = &args.strategy {
+        sets.push(format!("strategies={names}"));
+    }
+    sets.extend(args.sets.iter().cloned());
+    let experiment = chaos::experiment()?.with(&sets)?;
+    let dir = std::path::absolute(&args.dir).context("--dir")?;
+    std::fs::create_dir_all(&dir).with_context(|| {
+        format!(
+            "--dir: {} cannot be made a directory; name one that can be written",
+            dir.display()
+        )
+    })?;
+    let (_, length_s) = rounds(args.minutes);
+    Ok(Settings {
+        program: std::env::current_exe().context("finding this program")?,
+        dir,
+        experiment,
+        seed: args.seed,
+        span: Span {
+            length_s,
+            every_s: args.every,
+        },
+        rate: args.rate,
+        control: args.control.map(|control| match control {
+            ControlArg::StaleRead => Control::StaleRead,
+            ControlArg::LostWrite => Control::LostWrite,
+        }),
+    })
+}
+
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Wanted,
+    Interrupted,
+}
+
+/// Runs rounds until one has a violation.
+async fn all(
+    settings: &Settings,
+    numbers: std::ops::RangeInclusive<u32>,
+    meter: &Meter,
+    ran: &mut Vec<Ran>,
+) -> anyhow::Result<Ended> {
+    for number in numbers {
+        let round = Round { settings, number };
+        let done = round.run(&|progress| meter.show(progress)).await;
+        let done = done.with_context(|| format!("round {number}"))?;
+        meter.ended(&done);
+        let violation = done.is_violation();
+        ran.push(done);
+        if violation {
+            break;
+        }
+    }
+    Ok(Ended::Wanted)
+}
+
+fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> anyhow::Result<()> {
+    if !summary.rounds.is_empty() {
+        say!("{}", summary.text().trim_end());
+        let path = dir.join("summary.json");
+        std::fs::write(&path, serde_json::to_vec_pretty(summary)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    if ended == Ended::Interrupted {
+        let rounds = summary.rounds.len();
+        let words = format!("interrupted after {rounds} whole rounds; no replica is left running");
+        return Err(Interrupted(words).into());
+    }
+    match (summary.violations().next(), args.control) {
+        (None, None) => Ok(()),
+        (Some(ran), None) => {
+            tell(args, ran);
+            bail!("round {} violates what is promised", ran.number)
+        }
+        (Some(ran), Some(_)) => {
+            say!(
+                "\nThe control was noticed: {}",
+                ran.violations().next().map_or("", |it| it)
+            );
+            Ok(())
+        }
+        (None, Some(_)) => {
+            bail!("the control was NOT noticed: a verdict of this judge proves nothing")
+        }
+    }
+}
+
+/// Says what is wrong, where the evidence is, and how to see it again.
+fn tell(args: &ChaosArgs, ran: &Ran) {
+    for violation in ran.violations() {
+        say!("\nround {} ({}): {violation}", ran.number, ran.strategy);
+    }
+    if let Some(dir) = &ran.kept {
+        say!(
+            "\nkept: {} (logs, data, history.bin, groups.bin, schedule.toml, faults.log)",
+            dir.display()
+        );
+    }
+    let mut line = format!(
+        "leasehold chaos --seed {} --minutes {} --every {} --rate {} --round {}",
+        args.seed, args.minutes, args.every, args.rate, ran.number
+    );
+    if let Some(strategy) = &args.strategy {
+        line += &format!(" --strategy {strategy}");
+    }
+    for set in &args.sets {
+        line += &format!(" --set {set}");
+    }
+    say!("the same faults at the same times: {line}");
+}
+
+/// Shows how far a run is: a line that changes on a terminal, a line now and then elsewhere.
+struct Meter {
+    bar: Option<ProgressBar>,
+    rounds: u32,
+    length_s: f64,
+    told: Cell<Instant>,
+    doing: Cell<&'static str>,
+}
+
+impl Meter {
+    fn new(rounds: u32, length_s: f64) -> Meter {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Meter {
+            bar,
+            rounds,
+            length_s,
+            told: Cell::new(Instant::now()),
+            doing: Cell::new(""),
+        }
+    }
+
+    fn show(&self, progress: &Progress<'_>) {
+        let changed = self.doing.replace(progress.doing) != progress.doing;
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.words(progress));
+        } else if changed || self.told.get().elapsed() >= TELL_EVERY {
+            self.told.set(Instant::now());
+            eprintln!("{}", self.words(progress));
+        }
+    }
+
+    fn words(&self, progress: &Progress<'_>) -> String {
+        let Progress {
+            number,
+            strategy,
+            doing,
+            ..
+        } = progress;
+        let before = format!("round {number} of {} ({strategy})", self.rounds);
+        if *doing != "running" {
+            return format!("{before}: {doing}");
+        }
+        let operations = progress.operations;
+        let failing = match progress.failing.is_empty() {
+            true => "nothing".to_owned(),
+            false => progress.failing.join("; "),
+        };
+        format!(
+            "{before}: {:.0} of {:.0} s, {} faults, {} operations ({} of unknown fate); failing now: \
+             {failing}",
+            progress.elapsed_s,
+            self.length_s,
+            progress.faults,
+            operations.all(),
+            operations.unknown
+        )
+    }
+
+    fn ended(&self, ran: &Ran) {
+        let verdict = match ran.is_violation() {
+            true => "VIOLATION",
+            false => "no violation",
+        };
+        let line = format!("round {} ({}): {verdict}", ran.number, ran.strategy);
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_share_the_minutes() {
+        assert_eq!(rounds(10.0), (5, 120.0));
+        assert_eq!(rounds(60.0), (30, 120.0));
+        assert_eq!(rounds(0.4), (1, 20.0));
+        assert_eq!(rounds(0.2), (1, 12.0));
+        let (number, length_s) = rounds(5.0);
+        assert_eq!((number, length_s), (5, 60.0));
+    }
+}

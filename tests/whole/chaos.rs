@@ -1,0 +1,102 @@
+//! `leasehold chaos`, small: three sites a few ms apart.
+
+use std::process::Stdio;
+
+use super::support::{Place, signal, until};
+
+const SMALL: &str = "chaos --strategy quorum --set topology=near.toml --set clients=4 --rate 300 \
+                     --every 0.7 --dir c";
+
+#[test]
+fn a_short_chaos_is_linearizable_and_leaves_only_its_summary() {
+    let place = Place::new();
+    let out = place
+        .words(&format!("{SMALL} --minutes 0.35 --seed 3"))
+        .good();
+    assert!(out.contains("verdict: linearizable"), "{out}");
+    let summary: serde_json::Value = serde_json::from_str(&place.read("c/summary.json")).unwrap();
+    let count = |field: &str| summary[field].as_u64().unwrap();
+    assert!(count("faults_total") >= 5, "{summary:#}");
+    assert!(count("operations_total") >= 500, "{summary:#}");
+    for kind in [
+        "get",
+        "put",
+        "delete",
+        "cas",
+        "scan",
+        "multi-get",
+        "multi-put",
+    ] {
+        let answered = summary["operations"][kind]["answered"].as_u64();
+        assert!(
+            answered.is_some_and(|count| count > 0),
+            "{kind}: {summary:#}"
+        );
+    }
+    let left = std::fs::read_dir(place.path("c")).unwrap().count();
+    assert_eq!(left, 1, "summary.json alone is left");
+    place.is_deserted();
+}
+
+#[test]
+fn a_lost_write_is_noticed_and_everything_about_it_is_kept() {
+    let place = Place::new();
+    let control = "--minutes 0.2 --control lost-write";
+    let out = place.words(&format!("{SMALL} {control}")).good();
+    assert!(out.contains("The control was noticed: key "), "{out}");
+    for file in [
+        "schedule.toml",
+        "faults.log",
+        "violation.txt",
+        "history.bin",
+        "groups.bin",
+        "CA.log",
+    ] {
+        assert!(
+            !place.read(&format!("c/round-1/{file}")).is_empty(),
+            "{file}"
+        );
+    }
+    place.is_deserted();
+}
+
+#[test]
+fn an_interrupted_chaos_leaves_no_process_running_or_paused() {
+    let place = Place::new();
+    let line = format!("{SMALL} --minutes 60 --seed 5");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let chaos = place.start(&words, Stdio::null());
+    until("a paused replica", || {
+        place.processes().into_iter().any(is_stopped)
+    });
+    signal("INT", chaos.child.id());
+    chaos
+        .ended()
+        .interrupted(&["interrupted", "no replica is left running"]);
+    place.is_deserted();
+}
+
+fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|rest| rest.starts_with('T'))
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_what_can() {
+    let place = Place::new();
+    place
+        .words("chaos --strategy luck")
+        .refused(&["luck", "quorum"]);
+    place
+        .words("chaos --minutes 10 --round 6")
+        .refused(&["--round 6", "5 rounds"]);
+    place
+        .words("chaos --minutes 0")
+        .misused(&["--minutes", "0.2"]);
+    place.words("chaos --every 0").misused(&["--every", "0.1"]);
+    place.write("file", "");
+    place
+        .words("chaos --dir file")
+        .refused(&["--dir", "cannot be made a directory"]);
+}
