@@ -9,6 +9,8 @@
 
 mod file;
 
+use bytes::Bytes;
+
 pub use file::HistoryError;
 
 /// Names the value of one write; no two writes of a run share one.
@@ -16,18 +18,43 @@ pub use file::HistoryError;
 pub struct ValueId(pub u64);
 
 impl ValueId {
-    /// The bytes that stand for it at the start of a stored value.
+    /// Names no write: stored bytes that no write of a run makes. Who reads them has found
+    /// a value that nobody wrote, which is a violation, and not an absent key.
+    pub const DAMAGED: ValueId = ValueId(u64::MAX);
+
+    /// What is stored for it if a value has eight bytes.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 
-    /// The id at the start of a stored value; `None` if the value is too short
-    /// to have been written by us.
-    pub fn from_value(value: &[u8]) -> Option<ValueId> {
-        value
-            .first_chunk()
-            .map(|id| ValueId(u64::from_be_bytes(*id)))
+    /// What is stored for it: so many bytes, at least eight. All of them depend on it, and
+    /// the first eight on the length too.
+    pub fn to_value(self, bytes: usize) -> Bytes {
+        let bytes = bytes.max(8);
+        let head = (self.0 ^ length_mask(bytes)).to_be_bytes();
+        let mut value = head.repeat(bytes.div_ceil(8));
+        value.truncate(bytes);
+        value.into()
     }
+
+    /// Which write stored this value; `None` if none does. Every byte is looked at. One
+    /// that was cut to eight bytes or more has the name of no write, if it has any.
+    pub fn from_value(value: &[u8]) -> Option<ValueId> {
+        let (head, rest) = value.split_first_chunk::<8>()?;
+        let same = |part: &[u8]| part == &head[..part.len()];
+        let id = ValueId(u64::from_be_bytes(*head) ^ length_mask(value.len()));
+        rest.chunks(8).all(same).then_some(id)
+    }
+
+    /// Which write stored a value that was read, [`ValueId::DAMAGED`] if none does.
+    pub fn of_value(value: &[u8]) -> ValueId {
+        ValueId::from_value(value).unwrap_or(ValueId::DAMAGED)
+    }
+}
+
+/// 0 for eight bytes; far apart for other lengths, while ids are close to each other.
+fn length_mask(bytes: usize) -> u64 {
+    (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// What an operation did, according to its answer; without an answer, what it should do.
@@ -168,12 +195,34 @@ mod tests {
     }
 
     #[test]
-    fn a_value_begins_with_its_id() {
+    fn every_byte_of_a_value_says_who_wrote_it() {
         let id = ValueId(0x0102_0304_0506_0708);
-        let mut value = id.to_bytes().to_vec();
-        assert_eq!(ValueId::from_value(&value), Some(id));
-        value.extend_from_slice(b"padding");
-        assert_eq!(ValueId::from_value(&value), Some(id));
-        assert_eq!(ValueId::from_value(b"short"), None);
+        assert_eq!(id.to_value(8), id.to_bytes()[..]);
+        assert_eq!(id.to_value(0), id.to_bytes()[..]);
+        for bytes in [8, 9, 15, 16, 17, 100] {
+            let value = id.to_value(bytes);
+            assert_eq!((value.len(), ValueId::of_value(&value)), (bytes, id));
+            for cut in 0..bytes {
+                assert_ne!(ValueId::of_value(&value[..cut]), id, "{cut} of {bytes}");
+            }
+            for changed in 0..bytes {
+                let mut value = value.to_vec();
+                value[changed] ^= 1;
+                assert_ne!(ValueId::of_value(&value), id, "{changed} of {bytes}");
+            }
+        }
+        assert_eq!(ValueId::of_value(b""), ValueId::DAMAGED);
+        assert_eq!(ValueId::of_value(b"short"), ValueId::DAMAGED);
+    }
+
+    #[test]
+    fn a_cut_value_is_of_no_write() {
+        let written: std::collections::BTreeSet<_> = (1..2_000).map(ValueId).collect();
+        for id in &written {
+            let value = id.to_value(100);
+            for cut in 0..100 {
+                assert!(!written.contains(&ValueId::of_value(&value[..cut])));
+            }
+        }
     }
 }

@@ -188,6 +188,9 @@ fn from_nowhere(events: &[&Event], finder: usize, value: ValueId) -> Flaw {
     };
     let refused = events.iter().find(offered);
     let explanation = match refused {
+        None if value == ValueId::DAMAGED => {
+            "bytes were found that no write stores: they were cut, changed or mixed up".to_owned()
+        }
         None => format!("value {} was found, but nobody wrote it", value.0),
         Some(_) => format!(
             "value {} was found, but its write had been refused",

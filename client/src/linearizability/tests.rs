@@ -118,6 +118,10 @@ fn a_value_from_nowhere_is_found() {
         &["value 9 was found, but nobody wrote it"],
     );
     assert_violation(
+        [event(1, write(7), 0, 1), event(2, read(u64::MAX), 2, 3)],
+        &["bytes were found that no write stores"],
+    );
+    assert_violation(
         [event(2, read(7), 0, 1), event(1, write(7), 2, 3)],
         &["value 7 was found before it was written"],
     );

@@ -42,7 +42,5 @@ pub fn key_name(number: u64) -> Key {
 
 /// A value of `bytes` bytes that no other write of the run shares.
 pub fn value(id: ValueId, bytes: usize) -> Bytes {
-    let mut value = vec![b'.'; bytes.max(8)];
-    value[..8].copy_from_slice(&id.to_bytes());
-    value.into()
+    id.to_value(bytes)
 }

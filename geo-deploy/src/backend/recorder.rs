@@ -189,9 +189,59 @@ impl Ended<'_> {
     }
 }
 
+/// Only the answer that there is no such key says so: whatever else is no value of a
+/// write is damage.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
-        Some(Answer::Value(value)) => ValueId::from_value(&value.value),
-        _ => None,
+        Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),
+        Some(Answer::Missing(_)) => None,
+        _ => Some(ValueId::DAMAGED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Version;
+
+    use super::*;
+
+    /// What the history holds of a read that was answered so.
+    fn found(outcome: &Outcome) -> Option<ValueId> {
+        let ask = Ask {
+            kind: OpKind::Read,
+            key: 1,
+            value: ValueId(7),
+        };
+        let ended = Ended {
+            site: 0,
+            process: 1,
+            ask,
+            due_ns: 0,
+            sent_ns: 0,
+            now_ns: 5,
+            answer: Some((Path::Local, outcome)),
+        };
+        match ended.event().action {
+            Action::Read { value } => value,
+            other => panic!("a read became {other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_a_missing_key_is_absent() {
+        let id = ValueId(3 << 32 | 7);
+        let value = |bytes: &[u8]| Outcome::value(bytes.to_vec(), Version::default());
+        let stored = id.to_value(100);
+        assert_eq!(found(&Outcome::missing()), None);
+        assert_eq!(found(&value(&stored)), Some(id));
+        for damaged in [b"".as_slice(), b"short", &[stored.as_ref(), b"."].concat()] {
+            let found = found(&value(damaged)).expect("damage is not absence");
+            assert_ne!(found, id, "{damaged:?}");
+        }
+        let mut late = stored.to_vec();
+        late[99] ^= 1;
+        assert_eq!(found(&value(&late)), Some(ValueId::DAMAGED));
+        let strange = Outcome::written(Version::default());
+        assert_eq!(found(&strange), Some(ValueId::DAMAGED));
     }
 }

@@ -64,9 +64,7 @@ impl Chooser {
         let value = ValueId(self.values);
         if self.large > 0 && self.rng.random::<bool>() {
             self.large -= 1;
-            let mut bytes = vec![0; self.rng.random_range(LARGE_BYTES)];
-            bytes[..8].copy_from_slice(&value.to_bytes());
-            return (value, bytes.into());
+            return (value, value.to_value(self.rng.random_range(LARGE_BYTES)));
         }
         self.bytes.extend_from_slice(&value.to_bytes());
         (value, self.bytes.split().freeze())
@@ -127,16 +125,15 @@ impl Chooser {
 
 /// What an answered operation did to one of its keys; `None` if it failed.
 pub(super) fn answered(k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
-    let value = |bytes: &[u8]| ValueId::from_value(bytes);
     match (did, outcome.result.as_ref()?) {
         (Action::Read { .. }, Answer::Value(found)) => Some(Action::Read {
-            value: value(&found.value),
+            value: Some(ValueId::of_value(&found.value)),
         }),
         (Action::Read { .. }, Answer::Missing(_)) => Some(Action::Read { value: None }),
         (Action::Read { .. }, Answer::Entries(all)) => {
             let found = all.entries.iter().find(|entry| entry.key == key(k));
             Some(Action::Read {
-                value: found.and_then(|entry| value(&entry.value)),
+                value: found.map(|entry| ValueId::of_value(&entry.value)),
             })
         }
         (Action::Write { .. } | Action::Delete, Answer::Written(_)) => Some(did),
