@@ -264,6 +264,7 @@ mod tests {
                 site: 0,
                 kind: OpKind::Read,
                 path: [Path::Local, Path::Forwarded][index % 2],
+                away: false,
                 returned: Return::Ok,
                 service: Duration::from_micros(*latency),
                 intended: Duration::from_micros(*latency),
@@ -292,6 +293,37 @@ mod tests {
              est completion in 1 minute [READ: Count=3, Max=300, Min=100, Avg=200, \
              50=200, 90=300, 99=300, 99.9=300, 99.99=300] "
         );
+    }
+
+    #[test]
+    fn short_intervals_are_summed_up() {
+        struct Seen(Vec<(u64, u64, u64, u64)>);
+        impl Observer for Seen {
+            fn interval(&mut self, tick: &Tick<'_>) {
+                let measured = tick.measured.iter().map(|(_, h)| h.len()).sum();
+                let (start, length) = (tick.start.as_secs(), tick.length.as_secs());
+                self.0
+                    .push((start, length, tick.done_in_interval, measured));
+            }
+
+            fn refresh(&mut self, _: &Live) {}
+        }
+        let mut seen = Seen(Vec::new());
+        let mut coarse = Coarse::new(&mut seen, Duration::from_secs(10));
+        for second in 0..25 {
+            let measured = measured(&[100, 200]);
+            coarse.interval(&Tick {
+                start: Duration::from_secs(second),
+                length: Duration::from_secs(1),
+                done: 2 * second,
+                done_in_interval: 2,
+                todo: 0,
+                measured: &measured,
+                interval: Interval::Op,
+                last: second == 24,
+            });
+        }
+        assert_eq!(seen.0, [(0, 10, 20, 20), (10, 10, 20, 20), (20, 5, 10, 10)]);
     }
 
     #[test]

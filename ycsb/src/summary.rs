@@ -59,3 +59,67 @@ fn gap_words(site: &str, class: &str, gap: Gap) -> String {
         gap.began.as_secs_f64()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measurement::{Account, Availability, Interval, Measurements};
+    use crate::sample::OpKind;
+
+    fn seconds(time: u64) -> Duration {
+        Duration::from_secs(time)
+    }
+
+    fn outcome(account: Account, availability: Availability) -> Outcome {
+        Outcome {
+            measurements: Measurements::new(Interval::Op),
+            account,
+            availability,
+            cancelled: false,
+            load_failed: false,
+        }
+    }
+
+    #[test]
+    fn an_outage_is_told_with_its_site_its_replica_and_its_time() {
+        let mut availability = Availability::new(seconds(0));
+        for time in 0..6 {
+            availability.succeeded(1, OpKind::Read, seconds(time));
+            availability.answered(&"a:1".into(), seconds(time));
+        }
+        availability.unanswered(&"a:1".into(), seconds(6));
+        availability.left(1, seconds(10));
+        let account = Account {
+            succeeded: 6,
+            abandoned: 1,
+            never_sent: 40,
+            ..Account::default()
+        };
+        let told = warnings(&outcome(account, availability), &["JP".into(), "CA".into()]);
+        let expected = [
+            "1 operations were sent and had no answer at the end; they count as abandoned",
+            "40 operations were due and never sent; their latency counts up to the end of the run",
+            "site CA: no successful answer to reads for 5.0 s, from 5.0 s on",
+            "a:1 is silent since 5.0 s: 1 operations failed there or had no answer",
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn there_is_nothing_to_tell_of_a_good_run_and_something_of_an_empty_one() {
+        let mut availability = Availability::new(seconds(0));
+        for tenth in 0..20 {
+            let at = Duration::from_millis(100 * tenth);
+            availability.succeeded(0, OpKind::Update, at);
+            availability.left(0, at);
+        }
+        let account = Account {
+            succeeded: 20,
+            ..Account::default()
+        };
+        let good = outcome(account, availability);
+        assert!(warnings(&good, &[]).is_empty());
+        let empty = outcome(Account::default(), Availability::default());
+        assert!(warnings(&empty, &[])[0].starts_with("nothing was measured"));
+    }
+}

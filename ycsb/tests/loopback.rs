@@ -19,19 +19,46 @@ type Records = Arc<Mutex<BTreeMap<Bytes, Bytes>>>;
 
 /// Serves a store on a port of its own.
 async fn serve() -> (String, Records) {
+    serve_until(None).await
+}
+
+/// As `serve`. After so many answers in all, every connection is closed, and new ones are
+/// refused.
+async fn serve_until(answers: Option<u64>) -> (String, Records) {
+    let (dies, dead) = tokio::sync::watch::channel(false);
+    let left = Arc::new(Mutex::new(answers));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let records = Records::default();
     let shared = Arc::clone(&records);
     tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            tokio::spawn(converse(socket, Arc::clone(&shared)));
+        let mut over = dead.clone();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => {
+                    let Ok((socket, _)) = accepted else { return };
+                    let (records, left) = (Arc::clone(&shared), Arc::clone(&left));
+                    let (dies, mut over) = (dies.clone(), dead.clone());
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = converse(socket, records, left, dies) => {}
+                            _ = over.wait_for(|over| *over) => {}
+                        }
+                    });
+                }
+                _ = over.wait_for(|over| *over) => return,
+            }
         }
     });
     (address, records)
 }
 
-async fn converse(socket: TcpStream, records: Records) {
+async fn converse(
+    socket: TcpStream,
+    records: Records,
+    left: Arc<Mutex<Option<u64>>>,
+    dies: tokio::sync::watch::Sender<bool>,
+) {
     socket.set_nodelay(true).unwrap();
     let (read, write) = socket.into_split();
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
@@ -42,6 +69,13 @@ async fn converse(socket: TcpStream, records: Records) {
         let Some(Body::Command(command)) = request.body else {
             panic!("a workload asks for no status");
         };
+        if let Some(left) = left.lock().unwrap().as_mut() {
+            if *left == 0 {
+                dies.send_replace(true);
+                return;
+            }
+            *left -= 1;
+        }
         let (outcome, path) = answer(command, &mut records.lock().unwrap());
         writer
             .feed(&Response::answer(request.id, path, outcome))
@@ -184,6 +218,34 @@ async fn reads_of_what_was_never_loaded_are_failures() {
     assert_eq!(figure(&report, "[READ], Operations"), 0);
     assert_eq!(figure(&report, "[READ], Return=NOT_FOUND"), 1_000);
     assert_eq!(figure(&report, "[READ-FAILED], Operations"), 1_000);
+}
+
+#[tokio::test]
+async fn a_replica_that_dies_is_named_and_its_outage_is_told() {
+    let (address, _) = serve_until(Some(100 + 20)).await;
+    let load = format!("load -P workloadb -p recordcount=100 --address {address}");
+    ycsb(&load).await.unwrap();
+    let line = format!(
+        "run -P workloadb -p recordcount=100 -p site=JP --address {address} -threads 2 \
+         -p operationcount=0 -p maxexecutiontime=1 -p leasehold.timeout_ms=100"
+    );
+    let (report, outcome) = ycsb(&line).await.unwrap();
+    assert_eq!(
+        figure(&report, &format!("[REPLICA@{address}], Answered")),
+        20
+    );
+    assert!(figure(&report, &format!("[REPLICA@{address}], Unanswered")) > 0);
+    let since = figure(&report, &format!("[REPLICA@{address}], SilentSince(ms)"));
+    let began = figure(&report, "[READS@JP], LongestGapStart(ms)");
+    let gap = figure(&report, "[READS@JP], LongestGap(ms)");
+    assert_eq!(figure(&report, "[OVERALL], RunTime(ms)"), 1_000);
+    assert!(began <= since && began + gap >= 999, "{report}");
+    let account = outcome.account;
+    assert_eq!(
+        account.succeeded + account.failed + account.abandoned,
+        account.intended()
+    );
+    assert!(account.failed > 0, "{account:?}");
 }
 
 #[tokio::test]

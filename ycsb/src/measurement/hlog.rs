@@ -19,7 +19,7 @@ use hdrhistogram::serialization::interval_log::{
     IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
 };
 
-use super::{Key, add, new_histogram, observe, path_name, sample_key};
+use super::{Key, add, new_histogram, observe, sample_key};
 use crate::sample::Sample;
 
 const LEGEND: &str =
@@ -116,11 +116,7 @@ fn clean_tag(tag: &str) -> String {
 
 /// `site:READ:local`; the path is left out where there is none.
 pub(super) fn tag(label: &str, site: &str, name: &str, key: &Key) -> String {
-    let path = match key.path {
-        client::wire::Path::Unspecified => None,
-        path => Some(path_name(path)),
-    };
-    let parts = [Some(label), Some(site), Some(name), path];
+    let parts = [Some(label), Some(site), Some(name), key.path_name()];
     let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join(":")
 }

@@ -111,9 +111,32 @@ pub struct Key {
     pub site: u8,
     /// How it was served; `Unspecified` for failures.
     pub path: Path,
+    /// Whether it was served by another replica than the site's own.
+    pub away: bool,
 }
 
 impl Key {
+    /// Of operations that are not told apart by how they were served.
+    fn new(basis: Basis, what: What, site: u8) -> Self {
+        Key {
+            basis,
+            what,
+            site,
+            path: Path::Unspecified,
+            away: false,
+        }
+    }
+
+    /// The name of how it was served. A path belongs to the replica that served: for
+    /// another one than the site's own it is `away`, whatever it was.
+    pub fn path_name(&self) -> Option<&'static str> {
+        match (self.away, self.path) {
+            (true, _) => Some("away"),
+            (false, Path::Unspecified) => None,
+            (false, path) => Some(path_name(path)),
+        }
+    }
+
     /// Whether this histogram is part of what is reported under the name of `what`:
     /// latencies from the intended start include operations without an answer.
     pub fn counts_as(&self, what: What) -> bool {
@@ -140,6 +163,8 @@ pub struct Measured {
     pub kind: OpKind,
     /// How it was served.
     pub path: Path,
+    /// Whether another replica served it than the site's own.
+    pub away: bool,
     /// What it returned.
     pub returned: Return,
     /// Time from when it was sent.
@@ -198,6 +223,7 @@ impl Measurements {
                 site: sample.site,
                 kind: sample.kind,
                 path: sample.path,
+                away: false,
                 returned: sample.end.into(),
                 service: latency,
                 intended: latency,
@@ -217,16 +243,16 @@ impl Measurements {
             Return::Ok => (What::Done(measured.kind), measured.path),
             _ => (What::Failed(measured.kind), Path::Unspecified),
         };
+        let away = measured.away && measured.returned == Return::Ok;
         let times = [
             (Basis::Service, Some(measured.service)),
             (Basis::Intended, Some(measured.intended)),
         ];
         for (basis, latency) in times {
             let key = Key {
-                basis,
-                what,
-                site: measured.site,
                 path,
+                away,
+                ..Key::new(basis, what, measured.site)
             };
             self.observe(key, latency, 1);
         }
@@ -244,12 +270,7 @@ impl Measurements {
             (Basis::Intended, Some(unanswered.intended)),
         ];
         for (basis, latency) in times {
-            let key = Key {
-                basis,
-                what,
-                site: unanswered.site,
-                path: Path::Unspecified,
-            };
+            let key = Key::new(basis, what, unanswered.site);
             self.observe(key, latency, unanswered.count);
         }
     }
@@ -257,23 +278,13 @@ impl Measurements {
     /// Adds so many operations that were due, whatever came of them, with the time from
     /// their intended start.
     pub fn record_due(&mut self, site: u8, intended: Duration, count: u64) {
-        let key = Key {
-            basis: Basis::Intended,
-            what: What::All,
-            site,
-            path: Path::Unspecified,
-        };
+        let key = Key::new(Basis::Intended, What::All, site);
         self.observe(key, Some(intended), count);
     }
 
     /// Adds a successful scan that found so many records.
     pub fn record_scan(&mut self, site: u8, found: u32, took: Duration) {
-        let key = Key {
-            basis: self.main_basis(),
-            what: What::PerRecord,
-            site,
-            path: Path::Unspecified,
-        };
+        let key = Key::new(self.main_basis(), What::PerRecord, site);
         self.observe(key, took.checked_div(found), 1);
     }
 
@@ -291,12 +302,7 @@ impl Measurements {
 
     /// Adds the check of a record that was read.
     pub fn record_check(&mut self, site: u8, returned: Return, took: Duration) {
-        let key = Key {
-            basis: self.main_basis(),
-            what: What::Verify,
-            site,
-            path: Path::Unspecified,
-        };
+        let key = Key::new(self.main_basis(), What::Verify, site);
         self.observe(key, Some(took), 1);
         self.count(What::Verify, returned);
     }
@@ -394,10 +400,8 @@ fn sample_key(sample: &Sample) -> Key {
         End::Failed | End::TimedOut => (What::Failed(sample.kind), Path::Unspecified),
     };
     Key {
-        basis: Basis::Service,
-        what,
-        site: sample.site,
         path,
+        ..Key::new(Basis::Service, what, sample.site)
     }
 }
 

@@ -1,12 +1,9 @@
 //! The figures of a run, under YCSB's names where it has them.
 
-use client::wire::Path;
 use hdrhistogram::Histogram;
 
 use super::export::ordinal;
-use super::{
-    Account, Availability, Basis, Interval, Key, Line, Measurements, Number, What, path_name,
-};
+use super::{Account, Availability, Basis, Interval, Key, Line, Measurements, Number, What};
 use crate::sample::OpKind;
 
 /// What a report is made of.
@@ -93,11 +90,12 @@ impl Report<'_> {
         let basis = self.measurements.main_basis();
         let here = |key: &Key| site.is_none_or(|(index, _)| key.site == index);
         for (what, path) in read_paths(self.measurements.keys().filter(|key| here(key))) {
-            let wanted =
-                |key: &Key| here(key) && key.basis == basis && key.what == what && key.path == path;
+            let wanted = |key: &Key| {
+                here(key) && key.basis == basis && key.what == what && key.path_name() == Some(path)
+            };
             let histogram = self.measurements.total(wanted);
             let of = site.map(|(_, name)| format!("{name}:")).unwrap_or_default();
-            let metric = format!("{}@{of}{}", what.name(), path_name(path));
+            let metric = format!("{}@{of}{}", what.name(), path);
             lines.latencies(&metric, &histogram);
         }
     }
@@ -204,13 +202,16 @@ pub(super) fn reported_name(what: What, basis: Basis, interval: Interval) -> Str
     }
 }
 
-fn read_paths<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<(What, Path)> {
-    let reads = |key: &&Key| {
-        let read = What::Done(OpKind::Read) == key.what || What::Done(OpKind::Scan) == key.what;
-        read && key.path != Path::Unspecified
-    };
-    let mut found: Vec<_> = keys.filter(reads).map(|key| (key.what, key.path)).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+fn read_paths<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<(What, &'static str)> {
+    let mut found: Vec<(What, &Key)> = Vec::new();
+    let reads = [What::Done(OpKind::Read), What::Done(OpKind::Scan)];
+    for key in keys.filter(|key| reads.contains(&key.what)) {
+        found.push((key.what, key));
+    }
+    // In the order of the paths; those of other replicas last.
+    found.sort_unstable_by_key(|(what, key)| (*what, key.away, key.path));
+    let named = |(what, key): (What, &Key)| Some((what, key.path_name()?));
+    let mut names: Vec<_> = found.into_iter().filter_map(named).collect();
+    names.dedup();
+    names
 }

@@ -10,6 +10,7 @@ fn read(path: Path, latency_ms: u64) -> Measured {
         site: 0,
         kind: OpKind::Read,
         path,
+        away: false,
         returned: Return::Ok,
         service: ms(latency_ms),
         intended: ms(latency_ms + 10),
@@ -411,6 +412,7 @@ fn sites_and_replicas_have_lines_of_their_own() {
     for (site, latency, path) in [(0, 1, Path::Local), (0, 3, Path::Held), (1, 9, Path::Local)] {
         measurements.record(&Measured {
             site,
+            away: latency == 9,
             ..read(path, latency)
         });
         availability.succeeded(site, OpKind::Read, ms(100 * latency));
@@ -436,11 +438,12 @@ fn sites_and_replicas_have_lines_of_their_own() {
         "[OVERALL], Target(ops/sec), 100.0",
         "[TARGET-MISSED], Operations, 50",
         "[READ], Operations, 3",
-        "[READ@local], Operations, 2",
+        "[READ@local], Operations, 1",
+        "[READ@away], Operations, 1",
         "[READ@JP], Operations, 2",
         "[READ@JP:local], Operations, 1",
         "[READ@JP:held], MinLatency(us), 3000",
-        "[READ@CA:local], Operations, 1",
+        "[READ@CA:away], Operations, 1",
         "[READS@JP], LongestGap(ms), 700",
         "[READS@JP], LongestGapStart(ms), 300",
         "[READS@CA], LongestGap(ms), 900",
@@ -455,4 +458,5 @@ fn sites_and_replicas_have_lines_of_their_own() {
         );
     }
     assert!(!text.contains("[REPLICA@b:2], SilentSince"), "{text}");
+    assert!(!text.contains("[READ@CA:local]"), "{text}");
 }

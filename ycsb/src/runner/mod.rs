@@ -89,7 +89,8 @@ pub struct SiteStore<S> {
     pub site: u8,
     /// Number of the site, which decides what is popular if `permutation=site`.
     pub site_number: u64,
-    /// The replica that an operation without an answer is counted against.
+    /// The site's own replica. What another one answers is reported apart, and what has
+    /// no answer is counted against this one.
     pub address: ReplicaName,
     /// The store.
     pub store: S,

@@ -151,12 +151,12 @@ async fn read_modify_write<S: Store>(
         };
         let whole = Step {
             kind: OpKind::ReadModifyWrite,
-            // The read's path: that of a write is always the same.
+            // As the read was served: the path of a write is always the same.
             path: read.path,
             returned,
             started: read.started,
             ended: update.ended,
-            from: None,
+            from: read.from.clone(),
             silent: Vec::new(),
         };
         transaction.steps.push(whole);

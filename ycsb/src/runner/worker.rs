@@ -190,7 +190,12 @@ impl<S: Store> Worker<S> {
             let sent = self.shared.since_start(step.started);
             book.availability.unanswered(replica, sent);
         }
-        if let Some(replica) = &step.from {
+        // The parts of a read-modify-write are counted, and not the whole once more.
+        if let Some(replica) = step
+            .from
+            .as_ref()
+            .filter(|_| step.kind != OpKind::ReadModifyWrite)
+        {
             book.availability.answered(replica, ended);
         }
     }
@@ -223,6 +228,10 @@ impl<S: Store> Worker<S> {
                 site,
                 kind: step.kind,
                 path: step.path,
+                away: step
+                    .from
+                    .as_ref()
+                    .is_some_and(|from| *from != self.store.address),
                 returned: step.returned,
                 service: step.ended - step.started,
                 intended: step.ended.saturating_duration_since(due),
