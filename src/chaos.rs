@@ -19,6 +19,9 @@ const ROUND_S_MIN: f64 = 20.0;
 /// How often progress is told where there is no terminal.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// So many violations of a round are told; all are kept.
+const VIOLATIONS_TOLD: usize = 3;
+
 const EXAMPLES: &str = "\
 Examples:
   leasehold chaos                                      ten minutes, every strategy in turn
@@ -198,21 +201,25 @@ fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> an
     }
     if ended == Ended::Interrupted {
         let rounds = summary.rounds.len();
-        let words = format!("interrupted after {rounds} whole rounds; no replica is left running");
+        let words = format!(
+            "interrupted after {rounds} whole rounds; no replica is left running, and what the round \
+             under way has written is in {}",
+            dir.display()
+        );
         return Err(Interrupted(words).into());
     }
     match (summary.violations().next(), args.control) {
         (None, None) => Ok(()),
-        (Some(ran), None) => {
-            tell(args, ran);
-            bail!("round {} violates what is promised", ran.number)
-        }
-        (Some(ran), Some(_)) => {
+        (Some(ran), Some(_)) if ran.broken.is_empty() => {
             say!(
                 "\nThe control was noticed: {}",
                 ran.violations().next().map_or("", |it| it)
             );
             Ok(())
+        }
+        (Some(ran), _) => {
+            tell(args, ran);
+            bail!("round {} violates what is promised", ran.number)
         }
         (None, Some(_)) => {
             bail!("the control was NOT noticed: a verdict of this judge proves nothing")
@@ -222,8 +229,12 @@ fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> an
 
 /// Says what is wrong, where the evidence is, and how to see it again.
 fn tell(args: &ChaosArgs, ran: &Ran) {
-    for violation in ran.violations() {
+    for violation in ran.violations().take(VIOLATIONS_TOLD) {
         say!("\nround {} ({}): {violation}", ran.number, ran.strategy);
+    }
+    let more = ran.violations().count().saturating_sub(VIOLATIONS_TOLD);
+    if more > 0 {
+        say!("\nand {more} more, in violation.txt");
     }
     if let Some(dir) = &ran.kept {
         say!(

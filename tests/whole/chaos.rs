@@ -39,11 +39,29 @@ fn a_short_chaos_is_linearizable_and_leaves_only_its_summary() {
 }
 
 #[test]
-fn a_lost_write_is_noticed_and_everything_about_it_is_kept() {
+fn a_falsified_history_is_noticed() {
     let place = Place::new();
-    let control = "--minutes 0.2 --control lost-write";
+    let control = "--minutes 0.2 --control stale-read";
     let out = place.words(&format!("{SMALL} {control}")).good();
     assert!(out.contains("The control was noticed: key "), "{out}");
+    place.is_deserted();
+}
+
+/// Replicas that write no log lose everything when all are killed.
+#[test]
+fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
+    let place = Place::new();
+    let line = format!("{SMALL} --minutes 0.2 --set local.durability=none");
+    let ended = place.words(&line);
+    assert!(
+        ended.out.contains("VIOLATION in 1 of 1 rounds"),
+        "{ended:#?}"
+    );
+    assert!(
+        ended.out.contains("--round 1 --strategy quorum"),
+        "{ended:#?}"
+    );
+    ended.refused(&["round 1 violates what is promised"]);
     for file in [
         "schedule.toml",
         "faults.log",

@@ -71,7 +71,7 @@ impl<'a> Conductor<'a> {
     /// # Errors
     /// If the cluster cannot do what it should be able to do.
     pub async fn step(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
-        self.end(cluster, now_s)?;
+        self.end(cluster, now_s, now_s)?;
         while self
             .waiting
             .front()
@@ -87,13 +87,14 @@ impl<'a> Conductor<'a> {
     ///
     /// # Errors
     /// As [`Conductor::step`].
-    pub fn heal(&mut self, cluster: &mut LocalCluster) -> anyhow::Result<()> {
+    pub fn heal(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
         self.waiting.clear();
-        self.end(cluster, f64::INFINITY)
+        self.end(cluster, f64::INFINITY, now_s)
     }
 
-    fn end(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
-        let over = self.active.extract_if(.., |fault| fault.until_s <= now_s);
+    /// Ends what is to end until `until_s`.
+    fn end(&mut self, cluster: &mut LocalCluster, until_s: f64, now_s: f64) -> anyhow::Result<()> {
+        let over = self.active.extract_if(.., |fault| fault.until_s <= until_s);
         let mut effects = Vec::new();
         for fault in over {
             let line = format!("{now_s:9.3} s  end of {}", fault.words);

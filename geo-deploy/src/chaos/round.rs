@@ -168,8 +168,8 @@ impl Round<'_> {
             show,
         };
         let conducted = stage.conduct(&mut conductor, &load).await;
-        let healed = conductor.heal(stage.cluster);
         let seconds = began.elapsed().as_secs_f64();
+        let healed = conductor.heal(stage.cluster, seconds);
         let (mut record, groups) = load.finish().await?;
         let ended = match conducted.and(healed) {
             Ok(()) => stage.end(&mut record, groups).await,
