@@ -200,10 +200,10 @@ fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> an
             .with_context(|| format!("writing {}", path.display()))?;
     }
     if ended == Ended::Interrupted {
-        let rounds = summary.rounds.len();
         let words = format!(
-            "interrupted after {rounds} whole rounds; no replica is left running, and what the round \
+            "interrupted after {} whole rounds; no replica is left running, and what the round \
              under way has written is in {}",
+            summary.rounds.len(),
             dir.display()
         );
         return Err(Interrupted(words).into());
@@ -211,10 +211,8 @@ fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> an
     match (summary.violations().next(), args.control) {
         (None, None) => Ok(()),
         (Some(ran), Some(_)) if ran.broken.is_empty() => {
-            say!(
-                "\nThe control was noticed: {}",
-                ran.violations().next().map_or("", |it| it)
-            );
+            let words = ran.violations().next().map_or("", String::as_str);
+            say!("\nThe control was noticed: {words}");
             Ok(())
         }
         (Some(ran), _) => {

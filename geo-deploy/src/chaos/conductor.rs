@@ -17,6 +17,13 @@ pub struct Conductor<'a> {
     chance: Pcg64Mcg,
     waiting: VecDeque<Fault>,
     active: Vec<Active>,
+    /// What it has done so far.
+    pub performed: Performed,
+}
+
+/// What was done of a schedule.
+#[derive(Clone, Debug, Default)]
+pub struct Performed {
     /// Faults that began, by what they did.
     pub begun: BTreeMap<String, u64>,
     /// Faults that could not begin, because their targets were down already or nobody had
@@ -52,9 +59,7 @@ impl<'a> Conductor<'a> {
             chance: Pcg64Mcg::seed_from_u64(seed),
             waiting: faults.iter().cloned().collect(),
             active: Vec::new(),
-            begun: BTreeMap::new(),
-            skipped: 0,
-            log: Vec::new(),
+            performed: Performed::default(),
         }
     }
 
@@ -96,9 +101,8 @@ impl<'a> Conductor<'a> {
     fn end(&mut self, cluster: &mut LocalCluster, until_s: f64, now_s: f64) -> anyhow::Result<()> {
         let over = self.active.extract_if(.., |fault| fault.until_s <= until_s);
         let mut effects = Vec::new();
-        for fault in over {
-            let line = format!("{now_s:9.3} s  end of {}", fault.words);
-            self.log.push(line);
+        for fault in over.collect::<Vec<_>>() {
+            self.note(now_s, &format!("end of {}", fault.words));
             effects.extend(fault.undo);
         }
         // A replica can only start where its disk has room.
@@ -114,31 +118,20 @@ impl<'a> Conductor<'a> {
         fault: &Fault,
         now_s: f64,
     ) -> anyhow::Result<()> {
-        let roles = cluster.roles(None).await;
-        let mut scene = roles.scene(self.topology, &mut self.chance);
-        let effects = fault.begin(&mut scene);
-        let possible = |effects| {
-            let conditions = cluster.conditions();
-            Possible::new(&conditions, &self.active, fault.until_s).of(effects)
-        };
-        let effects = match effects.map(possible) {
-            Ok(effects) if !effects.is_empty() => effects,
-            Ok(_) => {
-                self.skip(fault, now_s, "its targets are down already");
-                return Ok(());
-            }
-            Err(nobody) => {
-                self.skip(fault, now_s, &nobody);
+        let effects = match self.effects(cluster, fault).await {
+            Ok(effects) => effects,
+            Err(why) => {
+                self.performed.skipped += 1;
+                self.note(now_s, &format!("not {fault}: {why}"));
                 return Ok(());
             }
         };
         let words = self.words(fault, &effects);
-        self.log.push(format!("{now_s:9.3} s  {words}"));
-        *self.begun.entry(kind(fault)).or_default() += 1;
-        for effect in &effects {
-            cluster.perform(*effect)?;
-        }
-        let undo: Vec<Effect> = effects.into_iter().filter_map(Effect::undone).collect();
+        self.note(now_s, &words);
+        *self.performed.begun.entry(kind(fault)).or_default() += 1;
+        let undo: Vec<Effect> = (effects.iter().copied())
+            .filter_map(Effect::undone)
+            .collect();
         if let Some(until_s) = fault.until_s {
             self.active.push(Active {
                 until_s,
@@ -146,12 +139,30 @@ impl<'a> Conductor<'a> {
                 undo,
             });
         }
-        Ok(())
+        effects
+            .into_iter()
+            .try_for_each(|effect| cluster.perform(effect))
     }
 
-    fn skip(&mut self, fault: &Fault, now_s: f64, why: &str) {
-        self.skipped += 1;
-        self.log.push(format!("{now_s:9.3} s  not {fault}: {why}"));
+    /// What happens when a fault begins now; else why nothing can.
+    async fn effects(
+        &mut self,
+        cluster: &LocalCluster,
+        fault: &Fault,
+    ) -> Result<Vec<Effect>, String> {
+        let roles = cluster.roles(None).await;
+        let mut scene = roles.scene(self.topology, &mut self.chance);
+        let effects = fault.begin(&mut scene)?;
+        let conditions = cluster.conditions();
+        let effects = Possible::new(&conditions, &self.active, fault.until_s).of(effects);
+        match effects.is_empty() {
+            true => Err("its targets are down already".to_owned()),
+            false => Ok(effects),
+        }
+    }
+
+    fn note(&mut self, now_s: f64, words: &str) {
+        self.performed.log.push(format!("{now_s:9.3} s  {words}"));
     }
 
     /// The fault, and whom its roles meant.

@@ -37,7 +37,7 @@ pub fn write_schedule(dir: &Path, faults: &[Fault]) -> anyhow::Result<()> {
 
 /// Adds what happened to the logs and data of a round.
 pub fn keep(dir: &Path, lived: &Lived, ran: &Ran) -> anyhow::Result<()> {
-    write(dir, "faults.log", lived.log.join("\n") + "\n")?;
+    write(dir, "faults.log", lived.performed.log.join("\n") + "\n")?;
     let words: Vec<&str> = ran.violations().map(String::as_str).collect();
     write(dir, "violation.txt", words.join("\n\n") + "\n")?;
     lived.record.history.save(&dir.join("history.bin"))?;

@@ -137,18 +137,16 @@ impl Last<'_> {
         let now_ns = began.elapsed().as_nanos() as u64;
         let answer = reply.outcome.result.context("an answer without a result")?;
         match ask.done(&answer) {
-            Ok(parts) => {
-                for parts in by_group(parts) {
-                    record.read_at_the_end(&Ended {
-                        client: READERS_FROM + site as u32,
-                        site,
-                        kind: ask.kind,
-                        began_ns,
-                        now_ns,
-                        end: End::Answered(parts),
-                    });
-                }
-            }
+            Ok(parts) => by_group(parts).into_iter().for_each(|parts| {
+                record.read_at_the_end(&Ended {
+                    client: READERS_FROM + site as u32,
+                    site,
+                    kind: ask.kind,
+                    began_ns,
+                    now_ns,
+                    end: End::Answered(parts),
+                });
+            }),
             Err(wrong) => record.wrong(wrong.0),
         }
         Ok(match answer {

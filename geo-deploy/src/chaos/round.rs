@@ -1,15 +1,14 @@
 //! One round: a cluster, a schedule and a load, the last kill of everything, the verdict.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use client::wire;
 use tokio::task::LocalSet;
 
 use super::ask::Kind;
-use super::conductor::Conductor;
+use super::conductor::{Conductor, Performed};
 use super::control::{Control, falsify};
 use super::evidence;
 use super::judge::{Judged, judge};
@@ -54,9 +53,7 @@ pub struct Round<'a> {
 /// What a round leaves behind for its verdict.
 pub(super) struct Lived {
     pub record: Record,
-    pub began: BTreeMap<String, u64>,
-    pub skipped: u64,
-    pub log: Vec<String>,
+    pub performed: Performed,
     pub seconds: f64,
     pub memory_bytes: u64,
     pub broken: Vec<String>,
@@ -108,30 +105,12 @@ impl Round<'_> {
         let dir = self.dir();
         evidence::make_empty(&dir)?;
         self.show(show, "starting");
-        let settings = LocalSettings {
-            program: self.settings.program.clone(),
-            cluster: format!("chaos-{}", self.number),
-            dir: dir.clone(),
-            client_port: None,
-        };
-        let mut cluster = LocalCluster::start(&self.plan(), &settings)?;
-        cluster.ready(&self.plan()).await?;
+        let mut cluster = self.start().await?;
         let clients = LocalSet::new();
-        let mut lived = clients.run_until(self.live(&mut cluster, show)).await?;
+        let lived = clients.run_until(self.live(&mut cluster, show)).await?;
         cluster.stop();
         self.show(show, "judging");
-        if let Some(control) = self.settings.control {
-            let falsified = falsify(control, &mut lived.record);
-            anyhow::ensure!(
-                falsified,
-                "too little happened to be falsified: give more --minutes"
-            );
-        }
-        let (lived, judged) = tokio::task::spawn_blocking(move || {
-            let judged = judge(&lived.record);
-            (lived, judged)
-        })
-        .await?;
+        let (lived, judged) = self.judge(lived).await?;
         let ran = self.ran(&lived, judged);
         match ran.is_violation() {
             true => evidence::keep(&dir, &lived, &ran)?,
@@ -139,6 +118,33 @@ impl Round<'_> {
                 .with_context(|| format!("removing {}", dir.display()))?,
         }
         Ok(ran)
+    }
+
+    async fn start(&self) -> anyhow::Result<LocalCluster> {
+        let settings = LocalSettings {
+            program: self.settings.program.clone(),
+            cluster: format!("chaos-{}", self.number),
+            dir: self.dir(),
+            client_port: None,
+        };
+        let mut cluster = LocalCluster::start(&self.plan(), &settings)?;
+        cluster.ready(&self.plan()).await?;
+        Ok(cluster)
+    }
+
+    async fn judge(&self, mut lived: Lived) -> anyhow::Result<(Lived, Judged)> {
+        if let Some(control) = self.settings.control {
+            let falsified = falsify(control, &mut lived.record);
+            ensure!(
+                falsified,
+                "too little happened to be falsified: give more --minutes"
+            );
+        }
+        let judging = tokio::task::spawn_blocking(move || {
+            let judged = judge(&lived.record);
+            (lived, judged)
+        });
+        Ok(judging.await?)
     }
 
     pub(super) fn show(&self, show: Show<'_>, doing: &'static str) {
@@ -179,9 +185,7 @@ impl Round<'_> {
         broken.extend(stage.too_large());
         Ok(Lived {
             record,
-            began: conductor.begun,
-            skipped: conductor.skipped,
-            log: conductor.log,
+            performed: conductor.performed,
             seconds,
             memory_bytes: stage.memory_bytes,
             broken,
@@ -208,8 +212,8 @@ impl Round<'_> {
             strategy: self.label().to_owned(),
             seed: self.seed(),
             seconds: lived.seconds,
-            faults: lived.began.clone(),
-            skipped: lived.skipped,
+            faults: lived.performed.begun.clone(),
+            skipped: lived.performed.skipped,
             operations: kinds
                 .map(|(kind, counts)| (Kind::name(*kind), *counts))
                 .collect(),

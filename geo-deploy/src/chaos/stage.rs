@@ -75,7 +75,7 @@ impl Stage<'_> {
                     strategy: self.round.label(),
                     doing: "running",
                     elapsed_s: now_s,
-                    faults: conductor.begun.values().sum(),
+                    faults: conductor.performed.begun.values().sum(),
                     operations: load.record().total(),
                     failing: conductor.failing(),
                 });
