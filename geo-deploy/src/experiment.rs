@@ -22,12 +22,17 @@ use server::node::storage::Durability;
 pub use error::ExperimentError;
 pub use load::{Rate, Window};
 
+use crate::fault::Fault;
 use crate::topology::Topology;
 
 /// Experiments that ship with the program.
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 7] = [
+    ("blackout", include_str!("experiments/blackout.toml")),
     ("demo", include_str!("experiments/demo.toml")),
     ("fig6", include_str!("experiments/fig6.toml")),
+    ("fig7", include_str!("experiments/fig7.toml")),
+    ("fig7-fast", include_str!("experiments/fig7-fast.toml")),
+    ("rolling", include_str!("experiments/rolling.toml")),
     ("table2", include_str!("experiments/table2.toml")),
 ];
 
@@ -56,6 +61,9 @@ pub struct Experiment {
     /// Settings of the backend that runs real processes on this machine.
     #[serde(default)]
     pub local: Local,
+    /// What is done to the cluster on purpose, and when.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fault: Vec<Fault>,
     /// What is compared, in the order of the report.
     pub strategies: Vec<StrategyPlan>,
     /// Sites and round trips.
@@ -178,6 +186,9 @@ pub struct StrategyPlan {
     /// How keys are drawn for it, if not as the workload says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
+    /// What is done to the cluster under it, if not what the experiment says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fault: Vec<Fault>,
     /// For `fixed`: who holds which part of the key space.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,
@@ -205,6 +216,14 @@ impl StrategyPlan {
         let firsts: Vec<u64> = self.ranges.iter().map(start).collect();
         let holders = self.ranges.iter().map(|range| range.holders.as_slice());
         firsts.into_iter().zip(holders).collect()
+    }
+
+    /// What is done to the cluster under this strategy.
+    pub fn faults<'a>(&'a self, experiment: &'a Experiment) -> &'a [Fault] {
+        match self.fault.is_empty() {
+            true => &experiment.fault,
+            false => &self.fault,
+        }
     }
 
     /// How keys are drawn for this strategy.
@@ -266,7 +285,7 @@ impl Experiment {
     }
 
     /// The same with overrides, each `key=value`, later ones winning. A key is a
-    /// dotted field (`lease.t_lease_ms`, `strategies.QL.distribution`), or one of
+    /// dotted field (`lease.t_lease_ms`, `strategies.QL.distribution`, `fault.1.at_s`), or one of
     /// `requests`, `warmup`, `rate`, `seconds`, `warmup_s`, `keys`, `reads`, `clients`,
     /// `strategies` (`leader,all`, by label or by name) and `topology` (a file).
     pub fn with(self, sets: &[String]) -> Result<Experiment, ExperimentError> {

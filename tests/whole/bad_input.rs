@@ -253,7 +253,11 @@ fn a_wrong_experiment_is_refused_by_its_field() {
         ),
         (
             "nonesuch",
-            &["\"nonesuch\"", "there are demo, fig6, table2", ".toml file"],
+            &[
+                "\"nonesuch\"",
+                "there are blackout, demo, fig6",
+                ".toml file",
+            ],
         ),
         ("none.toml", &["none.toml: No such file"]),
         ("broken.toml", &["broken.toml", "unknown field `work`"]),

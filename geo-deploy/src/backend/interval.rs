@@ -75,7 +75,6 @@ impl Interval {
     }
 
     /// When it began or will begin; `None` while nobody can know.
-    #[cfg(test)]
     pub(crate) fn begin_ns(&self) -> Option<u64> {
         self.begin_ns
     }

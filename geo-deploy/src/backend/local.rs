@@ -2,6 +2,7 @@
 
 mod clients;
 mod cluster;
+mod disturb;
 mod links;
 mod ports;
 mod replica;
@@ -16,9 +17,13 @@ pub use replica::{Condition, Happened, Life, Why};
 pub use roles::Roles;
 
 use super::counters::sum_counters;
+use super::faults::Faults;
 use super::{Around, Plan, Progress, Ran, node_events};
 use crate::experiment::Experiment;
 use crate::report::Event;
+
+/// How long a replica may take to say what it has counted.
+const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs every strategy of an experiment, one after the other.
 ///
@@ -59,10 +64,13 @@ async fn run_plan(
     let admins = cluster.ready(plan).await?;
     let ready = ready_event(plan, started.elapsed().as_secs_f64());
     cluster.wan().probe().context("probing the emulated WAN")?;
-    let asked = clients::drive(plan, &cluster, started, progress).await?;
+    let mut faults = Faults::new(plan);
+    let asked = clients::drive(plan, (&mut cluster, &mut faults), started, progress).await?;
     let mut statuses = Vec::new();
     for admin in &admins {
-        statuses.extend(admin.status().await);
+        // One that is down, or stands still, says nothing.
+        let status = tokio::time::timeout(STATUS_WITHIN, admin.status()).await;
+        statuses.extend(status.ok().and_then(Result::ok));
     }
     let at = |ns: u64| started + Duration::from_nanos(ns);
     let (begin_ns, end_ns) = asked.interval_ns;
@@ -79,6 +87,7 @@ async fn run_plan(
         virtual_s: None,
         events,
         notes: asked.notes,
+        faults: Some(faults),
         counters: sum_counters(statuses),
         network: Some(network),
     };

@@ -2,10 +2,12 @@
 //! replica code and returns a [`StrategyRun`], so that results can be compared.
 
 mod counters;
+mod faults;
 mod interval;
 mod load;
 pub mod local;
 mod node_events;
+mod outage;
 mod plan;
 mod recorder;
 pub mod sim;

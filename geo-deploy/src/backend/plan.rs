@@ -1,12 +1,19 @@
 //! One strategy of an experiment, as settings of replicas and requests of clients.
 
+use std::time::Duration;
+
 use leases::{LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
 use server::node::config::{LeaseSection, RangeSection};
+use server::replica::settings::Timing;
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
 use crate::experiment::{Distribution, Experiment, StrategyPlan, Window};
+use crate::fault::Fault;
 use crate::topology::Topology;
+
+/// How many of each site's most popular keys may be the most popular of all.
+const CANDIDATES: u64 = 100;
 
 /// One strategy of an experiment: what a backend runs.
 pub struct Plan<'a> {
@@ -39,9 +46,40 @@ impl Plan<'_> {
         }
     }
 
+    /// What is done to the cluster on purpose.
+    pub fn faults(&self) -> &[Fault] {
+        self.strategy.faults(self.experiment)
+    }
+
     /// Whether answers may fail to come.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.experiment.network.loss > 0.0
+        self.experiment.network.loss > 0.0 || !self.faults().is_empty()
+    }
+
+    /// Silence of the leader after which others campaign.
+    pub(crate) fn election_timeout(&self) -> Duration {
+        Timing::default().election_timeout
+    }
+
+    /// The key that is asked for most, all sites together.
+    pub(crate) fn hottest_key(&self) -> u64 {
+        let keys = self.experiment.workload.keys;
+        let sites: Vec<SiteStream> = (0..self.topology().len())
+            .map(|site| self.stream(site, 0))
+            .collect();
+        let heat = |key: u64| -> f64 {
+            let each = sites
+                .iter()
+                .map(|site| site.probability(site.rank_of_key(key)));
+            each.sum()
+        };
+        // The most popular key of all is among the most popular of some site.
+        let candidates = sites
+            .iter()
+            .flat_map(|site| (0..keys.min(CANDIDATES)).map(|rank| site.key_of_rank(rank)));
+        candidates
+            .max_by(|a, b| heat(*a).total_cmp(&heat(*b)))
+            .unwrap_or(0)
     }
 
     /// The strategy, as replicas agree on it.

@@ -1,6 +1,6 @@
 //! Records what clients asked and were answered, and makes a run's result of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use client::history::{Action, Event, History, ValueId};
@@ -9,14 +9,27 @@ use client::wire::outcome::Result as Answer;
 use client::wire::{Outcome, Path};
 use ycsb::sample::{End, OpKind, Sample};
 
+use super::faults::{Faults, Passed};
 use super::load::Ask;
 use super::{Plan, Ran};
 use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
+use crate::bound::SiteSet;
 use crate::report::{self, Measured, StrategyRun, Verdict};
 use crate::wan::Network;
 
 /// Room is made at once for at most so many operations.
 const RESERVED_MAX: u64 = 1 << 22;
+
+/// Clients of a site that read keys at the end of a run with faults.
+pub(crate) const READERS: usize = 10;
+
+/// What a report says of these reads.
+pub(crate) fn read_once_more(keys: usize) -> String {
+    format!(
+        "after the run each of the {keys} keys that were written was read once more: the \
+         history that was judged includes these reads"
+    )
+}
 
 /// An operation that was answered or given up.
 pub(crate) struct Ended<'a> {
@@ -33,7 +46,7 @@ pub(crate) struct Ended<'a> {
 }
 
 /// What is known of a run beside its operations.
-pub(crate) struct Around {
+pub(crate) struct Around<'a> {
     /// When the backend began with it.
     pub(crate) started: Instant,
     /// Beginning and end of the measured interval.
@@ -41,6 +54,8 @@ pub(crate) struct Around {
     pub(crate) virtual_s: Option<f64>,
     pub(crate) events: Vec<report::Event>,
     pub(crate) notes: Vec<String>,
+    /// What was done to the cluster on purpose, if anything was.
+    pub(crate) faults: Option<Faults<'a>>,
     pub(crate) counters: BTreeMap<String, u64>,
     /// As probes found it in the measured interval.
     pub(crate) network: Option<Network>,
@@ -52,6 +67,8 @@ pub(crate) struct Recorder {
     /// Operations with their keys; warm-up included, as in the history.
     operations: Vec<(Sample, u64)>,
     history: History,
+    /// What a report should say.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Recorder {
@@ -70,40 +87,44 @@ impl Recorder {
         self.history.push(ended.event());
     }
 
+    /// Every key that somebody tried to write, rising.
+    pub(crate) fn written_keys(&self) -> Vec<u64> {
+        let writes = self.operations.iter();
+        let writes = writes.filter(|(sample, _)| sample.kind != OpKind::Read);
+        let keys: BTreeSet<u64> = writes.map(|(_, key)| *key).collect();
+        keys.into_iter().collect()
+    }
+
     /// Judges the run, and says all that a report needs of it.
-    pub(crate) fn finish(mut self, plan: &Plan<'_>, around: Around) -> Ran {
+    pub(crate) fn finish(mut self, plan: &Plan<'_>, around: Around<'_>) -> Ran {
         self.operations.sort_by_key(|(sample, _)| sample.start_ns);
         let (begin_ns, end_ns) = around.interval_ns;
-        let first = self
-            .operations
-            .partition_point(|(s, _)| s.start_ns < begin_ns);
-        let after = self
-            .operations
-            .partition_point(|(s, _)| s.start_ns < end_ns);
+        let started = |ns: u64| self.operations.partition_point(|(s, _)| s.start_ns < ns);
+        let (first, after) = (started(begin_ns), started(end_ns));
+        let measured = Measured {
+            start_s: begin_ns as f64 / 1e9,
+            end_s: end_ns as f64 / 1e9,
+        };
+        let passed = around.faults.map(|faults| faults.passed(measured));
+        let passed = passed.unwrap_or_default();
+        let operations = &self.operations[first..after];
         let books = self.bookkeeping(plan, first, after);
-        let linearizable = self.judge();
         let n = plan.topology().len();
-        let seconds = |ns: u64| ns as f64 / 1e9;
+        let notes = [around.notes, self.notes.clone(), passed.notes.clone()];
         let run = StrategyRun {
             label: plan.strategy.label.clone(),
             strategy: plan.strategy.strategy.clone(),
             workload: plan.words(),
-            samples: self.operations[first..after]
-                .iter()
-                .map(|(s, _)| *s)
-                .collect(),
-            leased_to: Vec::new(),
-            measured: Some(Measured {
-                start_s: seconds(begin_ns),
-                end_s: seconds(end_ns),
-            }),
-            faults: Vec::new(),
+            samples: operations.iter().map(|(sample, _)| *sample).collect(),
+            leased_to: leased_to(operations, &passed),
+            measured: Some(measured),
+            faults: passed.spans,
             wall_s: around.started.elapsed().as_secs_f64(),
             virtual_s: around.virtual_s,
-            linearizable,
+            linearizable: self.judge(),
             bookkeeping_local: books.as_ref().map(|a| a.local_reads.clone()),
             bookkeeping_minimum: books.map(|a| a.writes_at_minimum),
-            notes: around.notes,
+            notes: notes.concat(),
             counters: around.counters,
             measured_rtt_ms: around.network.as_ref().map(|found| found.matrix_ms(n)),
             network: around.network,
@@ -144,6 +165,14 @@ impl Recorder {
             unknown => Verdict::Unchecked(format!("{unknown:?}")),
         }
     }
+}
+
+/// Who held a lease on the key of each operation; empty if that is not known of each.
+fn leased_to(operations: &[(Sample, u64)], passed: &Passed) -> Vec<SiteSet> {
+    let holders =
+        |(sample, key): &(Sample, u64)| passed.leased_to(*key, sample.start_ns + sample.latency_ns);
+    let all: Option<Vec<SiteSet>> = operations.iter().map(holders).collect();
+    all.unwrap_or_default()
 }
 
 impl Ended<'_> {

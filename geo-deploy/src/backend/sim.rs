@@ -1,6 +1,8 @@
 //! Virtual time: the same replicas without sockets. Exact, and done in seconds.
 
+mod attempts;
 mod clients;
+mod faults;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -89,7 +91,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
         faults,
         drift_ppm: (plan.experiment.lease.rho * 1e6 / 2.0) as u32,
         encoded: false,
-        disks_remember: faults != Faults::default(),
+        disks_remember: faults != Faults::default() || !plan.faults().is_empty(),
         watched: false,
     })
 }
@@ -109,7 +111,7 @@ fn run_plan(plan: &Plan<'_>, progress: Progress<'_>) -> anyhow::Result<Ran> {
     let started = Instant::now();
     let world = World::new(world_settings(plan)?, plan.experiment.seed);
     let mut clients = Clients::new(plan, world, SETTLE_NS);
-    clients.drive(progress);
+    clients.drive(progress)?;
     Ok(finish(plan, clients, started))
 }
 
@@ -127,6 +129,7 @@ fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
         virtual_s: Some(world.now_ns() as f64 / 1e9),
         events: events.collect(),
         notes: clients.notes(),
+        faults: Some(clients.faults),
         counters,
         network: None,
     };

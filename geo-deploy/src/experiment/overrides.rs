@@ -93,6 +93,7 @@ fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentE
             label: name.to_owned(),
             strategy: name.to_owned(),
             distribution: None,
+            fault: Vec::new(),
             ranges: Vec::new(),
         })
     };
@@ -158,14 +159,15 @@ fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     Some(())
 }
 
-/// A field of a table, or an element of an array by its label or number.
+/// A field of a table, or an element of an array by its label or number, from 1 on.
 fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     match value {
         Value::Table(table) => table.get_mut(step),
         Value::Array(elements) => {
             let labelled = |e: &Value| e.get("label").and_then(Value::as_str) == Some(step);
             let found = elements.iter().position(labelled);
-            elements.get_mut(found.or_else(|| step.parse().ok())?)
+            let counted = || step.parse::<usize>().ok()?.checked_sub(1);
+            elements.get_mut(found.or_else(counted)?)
         }
         _ => None,
     }
@@ -203,6 +205,10 @@ fn dotted(prefix: &str, table: &Table, names: &mut Vec<String>) {
             Value::Array(_) if name == "strategies" => {
                 let fields = ["strategy", "distribution"];
                 names.extend(fields.map(|field| format!("strategies.<label>.{field}")));
+            }
+            Value::Array(_) if name == "fault" => {
+                let fields = ["at_s", "until_s", "action", "target"];
+                names.extend(fields.map(|field| format!("fault.<number>.{field}")));
             }
             _ => names.push(name),
         }

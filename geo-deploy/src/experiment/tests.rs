@@ -126,6 +126,48 @@ fn loads_that_contradict_themselves_are_refused() {
 }
 
 #[test]
+fn faults_are_fields_like_others_and_checked() {
+    let fig7 = || Experiment::find("fig7").unwrap();
+    let set = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        fig7().with(&sets)
+    };
+    let e = set(&["fault.1.at_s=5", "fault.1.until_s=9", "fault.1.target=JP"]).unwrap();
+    assert_eq!((e.fault[0].at_s, e.fault[0].until_s), (5.0, Some(9.0)));
+    assert_eq!(e.fault[0].to_string(), "kill JP");
+    assert_eq!(Experiment::parse("again", &e.to_toml()).unwrap(), e);
+    assert_eq!(e.strategies[0].faults(&e), e.fault);
+    for (sets, parts) in [
+        (
+            &["fault.1.target=XX"][..],
+            &["fault.1.target", "JP, CA"][..],
+        ),
+        (&["fault.1.target=all"], &["fault.1.until_s", "majority"]),
+        (&["fault.2.at_s=5"], &["fault.2.at_s", "no such setting"]),
+        (&["fault.0.at_s=5"], &["fault.0.at_s", "no such setting"]),
+        (&["fault.1.action=explode"], &["explode"]),
+        (
+            &["seconds=8"],
+            &["fault.1.at_s = 10", "never begin", "measure longer"],
+        ),
+    ] {
+        let error = set(sets).expect_err(&sets.join(" ")).to_string();
+        for part in parts {
+            assert!(error.contains(part), "{part:?} is missing from: {error}");
+        }
+    }
+    let own = "[[strategies.fault]]\nat_s = 1\naction = \"pause\"\ntarget = \"VA\"\nuntil_s = 3\n";
+    let e = Experiment::parse("own.toml", &format!("{}{own}", fig7().to_toml())).unwrap();
+    assert_eq!(e.strategies[0].faults(&e)[0].to_string(), "pause VA");
+    let bad = own.replace("VA", "XX");
+    let error = Experiment::parse("own.toml", &format!("{}{bad}", fig7().to_toml())).unwrap_err();
+    assert!(
+        error.to_string().contains("strategies.QL.fault.1.target"),
+        "{error}"
+    );
+}
+
+#[test]
 fn strategies_are_chosen_by_label_or_name() {
     let e = with(&["strategies=leader,QL-uniform,none"]).unwrap();
     let labels: Vec<&str> = e.strategies.iter().map(|s| s.label.as_str()).collect();
@@ -186,7 +228,10 @@ fn mistakes_name_the_key_and_what_exists() {
         &["topology.rtt_ms.CA.JP=1", "same from both ends"],
     );
     let unknown = Experiment::find("fig66").unwrap_err().to_string();
-    assert!(unknown.contains("fig66") && unknown.contains("demo, fig6, table2"));
+    assert!(
+        unknown.contains("fig66")
+            && unknown.contains("blackout, demo, fig6, fig7, fig7-fast, rolling, table2")
+    );
     let missing = Experiment::find("nowhere.toml").unwrap_err().to_string();
     assert!(missing.contains("nowhere.toml"));
 }

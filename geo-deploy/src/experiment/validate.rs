@@ -2,7 +2,8 @@
 
 use leases::StrategySpec;
 
-use super::{Experiment, ExperimentError, StrategyPlan, lease};
+use super::{Experiment, ExperimentError, StrategyPlan, Window, lease};
+use crate::fault::{self, Fault};
 use crate::topology::{Topology, is_plain_name};
 
 impl Experiment {
@@ -19,7 +20,30 @@ impl Experiment {
         })?;
         self.validate_workload()?;
         lease::validate(&self.lease)?;
+        self.validate_faults("", &self.fault)?;
         self.validate_strategies()
+    }
+
+    /// `of`: what the names of the fields begin with.
+    fn validate_faults(&self, of: &str, faults: &[Fault]) -> Result<(), ExperimentError> {
+        fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
+            field: format!("{of}{}", refused.field),
+            found: refused.found,
+            mend: refused.mend,
+        })?;
+        let Window::Seconds { seconds, .. } = self.workload.window() else {
+            return Ok(());
+        };
+        for (i, fault) in faults.iter().enumerate() {
+            let field = format!("{of}fault.{}.at_s", i + 1);
+            check(fault.at_s < seconds, &field, fault.at_s, || {
+                format!(
+                    "{seconds} s are measured, and it would never begin: let it begin earlier, \
+                     or measure longer with seconds"
+                )
+            })?;
+        }
+        Ok(())
     }
 
     fn validate_strategies(&self) -> Result<(), ExperimentError> {
@@ -32,6 +56,7 @@ impl Experiment {
                 "used twice; give every strategy a label of its own".to_owned()
             })?;
             plan.validate(&self.topology)?;
+            self.validate_faults(&plan.field(""), &plan.fault)?;
         }
         Ok(())
     }

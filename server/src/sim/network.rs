@@ -21,6 +21,15 @@ pub struct Faults {
     pub old: f64,
 }
 
+/// How a link is worse than its delay says.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Worse {
+    /// Messages take so much longer, in ns.
+    pub slower_ns: u64,
+    /// The probability that a message is lost, 0 to 1.
+    pub loss: f64,
+}
+
 /// How late an old packet may be, in ns.
 const OLD_MAX_NS: u64 = 45_000_000_000;
 
@@ -38,6 +47,8 @@ pub struct Network {
     last: Vec<Vec<u64>>,
     /// Links that deliver nothing, by sender and receiver.
     cut: Vec<Vec<bool>>,
+    /// Links that are worse than the others, by sender and receiver.
+    worse: Vec<Vec<Worse>>,
     /// What went wrong, and how often.
     pub fired: Fired,
 }
@@ -51,6 +62,7 @@ impl Network {
             faults,
             last: vec![vec![0; n]; n],
             cut: vec![vec![false; n]; n],
+            worse: vec![vec![Worse::default(); n]; n],
             fired: Fired::default(),
         }
     }
@@ -58,6 +70,11 @@ impl Network {
     /// Cuts the link from one replica to another, or mends it.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         self.cut[from][to] = cut;
+    }
+
+    /// Makes the link from one replica to another worse, or mends it.
+    pub fn set_worse(&mut self, from: usize, to: usize, worse: Worse) {
+        self.worse[from][to] = worse;
     }
 
     /// When a message sent at `now_ns` arrives: never, once or twice.
@@ -68,8 +85,10 @@ impl Network {
         from: usize,
         to: usize,
     ) -> Arrivals {
-        let arrival = now_ns + self.one_way_ns[from][to];
-        if self.cut[from][to] {
+        let worse = self.worse[from][to];
+        let arrival = now_ns + self.one_way_ns[from][to] + worse.slower_ns;
+        let lost = worse.loss > 0.0 && rng.random::<f64>() < worse.loss;
+        if self.cut[from][to] || lost {
             return [None; 3].into_iter().flatten();
         }
         if self.faults == Faults::default() {

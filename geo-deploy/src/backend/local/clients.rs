@@ -1,6 +1,7 @@
 //! The clients of a run on this machine: one thread, a connection for each client.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,12 @@ use tokio::task::{JoinHandle, LocalSet};
 use ycsb::sample::OpKind;
 use ycsb::site_stream::SiteStream;
 
+use super::super::faults::Faults;
 use super::super::load::{Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
+use super::super::recorder::{READERS, read_once_more};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
 use super::LocalCluster;
+use super::disturb::disturb;
 use crate::wan::alarm::Alarm;
 
 /// How long a client tries before it gives an operation up.
@@ -28,24 +32,34 @@ pub(super) struct Asked {
     pub(super) notes: Vec<String>,
 }
 
-/// Runs all clients until the interval is over and every operation has ended. Times count
-/// from `epoch`, when the run began.
+/// Runs all clients until the interval is over and every operation has ended, and the
+/// plan's faults meanwhile. After faults every key is read once more, for the history. Times
+/// count from `epoch`, when the run began.
 pub(super) async fn drive(
     plan: &Plan<'_>,
-    cluster: &LocalCluster,
+    (cluster, faults): (&mut LocalCluster, &mut Faults<'_>),
     epoch: Instant,
     progress: Progress<'_>,
 ) -> anyhow::Result<Asked> {
+    let options: Vec<ClientOptions> = (0..plan.topology().len())
+        .map(|site| options(plan, cluster, site))
+        .collect();
+    let mut connections = Vec::new();
+    for options in &options {
+        connections.push(connect(plan.experiment.workload.clients, options).await?);
+    }
     let shared = Rc::new(Shared::new(plan, epoch));
     let local = LocalSet::new();
     let run = async {
-        let (tasks, sites) = start(plan, cluster, &shared).await?;
+        let (tasks, sites) = start(plan, connections, &shared)?;
         for task in tasks {
             task.await.context("a client failed")??;
         }
-        let held_back = sites
-            .iter()
-            .map(|site| (site.index, site.open.borrow().held_back));
+        if !plan.faults().is_empty() {
+            read_all(&options, &shared).await?;
+        }
+        let held_back = sites.iter();
+        let held_back = held_back.map(|site| (site.index, site.open.borrow().held_back));
         Ok(held_back_note(plan, &held_back.collect::<Vec<_>>()))
     };
     let show = async {
@@ -59,6 +73,10 @@ pub(super) async fn drive(
         tokio::select! {
             done = run => done,
             never = show => never,
+            stopped = disturb(plan, cluster, &shared, faults) => Err(match stopped {
+                Err(error) => error,
+                Ok(never) => match never {},
+            }),
         }
     };
     let note: anyhow::Result<Option<String>> = local.run_until(either).await;
@@ -71,7 +89,7 @@ pub(super) async fn drive(
 }
 
 /// What all clients of a run share.
-struct Shared {
+pub(super) struct Shared {
     epoch: Instant,
     interval: RefCell<Interval>,
     recorder: RefCell<Recorder>,
@@ -91,7 +109,12 @@ impl Shared {
         }
     }
 
-    fn now_ns(&self) -> u64 {
+    /// When the measured interval began or will begin, if that is known.
+    pub(super) fn begin_ns(&self) -> Option<u64> {
+        self.interval.borrow().begin_ns()
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
     }
 
@@ -129,35 +152,29 @@ impl Shared {
 type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
 
 /// Starts what asks: the clients of a closed loop, or the sites of an open one.
-async fn start(
+/// `connections` are those of each site.
+fn start(
     plan: &Plan<'_>,
-    cluster: &LocalCluster,
+    mut connections: Vec<Vec<Client>>,
     shared: &Rc<Shared>,
 ) -> anyhow::Result<(Tasks, Vec<Rc<Site>>)> {
     if plan.experiment.workload.rate.is_none() {
         let closed = |(site, stream): (usize, SiteStream)| {
             let process = shared.processes.borrow_mut().make(site);
-            let options = options(cluster, site);
-            let shared = shared.clone();
-            tokio::task::spawn_local(closed_loop(shared, process, stream, options))
+            let connection = connections[site]
+                .pop()
+                .context("a connection for each client")?;
+            let asks = closed_loop(shared.clone(), process, stream, connection);
+            Ok(tokio::task::spawn_local(asks))
         };
-        return Ok((
-            closed_loops(plan).into_iter().map(closed).collect(),
-            Vec::new(),
-        ));
+        let tasks: anyhow::Result<Tasks> = closed_loops(plan).into_iter().map(closed).collect();
+        return Ok((tasks?, Vec::new()));
     }
     let alarm = Rc::new(Alarm::new().context("a timer for requests that are due")?);
     let ring = alarm.clone();
     tokio::task::spawn_local(async move { ring.ring().await });
     let mut sites = Vec::new();
-    // Requests are due once all are connected.
-    let mut connections = Vec::new();
-    for site in 0..plan.topology().len() {
-        connections.push(connect(plan, cluster, site).await?);
-    }
-    let start_ns = shared.now_ns();
-    shared.interval.replace(Interval::new(plan, start_ns));
-    for open in OpenLoop::all(plan, start_ns) {
+    for open in OpenLoop::all(plan, shared.now_ns()) {
         sites.push(Rc::new(Site {
             index: open.site,
             connections: std::mem::take(&mut connections[open.site]),
@@ -172,7 +189,8 @@ async fn start(
     Ok((sites.iter().map(begin).collect(), sites))
 }
 
-fn options(cluster: &LocalCluster, site: usize) -> ClientOptions {
+/// How clients at a site reach the replicas.
+fn options(_plan: &Plan<'_>, cluster: &LocalCluster, site: usize) -> ClientOptions {
     let address = cluster.client_addresses()[site];
     let mut options = ClientOptions::new(address.to_string());
     options.cluster = Some(cluster.name().to_string());
@@ -180,26 +198,55 @@ fn options(cluster: &LocalCluster, site: usize) -> ClientOptions {
     options
 }
 
-async fn connect(
-    plan: &Plan<'_>,
-    cluster: &LocalCluster,
-    site: usize,
-) -> anyhow::Result<Vec<Client>> {
+async fn connect(count: u32, options: &ClientOptions) -> anyhow::Result<Vec<Client>> {
     let mut connections = Vec::new();
-    for _ in 0..plan.experiment.workload.clients {
-        let connection = Client::connect(options(cluster, site)).await;
+    for _ in 0..count {
+        let connection = Client::connect(options.clone()).await;
         connections.push(connection.context("a client")?);
     }
     Ok(connections)
+}
+
+/// Clients of every site read all keys that were written, some at a time.
+async fn read_all(options: &[ClientOptions], shared: &Rc<Shared>) -> anyhow::Result<()> {
+    let keys: VecDeque<u64> = shared.recorder.borrow().written_keys().into();
+    shared
+        .recorder
+        .borrow_mut()
+        .notes
+        .push(read_once_more(keys.len()));
+    let keys = Rc::new(RefCell::new(keys));
+    let mut tasks = Vec::new();
+    for (site, options) in options.iter().enumerate() {
+        let Ok(connection) = Client::connect(options.clone()).await else {
+            continue; // its replica is down
+        };
+        for _ in 0..READERS {
+            let mut process = shared.processes.borrow_mut().make(site);
+            let (shared, keys, connection) = (shared.clone(), keys.clone(), connection.clone());
+            tasks.push(tokio::task::spawn_local(async move {
+                loop {
+                    let Some(key) = keys.borrow_mut().pop_front() else {
+                        return;
+                    };
+                    let read = (OpKind::Read, key);
+                    shared.operate(&mut process, &connection, None, read).await;
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.context("a client failed")?;
+    }
+    Ok(())
 }
 
 async fn closed_loop(
     shared: Rc<Shared>,
     mut process: Process,
     mut stream: SiteStream,
-    options: ClientOptions,
+    connection: Client,
 ) -> anyhow::Result<()> {
-    let connection = Client::connect(options).await.context("a client")?;
     let mut made = 0;
     while !shared.is_over(shared.now_ns()) {
         let drawn = stream.next();

@@ -2,40 +2,40 @@
 //! that answers, send an operation again under the same (client, sequence), and give it up
 //! when its time is over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-use client::wire::outcome::Result as Answer;
-use client::wire::{Command, ErrorCode, Outcome, Path, command::Op};
+use client::wire::{Command, Outcome, Path, command::Op};
 use foldhash::fast::FixedState;
-use server::replica::action::ClientHandle;
 use server::sim::world::{Happened, Reply, World};
 use ycsb::sample::OpKind;
 use ycsb::site_stream::SiteStream;
 
+use super::super::faults::{Faults, Turn};
 use super::super::load::{Ask, Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
+use super::super::recorder::{READERS, read_once_more};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
-use super::route::{Route, Why};
+use super::faults::{Links, RESTART_NS, roles};
+use super::route::Route;
+use crate::fault::Effect;
 
-/// How long a client waits for the answer to one attempt, in ns.
-const ATTEMPT_NS: u64 = 1_000_000_000;
-/// How long it tries in all before it gives an operation up, in ns.
+/// How long a client tries in all before it gives an operation up, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// Until a replica that said that it cannot answer yet is asked again, in ns.
-const PAUSE_NS: u64 = 50_000_000;
-/// Between attempts to connect to a replica that did not answer, in ns.
-const PROBE_NS: u64 = 250_000_000;
 
 /// What the clients of a run wait for.
-enum Alarm {
+pub(super) enum Alarm {
     /// A closed loop begins.
     Begin(usize),
     /// The next request of an open loop is due.
     Due(usize),
+    /// A fault begins or ends.
+    Fault(Turn),
+    /// A replica that was restarted runs again.
+    Restarted(usize),
     /// A request has come near a replica that is far away.
     Arrives { slot: usize, attempt: u64 },
     /// An answer has come back from there.
     Heard { reply: Box<Reply>, node: usize },
-    /// No connection was to be had.
+    /// No connection was to be had, or it broke.
     Refused { slot: usize, attempt: u64 },
     /// An attempt has taken long.
     Late { slot: usize, attempt: u64 },
@@ -43,56 +43,64 @@ enum Alarm {
     Again { slot: usize, attempt: u64 },
     /// An operation that began with this attempt has taken too long.
     GiveUp { slot: usize, first: u64 },
-    /// A connection to a replica that did not answer is tried.
+    /// A replica that did not answer is tried again.
     Probe { site: usize, node: usize },
 }
 
 /// A client, and what it waits for.
-struct Slot {
-    process: Process,
+pub(super) struct Slot {
+    pub(super) process: Process,
     /// Log time at which its session began, in ms.
     opened_ms: u64,
     sequence: u64,
     /// Attempts so far, of all operations: names requests.
-    attempts: u64,
+    pub(super) attempts: u64,
     /// Operations that ended.
     ended: u64,
-    operation: Option<Operation>,
+    pub(super) operation: Option<Operation>,
 }
 
-struct Operation {
+pub(super) struct Operation {
     ask: Ask,
     due_ns: u64,
     sent_ns: u64,
-    command: Command,
+    pub(super) command: Command,
     /// The number of its first attempt.
-    first: u64,
+    pub(super) first: u64,
     /// Whom each of its attempts asked.
-    asked: Vec<usize>,
-    /// When the last attempt was sent, in ns.
-    attempt_ns: u64,
+    pub(super) asked: Vec<usize>,
+    /// Who may still answer one of them.
+    pub(super) open: Vec<usize>,
 }
 
 /// Where requests come from.
 enum Load {
     Closed(Vec<SiteStream>),
     Open(Vec<OpenLoop<usize>>),
+    /// Every key is read once more.
+    Check(VecDeque<u64>),
 }
 
 pub(super) struct Clients<'a> {
-    plan: &'a Plan<'a>,
+    pub(super) plan: &'a Plan<'a>,
+    pub(super) faults: Faults<'a>,
+    links: Links,
+    /// Whether it is known when faults begin.
+    scheduled: bool,
+    /// Why the run cannot go on.
+    broken: Option<anyhow::Error>,
     pub(super) world: World,
     pub(super) interval: Interval,
     pub(super) recorder: Recorder,
     processes: Processes,
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     load: Load,
     /// By site.
-    routes: Vec<Route>,
+    pub(super) routes: Vec<Route>,
     alarms: HashMap<u64, Alarm, FixedState>,
     set: u64,
     /// Whether answers may fail to come.
-    doubtful: bool,
+    pub(super) doubtful: bool,
     /// Sources of requests that have not ended, and operations in flight.
     open: usize,
 }
@@ -104,6 +112,10 @@ impl<'a> Clients<'a> {
         let route = |site| Route::new(topology, site);
         let mut clients = Clients {
             plan,
+            faults: Faults::new(plan),
+            links: Links::default(),
+            scheduled: false,
+            broken: None,
             world,
             interval: Interval::new(plan, start_ns),
             recorder: Recorder::new(plan),
@@ -156,14 +168,29 @@ impl<'a> Clients<'a> {
         self.slots.len() - 1
     }
 
-    fn alarm(&mut self, at_ns: u64, alarm: Alarm) {
+    pub(super) fn alarm(&mut self, at_ns: u64, alarm: Alarm) {
         self.set += 1;
         self.alarms.insert(self.set, alarm);
         self.world.alarm(at_ns, self.set);
     }
 
-    /// Runs until the interval is over and every operation has ended.
-    pub(super) fn drive(&mut self, progress: Progress<'_>) {
+    /// Runs until the interval is over and every operation has ended. After faults every key
+    /// is read once more, for the history.
+    ///
+    /// # Errors
+    /// If a fault is aimed at a role that nobody has.
+    pub(super) fn drive(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
+        self.run(progress)?;
+        if !self.plan.faults().is_empty() {
+            self.read_all();
+            self.run(&|_, _, _| ())?;
+        }
+        let (_, all) = self.interval.progress(self.world.now_ns());
+        progress(&self.plan.strategy.label, all, all);
+        Ok(())
+    }
+
+    fn run(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
         let label = &self.plan.strategy.label;
         let mut shown = 0;
         while self.open > 0 {
@@ -173,7 +200,13 @@ impl<'a> Clients<'a> {
                 }
                 Some(Happened::Alarm(token)) => self.rings(token),
                 Some(Happened::Nothing) => {}
-                None => return,
+                None => return Ok(()),
+            }
+            if !self.scheduled {
+                self.schedule();
+            }
+            if let Some(error) = self.broken.take() {
+                return Err(error);
             }
             let (done, all) = self.interval.progress(self.world.now_ns());
             if done > shown + all / 200 {
@@ -181,8 +214,68 @@ impl<'a> Clients<'a> {
                 progress(label, done, all);
             }
         }
-        let (_, all) = self.interval.progress(self.world.now_ns());
-        progress(label, all, all);
+        Ok(())
+    }
+
+    /// Faults are planned once it is known when the measured interval begins.
+    fn schedule(&mut self) {
+        let Some(begin_ns) = self.interval.begin_ns() else {
+            return;
+        };
+        self.scheduled = true;
+        for (at_ns, turn) in self.faults.turns(begin_ns) {
+            self.alarm(at_ns, Alarm::Fault(turn));
+        }
+    }
+
+    fn turn(&mut self, turn: Turn) {
+        let now_ns = self.world.now_ns();
+        let effects = match turn {
+            Turn::Begin(index) => {
+                let roles = roles(self.plan, &self.world);
+                self.faults.begin(index, now_ns, roles)
+            }
+            Turn::End(index) => Ok(self.faults.end(index, now_ns)),
+        };
+        match effects {
+            Ok(effects) => effects.into_iter().for_each(|effect| self.perform(effect)),
+            Err(error) => self.broken = Some(error),
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        if let Some(node) = self.links.perform(&mut self.world, effect) {
+            self.hung_up(node);
+        }
+        if let Effect::Restart(node) = effect {
+            let at_ns = self.world.now_ns() + RESTART_NS;
+            self.alarm(at_ns, Alarm::Restarted(node));
+        }
+    }
+
+    /// Clients of every site read all keys.
+    fn read_all(&mut self) {
+        let keys: VecDeque<u64> = self.recorder.written_keys().into();
+        self.recorder.notes.push(read_once_more(keys.len()));
+        self.load = Load::Check(keys);
+        for site in 0..self.plan.topology().len() {
+            for _ in 0..READERS {
+                let slot = self.new_slot(site);
+                self.open += 1;
+                self.read_next(slot);
+            }
+        }
+    }
+
+    fn read_next(&mut self, slot: usize) {
+        let now_ns = self.world.now_ns();
+        let Load::Check(keys) = &mut self.load else {
+            return;
+        };
+        match keys.pop_front() {
+            Some(key) => self.operate(slot, (now_ns, (OpKind::Read, key))),
+            None => self.open -= 1,
+        }
     }
 
     fn rings(&mut self, token: u64) {
@@ -192,13 +285,13 @@ impl<'a> Clients<'a> {
         match alarm {
             Alarm::Begin(slot) => self.ask_next(slot),
             Alarm::Due(index) => self.due(index),
-            Alarm::Arrives { slot, attempt } if self.is_on(slot, attempt) => self.arrives(slot),
+            Alarm::Fault(turn) => self.turn(turn),
+            Alarm::Restarted(node) => self.faults.started(node, self.world.now_ns()),
+            Alarm::Arrives { slot, attempt } => self.arrives(slot, attempt),
             Alarm::Heard { reply, node } => self.heard(*reply, node),
-            Alarm::Refused { slot, attempt } if self.is_on(slot, attempt) => {
-                self.turn_away(slot, Why::Refused);
-            }
-            Alarm::Late { slot, attempt } if self.is_on(slot, attempt) => self.late(slot),
-            Alarm::Again { slot, attempt } if self.is_on(slot, attempt) => self.send(slot),
+            Alarm::Refused { slot, attempt } => self.refused(slot, attempt),
+            Alarm::Late { slot, attempt } if self.is_last(slot, attempt) => self.send(slot),
+            Alarm::Again { slot, attempt } if self.is_last(slot, attempt) => self.send(slot),
             Alarm::GiveUp { slot, first } => {
                 let operation = self.slots[slot].operation.as_ref();
                 if operation.is_some_and(|operation| operation.first == first) {
@@ -207,14 +300,8 @@ impl<'a> Clients<'a> {
             }
             Alarm::Probe { site, node } => self.probe(site, node),
             // The operation has ended, or another attempt is under way.
-            _ => {}
+            Alarm::Late { .. } | Alarm::Again { .. } => {}
         }
-    }
-
-    /// Whether a client still waits for this attempt.
-    fn is_on(&self, slot: usize, attempt: u64) -> bool {
-        let slot = &self.slots[slot];
-        slot.operation.is_some() && slot.attempts == attempt
     }
 
     /// The next request of a closed loop.
@@ -268,7 +355,7 @@ impl<'a> Clients<'a> {
             command,
             first,
             asked: Vec::new(),
-            attempt_ns: now_ns,
+            open: Vec::new(),
         });
         if self.doubtful {
             self.alarm(now_ns + PATIENCE_NS, Alarm::GiveUp { slot, first });
@@ -276,143 +363,8 @@ impl<'a> Clients<'a> {
         self.send(slot);
     }
 
-    /// One more attempt of a client's operation.
-    fn send(&mut self, slot: usize) {
-        let now_ns = self.world.now_ns();
-        let client = &mut self.slots[slot];
-        let site = client.process.site;
-        let Some(operation) = &mut client.operation else {
-            return;
-        };
-        client.attempts += 1;
-        let attempt = client.attempts;
-        let node = self.routes[site].nearest();
-        operation.asked.push(node.unwrap_or(site));
-        operation.attempt_ns = now_ns;
-        let Some(node) = node else {
-            // Nobody answers: all are tried again and again.
-            return self.alarm(now_ns + PAUSE_NS, Alarm::Again { slot, attempt });
-        };
-        match self.far_ns(site, node) {
-            0 => self.arrives(slot),
-            far_ns => self.alarm(now_ns + far_ns, Alarm::Arrives { slot, attempt }),
-        }
-        if self.doubtful {
-            self.alarm(now_ns + ATTEMPT_NS, Alarm::Late { slot, attempt });
-        }
-    }
-
-    /// How much longer than to a client's own replica the way to `node` is, one way, in ns.
-    fn far_ns(&self, site: usize, node: usize) -> u64 {
-        match site == node {
-            true => 0,
-            false => (self.plan.topology().rtt_ms(site, node) / 2.0 * 1e6) as u64,
-        }
-    }
-
-    /// A request is within a site's network of the replica that is asked.
-    fn arrives(&mut self, slot: usize) {
-        let client = &self.slots[slot];
-        let attempt = client.attempts;
-        let Some(operation) = &client.operation else {
-            return;
-        };
-        let Some(&node) = operation.asked.last() else {
-            return;
-        };
-        if self.world.refuses(node) {
-            return self.refuse(slot, node);
-        }
-        let from = ClientHandle {
-            connection: slot as u64,
-            request: attempt,
-        };
-        let command = operation.command.clone();
-        self.world.request(node, vec![(from, command)]);
-    }
-
-    /// A connection is refused, or breaks: the client learns of it on the way back.
-    fn refuse(&mut self, slot: usize, node: usize) {
-        let client = &self.slots[slot];
-        let (site, attempt) = (client.process.site, client.attempts);
-        let local_ns = (self.plan.topology().local_rtt_ms() * 1e6) as u64;
-        let at_ns = self.world.now_ns() + local_ns + self.far_ns(site, node);
-        self.alarm(at_ns, Alarm::Refused { slot, attempt });
-    }
-
-    /// The replica that was asked last does not answer: another one is asked.
-    fn turn_away(&mut self, slot: usize, why: Why) {
-        let client = &self.slots[slot];
-        let site = client.process.site;
-        let operation = client.operation.as_ref();
-        let Some(&node) = operation.and_then(|operation| operation.asked.last()) else {
-            return;
-        };
-        let now_ns = self.world.now_ns();
-        if self.routes[site].avoid(node, why, now_ns) {
-            self.alarm(now_ns + PROBE_NS, Alarm::Probe { site, node });
-        }
-        self.send(slot);
-    }
-
-    fn probe(&mut self, site: usize, node: usize) {
-        let now_ns = self.world.now_ns();
-        let up = self.world.is_up(node) && !self.world.refuses(node);
-        if !self.routes[site].tried(node, up, now_ns) {
-            self.alarm(now_ns + PROBE_NS, Alarm::Probe { site, node });
-        }
-    }
-
-    /// An attempt has taken long. A replica that answers others is slow for a reason: the
-    /// client waits on. One that answers nothing is left.
-    fn late(&mut self, slot: usize) {
-        let client = &self.slots[slot];
-        let (site, attempt) = (client.process.site, client.attempts);
-        let Some(operation) = &client.operation else {
-            return;
-        };
-        let now_ns = self.world.now_ns();
-        let node = operation.asked[operation.asked.len() - 1];
-        let since_ns = operation.attempt_ns.max(now_ns - ATTEMPT_NS);
-        match self.routes[site].answers(node, since_ns) {
-            true => self.alarm(now_ns + ATTEMPT_NS, Alarm::Late { slot, attempt }),
-            false => self.turn_away(slot, Why::Silent),
-        }
-    }
-
-    fn replied(&mut self, reply: Reply) {
-        let slot = reply.to.connection as usize;
-        let Some(node) = self.slots[slot].asked(reply.to.request) else {
-            return;
-        };
-        match self.far_ns(self.slots[slot].process.site, node) {
-            0 => self.heard(reply, node),
-            far_ns => {
-                let reply = Box::new(reply);
-                let at_ns = self.world.now_ns() + far_ns;
-                self.alarm(at_ns, Alarm::Heard { reply, node });
-            }
-        }
-    }
-
-    fn heard(&mut self, reply: Reply, node: usize) {
-        let (slot, attempt) = (reply.to.connection as usize, reply.to.request);
-        let now_ns = self.world.now_ns();
-        let site = self.slots[slot].process.site;
-        self.routes[site].heard(node, now_ns);
-        if self.slots[slot].asked(attempt).is_none() {
-            return;
-        }
-        if !is_unavailable(&reply.outcome) {
-            return self.ended(slot, Some((reply.path, &reply.outcome)));
-        }
-        if self.is_on(slot, attempt) {
-            self.alarm(now_ns + PAUSE_NS, Alarm::Again { slot, attempt });
-        }
-    }
-
     /// Notes the end of what a client waits for, and lets it go on.
-    fn ended(&mut self, slot: usize, answer: Option<(Path, &Outcome)>) {
+    pub(super) fn ended(&mut self, slot: usize, answer: Option<(Path, &Outcome)>) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];
         let Some(operation) = client.operation.take() else {
@@ -430,8 +382,10 @@ impl<'a> Clients<'a> {
         });
         self.interval.made(client.ended, now_ns);
         let site = client.process.site;
-        let Load::Open(sites) = &mut self.load else {
-            return self.ask_next(slot);
+        let sites = match &mut self.load {
+            Load::Closed(_) => return self.ask_next(slot),
+            Load::Check(_) => return self.read_next(slot),
+            Load::Open(sites) => sites,
         };
         self.open -= 1;
         let source = sites.iter_mut().find(|source| source.site == site);
@@ -462,13 +416,9 @@ impl Slot {
     }
 
     /// Whom an attempt of the operation in flight asked; `None` if it is not of that one.
-    fn asked(&self, attempt: u64) -> Option<usize> {
+    pub(super) fn asked(&self, attempt: u64) -> Option<usize> {
         let operation = self.operation.as_ref()?;
         let index = attempt.checked_sub(operation.first)?;
         operation.asked.get(index as usize).copied()
     }
-}
-
-fn is_unavailable(outcome: &Outcome) -> bool {
-    matches!(&outcome.result, Some(Answer::Error(error)) if error.code() == ErrorCode::Unavailable)
 }

@@ -3,27 +3,13 @@
 
 use crate::topology::Topology;
 
-/// Why a replica is not asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// Its process is down: connections to it are refused.
-    Refused,
-    /// It answered nothing for as long as an attempt may take.
-    Silent,
-}
-
-/// A replica that was merely silent is not asked again for so long, in ns.
-const SILENT_NS: u64 = 5_000_000_000;
-
 /// What the clients of one site know of the replicas.
 #[derive(Debug)]
 pub(super) struct Route {
     /// All replicas, the nearest first.
     order: Vec<usize>,
-    /// By replica: since when, in ns, and why it is not asked.
-    avoided: Vec<Option<(u64, Why)>>,
-    /// By replica: when it last answered, in ns.
-    heard_ns: Vec<u64>,
+    /// By replica: whether it is not asked, because it did not answer.
+    avoided: Vec<bool>,
 }
 
 impl Route {
@@ -31,43 +17,30 @@ impl Route {
         let mut order = vec![site];
         order.extend(topology.nearest_to(site));
         Route {
-            avoided: vec![None; order.len()],
-            heard_ns: vec![0; order.len()],
+            avoided: vec![false; order.len()],
             order,
         }
     }
 
-    /// The nearest replica that is not avoided.
-    pub(super) fn nearest(&self) -> Option<usize> {
+    /// The nearest replica that answers and is none of `others`.
+    pub(super) fn nearest(&self, others: &[usize]) -> Option<usize> {
         let mut order = self.order.iter().copied();
-        order.find(|node| self.avoided[*node].is_none())
+        order.find(|node| !self.avoided[*node] && !others.contains(node))
     }
 
-    /// A replica answered something.
-    pub(super) fn heard(&mut self, node: usize, now_ns: u64) {
-        self.heard_ns[node] = now_ns;
-    }
-
-    /// Whether a replica answered anything since `since_ns`.
-    pub(super) fn answers(&self, node: usize, since_ns: u64) -> bool {
-        self.heard_ns[node] > since_ns
+    /// Whether a replica is not asked.
+    pub(super) fn avoids(&self, node: usize) -> bool {
+        self.avoided[node]
     }
 
     /// A replica is not asked from now on. Returns whether it was until now.
-    pub(super) fn avoid(&mut self, node: usize, why: Why, now_ns: u64) -> bool {
-        let news = self.avoided[node].is_none();
-        self.avoided[node].get_or_insert((now_ns, why));
-        news
+    pub(super) fn avoid(&mut self, node: usize) -> bool {
+        !std::mem::replace(&mut self.avoided[node], true)
     }
 
-    /// A connection to a replica was tried: `up`, if its process answered. Returns whether
-    /// it is asked again.
-    pub(super) fn tried(&mut self, node: usize, up: bool, now_ns: u64) -> bool {
-        let waited = |(since, why): (u64, Why)| why == Why::Refused || now_ns >= since + SILENT_NS;
-        if up && self.avoided[node].is_some_and(waited) {
-            self.avoided[node] = None;
-        }
-        self.avoided[node].is_none()
+    /// A replica answered a probe: it is asked again.
+    pub(super) fn answered(&mut self, node: usize) {
+        self.avoided[node] = false;
     }
 }
 
@@ -78,19 +51,14 @@ mod tests {
     #[test]
     fn clients_go_to_the_next_nearest_and_return() {
         let mut route = Route::new(&Topology::paper(), 0);
-        assert_eq!(route.nearest(), Some(0));
-        assert!(route.avoid(0, Why::Refused, 10));
-        assert!(!route.avoid(0, Why::Refused, 11), "that is no news");
-        assert_eq!(route.nearest(), Some(1), "CA is the nearest to JP");
-        assert!(!route.tried(0, false, 12));
-        assert!(route.tried(0, true, 13));
-        assert_eq!(route.nearest(), Some(0));
-        route.avoid(0, Why::Silent, 20);
-        assert!(!route.tried(0, true, 21), "it was up all the time");
-        assert!(route.tried(0, true, 20 + SILENT_NS));
-        for node in 0..5 {
-            route.avoid(node, Why::Refused, 30);
-        }
-        assert_eq!(route.nearest(), None);
+        assert_eq!(route.nearest(&[]), Some(0));
+        assert_eq!(route.nearest(&[0]), Some(1), "CA is the nearest to JP");
+        assert!(route.avoid(0) && route.avoids(0));
+        assert!(!route.avoid(0), "that is no news");
+        assert_eq!(route.nearest(&[]), Some(1));
+        route.answered(0);
+        assert_eq!(route.nearest(&[]), Some(0));
+        (0..5).for_each(|node| assert!(route.avoid(node)));
+        assert_eq!(route.nearest(&[]), None);
     }
 }

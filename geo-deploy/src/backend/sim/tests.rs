@@ -1,6 +1,7 @@
-use ycsb::sample::{End, Sample};
+use ycsb::sample::{End, OpKind, Sample};
 
 use super::*;
+use crate::report::StrategyRun;
 
 fn ran(name: &str, sets: &[&str]) -> Vec<Ran> {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -103,4 +104,69 @@ fn the_same_seed_is_the_same_run() {
         samples.map(|s| (s.start_ns, s.latency_ns)).collect()
     };
     assert_eq!(shape(ran("demo", &sets)), shape(ran("demo", &sets)));
+}
+
+const CA: u8 = 1;
+
+/// Longest time in s that an operation of a site took, of those that were in flight after a
+/// fault began, whose key was leased to a failed site or was not.
+fn longest_s(run: &StrategyRun, site: u8, kind: OpKind, leased: bool) -> f64 {
+    let fault = &run.faults[0];
+    let after_ns = (fault.at_s * 1e9) as u64;
+    let operations = run.samples.iter().zip(&run.leased_to);
+    let meant = operations.filter(|(sample, held)| {
+        sample.site == site
+            && sample.kind == kind
+            && sample.start_ns + sample.latency_ns > after_ns
+            && held.meets(fault.sites) == leased
+    });
+    meant
+        .map(|(sample, _)| sample.latency_ns as f64 / 1e9)
+        .fold(0.0, f64::max)
+}
+
+#[test]
+fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
+    let ran = ran(
+        "fig7",
+        &["keys=200", "warmup_s=12", "lease.reconfigure_ms=4000"],
+    );
+    let run = &ran[0].run;
+    let fault = &run.faults[0];
+    let measured = run.measured.unwrap();
+    assert!((fault.at_s - measured.start_s - 10.0).abs() < 1e-9);
+    assert!(
+        fault.text.starts_with("kill ") && fault.text.ends_with("(holder)"),
+        "{}",
+        fault.text
+    );
+    assert!(!fault.sites.contains(usize::from(CA)), "the leader lives");
+    let bound = fault.bounds[usize::from(CA)];
+    let stalled = longest_s(run, CA, OpKind::Update, true);
+    assert!(
+        stalled > 5.0 && stalled <= bound.leased_writes_s.unwrap(),
+        "{stalled} {bound:?}"
+    );
+    for (site, bound) in (0..).zip(&fault.bounds) {
+        if !fault.sites.contains(usize::from(site)) {
+            let others = longest_s(run, site, OpKind::Update, false);
+            assert!(
+                others <= bound.other_writes_s.unwrap(),
+                "{site}: {others} {bound:?}"
+            );
+            let others = longest_s(run, site, OpKind::Read, false);
+            assert!(
+                others <= bound.other_reads_s.unwrap(),
+                "{site}: {others} {bound:?}"
+            );
+        }
+    }
+    // Clients of the dead site went elsewhere.
+    assert!(run.samples.iter().all(|sample| sample.end == End::Ok));
+    assert_eq!(run.linearizable.word(), "yes");
+    assert!(
+        run.notes.iter().any(|note| note.contains("read once more")),
+        "{:?}",
+        run.notes
+    );
 }

@@ -7,7 +7,7 @@ use leases::ReplicaId;
 use rand::RngExt as _;
 
 use super::super::fault::Fault;
-use super::super::network::Faults;
+use super::super::network::{Faults, Worse};
 use super::super::node::{Pause, Trap};
 use super::super::oracle::Sight;
 use super::{Event, World};
@@ -17,6 +17,8 @@ use crate::shell::{Reading, Watches};
 
 /// How often a full disk is tried again, in ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
+/// Longer than any run: a century, in ns.
+const FOREVER_NS: u64 = 3_000_000_000_000_000_000;
 
 impl World {
     /// Changes what goes wrong between replicas from now on.
@@ -27,6 +29,11 @@ impl World {
     /// Cuts the link from one replica to another, or mends it.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         self.network.set_cut(from, to, cut);
+    }
+
+    /// Makes the link from one replica to another worse than its delay says, or mends it.
+    pub fn set_worse(&mut self, from: usize, to: usize, worse: Worse) {
+        self.network.set_worse(from, to, worse);
     }
 
     /// Starts a replica from its disk, unless it runs or is lost.
@@ -126,6 +133,11 @@ impl World {
         self.arrive(node, |inbox| inbox.push(Input::ClockTrusted(trusted)));
     }
 
+    /// A replica stands still until it is woken; what arrives waits for it.
+    pub fn freeze(&mut self, node: usize) {
+        self.pause(node, FOREVER_NS);
+    }
+
     /// A replica stands still for a while; what arrives waits for it.
     pub fn pause(&mut self, node: usize, for_ns: u64) {
         if self.is_up(node) {
@@ -193,6 +205,11 @@ impl World {
         self.nodes[node].disk.set_full(true);
         let at = self.now_ns + for_ns + FULL_RETRY_NS;
         self.queue.schedule(at, Event::Room { node });
+    }
+
+    /// A disk has no room until it is mended.
+    pub fn fill_disk_until_mended(&mut self, node: usize) {
+        self.nodes[node].disk.set_full(true);
     }
 
     /// Ends a disk's troubles, as far as they end.

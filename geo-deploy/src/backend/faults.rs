@@ -1,0 +1,198 @@
+//! The faults of a run, as they come to pass. A backend says when, and does what is asked.
+
+use anyhow::anyhow;
+use rand::SeedableRng as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::{Plan, outage};
+use crate::bound::SiteSet;
+use crate::fault::{Effect, Fault, Scene};
+use crate::report::{FaultSpan, Measured};
+
+/// Makes `random` independent of everything else that a seed decides.
+const CHANCE_SALT: u64 = 0xfa17;
+
+/// A fault begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The fault of this index begins.
+    Begin(usize),
+    /// It ends.
+    End(usize),
+}
+
+/// Who has which role, and who holds a lease on which key.
+#[derive(Debug)]
+pub(crate) struct Roles {
+    pub(crate) leader: Option<usize>,
+    /// Of the hottest key.
+    pub(crate) holders: Vec<usize>,
+    pub(crate) up: Vec<bool>,
+    /// Holders by key; empty if they are not known.
+    pub(crate) leases: Vec<SiteSet>,
+}
+
+/// See the module.
+pub(crate) struct Faults<'a> {
+    plan: &'a Plan<'a>,
+    faults: &'a [Fault],
+    chance: Pcg64Mcg,
+    begun: Vec<Begun>,
+    /// Who held what when each fault began, and when that was, in ns.
+    leases: Vec<(u64, Vec<SiteSet>)>,
+}
+
+struct Begun {
+    index: usize,
+    effects: Vec<Effect>,
+    span: FaultSpan,
+}
+
+/// What became of the faults of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    pub(crate) spans: Vec<FaultSpan>,
+    /// Who held what when each fault began, in order of time.
+    pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl<'a> Faults<'a> {
+    pub(crate) fn new(plan: &'a Plan<'a>) -> Faults<'a> {
+        Faults {
+            plan,
+            faults: plan.faults(),
+            chance: Pcg64Mcg::seed_from_u64(plan.experiment.seed ^ CHANCE_SALT),
+            begun: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+
+    /// When faults begin and end, in order; in ns, for an interval that begins at `begin_ns`.
+    pub(crate) fn turns(&self, begin_ns: u64) -> Vec<(u64, Turn)> {
+        let at_ns = |seconds: f64| begin_ns + (seconds * 1e9) as u64;
+        let mut turns = Vec::new();
+        for (index, fault) in self.faults.iter().enumerate() {
+            turns.push((at_ns(fault.at_s), Turn::Begin(index)));
+            turns.extend(fault.until_s.map(|until| (at_ns(until), Turn::End(index))));
+        }
+        // What ends makes room for what begins then.
+        turns.sort_by_key(|(at_ns, turn)| (*at_ns, matches!(turn, Turn::Begin(_))));
+        turns
+    }
+
+    /// A fault begins: what is done.
+    ///
+    /// # Errors
+    /// If nobody has a role that it is aimed at.
+    pub(crate) fn begin(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        roles: Roles,
+    ) -> anyhow::Result<Vec<Effect>> {
+        let fault = &self.faults[index];
+        let mut scene = Scene {
+            topology: self.plan.topology(),
+            leader: roles.leader,
+            holders: roles.holders,
+            up: roles.up,
+            chance: &mut self.chance,
+        };
+        let failed = |error: String| anyhow!("fault.{}: {error}", index + 1);
+        let targets = scene.resolve(&fault.target).map_err(failed)?;
+        // By name from here on: a role is asked for once, and chance decides once.
+        let names = self.plan.topology().names();
+        let named = Fault {
+            target: targets
+                .iter()
+                .map(|site| crate::fault::Target::named(names[*site]))
+                .collect(),
+            ..fault.clone()
+        };
+        let effects = named.begin(&mut scene).map_err(failed)?;
+        let sites: SiteSet = targets.into_iter().collect();
+        let span = FaultSpan {
+            at_s: now_ns as f64 / 1e9,
+            until_s: None,
+            sites,
+            text: in_words(fault, &named),
+            bounds: outage::bounds(self.plan, fault, sites, roles.leader),
+        };
+        if !roles.leases.is_empty() {
+            self.leases.push((now_ns, roles.leases));
+        }
+        self.begun.push(Begun {
+            index,
+            effects: effects.clone(),
+            span,
+        });
+        Ok(effects)
+    }
+
+    /// A fault ends: what is undone.
+    pub(crate) fn end(&mut self, index: usize, now_ns: u64) -> Vec<Effect> {
+        let Some(begun) = self.begun.iter_mut().find(|begun| begun.index == index) else {
+            return Vec::new();
+        };
+        begun.span.until_s = Some(now_ns as f64 / 1e9);
+        begun
+            .effects
+            .iter()
+            .filter_map(|effect| effect.undone())
+            .collect()
+    }
+
+    /// A replica that was asked to end and to start again has started.
+    pub(crate) fn started(&mut self, site: usize, now_ns: u64) {
+        let restarts = |begun: &&mut Begun| begun.effects.contains(&Effect::Restart(site));
+        for begun in self.begun.iter_mut().filter(restarts) {
+            begun.span.until_s.get_or_insert(now_ns as f64 / 1e9);
+        }
+    }
+
+    /// What became of them, in a run whose interval was this.
+    pub(crate) fn passed(self, measured: Measured) -> Passed {
+        let begun = |index: usize| self.begun.iter().any(|begun| begun.index == index);
+        let never = (0..self.faults.len()).filter(|index| !begun(*index));
+        let length_s = measured.end_s - measured.start_s;
+        let never = never.map(|index| {
+            format!(
+                "fault.{} never began: it was to begin {} s into the measured interval, which \
+                 ended after {length_s:.1} s; measure longer",
+                index + 1,
+                self.faults[index].at_s
+            )
+        });
+        Passed {
+            notes: never.collect(),
+            spans: self.begun.into_iter().map(|begun| begun.span).collect(),
+            leases: self.leases,
+        }
+    }
+}
+
+/// "kill OR (holder)": who it was, and why.
+fn in_words(asked: &Fault, named: &Fault) -> String {
+    let names = |fault: &Fault| -> Vec<String> {
+        fault
+            .target
+            .iter()
+            .map(|target| target.to_string())
+            .collect()
+    };
+    match names(asked) == names(named) {
+        true => named.to_string(),
+        false => format!("{named} ({})", names(asked).join(", ")),
+    }
+}
+
+impl Passed {
+    /// The sites that held a lease on a key for an operation that ended then: as they did
+    /// when the last fault before that began, or the first one after.
+    pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
+        let after = self.leases.partition_point(|(at_ns, _)| *at_ns <= ended_ns);
+        let (_, holders) = self.leases.get(after.saturating_sub(1))?;
+        holders.get(key as usize).copied()
+    }
+}

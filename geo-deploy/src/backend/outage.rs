@@ -1,0 +1,170 @@
+//! The longest outage that the protocol allows after a fault.
+//!
+//! - A holder fails: a write of a key that it holds waits until the holder is suspected
+//!   (`t_grace`), and then until what it was promised has run out on every clock
+//!   (`t_guard + t_lease` and drift). Then it commits. Reads of the key may wait behind
+//!   the write.
+//! - The leader fails: everything that needs a leader waits for the next one. The old one
+//!   holds every key, so that its promises run out first: the greater of the election
+//!   timeout and `t_guard + t_lease`, with drift, two round trips, and 100 ms.
+//! - Operations on other keys wait for nobody.
+//!
+//! Clients of a replica that no longer answers find another one: at once if it is down,
+//! after an attempt's time if it stands still or is cut off.
+
+use super::Plan;
+use crate::bound::{Bounds, Replies, SiteSet};
+use crate::fault::{Action, Fault};
+use crate::report::OutageBound;
+
+/// What every bound allows for processing, in s.
+const SLACK_S: f64 = 0.1;
+/// How long a client waits for one replica before it asks another, too, in s.
+pub(crate) const ATTEMPT_S: f64 = 1.0;
+
+/// What clients at each site are promised of a fault at `failed`, while `leader` led;
+/// empty if nothing is.
+pub(crate) fn bounds(
+    plan: &Plan<'_>,
+    fault: &Fault,
+    failed: SiteSet,
+    leader: Option<usize>,
+) -> Vec<OutageBound> {
+    let n = plan.topology().len();
+    let survives = n - failed.iter().count() > n / 2;
+    let silences = match fault.action {
+        Action::Kill | Action::Stop | Action::Restart | Action::Pause => true,
+        // Some links of a replica may fail without a consequence, or with all of them.
+        Action::Partition => fault.to.is_empty() && fault.direction == Default::default(),
+        Action::Slow | Action::Loss | Action::FillDisk => false,
+    };
+    if !silences || !survives {
+        return Vec::new();
+    }
+    let of_leader = leader.is_some_and(|leader| failed.contains(leader));
+    let bound = |site| of_site(plan, fault, (site, failed.contains(site)), of_leader);
+    (0..n).map(bound).collect()
+}
+
+fn of_site(
+    plan: &Plan<'_>,
+    fault: &Fault,
+    (site, failed): (usize, bool),
+    of_leader: bool,
+) -> OutageBound {
+    let (election_s, leased_s) = durations_s(plan);
+    let usual_s = usual_s(plan, site);
+    let finds_another_s = match fault.action {
+        _ if !failed => 0.0,
+        Action::Kill | Action::Stop | Action::Restart => usual_s,
+        _ => ATTEMPT_S + usual_s,
+    };
+    let other_s = match of_leader {
+        true => finds_another_s + usual_s + election_s,
+        false => finds_another_s + usual_s + SLACK_S,
+    };
+    let leased_s = match of_leader {
+        true => other_s,
+        false => finds_another_s + usual_s + leased_s,
+    };
+    OutageBound {
+        leased_reads_s: Some(leased_s),
+        leased_writes_s: Some(leased_s),
+        other_reads_s: Some(other_s),
+        other_writes_s: Some(other_s),
+    }
+}
+
+/// How long nobody leads after the leader failed, and a leased key is blocked after
+/// another holder failed, in s.
+fn durations_s(plan: &Plan<'_>) -> (f64, f64) {
+    let params = plan.params();
+    let rho = plan.experiment.lease.rho;
+    let seconds = |duration: std::time::Duration| duration.as_secs_f64();
+    let promise_s = seconds(params.t_guard) + seconds(params.t_lease);
+    let rtts = plan.topology().matrix().iter().flatten();
+    let farthest_s = rtts.copied().fold(0.0, f64::max) / 1e3;
+    let election_s = seconds(plan.election_timeout()).max(promise_s);
+    let leased_s = seconds(params.t_grace) * (1.0 + rho) + promise_s * (1.0 + rho) / (1.0 - rho);
+    (
+        election_s * (1.0 + rho) + 2.0 * farthest_s + SLACK_S,
+        leased_s + farthest_s + SLACK_S,
+    )
+}
+
+/// The longest that an operation at a site takes while nothing fails, in s: a write that
+/// everybody must acknowledge, behind another one.
+fn usual_s(plan: &Plan<'_>, site: usize) -> f64 {
+    let topology = plan.topology();
+    let bounds = Bounds::new(topology, plan.experiment.leader_index());
+    let everybody = SiteSet::all(topology.len());
+    let write_ms = bounds.write_ms(site, everybody, Replies::LeaderAndOrigin);
+    2.0 * (write_ms + topology.local_rtt_ms()) / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment;
+    use crate::fault::Target;
+
+    const JP: usize = 0;
+    const CA: usize = 1;
+
+    fn of(sets: &[&str], action: Action, failed: SiteSet) -> Vec<OutageBound> {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
+        let plan = Plan {
+            experiment: &experiment,
+            strategy: &experiment.strategies[0],
+        };
+        let fault = Fault::now(action, vec![Target::All]);
+        bounds(&plan, &fault, failed, Some(CA))
+    }
+
+    const PAPER: [&str; 4] = [
+        "lease.t_lease_ms=2000",
+        "lease.t_guard_ms=2000",
+        "lease.grace_ms=5000",
+        "lease.rho=0.001",
+    ];
+
+    #[test]
+    fn the_papers_holder_blocks_its_keys_for_nine_seconds_and_a_commit() {
+        let bounds = of(&PAPER, Action::Kill, SiteSet::one(JP));
+        let at_leader = bounds[CA];
+        // 5.005 s and 4.008 s, a configuration and a write, 0.1 s.
+        let leased_s = at_leader.leased_writes_s.unwrap();
+        assert!((9.0..10.0).contains(&leased_s), "{leased_s}");
+        let other_s = at_leader.other_writes_s.unwrap();
+        assert!(other_s < 0.5, "{other_s}");
+        let paused = of(&PAPER, Action::Pause, SiteSet::one(JP));
+        let found_s = paused[JP].other_reads_s.unwrap() - bounds[JP].other_reads_s.unwrap();
+        assert!((found_s - ATTEMPT_S).abs() < 1e-9, "{found_s}");
+        assert_eq!(paused[CA], at_leader);
+    }
+
+    #[test]
+    fn a_leader_that_fails_is_replaced_when_its_promises_have_run_out() {
+        let fast = [
+            "lease.t_lease_ms=250",
+            "lease.renew_ms=60",
+            "lease.t_guard_ms=250",
+        ];
+        let bounds = of(&fast, Action::Kill, SiteSet::one(CA));
+        let waits_s = bounds[JP].other_writes_s.unwrap();
+        assert!(
+            bounds
+                .iter()
+                .all(|bound| bound.leased_writes_s == bound.other_writes_s)
+        );
+        assert!((0.5..3.0).contains(&waits_s), "{waits_s}");
+    }
+
+    #[test]
+    fn nothing_is_promised_without_a_majority_or_of_a_slow_link() {
+        assert_eq!(of(&[], Action::Kill, SiteSet::all(5)), []);
+        assert_eq!(of(&[], Action::Slow, SiteSet::one(JP)), []);
+        assert_eq!(of(&[], Action::Partition, SiteSet::one(JP)).len(), 5);
+    }
+}

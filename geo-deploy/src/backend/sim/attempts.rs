@@ -1,0 +1,205 @@
+//! The attempts of a client's operation, by the rules of the client library. The nearest
+//! replica is asked first. One that takes long keeps its chance while the next nearest is
+//! asked, too; whoever is overtaken so is asked no more until it answers a probe. One that
+//! refuses connections is left at once.
+
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::{ErrorCode, Outcome};
+use server::replica::action::ClientHandle;
+use server::sim::world::Reply;
+
+use super::super::key_name;
+use super::super::outage::ATTEMPT_S;
+use super::clients::{Alarm, Clients};
+
+/// How long a replica may take before another one is asked, too, in ns.
+const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
+/// Until a replica that said that it cannot answer yet is asked again, in ns.
+const PAUSE_NS: u64 = 50_000_000;
+/// Between attempts to reach a replica that did not answer, in ns.
+const PROBE_NS: u64 = 250_000_000;
+/// Connections from here on are those of probes.
+const PROBES: u64 = 1 << 48;
+/// A key that nobody writes.
+const PROBE_KEY: u64 = u64::MAX;
+
+impl Clients<'_> {
+    /// Whether a client still waits for an operation of which this is the last attempt.
+    pub(super) fn is_last(&self, slot: usize, attempt: u64) -> bool {
+        let slot = &self.slots[slot];
+        slot.operation.is_some() && slot.attempts == attempt
+    }
+
+    /// One more attempt of a client's operation, at the nearest replica that has none.
+    pub(super) fn send(&mut self, slot: usize) {
+        let now_ns = self.world.now_ns();
+        let client = &mut self.slots[slot];
+        let site = client.process.site;
+        let Some(operation) = &mut client.operation else {
+            return;
+        };
+        let Some(node) = self.routes[site].nearest(&operation.open) else {
+            // All have been asked, or do not answer.
+            let attempt = client.attempts;
+            return self.alarm(now_ns + PROBE_NS, Alarm::Again { slot, attempt });
+        };
+        client.attempts += 1;
+        let attempt = client.attempts;
+        operation.asked.push(node);
+        operation.open.push(node);
+        match self.far_ns(site, node) {
+            0 => self.arrives(slot, attempt),
+            far_ns => self.alarm(now_ns + far_ns, Alarm::Arrives { slot, attempt }),
+        }
+        if self.doubtful {
+            self.alarm(now_ns + ATTEMPT_NS, Alarm::Late { slot, attempt });
+        }
+    }
+
+    /// How much longer than to a client's own replica the way to `node` is, one way, in ns.
+    fn far_ns(&self, site: usize, node: usize) -> u64 {
+        match site == node {
+            true => 0,
+            false => (self.plan.topology().rtt_ms(site, node) / 2.0 * 1e6) as u64,
+        }
+    }
+
+    /// A request is within a site's network of the replica that is asked.
+    pub(super) fn arrives(&mut self, slot: usize, attempt: u64) {
+        let client = &self.slots[slot];
+        let Some(node) = client.asked(attempt) else {
+            return;
+        };
+        if self.world.refuses(node) {
+            return self.refuse(slot, attempt, node);
+        }
+        let Some(operation) = &client.operation else {
+            return;
+        };
+        let from = ClientHandle {
+            connection: slot as u64,
+            request: attempt,
+        };
+        let command = operation.command.clone();
+        self.world.request(node, vec![(from, command)]);
+    }
+
+    /// A connection is refused, or breaks: the client learns of it on the way back.
+    fn refuse(&mut self, slot: usize, attempt: u64, node: usize) {
+        let site = self.slots[slot].process.site;
+        let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;
+        let at_ns = self.world.now_ns() + local_ns + self.far_ns(site, node);
+        self.alarm(at_ns, Alarm::Refused { slot, attempt });
+    }
+
+    /// A replica's process has ended: connections to it break.
+    pub(super) fn hung_up(&mut self, node: usize) {
+        for slot in 0..self.slots.len() {
+            let Some(operation) = &self.slots[slot].operation else {
+                continue;
+            };
+            let asked = operation.asked.iter().rposition(|asked| *asked == node);
+            if let Some(place) = asked.filter(|_| operation.open.contains(&node)) {
+                let attempt = operation.first + place as u64;
+                self.refuse(slot, attempt, node);
+            }
+        }
+    }
+
+    /// The replica of an attempt is not there: another one is asked.
+    pub(super) fn refused(&mut self, slot: usize, attempt: u64) {
+        let Some(node) = self.slots[slot].asked(attempt) else {
+            return;
+        };
+        let site = self.slots[slot].process.site;
+        self.avoid(site, node);
+        if let Some(operation) = &mut self.slots[slot].operation {
+            operation.open.retain(|open| *open != node);
+        }
+        if self.is_last(slot, attempt) {
+            self.send(slot);
+        }
+    }
+
+    /// Clients of a site ask a replica no more until it has answered a probe.
+    fn avoid(&mut self, site: usize, node: usize) {
+        if self.routes[site].avoid(node) {
+            let at_ns = self.world.now_ns() + PROBE_NS;
+            self.alarm(at_ns, Alarm::Probe { site, node });
+        }
+    }
+
+    pub(super) fn probe(&mut self, site: usize, node: usize) {
+        if !self.routes[site].avoids(node) {
+            return;
+        }
+        if !self.world.refuses(node) {
+            let from = ClientHandle {
+                connection: PROBES + (site * self.routes.len() + node) as u64,
+                request: 0,
+            };
+            let read = Op::get(key_name(PROBE_KEY)).into();
+            self.world.request(node, vec![(from, read)]);
+        }
+        let at_ns = self.world.now_ns() + PROBE_NS;
+        self.alarm(at_ns, Alarm::Probe { site, node });
+    }
+
+    pub(super) fn replied(&mut self, reply: Reply) {
+        if let Some(probe) = reply.to.connection.checked_sub(PROBES) {
+            let (site, node) = (
+                probe as usize / self.routes.len(),
+                probe as usize % self.routes.len(),
+            );
+            if !is_unavailable(&reply.outcome) {
+                self.routes[site].answered(node);
+            }
+            return;
+        }
+        let slot = reply.to.connection as usize;
+        let Some(node) = self.slots[slot].asked(reply.to.request) else {
+            return;
+        };
+        match self.far_ns(self.slots[slot].process.site, node) {
+            0 => self.heard(reply, node),
+            far_ns => {
+                let reply = Box::new(reply);
+                let at_ns = self.world.now_ns() + far_ns;
+                self.alarm(at_ns, Alarm::Heard { reply, node });
+            }
+        }
+    }
+
+    pub(super) fn heard(&mut self, reply: Reply, node: usize) {
+        let (slot, attempt) = (reply.to.connection as usize, reply.to.request);
+        let client = &mut self.slots[slot];
+        if client.asked(attempt).is_none() {
+            return;
+        }
+        let Some(operation) = &mut client.operation else {
+            return;
+        };
+        if is_unavailable(&reply.outcome) {
+            operation.open.retain(|open| *open != node);
+            if self.is_last(slot, attempt) {
+                let at_ns = self.world.now_ns() + PAUSE_NS;
+                self.alarm(at_ns, Alarm::Again { slot, attempt });
+            }
+            return;
+        }
+        // Those that were asked before had their time.
+        let place = operation.asked.iter().position(|asked| *asked == node);
+        let earlier = operation.asked[..place.unwrap_or(0)].iter().copied();
+        let overtaken: Vec<usize> = earlier.filter(|one| operation.open.contains(one)).collect();
+        let site = client.process.site;
+        overtaken
+            .into_iter()
+            .for_each(|node| self.avoid(site, node));
+        self.ended(slot, Some((reply.path, &reply.outcome)));
+    }
+}
+
+fn is_unavailable(outcome: &Outcome) -> bool {
+    matches!(&outcome.result, Some(Answer::Error(error)) if error.code() == ErrorCode::Unavailable)
+}

@@ -1,0 +1,96 @@
+//! Faults in the simulated world.
+
+use std::collections::BTreeMap;
+
+use server::sim::network::Worse;
+use server::sim::world::World;
+
+use super::super::faults::Roles;
+use super::super::{Plan, key_name};
+use crate::bound::SiteSet;
+use crate::fault::{Effect, LinkState};
+
+/// How long a replica is down that is asked to end and to start again, in ns.
+pub(super) const RESTART_NS: u64 = 500_000_000;
+
+/// What fails on each link at the moment, by sender and receiver.
+#[derive(Debug, Default)]
+pub(super) struct Links(BTreeMap<(usize, usize), Vec<LinkState>>);
+
+impl Links {
+    fn apply(&self, world: &mut World, (from, to): (usize, usize)) {
+        let failing = self.0.get(&(from, to)).into_iter().flatten();
+        let state = LinkState::of(failing.copied());
+        world.set_cut(from, to, state.cut);
+        let worse = Worse {
+            slower_ns: (state.delay_ms * 1e6) as u64,
+            loss: state.loss,
+        };
+        world.set_worse(from, to, worse);
+    }
+
+    fn fail(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
+        self.0.entry(link).or_default().push(how);
+        self.apply(world, link);
+    }
+
+    fn mend(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
+        let failing = self.0.entry(link).or_default();
+        if let Some(place) = failing.iter().position(|one| *one == how) {
+            failing.remove(place);
+        }
+        self.apply(world, link);
+    }
+
+    /// Does it to the world. Returns the replica whose process has ended, if one has.
+    pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
+        match effect {
+            Effect::Kill(node) | Effect::Stop(node) => {
+                world.crash(node);
+                return Some(node);
+            }
+            Effect::Restart(node) => {
+                world.crash(node);
+                world.start_at(node, world.now_ns() + RESTART_NS);
+                return Some(node);
+            }
+            Effect::Start(node) => world.start(node),
+            Effect::Pause(node) => world.freeze(node),
+            Effect::Resume(node) => world.wake(node),
+            Effect::Fail { from, to, how } => self.fail(world, (from, to), how),
+            Effect::Mend { from, to, how } => self.mend(world, (from, to), how),
+            Effect::FillDisk(node) => world.fill_disk_until_mended(node),
+            Effect::FreeDisk(node) => world.mend_disk(node),
+        }
+        None
+    }
+}
+
+/// Who has which role now.
+pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
+    let n = plan.topology().len();
+    let up: Vec<bool> = (0..n).map(|node| world.is_up(node)).collect();
+    let running = || (0..n).filter_map(|node| Some((node, world.replica(node)?)));
+    let leads = running().filter(|(node, replica)| {
+        let leader = replica.leader();
+        leader.is_some_and(|leader| leader.index() == *node) && up[*node]
+    });
+    // One that was cut off may still believe that it leads.
+    let leader = leads.max_by_key(|(node, replica)| {
+        let status = replica.status(world.clock(*node));
+        status.ballot_round
+    });
+    let newest = running().max_by_key(|(_, replica)| replica.configuration());
+    let configs = newest.map(|(_, replica)| replica.configs());
+    let holders = |key: u64| -> SiteSet {
+        let holders = configs.map(|configs| configs.holders(&key_name(key)));
+        let holders = holders.iter().flat_map(|holders| holders.iter());
+        holders.map(|replica| replica.index()).collect()
+    };
+    Roles {
+        leader: leader.map(|(node, _)| node),
+        holders: holders(plan.hottest_key()).iter().collect(),
+        up,
+        leases: (0..plan.experiment.workload.keys).map(holders).collect(),
+    }
+}
