@@ -150,7 +150,7 @@ async fn carry_out<S: Store>(
     let outcome = runner::run(job.workload, &stores, &options, &mut observer, cancel).await?;
     status.finish();
     files.finish(&outcome)?;
-    for warning in crate::summary::warnings(&outcome, &settings.site_names()) {
+    for warning in crate::summary::warnings(&outcome, &settings.reported_sites()) {
         eprintln!("warning: {warning}");
     }
     export(settings, &outcome, out)?;

@@ -9,7 +9,8 @@ use crate::runner::Outcome;
 /// Shorter times without an answer are not worth a line; the report has them all.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
-/// What should not be overlooked in a report. `sites` names the sites by index.
+/// What should not be overlooked in a report. `sites` names the sites by index; none if
+/// there is one without a name.
 pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if outcome.account.intended() == 0 {
@@ -18,8 +19,7 @@ pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
     unanswered(outcome, &mut warnings);
     for (site, class, gap) in outcome.availability.gaps() {
         if gap.length >= GAP_MIN {
-            let unnamed = site.to_string();
-            let site = sites.get(usize::from(site)).unwrap_or(&unnamed);
+            let site = sites.get(usize::from(site));
             warnings.push(gap_words(site, class.name(), gap));
         }
     }
@@ -51,9 +51,11 @@ fn unanswered(outcome: &Outcome, warnings: &mut Vec<String>) {
     }
 }
 
-fn gap_words(site: &str, class: &str, gap: Gap) -> String {
+fn gap_words(site: Option<&String>, class: &str, gap: Gap) -> String {
+    let site = site.map(|name| format!("site {name}: "));
     format!(
-        "site {site}: no successful answer to {} for {:.1} s, from {:.1} s on",
+        "{}no successful answer to {} for {:.1} s, from {:.1} s on",
+        site.unwrap_or_default(),
         class.to_lowercase(),
         gap.length.as_secs_f64(),
         gap.began.as_secs_f64()

@@ -15,7 +15,7 @@ pub struct Report<'a> {
     pub account: &'a Account,
     /// When sites were answered, and by whom.
     pub availability: &'a Availability,
-    /// Names of the sites, by index. If there are none, sites are not told apart.
+    /// Names of the sites, by index. None if there is one site without a name.
     pub sites: &'a [String],
     /// Percentiles to be told, in percent.
     pub percentiles: &'a [f64],
@@ -36,6 +36,9 @@ impl Report<'_> {
             }
         }
         self.read_paths(&mut lines, None);
+        if self.sites.is_empty() {
+            self.gaps(&mut lines, 0, "");
+        }
         for (site, name) in (0..).zip(self.sites) {
             self.site(&mut lines, site, name);
         }
@@ -114,8 +117,12 @@ impl Report<'_> {
             }
         }
         self.read_paths(lines, Some((site, name)));
+        self.gaps(lines, site, &format!("@{name}"));
+    }
+
+    fn gaps(&self, lines: &mut Lines<'_>, site: u8, at: &str) {
         for (_, class, gap) in self.availability.gaps().filter(|(of, ..)| *of == site) {
-            let metric = format!("{}@{name}", class.name());
+            let metric = format!("{}{at}", class.name());
             lines.push(&metric, "LongestGap(ms)", in_ms(gap.length));
             lines.push(&metric, "LongestGapStart(ms)", in_ms(gap.began));
         }

@@ -459,4 +459,12 @@ fn sites_and_replicas_have_lines_of_their_own() {
     }
     assert!(!text.contains("[REPLICA@b:2], SilentSince"), "{text}");
     assert!(!text.contains("[READ@CA:local]"), "{text}");
+    // One site without a name is the whole.
+    let unnamed = Report {
+        sites: &[],
+        ..report
+    };
+    let text = format_lines(&unnamed.lines(), Exporter::Text);
+    assert!(text.contains("[READS], LongestGap(ms), 700\n"), "{text}");
+    assert!(!text.contains("[READ@JP"), "{text}");
 }
