@@ -1,6 +1,7 @@
 //! `leasehold cluster`.
 
-use std::net::SocketAddr;
+pub mod status;
+
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -9,9 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use client::wire::StatusReply;
-use client::{Client, ClientOptions};
-use geo_deploy::standing::{self, ClientPort, State};
+use geo_deploy::fault::{Action, Fault, Target};
+use geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
 use tokio::time::{sleep, timeout};
 
 use crate::terminal::{Interrupted, interrupted, log, runtime, say};
@@ -20,8 +20,20 @@ use crate::terminal::{Interrupted, interrupted, log, runtime, say};
 pub enum ClusterCommand {
     /// Starts a cluster: a replica process for every site, behind an emulated WAN
     Up(UpArgs),
-    /// Shows who leads, who may read, and how far each replica is
+    /// Shows what each replica does and since when, who leads, and who may read what
     Status(WhereArgs),
+    /// Starts replicas that are down
+    Start(NodesArgs),
+    /// Asks replicas to end, and to give their leases back first
+    Stop(TimedArgs),
+    /// Ends replicas at once, as `kill -9` does
+    Kill(TimedArgs),
+    /// Asks replicas to end, and starts them again
+    Restart(NodesArgs),
+    /// Makes replicas stand still, as SIGSTOP does
+    Pause(TimedArgs),
+    /// Lets paused replicas go on
+    Resume(NodesArgs),
     /// Ends the cluster; its data stays
     Down(WhereArgs),
     /// Holds the cluster in the foreground (what `up` starts in the background)
@@ -33,6 +45,62 @@ pub struct WhereArgs {
     /// The cluster's directory: configuration, data, logs
     #[arg(long, value_name = "DIR", default_value = "leasehold-cluster")]
     pub dir: PathBuf,
+}
+
+/// Whom a command is about.
+#[derive(Args)]
+pub struct NodesArgs {
+    /// Sites, or who has a role now: leader, holder (of the hottest key, not the leader), nearest
+    /// (to the leader), random, all
+    #[arg(required = true, value_name = "NODE")]
+    pub nodes: Vec<String>,
+    #[command(flatten)]
+    pub at: WhereArgs,
+}
+
+/// The same for a while.
+#[derive(Args)]
+pub struct TimedArgs {
+    #[command(flatten)]
+    pub whom: NodesArgs,
+    /// Undo it after so many seconds. The cluster does so, also if this command has ended
+    #[arg(long = "for", value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// `holder` is one of this key's, and not of the hottest key's
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+}
+
+impl NodesArgs {
+    pub fn targets(&self) -> Vec<Target> {
+        self.nodes.iter().map(|name| Target::named(name)).collect()
+    }
+}
+
+impl TimedArgs {
+    /// Has the cluster begin with it.
+    pub fn begin(&self, fault: Fault) -> anyhow::Result<()> {
+        let fault = Fault {
+            until_s: self.seconds,
+            ..fault
+        };
+        let key = self.key.clone();
+        tell(&self.whom.at.dir, Request::Begin { fault, key })
+    }
+
+    fn act(&self, action: Action) -> anyhow::Result<()> {
+        self.begin(Fault::now(action, self.whom.targets()))
+    }
+}
+
+/// Asks the cluster's supervisor, and prints what it says.
+pub fn tell(dir: &Path, request: Request) -> anyhow::Result<()> {
+    if let Response::Done(lines) = standing::ask(dir, request)? {
+        for line in lines {
+            say!("{line}");
+        }
+    }
+    Ok(())
 }
 
 /// Strategies that need no settings.
@@ -74,15 +142,29 @@ pub struct UpArgs {
     /// sites and the lease's durations are part of the cluster's data, too
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    /// Leave a replica down that died. Otherwise it starts again: after 1 s, then 2 s, 4 s and 8 s if
+    /// it keeps dying, and then no more. One that was killed or stopped by a command stays down
+    #[arg(long)]
+    no_restart: bool,
 }
 
 pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     match command {
         ClusterCommand::Up(args) => up(args),
-        ClusterCommand::Status(at) => status(&at.dir),
+        ClusterCommand::Status(at) => status::show(&at.dir),
+        ClusterCommand::Start(args) => tell(&args.at.dir, Request::Start(args.targets())),
+        ClusterCommand::Resume(args) => tell(&args.at.dir, Request::Resume(args.targets())),
+        ClusterCommand::Restart(args) => {
+            let fault = Fault::now(Action::Restart, args.targets());
+            tell(&args.at.dir, Request::Begin { fault, key: None })
+        }
+        ClusterCommand::Stop(args) => args.act(Action::Stop),
+        ClusterCommand::Kill(args) => args.act(Action::Kill),
+        ClusterCommand::Pause(args) => args.act(Action::Pause),
         ClusterCommand::Down(at) => {
-            standing::stop(&at.dir)?;
-            say!("The cluster in {} is down.", at.dir.display());
+            let left = standing::stop(&at.dir)?;
+            let left = standing::by_hand(&left);
+            say!("The cluster in {} is down{left}.", at.dir.display());
             Ok(())
         }
         ClusterCommand::Run(args) => hold(args),
@@ -94,21 +176,21 @@ fn hold(args: &UpArgs) -> anyhow::Result<()> {
     let mut sets = vec![format!("strategies={}", args.strategy.name())];
     sets.extend(args.sets.iter().cloned());
     let experiment = standing::experiment()?.with(&sets)?;
-    let program = std::env::current_exe().context("finding this program")?;
-    let port = Some(args.client_port);
-    runtime()?.block_on(standing::supervise(
-        &experiment,
-        program,
-        &args.at.dir,
-        port,
-        interrupted(),
-    ))
+    let standing = Standing {
+        program: std::env::current_exe().context("finding this program")?,
+        dir: args.at.dir.clone(),
+        client_port: Some(args.client_port),
+        restart: !args.no_restart,
+    };
+    runtime()?.block_on(standing::supervise(&experiment, &standing, interrupted()))
 }
 
 fn up(args: &UpArgs) -> anyhow::Result<()> {
     let dir = &args.at.dir;
     standing::not_up(dir)?;
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    // Another `up` may be at work. Its log would be lost, if the supervisor found that out.
+    drop(Lock::take(dir)?);
     let log = dir.join("supervisor.log");
     let command = supervisor(args, &log)?;
     if runtime()?.block_on(start(command, dir, &log))? == Started::Interrupted {
@@ -116,7 +198,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
         let words = format!("interrupted; the cluster in {} is down", dir.display());
         return Err(Interrupted(words).into());
     }
-    status(dir)?;
+    status::show(dir)?;
     let state = State::load(dir)?;
     let addresses: Vec<String> = (state.clients.iter())
         .map(|port| port.address.to_string())
@@ -142,6 +224,9 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
         .arg(args.client_port.to_string());
     for set in &args.sets {
         command.args(["--set", set]);
+    }
+    if args.no_restart {
+        command.arg("--no-restart");
     }
     command
         .stdin(Stdio::null())
@@ -181,60 +266,4 @@ async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Resul
         }
     }
     Ok(started)
-}
-
-fn status(dir: &Path) -> anyhow::Result<()> {
-    let state = State::load(dir)?;
-    if !state.alive() {
-        bail!(
-            "the cluster in {0} is no longer up: its supervisor is gone, and its replicas with it; \
-             `leasehold cluster up --dir {0}` starts it again with its data",
-            dir.display()
-        );
-    }
-    say_heading();
-    runtime()?.block_on(async {
-        for ClientPort { site, address } in &state.clients {
-            match ask(*address, &state.cluster).await {
-                Ok(status) => say_status(site, *address, &status),
-                Err(error) => say!("{site:8} {address:<16} {error}"),
-            }
-        }
-    });
-    Ok(())
-}
-
-fn say_heading() {
-    say!(
-        "{:8} {:16} {:8} {:8} {:>9} {:>9} {:>6}  promised by",
-        "site",
-        "clients at",
-        "leader",
-        "strategy",
-        "committed",
-        "executed",
-        "keys"
-    );
-}
-
-fn say_status(site: &str, address: SocketAddr, status: &StatusReply) {
-    let granted = status.peers.iter().filter(|peer| peer.granted_by);
-    let names: Vec<&str> = granted.map(|peer| peer.name.as_str()).collect();
-    say!(
-        "{site:8} {address:<16} {:8} {:8} {:>9} {:>9} {:>6}  {}",
-        status.leader,
-        status.strategy,
-        status.committed,
-        status.executed,
-        status.keys,
-        names.join(" ")
-    );
-}
-
-async fn ask(address: SocketAddr, cluster: &str) -> Result<StatusReply, client::Error> {
-    let mut options = ClientOptions::new(address.to_string());
-    options.cluster = Some(cluster.to_string());
-    options.request_timeout = Duration::from_secs(5);
-    options.connect_timeout = Duration::from_secs(2);
-    Client::connect(options).await?.status().await
 }

@@ -3,6 +3,7 @@
 mod chaos;
 mod cluster;
 mod exp;
+mod fault;
 mod kv;
 mod serve;
 mod sim;
@@ -35,6 +36,8 @@ Examples:
   leasehold kv put greeting hello
   leasehold kv get greeting --site JP -v
   leasehold ycsb load -P workloada -p recordcount=1000 --address 127.0.0.1:7002
+  leasehold cluster kill leader               see what the others do; then: cluster start all
+  leasehold fault partition JP --for 20       nothing passes to and from JP for 20 s
   leasehold cluster down
   leasehold sim --hours 1                     an hour of faults, judged step by step
   leasehold chaos                             ten minutes of faults on real processes
@@ -59,6 +62,8 @@ enum Command {
     /// Keeps a geo cluster up on this machine, for `kv` and `ycsb`
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Makes links fail and disks fill up, in a cluster that `cluster up` started
+    Fault(fault::FaultArgs),
     /// Loads data or runs a workload as YCSB does (`leasehold ycsb --help` has its own options)
     #[command(disable_help_flag = true)]
     Ycsb {
@@ -89,6 +94,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Cluster(command) => cluster::run(&command),
+        Command::Fault(args) => fault::run(&args),
         Command::Ycsb { arguments } => terminal::ycsb(arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();

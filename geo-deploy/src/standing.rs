@@ -1,137 +1,37 @@
-//! A geo cluster that stays up, for `kv` and `ycsb`: a supervisor process holds
-//! the WAN and the replicas, and takes them down when asked.
+//! A geo cluster that stays up, for `kv` and `ycsb`: a supervisor process holds the WAN and
+//! the replicas, starts a replica again that died, does to them what it is asked to do, and
+//! takes them down in the end.
 //!
-//! The supervisor leaves `state.json` in the cluster's directory: where clients
-//! connect, and where and with which token it can be asked to stop. Asking it is
-//! safer than a process id, which may be another's by now.
+//! The supervisor leaves `state.json` in the cluster's directory: where clients connect, and
+//! where and with which token the supervisor can be asked for something. Asking it is safer
+//! than a process id, which may be another's by now. A plain `serve` has no such port.
 
+mod control;
 mod earlier;
+mod restarts;
+mod state;
+mod supervisor;
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use crate::backend::Plan;
 use crate::backend::local::{LocalCluster, LocalSettings};
 use crate::experiment::Experiment;
 
-/// What the supervisor is asked, behind the token, and what it answers.
-const ARE_YOU_THERE: &[u8; 4] = b"here";
-const GO_DOWN: &[u8; 4] = b"down";
-/// How long a supervisor that runs may take to answer the first question. It does not
-/// listen while it starts or stops replicas.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+pub use control::{FaultReport, NodeReport, Overview, Request, Response};
+pub use state::{ClientPort, Lock, State};
+
+use supervisor::Supervisor;
+
 /// Replicas have a while to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
-
-/// Where the clients of a site connect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientPort {
-    /// The site's name, which is its replica's.
-    pub site: String,
-    /// Its replica's port for clients.
-    pub address: SocketAddr,
-}
-
-/// What a running cluster tells about itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
-    /// The cluster's name.
-    pub cluster: String,
-    /// The strategy it was started with.
-    pub strategy: String,
-    /// Who should lead.
-    pub leader: String,
-    /// Where clients connect: the sites in the topology's order.
-    pub clients: Vec<ClientPort>,
-    /// Where the supervisor listens.
-    pub control: SocketAddr,
-    /// Whoever asks it for something must send this.
-    pub token: String,
-}
-
-impl State {
-    /// Of a cluster whose supervisor listens at `control`.
-    fn of(cluster: &LocalCluster, plan: &Plan<'_>, control: SocketAddr) -> State {
-        let names = plan.topology().names();
-        let ports = names.iter().zip(cluster.client_addresses());
-        let port = |(site, address): (&&str, &SocketAddr)| ClientPort {
-            site: site.to_string(),
-            address: *address,
-        };
-        let token = std::collections::hash_map::RandomState::new();
-        let token = std::hash::BuildHasher::hash_one(&token, std::process::id());
-        State {
-            cluster: cluster.name().to_string(),
-            strategy: plan.strategy.strategy.clone(),
-            leader: plan.experiment.leader.clone(),
-            clients: ports.map(port).collect(),
-            control,
-            token: format!("{token:016x}"),
-        }
-    }
-
-    fn path(dir: &Path) -> PathBuf {
-        dir.join("state.json")
-    }
-
-    /// Of the cluster in `dir`.
-    ///
-    /// # Errors
-    /// If none is up there.
-    pub fn load(dir: &Path) -> anyhow::Result<State> {
-        let path = State::path(dir);
-        let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
-                "no cluster is up in {0}; start one with `leasehold cluster up --dir {0}`",
-                dir.display()
-            ),
-            read => read.with_context(|| format!("reading {}", path.display()))?,
-        };
-        serde_json::from_str(&text).with_context(|| {
-            format!(
-                "{} is damaged, so the supervisor cannot be reached: end the process `leasehold \
-                 cluster run` with `--dir {}`, if it still runs (`pgrep -af 'cluster run'` lists \
-                 such), and its replicas end with it; then remove that file",
-                path.display(),
-                dir.display()
-            )
-        })
-    }
-
-    /// Replaces the file at once: a reader finds all of it, the old one, or none.
-    fn save(&self, dir: &Path) -> anyhow::Result<()> {
-        let (path, new) = (State::path(dir), dir.join("state.json.new"));
-        std::fs::write(&new, serde_json::to_vec_pretty(self)?)
-            .and_then(|()| std::fs::rename(&new, &path))
-            .with_context(|| format!("writing {}", path.display()))
-    }
-
-    /// Whether its supervisor still answers. An open port alone would prove nothing:
-    /// another program may have it by now.
-    pub fn alive(&self) -> bool {
-        self.ask(ARE_YOU_THERE, ANSWER_WITHIN).is_ok()
-    }
-
-    fn ask(&self, what: &[u8; 4], within: Duration) -> io::Result<()> {
-        let mut stream = TcpStream::connect_timeout(&self.control, ANSWER_WITHIN)?;
-        stream.set_read_timeout(Some(within))?;
-        stream.write_all(self.token.as_bytes())?;
-        stream.write_all(what)?;
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer)?;
-        match answer == *what {
-            true => Ok(()),
-            false => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-}
+/// Replicas have a while to say who has which role.
+const DONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// The settings of a standing cluster, before the operator changes any.
 ///
@@ -158,19 +58,31 @@ pub fn not_up(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a cluster is started with, beside its experiment.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The program to start as `serve`.
+    pub program: PathBuf,
+    /// The cluster's directory.
+    pub dir: PathBuf,
+    /// First of a row of free ports for the clients.
+    pub client_port: Option<u16>,
+    /// A replica that died is started again.
+    pub restart: bool,
+}
+
 /// Starts the cluster of an experiment's first strategy and holds it until it is
 /// asked to stop, or `interrupted` completes.
 ///
 /// # Errors
 /// If one is up in the directory already, its data is of another cluster than
-/// asked for, or it cannot be started.
+/// asked for, or no majority of it can be started.
 pub async fn supervise(
     experiment: &Experiment,
-    program: PathBuf,
-    dir: &Path,
-    client_port: Option<u16>,
+    standing: &Standing,
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    let dir = &standing.dir;
     not_up(dir)?;
     let [strategy] = experiment.strategies.as_slice() else {
         let labels: Vec<&str> = experiment.strategies.iter().map(|s| &*s.label).collect();
@@ -182,22 +94,25 @@ pub async fn supervise(
     };
     earlier::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
+    std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    let _lock = Lock::take(&dir)?;
     // A supervisor that was killed has left its file behind.
     let _ = std::fs::remove_file(State::path(&dir));
     let settings = LocalSettings {
-        program,
+        program: standing.program.clone(),
         cluster: "standing".to_string(),
         dir,
-        client_port,
+        client_port: standing.client_port,
     };
     let mut cluster = LocalCluster::start(&plan, &settings)?;
-    cluster.ready(&plan).await?;
-    hold(cluster, &plan, &settings.dir, interrupted).await
+    cluster.ready_without_the_lost(&plan).await?;
+    let supervisor = Supervisor::new(cluster, &plan, standing.restart);
+    hold(supervisor, &plan, &settings.dir, interrupted).await
 }
 
 /// Keeps a cluster that is ready until its end is asked for, and ends it.
 async fn hold(
-    mut cluster: LocalCluster,
+    mut supervisor: Supervisor<'_>,
     plan: &Plan<'_>,
     dir: &Path,
     interrupted: impl Future<Output = ()>,
@@ -205,68 +120,90 @@ async fn hold(
     let control = TcpListener::bind("127.0.0.1:0");
     let control = control.await.context("binding the control port")?;
     let address = control.local_addr().context("the control port")?;
-    let state = State::of(&cluster, plan, address);
+    let state = State::of(supervisor.cluster(), plan, address);
     state.save(dir)?;
+    let (asks, asked) = mpsc::channel(16);
+    let listening = tokio::spawn(control::listen(control, state.token, asks));
     let reply = tokio::select! {
-        asked = wait_for_stop(&control, &state.token) => Some(asked),
+        reply = supervisor.run(asked) => reply,
         () = interrupted => None,
     };
-    cluster.stop();
+    listening.abort();
+    supervisor.end();
     let _ = std::fs::remove_file(State::path(dir));
-    if let Some(mut stream) = reply {
-        let _ = stream.write_all(GO_DOWN).await;
+    if let Some(reply) = reply {
+        reply.send(&Response::Done(Vec::new())).await;
     }
     Ok(())
 }
 
-/// Waits until somebody who knows the token asks for the end; returns the
-/// connection to answer on.
-async fn wait_for_stop(control: &TcpListener, token: &str) -> tokio::net::TcpStream {
-    loop {
-        let heard = async {
-            let (mut stream, _) = control.accept().await?;
-            let asked = tokio::time::timeout(ANSWER_WITHIN, hear(&mut stream, token));
-            io::Result::Ok((asked.await??, stream))
-        };
-        match heard.await {
-            Ok((GO_DOWN, stream)) => return stream,
-            Ok((asked, mut stream)) => {
-                let _ = stream.write_all(asked).await;
-            }
-            // Who does not know the token gets no answer. The pause keeps this loop slow when
-            // no connection can be accepted.
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
+/// Asks the supervisor of the cluster in `dir` for something.
+///
+/// # Errors
+/// If no cluster is up there, or it is refused.
+pub fn ask(dir: &Path, request: Request) -> anyhow::Result<Response> {
+    let state = State::load(dir)?;
+    if !state.alive() {
+        bail!("{}", gone(dir));
+    }
+    let response = state.request(request, DONE_WITHIN).with_context(|| {
+        format!(
+            "the supervisor did not answer within {} s; its log is {}",
+            DONE_WITHIN.as_secs(),
+            dir.join("supervisor.log").display()
+        )
+    })?;
+    match response {
+        Response::Refused(why) => bail!("{why}"),
+        done => Ok(done),
     }
 }
 
-async fn hear(stream: &mut tokio::net::TcpStream, token: &str) -> io::Result<&'static [u8; 4]> {
-    let mut told = vec![0; token.len() + ARE_YOU_THERE.len()];
-    stream.read_exact(&mut told).await?;
-    let known = [ARE_YOU_THERE, GO_DOWN].into_iter();
-    let mut asked = known.filter(|word| told == [token.as_bytes(), &word[..]].concat());
-    asked.next().ok_or(io::ErrorKind::InvalidData.into())
+fn gone(dir: &Path) -> String {
+    format!(
+        "the cluster in {0} is no longer up: its supervisor is gone, and its replicas with it; \
+         `leasehold cluster up --dir {0}` starts it again with its data",
+        dir.display()
+    )
 }
 
-/// Ends the cluster in `dir` and waits until it has ended.
+/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which
+/// somebody still answers: replicas that were started by hand.
 ///
 /// # Errors
 /// If none is up there, or its supervisor does not answer.
-pub fn stop(dir: &Path) -> anyhow::Result<()> {
+pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     let state = State::load(dir)?;
+    let left = || state.still_open().into_iter().cloned().collect::<Vec<_>>();
     if !state.alive() {
         std::fs::remove_file(State::path(dir)).context("removing a stale state.json")?;
         bail!(
-            "the cluster in {} was down already: its supervisor is gone, and its replicas with it",
-            dir.display()
+            "the cluster in {} was down already: its supervisor is gone, and its replicas with it{}",
+            dir.display(),
+            by_hand(&left())
         );
     }
-    let asked = state.ask(GO_DOWN, DOWN_WITHIN);
+    let asked = state.request(Request::Down, DOWN_WITHIN);
     asked.with_context(|| {
         format!(
             "the supervisor did not confirm within {} s; its log is {}",
             DOWN_WITHIN.as_secs(),
             dir.join("supervisor.log").display()
         )
-    })
+    })?;
+    Ok(left())
+}
+
+/// What to say of replicas that go on without their cluster.
+pub fn by_hand(left: &[ClientPort]) -> String {
+    if left.is_empty() {
+        return String::new();
+    }
+    let one = |port: &ClientPort| format!("{} at {}", port.site, port.address);
+    let all: Vec<String> = left.iter().map(one).collect();
+    format!(
+        "; somebody still answers for {}: a replica that was started by hand (`leasehold serve`) \
+         is not this cluster's to end; end it where it runs",
+        all.join(", ")
+    )
 }

@@ -9,5 +9,6 @@ mod cluster;
 mod demo;
 mod failures;
 mod hostile;
+mod operating;
 mod sim;
 mod support;

@@ -179,18 +179,41 @@ impl LocalCluster {
     /// # Errors
     /// If a replica ends, or it takes too long; with the end of its log.
     pub async fn ready(&mut self, plan: &Plan<'_>) -> anyhow::Result<Vec<Client>> {
+        self.wait_ready(plan, 0).await
+    }
+
+    /// As [`LocalCluster::ready`], but a minority of the replicas may end: their data may be
+    /// lost. Anybody leads if the site asked for is among them. [`LocalCluster::tend`] says
+    /// which ended, and why.
+    ///
+    /// # Errors
+    /// If too few are left, or it takes too long.
+    pub async fn ready_without_the_lost(&mut self, plan: &Plan<'_>) -> anyhow::Result<Vec<Client>> {
+        let n = self.replicas.len();
+        self.wait_ready(plan, n - (n / 2 + 1)).await
+    }
+
+    /// Waits until all replicas are ready that have not ended, at most `lost` of them.
+    async fn wait_ready(&mut self, plan: &Plan<'_>, lost: usize) -> anyhow::Result<Vec<Client>> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut connections: Vec<Option<Client>> = vec![None; self.clients.len()];
         let mut seen = String::from("no replica answered");
         while Instant::now() < deadline {
-            self.check_alive()?;
+            self.check_alive(lost)?;
+            let up = self.up();
+            let preferred = up[plan.experiment.leader_index()];
             let mut waiting = 0;
-            for (slot, address) in connections.iter_mut().zip(&self.clients) {
-                let status = status(slot, *address, &self.cluster).await;
+            for (site, slot) in connections
+                .iter_mut()
+                .enumerate()
+                .filter(|(site, _)| up[*site])
+            {
+                let status = status(slot, self.clients[site], &self.cluster).await;
                 if let Some(status) = &status {
                     self.check_strategy(plan, status)?;
                 }
-                if status.as_ref().is_some_and(|status| is_ready(plan, status)) {
+                let ready = |status| is_ready(plan, status, preferred);
+                if status.as_ref().is_some_and(ready) {
                     continue;
                 }
                 waiting += 1;
@@ -223,15 +246,20 @@ impl LocalCluster {
         Ok(())
     }
 
-    fn check_alive(&mut self) -> anyhow::Result<()> {
+    /// Refuses that more than `lost` replicas have ended.
+    fn check_alive(&mut self, lost: usize) -> anyhow::Result<()> {
         self.look();
-        for (site, happened) in &self.happened {
-            if let Happened::Ended(why) = happened {
-                let site = self.replicas[*site].site();
-                bail!("replica {site}: {why}");
-            }
+        let words = self.replicas.iter().filter_map(|replica| {
+            let Life::Down(why) = replica.condition().life else {
+                return None;
+            };
+            Some(format!("replica {}: {why}", replica.site()))
+        });
+        let words: Vec<String> = words.collect();
+        match words.len() > lost {
+            true => bail!("{}", words.join("\n")),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Ends the replicas and waits for them.
@@ -308,11 +336,14 @@ async fn status(
     connection.as_ref()?.status().await.ok()
 }
 
-fn is_ready(plan: &Plan<'_>, status: &StatusReply) -> bool {
+/// Whether this replica is ready; the leader must be the one asked for, if it is `preferred`.
+fn is_ready(plan: &Plan<'_>, status: &StatusReply, preferred: bool) -> bool {
     let granted = status.peers.iter().filter(|peer| peer.granted_by).count();
-    status.leader == plan.experiment.leader
-        && status.strategy == plan.strategy.strategy
-        && granted >= plan.topology().len() / 2
+    let led = match preferred {
+        true => status.leader == plan.experiment.leader,
+        false => !status.leader.is_empty(),
+    };
+    led && status.strategy == plan.strategy.strategy && granted >= plan.topology().len() / 2
 }
 
 fn describe(status: &StatusReply) -> String {

@@ -1,0 +1,205 @@
+//! How a supervisor is asked: one line of JSON on a port of this machine, and one line back.
+//! Whoever asks must know the token, which only the user can read who started the cluster.
+
+use std::io::{self, BufRead as _, Write as _};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use crate::fault::{Fault, Target};
+
+/// How long either side may take with its line. The supervisor does not listen while it
+/// starts replicas.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The longest line: a fault that names every site of the largest cluster fits.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What a supervisor is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Whether it is there.
+    Here,
+    /// To end the replicas, and itself.
+    Down,
+    /// What its replicas do, and which faults there are.
+    Status,
+    /// To begin with a fault now. It ends by itself at `until_s`, counted from now.
+    Begin {
+        /// What is to happen.
+        fault: Fault,
+        /// Whose holder is meant by `holder`; the hottest key's, if there is none.
+        key: Option<String>,
+    },
+    /// To start replicas that are down.
+    Start(Vec<Target>),
+    /// To let paused replicas go on.
+    Resume(Vec<Target>),
+    /// To end the faults with these numbers; all, if there are none.
+    Heal(Vec<u64>),
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Response {
+    /// It is done. Each line says something of it.
+    Done(Vec<String>),
+    /// How the cluster is.
+    Status(Overview),
+    /// It is not done, and why.
+    Refused(String),
+}
+
+/// How a standing cluster is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overview {
+    /// In the topology's order.
+    pub nodes: Vec<NodeReport>,
+    /// In the order in which they began.
+    pub faults: Vec<FaultReport>,
+}
+
+/// What a replica's process does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// The site.
+    pub site: String,
+    /// `up`, `paused`, `ending` or `down`.
+    pub state: String,
+    /// For how long, in s.
+    pub for_s: f64,
+    /// If it is down: why, and what comes of it.
+    pub why: Option<String>,
+    /// The process.
+    pub process: Option<u32>,
+}
+
+/// A fault that holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// To name it by.
+    pub number: u64,
+    /// What was asked for.
+    pub text: String,
+    /// The sites that were meant.
+    pub sites: Vec<String>,
+    /// For how long it has held, in s.
+    pub for_s: f64,
+    /// When it ends by itself, in s from now.
+    pub ends_in_s: Option<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope {
+    token: String,
+    version: String,
+    request: Request,
+}
+
+/// Asks the supervisor at this address.
+///
+/// # Errors
+/// If it does not answer in time.
+pub(super) fn ask(
+    control: SocketAddr,
+    token: &str,
+    request: Request,
+    within: Duration,
+) -> io::Result<Response> {
+    let mut stream = std::net::TcpStream::connect_timeout(&control, ANSWER_WITHIN)?;
+    stream.set_read_timeout(Some(within))?;
+    let envelope = Envelope {
+        token: token.to_owned(),
+        version: VERSION.to_owned(),
+        request,
+    };
+    let mut line = serde_json::to_vec(&envelope)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = String::new();
+    io::BufReader::new(stream).read_line(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+/// Somebody who knows the token asks for something.
+pub(super) struct Asked {
+    pub request: Request,
+    pub reply: Reply,
+}
+
+/// Where an answer goes.
+pub(super) struct Reply(OwnedWriteHalf);
+
+impl Reply {
+    /// Whoever asked may have gone: no error.
+    pub async fn send(mut self, response: &Response) {
+        let mut line = serde_json::to_vec(response).unwrap_or_default();
+        line.push(b'\n');
+        let _ = tokio::time::timeout(ANSWER_WITHIN, self.0.write_all(&line)).await;
+    }
+}
+
+/// Hears everyone who connects, for ever. Who does not know the token gets no answer.
+pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Sender<Asked>) {
+    loop {
+        let Ok((stream, _)) = control.accept().await else {
+            // Too many open files: not again at once.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let (token, asks) = (token.clone(), asks.clone());
+        tokio::spawn(async move {
+            let heard = tokio::time::timeout(ANSWER_WITHIN, hear(stream, &token)).await;
+            match heard {
+                Ok(Ok(asked)) => drop(asks.send(asked).await),
+                Ok(Err(error)) => tracing::debug!(%error, "the control port was misused"),
+                Err(_) => {}
+            }
+        });
+    }
+}
+
+async fn hear(stream: TcpStream, token: &str) -> anyhow::Result<Asked> {
+    let (from, to) = stream.into_split();
+    let mut line = String::new();
+    let mut from = tokio::io::BufReader::new(from.take(LINE_BYTES_MAX));
+    from.read_line(&mut line).await?;
+    // The token first: without it, nobody learns what this program understands.
+    #[derive(Deserialize)]
+    struct Head {
+        token: String,
+        version: String,
+    }
+    let head: Head = serde_json::from_str(&line).context("no request")?;
+    if head.token != token {
+        bail!("another token");
+    }
+    let reply = Reply(to);
+    if head.version != VERSION {
+        let words = format!(
+            "this cluster was started by leasehold {VERSION}, and this is {}: use that program",
+            head.version
+        );
+        reply.send(&Response::Refused(words)).await;
+        bail!("another version");
+    }
+    match serde_json::from_str::<Envelope>(&line) {
+        Ok(envelope) => Ok(Asked {
+            request: envelope.request,
+            reply,
+        }),
+        Err(error) => {
+            let words = format!("the supervisor does not understand the request: {error}");
+            reply.send(&Response::Refused(words)).await;
+            Err(error).context("a request that is not understood")
+        }
+    }
+}

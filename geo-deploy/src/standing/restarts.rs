@@ -1,0 +1,122 @@
+//! When a replica that died is started again.
+//!
+//! Only after a death that nobody asked for. It waits longer after each death in a row, so
+//! that a replica which cannot run does not keep the machine busy, and gives up in the end.
+
+use std::time::{Duration, Instant};
+
+/// The wait after the first death; it doubles with each further one.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Deaths in a row after which a replica is left alone.
+const DEATHS_MAX: u32 = 5;
+/// A replica that ran for so long has recovered: its next death is a first one.
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
+
+/// The life of one replica, as far as it decides about restarts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restarts {
+    wanted: bool,
+    started: Instant,
+    deaths: u32,
+    due: Option<Instant>,
+}
+
+impl Restarts {
+    /// Of a replica that starts now. Without `wanted` it is never started again.
+    pub fn new(wanted: bool, now: Instant) -> Restarts {
+        Restarts {
+            wanted,
+            started: now,
+            deaths: 0,
+            due: None,
+        }
+    }
+
+    /// It was started by somebody, or ended on demand: what was is forgotten.
+    pub fn asked(&mut self, now: Instant) {
+        *self = Restarts::new(self.wanted, now);
+    }
+
+    /// It died, and nobody had asked for it.
+    pub fn died(&mut self, now: Instant) {
+        if now.duration_since(self.started) >= RECOVERED_AFTER {
+            self.deaths = 0;
+        }
+        self.deaths += 1;
+        let wait = FIRST_WAIT * (1 << (self.deaths - 1).min(16));
+        self.due = (self.wanted && self.deaths < DEATHS_MAX).then(|| now + wait);
+    }
+
+    /// Whether it is to start now; says so once.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.due.is_some_and(|due| due <= now);
+        if due {
+            self.due = None;
+            self.started = now;
+        }
+        due
+    }
+
+    /// What becomes of a replica that has died, for people.
+    pub fn words(&self, now: Instant, site: &str) -> String {
+        match self.due {
+            Some(due) => {
+                let wait = due.saturating_duration_since(now).as_secs_f64();
+                format!("it starts again in {wait:.0} s")
+            }
+            None if self.wanted && self.deaths >= DEATHS_MAX => format!(
+                "it died {} times in a row and is left alone: mend what is wrong, then \
+                 `leasehold cluster start {site}`",
+                self.deaths
+            ),
+            None => format!("`leasehold cluster start {site}` starts it"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_keeps_dying_waits_longer_each_time_and_is_left_alone() {
+        let mut now = Instant::now();
+        let mut restarts = Restarts::new(true, now);
+        let mut waits = Vec::new();
+        for _ in 1..DEATHS_MAX {
+            restarts.died(now);
+            assert!(!restarts.is_due(now));
+            let wait = restarts.due.unwrap() - now;
+            waits.push(wait.as_secs());
+            now += wait;
+            assert!(restarts.is_due(now));
+            assert!(!restarts.is_due(now), "only once");
+        }
+        assert_eq!(waits, [1, 2, 4, 8]);
+        restarts.died(now);
+        assert!(!restarts.is_due(now + Duration::from_secs(3600)));
+        assert!(restarts.words(now, "JP").contains("cluster start JP"));
+        restarts.asked(now);
+        restarts.died(now);
+        assert!(restarts.is_due(now + FIRST_WAIT), "somebody has mended it");
+    }
+
+    #[test]
+    fn a_replica_that_ran_for_a_while_begins_anew() {
+        let now = Instant::now();
+        let mut restarts = Restarts::new(true, now);
+        restarts.died(now);
+        assert!(restarts.is_due(now + FIRST_WAIT));
+        let later = now + FIRST_WAIT + RECOVERED_AFTER;
+        restarts.died(later);
+        assert!(restarts.is_due(later + FIRST_WAIT));
+    }
+
+    #[test]
+    fn a_replica_that_is_not_to_restart_does_not() {
+        let now = Instant::now();
+        let mut restarts = Restarts::new(false, now);
+        restarts.died(now);
+        assert!(!restarts.is_due(now + Duration::from_secs(3600)));
+    }
+}

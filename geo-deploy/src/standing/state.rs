@@ -1,0 +1,232 @@
+//! `state.json` of a cluster that is up, and the lock of its directory.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::control::{self, ANSWER_WITHIN, Request, Response};
+use crate::backend::Plan;
+use crate::backend::local::LocalCluster;
+
+/// Where the clients of a site connect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientPort {
+    /// The site's name, which is its replica's.
+    pub site: String,
+    /// Its replica's port for clients.
+    pub address: SocketAddr,
+}
+
+/// What a running cluster tells about itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The strategy it was started with.
+    pub strategy: String,
+    /// Who should lead.
+    pub leader: String,
+    /// Where clients connect: the sites in the topology's order.
+    pub clients: Vec<ClientPort>,
+    /// Where the supervisor listens.
+    pub control: SocketAddr,
+    /// Whoever asks it for something must send this.
+    pub token: String,
+}
+
+impl State {
+    /// Of a cluster whose supervisor listens at `control`.
+    pub(super) fn of(cluster: &LocalCluster, plan: &Plan<'_>, control: SocketAddr) -> State {
+        let names = plan.topology().names();
+        let ports = names.iter().zip(cluster.client_addresses());
+        let port = |(site, address): (&&str, &SocketAddr)| ClientPort {
+            site: site.to_string(),
+            address: *address,
+        };
+        let token = std::collections::hash_map::RandomState::new();
+        let token = std::hash::BuildHasher::hash_one(&token, std::process::id());
+        State {
+            cluster: cluster.name().to_string(),
+            strategy: plan.strategy.strategy.clone(),
+            leader: plan.experiment.leader.clone(),
+            clients: ports.map(port).collect(),
+            control,
+            token: format!("{token:016x}"),
+        }
+    }
+
+    pub(super) fn path(dir: &Path) -> PathBuf {
+        dir.join("state.json")
+    }
+
+    /// Of the cluster in `dir`.
+    ///
+    /// # Errors
+    /// If none is up there, or another user's is.
+    pub fn load(dir: &Path) -> anyhow::Result<State> {
+        let path = State::path(dir);
+        let text = std::fs::read_to_string(&path).map_err(|error| unread(error, dir, &path))?;
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is damaged, so the supervisor cannot be reached: end the process `leasehold \
+                 cluster run` with `--dir {}`, if it still runs (`pgrep -af 'cluster run'` lists \
+                 such), and its replicas end with it; then remove that file",
+                path.display(),
+                dir.display()
+            )
+        })
+    }
+
+    /// Replaces the file at once: a reader finds all of it, the old one, or none. Other
+    /// users cannot read it, for it has the token.
+    pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        let (path, new) = (State::path(dir), dir.join("state.json.new"));
+        let write = || {
+            let _ = std::fs::remove_file(&new);
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&new)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            std::fs::rename(&new, &path)
+        };
+        write().with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Whether its supervisor still answers. An open port alone would prove nothing:
+    /// another program may have it by now.
+    pub fn alive(&self) -> bool {
+        self.request(Request::Here, ANSWER_WITHIN).is_ok()
+    }
+
+    pub(super) fn request(&self, request: Request, within: Duration) -> io::Result<Response> {
+        control::ask(self.control, &self.token, request, within)
+    }
+
+    /// Replicas whose ports are still open, though no supervisor holds them.
+    pub(super) fn still_open(&self) -> Vec<&ClientPort> {
+        let open = |port: &&ClientPort| {
+            TcpStream::connect_timeout(&port.address, Duration::from_secs(1)).is_ok()
+        };
+        self.clients.iter().filter(open).collect()
+    }
+}
+
+fn unread(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow::anyhow!(
+            "no cluster is up in {0}; start one with `leasehold cluster up --dir {0}`",
+            dir.display()
+        ),
+        io::ErrorKind::PermissionDenied => anyhow::anyhow!(
+            "the cluster in {} is another user's, who alone may control it: connect to its \
+             replicas with --address HOST:PORT, or start one of your own with --dir DIR ({}: \
+             {error})",
+            dir.display(),
+            path.display()
+        ),
+        _ => anyhow::Error::new(error).context(format!("reading {}", path.display())),
+    }
+}
+
+/// Held by whoever starts or holds the cluster of a directory.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "the lock is held while the file is open")] File);
+
+impl Lock {
+    /// # Errors
+    /// If another process has it; the error names that process.
+    pub fn take(dir: &Path) -> anyhow::Result<Lock> {
+        let path = dir.join("lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(&path).with_context(|| {
+            format!(
+                "opening {}; is the directory another user's?",
+                path.display()
+            )
+        })?;
+        if !is_locked(&file) {
+            let mut holder = String::new();
+            let _ = (&file).read_to_string(&mut holder);
+            bail!(
+                "a cluster is being started or ended in {} (by process {}): wait until that is \
+                 done, then see `leasehold cluster status`",
+                dir.display(),
+                holder.trim()
+            );
+        }
+        let told = file
+            .set_len(0)
+            .and_then(|()| writeln!(&file, "{}", std::process::id()));
+        told.with_context(|| format!("writing {}", path.display()))?;
+        Ok(Lock(file))
+    }
+}
+
+/// Tries for a while: another command may just be looking whether somebody has the lock.
+fn is_locked(file: &File) -> bool {
+    (0..10).any(|attempt| {
+        if attempt > 0 {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_supervisor() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Lock::take(dir.path()).unwrap();
+        let error = Lock::take(dir.path()).unwrap_err().to_string();
+        let itself = format!("by process {}", std::process::id());
+        assert!(error.contains(&itself), "{error}");
+        drop(first);
+        Lock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn another_users_cluster_is_told_from_none() {
+        let dir = Path::new("c");
+        let told = |kind: io::ErrorKind| unread(kind.into(), dir, &State::path(dir)).to_string();
+        assert!(told(io::ErrorKind::NotFound).contains("no cluster is up in c"));
+        let other = told(io::ErrorKind::PermissionDenied);
+        assert!(
+            other.contains("another user's") && other.contains("--address"),
+            "{other}"
+        );
+    }
+
+    #[test]
+    fn the_token_is_for_its_owner_only() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let state = State {
+            cluster: "c".to_owned(),
+            strategy: "quorum".to_owned(),
+            leader: "CA".to_owned(),
+            clients: Vec::new(),
+            control: ([127, 0, 0, 1], 1).into(),
+            token: "secret".to_owned(),
+        };
+        state.save(dir.path()).unwrap();
+        let mode = std::fs::metadata(State::path(dir.path()))
+            .unwrap()
+            .permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+        assert_eq!(State::load(dir.path()).unwrap().token, "secret");
+    }
+}

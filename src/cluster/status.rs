@@ -1,0 +1,261 @@
+//! `leasehold cluster status`: what each replica does, who leads, who may read what.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use client::wire::StatusReply;
+use client::{Client, ClientOptions};
+use geo_deploy::standing::{self, FaultReport, NodeReport, Request, Response, State};
+
+use crate::terminal::{runtime, say};
+
+/// How long a replica may take to answer: one that stands still never does.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+const LEGEND: &str = "\
+state: what the process does, and for how long.   leader: who leads, as this replica knows.
+may read: what the replica answers by itself, under promises of at least half of the others.
+  every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders";
+
+/// Prints how the cluster in `dir` is.
+pub fn show(dir: &Path) -> anyhow::Result<()> {
+    let Response::Status(overview) = standing::ask(dir, Request::Status)? else {
+        anyhow::bail!("the supervisor did not say how the cluster is");
+    };
+    let state = State::load(dir)?;
+    let addresses = state.clients.iter().map(|port| port.address);
+    let rows = overview.nodes.iter().zip(addresses);
+    let answers = runtime()?.block_on(ask_all(
+        &overview.nodes,
+        rows.clone().map(|row| row.1),
+        &state,
+    ));
+    say!(
+        "{:8} {:14} {:16} {:8} {:>9} {:>9} {:>7}  {}",
+        "site",
+        "state",
+        "clients at",
+        "leader",
+        "committed",
+        "executed",
+        "keys",
+        "may read"
+    );
+    for ((node, address), answer) in rows.zip(&answers) {
+        say_node(node, address, answer, overview.nodes.len());
+    }
+    say!("");
+    for line in holders(&state, &answers) {
+        say!("{line}");
+    }
+    for node in &overview.nodes {
+        if let Some(why) = &node.why {
+            say!("{} is down since {}: {why}", node.site, ago(node.for_s));
+        }
+    }
+    if let Some(line) = standstill(&overview.nodes) {
+        say!("{line}");
+    }
+    for fault in &overview.faults {
+        say!("{}", fault_line(fault));
+    }
+    say!("\n{LEGEND}");
+    Ok(())
+}
+
+/// What a replica answered; `None` if it was not asked, for it does not run.
+type Answer = Option<Result<StatusReply, client::Error>>;
+
+async fn ask_all(
+    nodes: &[NodeReport],
+    addresses: impl Iterator<Item = SocketAddr>,
+    state: &State,
+) -> Vec<Answer> {
+    let mut asked = tokio::task::JoinSet::new();
+    for (index, (node, address)) in nodes.iter().zip(addresses).enumerate() {
+        let cluster = state.cluster.clone();
+        if node.state == "up" {
+            asked.spawn(async move { (index, ask(address, cluster).await) });
+        }
+    }
+    let mut answers: Vec<Answer> = nodes.iter().map(|_| None).collect();
+    for (index, answer) in asked.join_all().await {
+        answers[index] = Some(answer);
+    }
+    answers
+}
+
+async fn ask(address: SocketAddr, cluster: String) -> Result<StatusReply, client::Error> {
+    let mut options = ClientOptions::new(address.to_string());
+    options.cluster = Some(cluster);
+    options.request_timeout = ANSWER_WITHIN;
+    options.connect_timeout = ANSWER_WITHIN;
+    Client::connect(options).await?.status().await
+}
+
+fn say_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {
+    let state = format!("{} {}", node.state, ago(node.for_s));
+    let head = format!("{:8} {state:14} {address:<16}", node.site);
+    match answer {
+        None => say!("{head} -"),
+        Some(Err(error)) => say!("{head} {error}"),
+        Some(Ok(status)) => say!(
+            "{head} {:8} {:>9} {:>9} {:>7}  {}",
+            status.leader,
+            status.committed,
+            status.executed,
+            status.keys,
+            may_read(status, n)
+        ),
+    }
+}
+
+/// What the replica reads by itself.
+fn may_read(status: &StatusReply, n: usize) -> String {
+    let promised = status.peers.iter().filter(|peer| peer.granted_by).count();
+    let unlisted = status.unlisted.contains(&status.replica);
+    if status.strategy == "none" {
+        return "nothing".to_owned();
+    }
+    if status.excluded.contains(&status.replica) {
+        return "nothing: it is suspected and excluded".to_owned();
+    }
+    if promised < n / 2 {
+        return format!(
+            "nothing: promised by {promised} others, {} are needed",
+            n / 2
+        );
+    }
+    let what = match (status.strategy.as_str(), unlisted) {
+        ("all", _) | ("leader", true) => "every key",
+        ("leader", false) => "nothing",
+        (_, true) => "its lists, unlisted keys",
+        (_, false) => "its lists",
+    };
+    what.to_owned()
+}
+
+/// Who holds keys, as the newest configuration that anybody knows says.
+fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
+    let told = answers.iter().flatten().flatten();
+    let Some(newest) = told.max_by_key(|status| status.configuration) else {
+        return vec!["No replica answers.".to_owned()];
+    };
+    let listed = newest
+        .counters
+        .iter()
+        .find(|counter| counter.name == "listed_keys");
+    let listed = listed.map_or(0, |counter| counter.value);
+    let mut line = format!("Strategy {}", state.strategy);
+    if !newest.unlisted.is_empty() {
+        line += &format!("; unlisted keys are held by {}", newest.unlisted.join(", "));
+    }
+    if listed > 0 {
+        line += &format!("; {listed} keys are listed with holders of their own");
+    }
+    if !newest.excluded.is_empty() {
+        line += &format!("; excluded: {}", newest.excluded.join(", "));
+    }
+    vec![line + "."]
+}
+
+/// What it means that so many are gone.
+fn standstill(nodes: &[NodeReport]) -> Option<String> {
+    let n = nodes.len();
+    let gone = nodes.iter().filter(|node| node.state != "up").count();
+    (gone > n - (n / 2 + 1)).then(|| {
+        format!(
+            "{gone} of {n} replicas do not run: nothing is written until a majority runs; `leasehold \
+             cluster start NODE`, or `resume`"
+        )
+    })
+}
+
+/// A fault that holds, in a line.
+pub fn fault_line(fault: &FaultReport) -> String {
+    let end = match fault.ends_in_s {
+        Some(s) => format!("ends in {}", ago(s)),
+        None => format!("until `leasehold fault heal {}`", fault.number),
+    };
+    format!(
+        "fault {}: {} ({}), for {}, {end}",
+        fault.number,
+        fault.text,
+        fault.sites.join(", "),
+        ago(fault.for_s)
+    )
+}
+
+/// A time in a few letters.
+fn ago(seconds: f64) -> String {
+    match seconds as u64 {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7200 => format!("{} min", s / 60),
+        s => format!("{} h", s / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Peer;
+
+    use super::*;
+
+    fn status(strategy: &str, unlisted: &[&str], granted: usize) -> StatusReply {
+        let peer = |index| Peer {
+            granted_by: index < granted,
+            ..Peer::default()
+        };
+        StatusReply {
+            replica: "JP".to_owned(),
+            strategy: strategy.to_owned(),
+            unlisted: unlisted.iter().map(|name| (*name).to_owned()).collect(),
+            peers: (0..4).map(peer).collect(),
+            ..StatusReply::default()
+        }
+    }
+
+    #[test]
+    fn it_says_who_may_read_what() {
+        let may = |strategy, unlisted: &[&str], granted| {
+            may_read(&status(strategy, unlisted, granted), 5)
+        };
+        assert_eq!(may("none", &[], 4), "nothing");
+        assert_eq!(may("leader", &["CA"], 4), "nothing");
+        assert_eq!(may("leader", &["JP"], 2), "every key");
+        assert_eq!(may("all", &["JP"], 2), "every key");
+        assert_eq!(may("quorum", &["JP"], 3), "its lists, unlisted keys");
+        assert_eq!(may("quorum", &["CA"], 3), "its lists");
+        assert!(may("all", &["JP"], 1).contains("promised by 1 others, 2 are needed"));
+        let mut suspected = status("all", &["CA"], 4);
+        suspected.excluded.push("JP".to_owned());
+        assert!(may_read(&suspected, 5).contains("excluded"));
+    }
+
+    #[test]
+    fn a_lost_majority_is_said() {
+        let node = |state: &str| NodeReport {
+            site: "JP".to_owned(),
+            state: state.to_owned(),
+            for_s: 1.0,
+            why: None,
+            process: None,
+        };
+        let nodes = |states: [&str; 3]| states.map(node);
+        assert_eq!(standstill(&nodes(["up", "up", "down"])), None);
+        assert!(
+            standstill(&nodes(["up", "paused", "down"]))
+                .unwrap()
+                .contains("2 of 3")
+        );
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(
+            [ago(0.4), ago(119.9), ago(120.0), ago(7300.0)],
+            ["0 s", "119 s", "2 min", "2 h"]
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! `leasehold fault`: links that fail and disks that fill, in a cluster that is up.
+
+use clap::{Args, Subcommand, ValueEnum};
+use geo_deploy::fault::{Action, Direction, Fault, Target};
+use geo_deploy::standing::{self, Request, Response};
+
+use crate::cluster::status::fault_line;
+use crate::cluster::{TimedArgs, WhereArgs, tell};
+use crate::terminal::say;
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold fault partition JP                     JP and the others: nothing passes
+  leasehold fault partition leader --direction out --for 20
+                                                   nothing that the leader sends arrives
+  leasehold fault partition JP IRL --to CA OR VA   two groups
+  leasehold fault slow VA --to CA --delay-ms 80
+  leasehold fault loss random --loss 0.05
+  leasehold fault fill-disk holder --for 30
+  leasehold fault list
+  leasehold fault heal 2                           or: heal all
+
+The names are those of [[fault]] in experiment files. Replicas die and stand still with
+`leasehold cluster kill|stop|pause`. Faults end with the cluster at the latest.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct FaultArgs {
+    #[command(subcommand)]
+    command: FaultCommand,
+}
+
+#[derive(Subcommand)]
+enum FaultCommand {
+    /// Lets nothing pass between sites
+    Partition(LinkArgs),
+    /// Makes messages between sites take longer
+    Slow {
+        #[command(flatten)]
+        link: LinkArgs,
+        /// How much longer each takes, one way
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+        delay_ms: f64,
+    },
+    /// Loses messages between sites; they are sent again, as by TCP, and arrive later
+    Loss {
+        #[command(flatten)]
+        link: LinkArgs,
+        /// The probability that a packet is lost, above 0 and at most 1
+        #[arg(long, value_name = "PROBABILITY", allow_negative_numbers = true)]
+        loss: f64,
+    },
+    /// Has replicas treat their disk as full: every write to it is refused
+    FillDisk(TimedArgs),
+    /// Ends faults
+    Heal {
+        /// Numbers of faults, as `list` shows them, or `all`
+        #[arg(required = true, value_name = "NUMBER|all")]
+        which: Vec<String>,
+        #[command(flatten)]
+        at: WhereArgs,
+    },
+    /// Shows the faults that hold
+    List(WhereArgs),
+}
+
+#[derive(Args)]
+struct LinkArgs {
+    #[command(flatten)]
+    timed: TimedArgs,
+    /// The other ends: sites or roles. All but the targets, if left out
+    #[arg(long, value_name = "NODE", num_args = 1..)]
+    to: Vec<String>,
+    /// Which messages are concerned: those that the targets send (out), those that are sent to
+    /// them (in), or both
+    #[arg(long, value_enum, default_value = "both")]
+    direction: Way,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    Both,
+    Out,
+    In,
+}
+
+impl LinkArgs {
+    fn fault(&self, action: Action) -> Fault {
+        Fault {
+            to: self.to.iter().map(|name| Target::named(name)).collect(),
+            direction: match self.direction {
+                Way::Both => Direction::Both,
+                Way::Out => Direction::Out,
+                Way::In => Direction::In,
+            },
+            ..Fault::now(action, self.timed.whom.targets())
+        }
+    }
+}
+
+pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
+    match &args.command {
+        FaultCommand::Partition(link) => link.timed.begin(link.fault(Action::Partition)),
+        FaultCommand::Slow { link, delay_ms } => link.timed.begin(Fault {
+            delay_ms: *delay_ms,
+            ..link.fault(Action::Slow)
+        }),
+        FaultCommand::Loss { link, loss } => link.timed.begin(Fault {
+            loss: *loss,
+            ..link.fault(Action::Loss)
+        }),
+        FaultCommand::FillDisk(timed) => {
+            timed.begin(Fault::now(Action::FillDisk, timed.whom.targets()))
+        }
+        FaultCommand::Heal { which, at } => tell(&at.dir, Request::Heal(numbers(which)?)),
+        FaultCommand::List(at) => list(at),
+    }
+}
+
+/// None for all.
+fn numbers(which: &[String]) -> anyhow::Result<Vec<u64>> {
+    if which.iter().any(|word| word == "all") {
+        return Ok(Vec::new());
+    }
+    let number = |word: &String| {
+        word.parse().map_err(|_| {
+            anyhow::anyhow!(
+                "heal {word}: give the number of a fault, as `leasehold fault list` shows it, or all"
+            )
+        })
+    };
+    which.iter().map(number).collect()
+}
+
+fn list(at: &WhereArgs) -> anyhow::Result<()> {
+    let Response::Status(overview) = standing::ask(&at.dir, Request::Status)? else {
+        anyhow::bail!("the supervisor did not say which faults there are");
+    };
+    if overview.faults.is_empty() {
+        say!("No link fails and no disk is full. `leasehold cluster status` shows the replicas.");
+    }
+    for fault in &overview.faults {
+        say!("{}", fault_line(fault));
+    }
+    Ok(())
+}

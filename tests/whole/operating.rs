@@ -1,0 +1,299 @@
+//! A standing cluster whose replicas die, stand still, and are cut off.
+
+use std::process::Stdio;
+
+use super::support::{Cluster, Ended, Place, signal, until};
+
+fn told(cluster: &Cluster, line: &str) -> Ended {
+    let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let (sub, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    cluster
+        .place
+        .words(&format!("{command} {sub} --dir c {rest}"))
+}
+
+fn status(cluster: &Cluster) -> String {
+    told(cluster, "cluster status").good()
+}
+
+/// The line of a site in the status.
+fn line_of(cluster: &Cluster, site: &str) -> String {
+    let status = status(cluster);
+    let line = status.lines().find(|line| line.starts_with(site));
+    line.unwrap_or_else(|| panic!("{site} is not in {status}"))
+        .to_owned()
+}
+
+fn until_up(cluster: &Cluster, site: &str) {
+    until("the replica to serve", || {
+        let line = line_of(cluster, site);
+        line.contains(" up ") && line.contains("CA ")
+    });
+}
+
+#[test]
+fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
+    let cluster = Cluster::up();
+    let before = cluster.replica("JP");
+    signal("KILL", before);
+    until("the death to be noticed", || {
+        cluster.logs().contains("a replica died")
+    });
+    until_up(&cluster, "JP");
+    assert_ne!(cluster.replica("JP"), before);
+
+    let killed = told(&cluster, "cluster kill JP").good();
+    assert!(
+        killed.contains("kill: JP") && killed.contains("cluster start"),
+        "{killed}"
+    );
+    until("the kill to be noticed", || {
+        line_of(&cluster, "JP").contains("down")
+    });
+    let told_so = status(&cluster);
+    assert!(
+        told_so.contains("JP is down since")
+            && told_so.contains("killed; `leasehold cluster start JP`"),
+        "{told_so}"
+    );
+    assert!(
+        told_so.contains("unlisted keys are held by CA"),
+        "{told_so}"
+    );
+    told(&cluster, "cluster pause JP").refused(&["JP is down (killed)", "start it first"]);
+    told(&cluster, "cluster resume JP").refused(&["JP is down"]);
+    // Longer than a replica that died would have waited.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(line_of(&cluster, "JP").contains("down"));
+    told(&cluster, "cluster start JP").good();
+    told(&cluster, "cluster start JP").refused(&["JP is up already"]);
+    until_up(&cluster, "JP");
+
+    let before = cluster.replica("OR");
+    told(&cluster, "cluster restart OR").good();
+    until_up(&cluster, "OR");
+    until("the restart", || cluster.replica("OR") != before);
+    told(&cluster, "cluster stop JP --for 1").good();
+    until_up(&cluster, "JP");
+    cluster.done();
+}
+
+#[test]
+fn a_replica_whose_data_is_lost_keeps_nobody_down() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    cluster.down().good();
+    std::fs::remove_dir_all(cluster.dir().join("data/JP")).unwrap();
+    let up = cluster.up_again().good();
+    let named = up.lines().find(|line| line.starts_with("JP is down since"));
+    let named = named.unwrap_or_else(|| panic!("JP is not named in {up}"));
+    assert!(named.contains("run on another one before"), "{named}");
+    assert!(named.contains("copy made since"), "{named}");
+    assert_eq!(cluster.kv("--site OR get greeting").good(), "hello\n");
+    cluster.down().good();
+    // A majority is needed: nothing starts without.
+    std::fs::remove_dir_all(cluster.dir().join("data/OR")).unwrap();
+    cluster
+        .up_again()
+        .refused(&["replica OR", "replica JP", "run on another one before"]);
+    cluster.place.is_deserted();
+}
+
+#[test]
+fn of_two_starts_at_once_one_is_refused() {
+    let cluster = Cluster::down_yet(Place::new());
+    let line = cluster.up_line();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let both = [(); 2].map(|()| cluster.place.start(&words, Stdio::null()));
+    let mut refused = 0;
+    for ended in both.map(|started| started.ended()) {
+        if !ended.status.success() {
+            refused += 1;
+            let words = ["is being started", "is up in c already"];
+            assert!(
+                words.iter().any(|word| ended.err.contains(word)),
+                "{ended:#?}"
+            );
+        }
+    }
+    assert_eq!(refused, 1);
+    cluster.done();
+}
+
+#[test]
+fn links_fail_and_are_healed() {
+    let cluster = Cluster::up();
+    let cut = told(&cluster, "fault partition JP --direction in").good();
+    assert!(
+        cut.contains("fault 1: partition JP from the others (in)"),
+        "{cut}"
+    );
+    assert!(cut.contains("fault heal 1"), "{cut}");
+    told(&cluster, "fault slow CA --to OR --delay-ms 5 --for 600").good();
+    told(&cluster, "fault loss CA --to OR --loss 0.01").good();
+    let list = told(&cluster, "fault list").good();
+    assert_eq!(list.lines().count(), 3, "{list}");
+    assert!(
+        list.contains("fault 2: slow CA from OR by 5 ms (CA, OR)"),
+        "{list}"
+    );
+    assert!(list.contains("ends in"), "{list}");
+    assert!(
+        status(&cluster).contains("fault 3: loss"),
+        "status shows them, too"
+    );
+    told(&cluster, "fault heal 7").refused(&["no fault 7", "1, 2, 3"]);
+    let healed = told(&cluster, "fault heal 1").good();
+    assert!(healed.contains("fault 1 ended"), "{healed}");
+    told(&cluster, "fault heal all").good();
+    told(&cluster, "fault heal all").refused(&["no fault to heal"]);
+    assert!(
+        told(&cluster, "fault list")
+            .good()
+            .contains("No link fails")
+    );
+    // The cluster ends it, not the command.
+    told(&cluster, "fault partition OR --for 0.5").good();
+    until("the end of the fault", || {
+        !told(&cluster, "fault list").good().contains("partition")
+    });
+    cluster
+        .kv("--timeout 60 --site OR put greeting hello")
+        .good();
+    cluster.done();
+}
+
+#[test]
+fn roles_are_resolved_and_a_full_disk_has_room_again() {
+    let cluster = Cluster::up();
+    let paused = told(&cluster, "cluster pause holder --key greeting --for 1").good();
+    assert!(paused.contains("OR"), "the leader's nearest: {paused}");
+    until_up(&cluster, "OR");
+    let filled = told(&cluster, "fault fill-disk leader").good();
+    assert!(
+        filled.contains("fault") && filled.contains("CA"),
+        "{filled}"
+    );
+    told(&cluster, "fault fill-disk CA").refused(&["full already"]);
+    told(&cluster, "fault heal all").good();
+    cluster.kv("--timeout 60 put greeting hello").good();
+    cluster.done();
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
+    let cluster = Cluster::up();
+    for (line, parts) in [
+        (
+            "cluster kill LON",
+            ["no site \"LON\"", "CA, OR, JP", "leader"],
+        ),
+        (
+            "fault partition JP --to XX",
+            ["no site \"XX\"", "CA, OR, JP", "leader"],
+        ),
+        (
+            "fault partition JP --to JP",
+            ["no link is left", "other sites", ""],
+        ),
+        (
+            "fault slow JP --delay-ms 0",
+            ["--delay-ms 0", "more than 0", ""],
+        ),
+        ("fault loss JP --loss 1.5", ["--loss 1.5", "at most 1", ""]),
+        ("cluster pause JP --for 0", ["--for 0", "", ""]),
+        ("fault heal x", ["heal x", "fault list", "all"]),
+        ("cluster resume JP", ["not paused", "", ""]),
+    ] {
+        told(&cluster, line).refused(&parts);
+    }
+    told(&cluster, "fault slow JP").misused(&["--delay-ms"]);
+    told(&cluster, "cluster kill").misused(&["NODE"]);
+    let first = told(&cluster, "cluster pause JP").good();
+    assert!(!first.contains("majority"), "{first}");
+    told(&cluster, "cluster pause JP").refused(&["paused already"]);
+    told(&cluster, "cluster stop JP").refused(&["resume it first"]);
+    let second = told(&cluster, "cluster kill OR").good();
+    assert!(
+        second.contains("2 of 3") && second.contains("Without a majority"),
+        "{second}"
+    );
+    until("the status to say so", || {
+        let status = status(&cluster);
+        status.contains("2 of 3 replicas do not run") && status.contains("paused")
+    });
+    told(&cluster, "cluster start all").good();
+    told(&cluster, "cluster resume all").good();
+    cluster.kv("--timeout 60 put greeting hello").good();
+    cluster.done();
+    let place = Place::new();
+    place
+        .words("cluster kill JP --dir none")
+        .refused(&["no cluster is up in none", "cluster up"]);
+    place
+        .words("fault list --dir none")
+        .refused(&["no cluster is up in none", "cluster up"]);
+}
+
+#[test]
+fn nothing_that_stands_still_or_is_cut_off_outlives_its_cluster() {
+    for end in ["down", "TERM", "KILL"] {
+        let cluster = Cluster::up();
+        told(&cluster, "cluster pause JP").good();
+        told(&cluster, "fault partition CA").good();
+        match end {
+            "down" => drop(cluster.down().good()),
+            // Nobody is left who could wake the replica: the kernel does.
+            name => signal(name, cluster.supervisor()),
+        }
+        cluster.place.is_deserted();
+    }
+}
+
+#[test]
+fn a_replica_started_by_hand_is_not_taken_for_the_clusters() {
+    let cluster = Cluster::up();
+    told(&cluster, "cluster stop JP").good();
+    until("the stop", || line_of(&cluster, "JP").contains("down"));
+    let args = ["serve", "--config", "c/cluster.toml", "--node", "JP"];
+    let by_hand = cluster.place.start(&args, Stdio::null());
+    until("the replica to listen", || {
+        by_hand.err().contains("serving")
+    });
+    let down = cluster.down().good();
+    assert!(
+        down.contains("JP at 127.0.0.1") && down.contains("started by hand"),
+        "{down}"
+    );
+    cluster.up_again().refused(&["is not free"]);
+    signal("TERM", by_hand.child.id());
+    by_hand.ended().good();
+    cluster.place.is_deserted();
+}
+
+#[test]
+fn the_control_port_answers_nobody_who_does_not_know_the_token() {
+    use std::io::{Read as _, Write as _};
+    let cluster = Cluster::up();
+    let state: serde_json::Value =
+        serde_json::from_str(&cluster.place.read("c/state.json")).unwrap();
+    let ask = |line: &str| {
+        let control = state["control"].as_str().unwrap();
+        let mut stream = std::net::TcpStream::connect(control).unwrap();
+        stream.write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let token = state["token"].as_str().unwrap();
+    let request = |token: &str, version: &str, request: &str| {
+        format!("{{\"token\":\"{token}\",\"version\":\"{version}\",\"request\":{request}}}\n")
+    };
+    let here = env!("CARGO_PKG_VERSION");
+    assert_eq!(ask(&request("guessed", here, "\"down\"")), "");
+    assert_eq!(ask("GET / HTTP/1.1\n\n"), "");
+    assert!(ask(&request(token, "0.0.0", "\"here\"")).contains("this is 0.0.0"));
+    assert!(ask(&request(token, here, "\"dance\"")).contains("does not understand"));
+    assert!(ask(&request(token, here, "\"here\"")).contains("done"));
+    cluster.done();
+}
