@@ -113,6 +113,10 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
         });
         ycsb::command::execute(&args, &mut std::io::stdout(), &cancel).await
     }))?;
+    if outcome.cancelled {
+        let words = "interrupted; the report is of what was measured until then";
+        return Err(Interrupted(words.to_owned()).into());
+    }
     match outcome.shortfall() {
         None => Ok(()),
         Some(missed @ Shortfall::TargetMissed(_)) => Err(TargetMissed(missed.to_string()).into()),

@@ -96,6 +96,24 @@ fn ycsbs_own_files_run() {
     cluster.done();
 }
 
+#[test]
+fn an_interrupted_ycsb_reports_what_it_measured() {
+    let cluster = Cluster::up();
+    cluster
+        .ycsb("load -P workloadc -p recordcount=50 -threads 8")
+        .good();
+    let line = "run -P workloadc -p recordcount=50 -p operationcount=0 -s -p status.interval=0.1";
+    let line = cluster.ycsb_line(line);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let run = cluster.place.start(&words, Stdio::null());
+    until("some reads", || run.err().contains("[READ: Count="));
+    signal("INT", run.child.id());
+    let ended = run.ended();
+    assert!(ended.out.contains("[READ], Return=OK, "), "{ended:#?}");
+    ended.interrupted(&["interrupted", "measured until then"]);
+    cluster.done();
+}
+
 fn check_histograms(place: &Place, prefix: &str) {
     let log = place.read(&format!("{prefix}-latency.hlog"));
     assert!(

@@ -268,11 +268,15 @@ impl Cluster {
     }
 
     pub fn ycsb(&self, line: &str) -> Ended {
+        self.place.words(&self.ycsb_line(line))
+    }
+
+    /// The words of a `ycsb` with the addresses of all replicas.
+    pub fn ycsb_line(&self, line: &str) -> String {
         let first = self.port;
         let addresses = (first..first + 3).map(|port| format!("127.0.0.1:{port}"));
         let addresses = addresses.collect::<Vec<_>>().join(",");
-        self.place
-            .words(&format!("ycsb {line} --address {addresses}"))
+        format!("ycsb {line} --address {addresses}")
     }
 
     pub fn down(&self) -> Ended {

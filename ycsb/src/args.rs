@@ -96,7 +96,7 @@ without a successful answer ([READS@JP], LongestGap(ms)), and so have replicas.
 
 Exit status: 0; 1 if the run failed, no operation succeeded, or an insertion ended the
 load; 3 if the target was missed: at the end more operations were behind than one for
-each thread and one in a hundred.
+each thread and one in a hundred; 130 after Ctrl-C, which prints the report so far.
 
 Examples:
   leasehold ycsb load --address 127.0.0.1:7001 -P workloada -p recordcount=100000 --threads 16
