@@ -5,6 +5,7 @@ mod cluster;
 mod exp;
 mod fault;
 mod kv;
+mod leader;
 mod serve;
 mod sim;
 mod terminal;
@@ -52,6 +53,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Reads and writes single keys
     Kv(kv::KvArgs),
+    /// Shows who leads, and moves leadership
+    Leader(leader::LeaderArgs),
     /// Lists and runs experiments
     #[command(subcommand)]
     Exp(exp::ExpCommand),
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => exp::demo(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Kv(args) => kv::run(&args),
+        Command::Leader(args) => leader::run(&args),
         Command::Exp(command) => exp::run(&command),
         Command::Sim(args) => sim::run(&args),
         Command::Chaos(args) => chaos::run(&args),

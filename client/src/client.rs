@@ -18,7 +18,7 @@ use crate::session::{Session, Ticket};
 use crate::wire::command::Op;
 use crate::wire::request::Body;
 use crate::wire::{
-    Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Response, StatusReply,
+    Command, Entry, ErrorCode, Field, KeyValue, MoveRequest, Outcome, Path, Response, StatusReply,
     StatusRequest, Value, Version, Welcome, outcome, validate_op,
 };
 
@@ -255,10 +255,24 @@ impl Client {
         .await
     }
 
+    /// Moves leadership to the replica called `to`, and waits until it leads. Any replica
+    /// passes this on. Returns the status of the replica that was asked.
+    ///
+    /// # Errors
+    /// As [`Client::execute`]. `Refused` says why leadership did not move.
+    pub async fn move_leadership(&self, to: &str) -> Result<StatusReply, Error> {
+        self.status_of(Body::Move(MoveRequest { to: to.to_owned() }))
+            .await
+    }
+
     async fn status_about(&self, request: StatusRequest) -> Result<StatusReply, Error> {
+        self.status_of(Body::Status(request)).await
+    }
+
+    async fn status_of(&self, body: Body) -> Result<StatusReply, Error> {
         let sent = AtomicBool::new(false);
         let work = async {
-            let response = self.attempt(Body::Status(request), &sent).await?;
+            let response = self.attempt(body, &sent).await?;
             match response.status {
                 Some(status) => Ok(status),
                 None => Err(self.violated("the response holds no status")),

@@ -54,6 +54,7 @@ fn granted(configs: &Configs) -> (Vec<Grantor>, Vec<Holder>) {
         configs,
         highest_accepted: Slot::ZERO,
         may_promise: true,
+        quiet_after: std::time::Duration::MAX,
     };
     for _ in 0..2 {
         for me in ids() {

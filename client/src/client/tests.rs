@@ -149,7 +149,7 @@ async fn serve(stream: TcpStream, state: &Mutex<State>) -> Result<(), crate::wir
                     ..StatusReply::default()
                 },
             ),
-            None => panic!("a request has a body"),
+            Some(Body::Move(_)) | None => panic!("a command or a status"),
         };
         held.push(response);
         if held.len() >= state.lock().unwrap().hold {

@@ -76,7 +76,8 @@ pub mod seeds {
     use bytes::Bytes;
     use client::wire::request::Body;
     use client::wire::{
-        Counter, Field, Peer, Record, Request, Response, StatusReply, StatusRequest, Welcome, hello,
+        Counter, Field, MoveRequest, Peer, Record, Request, Response, StatusReply, StatusRequest,
+        Welcome, hello,
     };
     use prost::Message as _;
 
@@ -92,6 +93,7 @@ pub mod seeds {
             holders: true,
             key: "greeting".into(),
         }))));
+        seeds.push(request(Some(Body::Move(MoveRequest { to: "B".into() }))));
         seeds.push(request(None));
         seeds.push(hello(Some("cluster")).encode_to_vec());
         seeds.push(too_many_parts());
@@ -142,6 +144,7 @@ pub mod seeds {
 
     fn status() -> StatusReply {
         StatusReply {
+            leader_since_ms: 1500,
             replica: "JP".into(),
             leader: "CA".into(),
             ballot_round: 3,

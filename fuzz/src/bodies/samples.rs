@@ -195,7 +195,10 @@ pub fn messages() -> Vec<Message> {
             .map(|outcome| Some((outcome, Path::Held)))
     };
     let mut messages = vec![
-        Message::Ping { stamp: 1 << 60 },
+        Message::Ping {
+            stamp: 1 << 60,
+            cost_ms: 90,
+        },
         Message::Pong { stamp: 1 << 60 },
         Message::Join { life: 1 << 61 },
         Message::Joined { life: 1 << 62 },
@@ -259,7 +262,19 @@ pub fn messages() -> Vec<Message> {
             writes: 3,
         }]),
         Message::TransferRequest,
-        Message::Transfer { ballot: BALLOT },
+        Message::Transfer {
+            ballot: BALLOT,
+            by_operator: true,
+        },
+        Message::PreVote {
+            ballot: BALLOT,
+            ask: 4,
+        },
+        Message::PreVoted {
+            ballot: BALLOT,
+            ask: 4,
+        },
+        Message::Move { to: ReplicaId(1) },
     ];
     messages.extend(slots().map(accept));
     messages.extend(leases());
@@ -294,6 +309,9 @@ mod tests {
             Message::Transfer { .. } => 18,
             Message::Join { .. } => 19,
             Message::Joined { .. } => 20,
+            Message::PreVote { .. } => 21,
+            Message::PreVoted { .. } => 22,
+            Message::Move { .. } => 23,
         }
     }
 
@@ -302,6 +320,6 @@ mod tests {
         let mut kinds: Vec<usize> = messages().iter().map(kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
-        assert_eq!(kinds, Vec::from_iter(0..21));
+        assert_eq!(kinds, Vec::from_iter(0..24));
     }
 }

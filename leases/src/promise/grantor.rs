@@ -142,6 +142,8 @@ pub struct PollContext<'a> {
     /// Whether this replica may promise at all: its storage takes writes, and
     /// its configuration log does not lag the leader's by `t_grace`.
     pub may_promise: bool,
+    /// A holder that has not answered for so long is promised nothing until it does.
+    pub quiet_after: Duration,
 }
 
 /// What this replica has promised to the others.
@@ -287,7 +289,10 @@ impl Grantor {
         peer.promise_due = false;
         // §3.7: a peer that stays silent for t_grace is suspected, and not promised.
         peer.suspected |= now.since(peer.last_reply) >= newest.t_grace;
-        let promise = match peer.suspected {
+        // Who has missed answers may be gone, and each promise would keep writes waiting for
+        // longer. A guard binds nobody, and its answer brings a promise at once.
+        let quiet = now.since(peer.last_reply) >= context.quiet_after;
+        let promise = match peer.suspected || quiet {
             true => None,
             false => self.promise(now, holder, context),
         };

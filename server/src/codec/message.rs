@@ -1,13 +1,13 @@
 //! Encodes and decodes every message of the core.
 
 use client::wire::{Command, Path};
-use leases::ReplicaSet;
 use leases::demand::Delta;
+use leases::{Ballot, ReplicaSet};
 use smallvec::SmallVec;
 
 use super::batch::command;
 use super::check::{
-    Checked, at_most, ballot, consistent, log, outcome, path, put_ballot, put_log, slot,
+    Checked, at_most, ballot, consistent, log, outcome, path, put_ballot, put_log, replica, slot,
 };
 use super::proto::{self, envelope::Message as Wire};
 use super::{CodecError, lease, value};
@@ -20,10 +20,12 @@ const PARTS_MAX: u64 = 1 << 16;
 
 pub(super) fn encode(message: Message) -> Wire {
     match message {
-        Message::Ping { stamp } => Wire::Ping(proto::Stamp { stamp }),
+        Message::Ping { stamp, cost_ms } => Wire::Ping(proto::Ping { stamp, cost_ms }),
         Message::Pong { stamp } => Wire::Pong(proto::Stamp { stamp }),
         Message::Join { life } => Wire::Join(proto::Life { life }),
         Message::Joined { life } => Wire::Joined(proto::Life { life }),
+        Message::PreVote { ballot, ask } => Wire::PreVote(encode_pre_vote(ballot, ask)),
+        Message::PreVoted { ballot, ask } => Wire::PreVoted(encode_pre_vote(ballot, ask)),
         Message::Prepare { ballot, commits } => Wire::Prepare(proto::Prepare {
             ballot: Some(put_ballot(ballot)),
             commands_committed: commits.commands.0,
@@ -65,9 +67,14 @@ pub(super) fn encode(message: Message) -> Wire {
         }),
         Message::Lease(message) => Wire::Lease(lease::encode(&message)),
         Message::TransferRequest => Wire::TransferRequest(proto::Empty {}),
-        Message::Transfer { ballot } => Wire::Transfer(proto::Transfer {
+        Message::Transfer {
+            ballot,
+            by_operator,
+        } => Wire::Transfer(proto::Transfer {
             ballot: Some(put_ballot(ballot)),
+            by_operator,
         }),
+        Message::Move { to } => Wire::Move(proto::Move { to: to.0.into() }),
         Message::Prepared {
             ballot,
             answer,
@@ -132,10 +139,21 @@ pub(super) fn encode(message: Message) -> Wire {
 
 pub(super) fn decode(message: Wire) -> Checked<Message> {
     Ok(match message {
-        Wire::Ping(ping) => Message::Ping { stamp: ping.stamp },
+        Wire::Ping(ping) => Message::Ping {
+            stamp: ping.stamp,
+            cost_ms: ping.cost_ms,
+        },
         Wire::Pong(pong) => Message::Pong { stamp: pong.stamp },
         Wire::Join(join) => Message::Join { life: join.life },
         Wire::Joined(joined) => Message::Joined { life: joined.life },
+        Wire::PreVote(asked) => Message::PreVote {
+            ballot: ballot("pre_vote.ballot", asked.ballot)?,
+            ask: asked.ask,
+        },
+        Wire::PreVoted(agreed) => Message::PreVoted {
+            ballot: ballot("pre_voted.ballot", agreed.ballot)?,
+            ask: agreed.ask,
+        },
         Wire::Prepare(prepare) => Message::Prepare {
             ballot: ballot("prepare.ballot", prepare.ballot)?,
             commits: PerLog {
@@ -171,6 +189,10 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::TransferRequest(_) => Message::TransferRequest,
         Wire::Transfer(transfer) => Message::Transfer {
             ballot: ballot("transfer.ballot", transfer.ballot)?,
+            by_operator: transfer.by_operator,
+        },
+        Wire::Move(wanted) => Message::Move {
+            to: replica("move.to", wanted.to)?,
         },
         Wire::Fetched(fetched) => decode_fetched(fetched)?,
         Wire::Forward(forward) => Message::Forward {
@@ -194,6 +216,13 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
             writes: delta.writes,
         })),
     })
+}
+
+fn encode_pre_vote(ballot: Ballot, ask: u64) -> proto::PreVote {
+    proto::PreVote {
+        ballot: Some(put_ballot(ballot)),
+        ask,
+    }
 }
 
 fn encode_reported(entry: Reported) -> proto::Reported {

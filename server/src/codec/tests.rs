@@ -157,7 +157,10 @@ fn an_error_names_the_field() {
             "rejected.promised is 64, the limit is 63",
         ),
         (
-            proto::envelope::Message::Transfer(proto::Transfer { ballot: None }),
+            proto::envelope::Message::Transfer(proto::Transfer {
+                ballot: None,
+                by_operator: false,
+            }),
             "transfer.ballot is missing",
         ),
         (

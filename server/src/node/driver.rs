@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::wire::{Counter, Outcome, Path, StatusReply};
+use client::wire::{Counter, Error, ErrorCode, Outcome, Path, StatusReply};
 use leases::{ReplicaId, Slot, Time};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
@@ -22,11 +22,12 @@ use super::clock;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::listener::Clients;
+use super::moves::{Asked, Moves};
 use super::storage::{Durability, Report, StorageError, Writer};
 use super::transport::Peers;
 use crate::replica::Replica;
 use crate::replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
-use crate::replica::input::{Input, ReadFrom};
+use crate::replica::input::{Input, Operator, ReadFrom};
 use crate::replica::message::{Envelope, LogId};
 use crate::shell::{self, Answers, Divergence, Fenced, Host, Watches};
 
@@ -42,6 +43,7 @@ pub(super) struct Driver {
     pub(super) durability: Durability,
     pub(super) directory: PathBuf,
     pub(super) inbox: Rc<Inbox>,
+    pub(super) moves: Moves,
     pub(super) clients: Rc<Clients>,
     pub(super) peers: Rc<Peers>,
     pub(super) writer: Writer,
@@ -136,6 +138,7 @@ impl Driver {
         }
         self.perform(now, scratch)?;
         self.answer_statuses(now);
+        self.answer_moves(now);
         self.clients.set_log_time(self.replica.log_time_ms());
         self.peers.flush();
         self.clients.flush();
@@ -228,6 +231,35 @@ impl Driver {
         }
     }
 
+    /// Takes wishes to move leadership, and answers those that have come true or that will not.
+    fn answer_moves(&self, now: Time) {
+        let leader = self.replica.leader();
+        for (client, asked) in self.inbox.take_moves() {
+            let times = (now, self.replica.handing_over_max());
+            match self.moves.ask((client, &asked), &self.names, leader, times) {
+                Asked::Leads => self.reply_status(now, client),
+                Asked::Begun(to) => {
+                    self.inbox.push(Input::Operator(Operator::Transfer(to)));
+                }
+                Asked::Refused(refusal) => self.clients.refuse(client, refusal),
+            }
+        }
+        for client in self.moves.take_done(leader) {
+            self.reply_status(now, client);
+        }
+        for client in self.moves.take_overdue(now) {
+            let problem = "the leader leads on: the replica named did not take over in time. It may be down, cut off, \
+                           far behind, or in the wait after its restart; `leader show` says who is heard";
+            let refusal = Error::new(ErrorCode::BadRequest, problem);
+            self.clients.refuse(client, refusal);
+        }
+    }
+
+    fn reply_status(&self, now: Time, client: ClientHandle) {
+        let status = self.named(self.replica.status(now));
+        self.clients.reply_status(client, status);
+    }
+
     /// The core knows replicas by number.
     fn named(&self, mut status: StatusReply) -> StatusReply {
         self.name(&mut status.replica);
@@ -266,7 +298,8 @@ impl Driver {
     /// Sets the timer if it would fire too late. A timer that fires too early costs one
     /// empty round; setting it in every round would cost more.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
-        let wait = self.replica.next_deadline().since(clock::now());
+        let next = self.replica.next_deadline().min(self.moves.next_deadline());
+        let wait = next.since(clock::now());
         let due = Instant::now() + wait.min(SLEEP_MAX);
         if timer.is_elapsed() || due < timer.deadline() {
             timer.as_mut().reset(due);

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use client::wire::StatusRequest;
+use client::wire::{MoveRequest, StatusRequest};
 use tokio::sync::Notify;
 
 use crate::replica::action::ClientHandle;
@@ -13,6 +13,7 @@ use crate::replica::input::Input;
 pub(super) struct Inbox {
     inputs: RefCell<Vec<Input>>,
     statuses: RefCell<Vec<(ClientHandle, StatusRequest)>>,
+    moves: RefCell<Vec<(ClientHandle, MoveRequest)>>,
     arrived: Notify,
 }
 
@@ -27,6 +28,11 @@ impl Inbox {
         self.statuses.borrow_mut().push((from, asked));
     }
 
+    /// Adds a wish to move leadership. Call [`Inbox::ring`] afterwards.
+    pub(super) fn push_move(&self, from: ClientHandle, asked: MoveRequest) {
+        self.moves.borrow_mut().push((from, asked));
+    }
+
     /// Wakes the driver.
     pub(super) fn ring(&self) {
         self.arrived.notify_one();
@@ -34,9 +40,14 @@ impl Inbox {
 
     /// Waits for a ring, unless something is here already.
     pub(super) async fn arrival(&self) {
-        while self.inputs.borrow().is_empty() && self.statuses.borrow().is_empty() {
+        while self.is_empty() {
             self.arrived.notified().await;
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        let asked = self.statuses.borrow().is_empty() && self.moves.borrow().is_empty();
+        asked && self.inputs.borrow().is_empty()
     }
 
     /// Takes all inputs, leaving the empty `into` in their place, so that no
@@ -44,6 +55,11 @@ impl Inbox {
     pub(super) fn take(&self, into: &mut Vec<Input>) {
         debug_assert!(into.is_empty());
         std::mem::swap(&mut *self.inputs.borrow_mut(), into);
+    }
+
+    /// Takes the wishes to move leadership.
+    pub(super) fn take_moves(&self) -> Vec<(ClientHandle, MoveRequest)> {
+        std::mem::take(&mut self.moves.borrow_mut())
     }
 
     /// Takes the questions.

@@ -109,6 +109,11 @@ impl Clients {
         self.respond(to, &Response::answer(to.request, path, outcome));
     }
 
+    /// Appends a refusal of a request.
+    pub(super) fn refuse(&self, to: ClientHandle, refusal: Error) {
+        self.respond(to, &Response::refusal(to.request, refusal));
+    }
+
     /// Appends the answer to a question about the status.
     pub(super) fn reply_status(&self, to: ClientHandle, status: StatusReply) {
         self.respond(to, &Response::status(to.request, status));
@@ -283,6 +288,7 @@ impl Clients {
         match request.body {
             Some(Body::Command(command)) => self.inbox.push(Input::Client { from, command }),
             Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
+            Some(Body::Move(asked)) => self.inbox.push_move(from, asked),
             None => {}
         }
         Ok(())
@@ -331,7 +337,7 @@ fn check_body(body: Option<&Body>) -> Result<(), Error> {
             "status.key has {} bytes, at most {KEY_BYTES_MAX} are allowed",
             asked.key.len()
         ))),
-        Some(Body::Status(_)) => Ok(()),
+        Some(Body::Status(_) | Body::Move(_)) => Ok(()),
         None => Err(bad(
             "request.body is not set, a command or a status is required",
         )),

@@ -22,6 +22,7 @@ mod events;
 pub mod frames;
 mod inbox;
 mod listener;
+mod moves;
 mod outbox;
 mod serve;
 pub mod storage;

@@ -248,6 +248,7 @@ impl Node<'_> {
             durability: self.config.durability,
             directory,
             inbox,
+            moves: Default::default(),
             writer,
             reports,
             events,

@@ -526,7 +526,7 @@ fn a_peer_of_another_cluster_is_refused_and_told_why() {
     block_on(async {
         let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
         let hello = crate::codec::proto::Hello {
-            magic: 0x4C48_5003,
+            magic: 0x4C48_5004,
             cluster: "prod".to_owned(),
             ..Default::default()
         };

@@ -24,7 +24,7 @@ use crate::replica::input::Input;
 use crate::replica::message::Envelope;
 
 /// "LHP" and the protocol's version.
-const MAGIC: u32 = 0x4C48_5003;
+const MAGIC: u32 = 0x4C48_5004;
 /// Bytes asked of a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that may wait for a peer that reads nothing.

@@ -43,17 +43,19 @@ pub enum Input {
     StorageWritable(bool),
     /// The clock that `now` is read from is not to be believed for now, or is again.
     ClockTrusted(bool),
-    /// The operator of the cluster asks; whoever does not lead ignores it.
+    /// The operator of the cluster asks.
     Operator(Operator),
     /// A deadline may have passed.
     Tick,
 }
 
-/// What an operator may ask of the leader.
+/// What an operator may ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operator {
-    /// Hand leadership over, once everything proposed is committed.
+    /// Hand leadership over, once everything proposed is committed. Whoever does not lead
+    /// passes it on to the leader.
     Transfer(leases::ReplicaId),
-    /// Put another strategy and durations in force, by the next configuration.
+    /// Put another strategy and durations in force, by the next configuration. Whoever does
+    /// not lead ignores it.
     Switch(leases::StrategySpec, leases::LeaseParams),
 }

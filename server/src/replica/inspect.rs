@@ -11,6 +11,11 @@ impl Replica {
         self.us.incarnation
     }
 
+    /// The ballot that this replica leads at.
+    pub fn leads_at(&self) -> Option<Ballot> {
+        self.parts.consensus.leadership().map(|l| l.ballot)
+    }
+
     /// How far a log is executed.
     pub fn executed_of(&self, log: LogId) -> Slot {
         self.parts.consensus.log(log).executed()

@@ -150,6 +150,9 @@ pub enum Message {
     Ping {
         /// The sender's clock, in ns; returned as it came.
         stamp: u64,
+        /// What a client would wait on average if the sender led, in ms; 0: it should not
+        /// lead, or cannot tell.
+        cost_ms: u32,
     },
     /// The answer.
     Pong {
@@ -165,6 +168,20 @@ pub enum Message {
     Joined {
         /// The first life that the sender ever heard of the addressee.
         life: u64,
+    },
+    /// Would the addressee promise this ballot? Nothing is raised yet.
+    PreVote {
+        /// The ballot that the sender would campaign under.
+        ballot: Ballot,
+        /// Which of the sender's questions this is.
+        ask: u64,
+    },
+    /// The answer, if it would.
+    PreVoted {
+        /// Of the question.
+        ballot: Ballot,
+        /// Of the question.
+        ask: u64,
     },
     /// Phase 1, for every slot above the commit points, of both logs.
     Prepare {
@@ -270,6 +287,14 @@ pub enum Message {
     Transfer {
         /// The ballot that ends.
         ballot: Ballot,
+        /// Whether an operator wants it: then nobody asks for leadership back by
+        /// preference.
+        by_operator: bool,
+    },
+    /// An operator wants this replica to lead.
+    Move {
+        /// Whom.
+        to: ReplicaId,
     },
 }
 
@@ -281,6 +306,8 @@ impl Message {
             Message::Pong { .. } => "Pong",
             Message::Join { .. } => "Join",
             Message::Joined { .. } => "Joined",
+            Message::PreVote { .. } => "PreVote",
+            Message::PreVoted { .. } => "PreVoted",
             Message::Prepare { .. } => "Prepare",
             Message::Prepared { .. } => "Prepared",
             Message::Accept(_) => "Accept",
@@ -298,6 +325,7 @@ impl Message {
             Message::Demand(_) => "Demand",
             Message::TransferRequest => "TransferRequest",
             Message::Transfer { .. } => "Transfer",
+            Message::Move { .. } => "Move",
         }
     }
 }

@@ -69,7 +69,7 @@ use self::metrics::Metrics;
 use self::persist::Persister;
 use self::plausible::{Known, plausible, round_of};
 use self::step::{RequestNames, Step};
-use self::timers::{Timer, Timers};
+use self::timers::Timers;
 use self::us::Us;
 
 /// One replica.
@@ -132,8 +132,7 @@ impl Replica {
             return self.refuse(&envelope.message);
         }
         if self.us.hear(now, from, incarnation) {
-            self.parts.met(now, from, incarnation);
-            self.timers.set(Timer::Lease, now);
+            self.with(now, out, |parts, step| parts.met(step, from, incarnation));
         }
         let current = self.us.is_current(&envelope);
         match envelope.message {
@@ -141,6 +140,12 @@ impl Replica {
                 if current {
                     self.us.measured(now, from, stamp);
                 }
+            }
+            Message::Ping { cost_ms, .. } => {
+                self.us.told_cost(from, cost_ms);
+                self.with(now, out, |parts, step| {
+                    parts.on_peer(step, envelope, current)
+                })
             }
             _ => self.with(now, out, |parts, step| {
                 parts.on_peer(step, envelope, current)

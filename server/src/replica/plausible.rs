@@ -77,14 +77,16 @@ pub fn nearer(seen: u64, round: u64) -> u64 {
 /// The round of the ballot that a message is about, if it is about one.
 pub fn round_of(message: &Message) -> Option<u64> {
     let ballot = match message {
-        Message::Prepare { ballot, .. }
+        Message::PreVote { ballot, .. }
+        | Message::PreVoted { ballot, .. }
+        | Message::Prepare { ballot, .. }
         | Message::Prepared { ballot, .. }
         | Message::Accept(Accept { ballot, .. })
         | Message::Accepted { ballot, .. }
         | Message::Rejected { promised: ballot }
         | Message::Heartbeat { ballot, .. }
         | Message::HeartbeatAck { ballot, .. }
-        | Message::Transfer { ballot } => ballot,
+        | Message::Transfer { ballot, .. } => ballot,
         _ => return None,
     };
     Some(ballot.round)
@@ -183,6 +185,7 @@ impl Known {
                         && entries.iter().all(entry)
                         && log_starts.iter().all(start)
                 }
+                Message::PreVote { ask, .. } | Message::PreVoted { ask, .. } => *ask <= COUNT_MAX,
                 Message::Accept(accept) => self.accept(accept),
                 Message::Accepted { log, votes, .. } => {
                     votes.iter().all(|(slot, _)| self.slot(*log, *slot))
@@ -207,7 +210,8 @@ impl Known {
                 | Message::ReadAnswers(_)
                 | Message::Demand(_)
                 | Message::TransferRequest
-                | Message::Transfer { .. } => true,
+                | Message::Transfer { .. }
+                | Message::Move { .. } => true,
             }
     }
 }

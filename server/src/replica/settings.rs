@@ -21,8 +21,9 @@ pub enum AcceptReplies {
 pub struct Timing {
     /// How often a leader says that it lives.
     pub heartbeat: Duration,
-    /// Silence of the leader after which a follower campaigns; drawn anew each
-    /// time between this and twice this.
+    /// Silence of the leader after which the best successor campaigns. Others wait a little
+    /// longer, in the order in which they would serve the sites. A leader that hears no
+    /// majority for as long steps down.
     pub election_timeout: Duration,
     /// How long the leader waits for a vote, an origin for its command's slot,
     /// or a laggard for an entry, before it asks again.
@@ -68,6 +69,9 @@ pub struct Settings {
     pub params: LeaseParams,
     /// Timers.
     pub timing: Timing,
+    /// Whether a replica asks the others before it raises its round. Off only where tests
+    /// choose who campaigns.
+    pub pre_vote: bool,
     /// Who gets votes.
     pub accept_replies: AcceptReplies,
     /// Most commands in a slot.
@@ -95,6 +99,7 @@ impl Settings {
             strategy: StrategySpec::Leader,
             params: LeaseParams::default(),
             timing: Timing::default(),
+            pre_vote: true,
             accept_replies: AcceptReplies::default(),
             batch_max: 5000,
             in_flight_max: 1024,

@@ -35,7 +35,7 @@ impl Replica {
         assert!(settings.in_flight_max > 0, "a leader may propose");
         assert!(settings.log_window >= 4, "a window has four quarters");
         let session_ttl_ms = settings.session_ttl.as_millis() as u64;
-        let consensus = Consensus::restore(&recovered, settings.log_window, seed);
+        let consensus = Consensus::restore(now, &recovered, settings.log_window, seed);
         let leasing = Leasing::restore(now, &settings, &recovered);
         let (life, joined) = (recovered.life, recovered.joined);
         let mut replica = Replica {

@@ -1,5 +1,7 @@
 //! What an operator may look at: the state in a few words, and counters.
 
+use std::time::Duration;
+
 use client::wire::{Counter, Peer, StatusReply};
 use leases::{Key, ReplicaId, ReplicaSet, Time};
 
@@ -34,8 +36,15 @@ impl Replica {
             keys: self.parts.machine.kv().len() as u64,
             unlisted: names(self.configs().unlisted()),
             excluded: names(self.configs().excluded()),
+            leader_since_ms: consensus.led_for(now).as_millis() as u64,
             ..StatusReply::default()
         }
+    }
+
+    /// How long a move of leadership may take: what is proposed is drained for at most
+    /// t_grace, and then there is an election.
+    pub fn handing_over_max(&self) -> Duration {
+        self.parts.leasing.grace() + self.us.settings.timing.election_timeout * 2
     }
 
     /// Says who holds `key`; of the hottest key that is known here, if it is empty.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leases::mutants::{Rule, off};
 use leases::{Incarnation, Membership, ReplicaId, ReplicaSet, Time};
+use smallvec::SmallVec;
 
 use super::message::{Envelope, Message};
 use super::settings::Settings;
@@ -17,6 +18,8 @@ struct Peer {
     rtt: Option<Duration>,
     /// When anything last came from it, or this run began.
     heard: Time,
+    /// What clients would wait if it led, as it says; 0: it should not lead.
+    cost_ms: u32,
 }
 
 /// Who this replica is, and what it knows of the others.
@@ -107,6 +110,71 @@ impl Us {
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
     }
 
+    /// A peer says what clients would wait if it led.
+    pub(super) fn told_cost(&mut self, from: ReplicaId, cost_ms: u32) {
+        self.peers[from.index()].cost_ms = cost_ms;
+    }
+
+    /// What a client of any site would wait on average for a write if this replica led, in
+    /// ms, without the holders of leases: the round trip to here, and the one from here to
+    /// the nearest majority. At least 1; `None` until enough round trips are measured.
+    pub(super) fn cost_ms(&self) -> Option<u32> {
+        let mut rtts: SmallVec<[Duration; 8]> = self.peers.iter().filter_map(|p| p.rtt).collect();
+        rtts.sort_unstable();
+        let majority = self.members.majority();
+        let commit = match majority {
+            0 | 1 => Duration::ZERO,
+            _ => *rtts.get(majority - 2)?,
+        };
+        let sites = rtts.len() as u32 + 1;
+        let mean = rtts.iter().sum::<Duration>() / sites;
+        u32::try_from((commit + mean).as_millis() + 1).ok()
+    }
+
+    /// How many others should campaign before this replica: those heard of lately that would
+    /// serve the sites better, and whoever is preferred. Not `silent`, the leader that is
+    /// gone.
+    pub(super) fn rank(&self, now: Time, fit: bool, silent: ReplicaId) -> u32 {
+        let preferred = self.settings.preferred_leader;
+        let key = |replica: ReplicaId, cost_ms: u32| {
+            let cost_ms = match cost_ms {
+                0 => u32::MAX,
+                known => known,
+            };
+            (preferred != Some(replica), cost_ms, replica)
+        };
+        let own = self.cost_ms().filter(|_| fit).unwrap_or(0);
+        let mine = key(self.me(), own);
+        let patience = self
+            .settings
+            .timing
+            .election_timeout
+            .max(self.settings.timing.ping * 3);
+        let better = self.others().filter(|other| {
+            let peer = &self.peers[other.index()];
+            let lives = *other != silent && now.since(peer.heard) < patience;
+            lives && peer.cost_ms > 0 && key(*other, peer.cost_ms) < mine
+        });
+        better.count() as u32
+    }
+
+    /// The other replica that should lead next: of those heard of lately the one that would
+    /// serve the sites best. `None` in a cluster of one.
+    pub(super) fn successor(&self, now: Time) -> Option<ReplicaId> {
+        let patience = self.settings.timing.ping * 3;
+        self.others().min_by_key(|other| {
+            let Peer { heard, cost_ms, .. } = self.peers[other.index()];
+            let unfit = cost_ms == 0;
+            (now.since(heard) >= patience, unfit, cost_ms, *other)
+        })
+    }
+
+    /// The longest round trip measured.
+    pub(super) fn rtt_max(&self) -> Duration {
+        let measured = self.peers.iter().filter_map(|peer| peer.rtt);
+        measured.max().unwrap_or(Duration::ZERO)
+    }
+
     /// The smoothed round trip to a peer, once it is measured.
     pub(super) fn rtt(&self, peer: ReplicaId) -> Option<Duration> {
         self.peers.get(peer.index())?.rtt
@@ -120,11 +188,17 @@ impl Us {
         measured.min().map(|(_, replica)| replica)
     }
 
+    /// Whether this replica could keep its promise to itself, and would be heard.
+    pub(super) fn may_campaign(&self, now: Time) -> bool {
+        self.writable && !self.is_deaf(now)
+    }
+
     /// Whether too few others for a majority have been heard of lately. A replica that can
     /// send but not receive would lead for ever without a commit, or stop every other
     /// leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
-        let patience = self.settings.timing.election_timeout * 2;
+        let timing = &self.settings.timing;
+        let patience = (timing.election_timeout * 2).max(timing.ping * 3);
         let lately = |peer: &ReplicaId| now.since(self.peers[peer.index()].heard) < patience;
         let heard: ReplicaSet = self.others().filter(lately).collect();
         !self

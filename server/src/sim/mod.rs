@@ -7,11 +7,13 @@
 //! names and counts it). `oracle` knows everything and judges every step; `run`
 //! brings them together, and `trace` tells a person what happened. `tally` adds runs
 //! up and knows what never happened in them, `saved` is what a campaign of them keeps
-//! on disk; `control` breaks what is assumed.
+//! on disk; `control` breaks what is assumed. `drill` lets one thing go wrong at a known
+//! time, and measures what clients saw.
 
 pub mod clock;
 pub mod control;
 pub mod disk;
+pub mod drill;
 pub mod fault;
 pub mod network;
 pub mod node;

@@ -61,6 +61,7 @@ pub fn settings(n: usize, strategy: StrategySpec) -> Settings {
     settings.strategy = strategy;
     settings.preferred_leader = Some(ReplicaId(0));
     settings.timing.reconfigure = Duration::from_millis(500);
+    settings.pre_vote = false; // who campaigns is the test's choice
     settings
 }
 
@@ -352,7 +353,10 @@ impl Cluster {
             from: leader,
             from_incarnation: Default::default(),
             to_incarnation: Default::default(),
-            message: Message::Transfer { ballot },
+            message: Message::Transfer {
+                ballot,
+                by_operator: false,
+            },
         };
         self.deliver((envelope, ReplicaId(node as u8)));
     }

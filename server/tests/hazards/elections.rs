@@ -5,6 +5,7 @@ use std::sync::Arc;
 use leases::{Ballot, ReplicaId, Slot, StrategySpec};
 use server::replica::action::Record;
 use server::replica::message::{Batch, LogId, Message, Proposed, Reported, RequestId, Value};
+use server::replica::{Input, Operator};
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
 
@@ -421,4 +422,97 @@ fn parts_of_two_answers_make_no_promise() {
     let proposed = cluster.accepts(1);
     let again = proposed.iter().find(|accept| accept.slot == slot);
     assert_eq!(again.expect("it is proposed").value, chosen.value);
+}
+
+/// A cluster whose replicas ask before they campaign, as they do when they serve.
+fn asking(n: usize) -> Cluster {
+    let mut settings = super::cluster::settings(n, StrategySpec::Leader);
+    settings.pre_vote = true;
+    Cluster::with(settings)
+}
+
+fn campaigns_since(cluster: &Cluster, since: usize) -> usize {
+    let packets = &cluster.sent[since..];
+    packets.iter().filter(|packet| prepare(packet)).count()
+}
+
+#[test]
+fn who_was_cut_off_raises_no_round_over_a_healthy_leader() {
+    let mut cluster = asking(5);
+    let since = cluster.sent.len();
+    cluster.isolate(4);
+    cluster.pass(20_000);
+    cluster.heal();
+    cluster.pass(5000);
+    assert!(cluster.leads(0));
+    assert_eq!(campaigns_since(&cluster, since), 0);
+    assert_eq!(cluster.node(4).leader(), Some(ReplicaId(0)));
+}
+
+#[test]
+fn who_hears_nothing_raises_no_round_over_a_healthy_leader() {
+    let mut cluster = asking(5);
+    let since = cluster.sent.len();
+    cluster.lose(|packet| packet.1.index() == 4);
+    cluster.pass(20_000);
+    cluster.heal();
+    cluster.pass(5000);
+    assert_eq!(campaigns_since(&cluster, since), 0);
+}
+
+#[test]
+fn two_that_restart_while_their_leader_is_silent_to_one_of_them_wait() {
+    let mut cluster = asking(3);
+    let since = cluster.sent.len();
+    // 1 hears nothing of the leader; 2 does, but has just started and does not know it yet.
+    cluster.lose(|packet| between(packet, 0, 1));
+    cluster.pass(1400);
+    cluster.crash(2);
+    cluster.start(2);
+    cluster.pass(10_000);
+    assert!(cluster.leads(0));
+    assert_eq!(campaigns_since(&cluster, since), 0);
+}
+
+#[test]
+fn a_lost_election_leaves_nobody_behind() {
+    let mut cluster = asking(5);
+    // 3 promises a ballot of 4, which then ends: it accepts nothing of the leader any more.
+    cluster.lose(|packet| prepare(packet) && packet.1.index() != 3);
+    cluster.elect(4);
+    cluster.crash(4);
+    cluster.heal();
+    let since = cluster.sent.len();
+    cluster.pass(1000);
+    assert!(
+        cluster.leads(0),
+        "the same replica leads, at a higher ballot"
+    );
+    assert_eq!(campaigns_since(&cluster, since), 4, "one campaign");
+    let write = cluster.ask(3, put(1, 1, "k", "v"));
+    cluster.pass(300);
+    assert!(cluster.done(write), "3 follows again");
+}
+
+#[test]
+fn an_operator_moves_leadership_through_any_replica() {
+    let mut cluster = asking(3);
+    let to = |id| Input::Operator(Operator::Transfer(ReplicaId(id)));
+    for (asked, leads) in [(1, 2), (1, 0), (0, 1), (1, 2)] {
+        cluster.input(asked, to(leads));
+        cluster.pass(50);
+        assert!(
+            cluster.leads(leads.into()),
+            "r{asked} is asked for r{leads}"
+        );
+    }
+    // 0 is preferred, but the operator wants 2.
+    cluster.transfers = true;
+    cluster.pass(10_000);
+    assert!(cluster.leads(2));
+    // Nobody else is wanted once 2 has ended.
+    cluster.crash(2);
+    cluster.pass_until(30_000, "preference counts again", |cluster| {
+        cluster.leads(0)
+    });
 }

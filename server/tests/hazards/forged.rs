@@ -65,7 +65,10 @@ fn of_round(round: u64) -> [Message; 5] {
         },
         accept(ballot, Slot(50), 0),
         Message::Rejected { promised: ballot },
-        Message::Transfer { ballot },
+        Message::Transfer {
+            ballot,
+            by_operator: false,
+        },
     ]
 }
 
@@ -123,7 +126,15 @@ fn rounds_that_are_just_too_far_ahead_come_nearer() {
 #[test]
 pub(super) fn h81_an_incarnation_that_leaps_does_not_silence_its_peer() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
-    let (mut envelope, to) = forged(&cluster, 1, 0, Message::Ping { stamp: 1 });
+    let (mut envelope, to) = forged(
+        &cluster,
+        1,
+        0,
+        Message::Ping {
+            stamp: 1,
+            cost_ms: 0,
+        },
+    );
     envelope.from_incarnation = Incarnation(NUMBER_MAX);
     cluster.deliver((envelope, to));
     let write = cluster.ask(1, put(1, 1, "k", "v"));

@@ -141,7 +141,10 @@ pub(super) fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
 /// go on with the chains of before.
 #[test]
 fn other_keys_are_read_locally_while_a_slot_waits_for_a_suspect() {
-    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let mut settings = super::cluster::settings(3, StrategySpec::All);
+    // It is excluded long before its last promise has ended.
+    settings.params.t_grace = std::time::Duration::from_millis(1200);
+    let mut cluster = Cluster::with(settings);
     cluster.crash(2);
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     let mut excluded = 0;
@@ -153,7 +156,7 @@ fn other_keys_are_read_locally_while_a_slot_waits_for_a_suspect() {
         excluded += u32::from(suspects.contains(ReplicaId(2)));
     }
     // Past the end of all promises from before the exclusion, and past t_guard.
-    assert!(excluded > 2000 / 20 + 50, "{excluded}");
+    assert!(excluded >= 2000 / 20 + 50, "{excluded}");
 }
 
 #[test]

@@ -198,6 +198,7 @@ impl World {
             configs: &party.configs,
             highest_accepted: party.highest_accepted,
             may_promise: party.may_promise,
+            quiet_after: Duration::MAX,
         };
         let ended = party.grantor.poll(now, &context, &mut out);
         let sealed = out.into_iter().map(|(to, message)| Envelope {

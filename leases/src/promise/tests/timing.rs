@@ -239,6 +239,7 @@ fn nothing_is_promised_before_its_restart_wait_is_durable() {
         configs: &party.configs,
         highest_accepted: Slot::ZERO,
         may_promise: true,
+        quiet_after: Duration::MAX,
     };
     let ack = LeaseMessage::GuardAck {
         sequence: 1,

@@ -333,7 +333,7 @@ fn the_rest() -> impl Strategy<Value = Message> {
         writes,
     });
     prop_oneof![
-        any::<u64>().prop_map(|stamp| Message::Ping { stamp }),
+        any::<(u64, u32)>().prop_map(|(stamp, cost_ms)| Message::Ping { stamp, cost_ms }),
         any::<u64>().prop_map(|stamp| Message::Pong { stamp }),
         vec((request(), command()), 0..4).prop_map(|commands| Message::Forward { commands }),
         vec((request(), outcome()), 0..4).prop_map(|answers| Message::Answered { answers }),
@@ -343,7 +343,13 @@ fn the_rest() -> impl Strategy<Value = Message> {
         lease().prop_map(Message::Lease),
         vec(delta, 0..4).prop_map(Message::Demand),
         Just(Message::TransferRequest),
-        ballot().prop_map(|ballot| Message::Transfer { ballot }),
+        (ballot(), any::<bool>()).prop_map(|(ballot, by_operator)| Message::Transfer {
+            ballot,
+            by_operator,
+        }),
+        (ballot(), any::<u64>()).prop_map(|(ballot, ask)| Message::PreVote { ballot, ask }),
+        (ballot(), any::<u64>()).prop_map(|(ballot, ask)| Message::PreVoted { ballot, ask }),
+        replica_id().prop_map(|to| Message::Move { to }),
     ]
 }
 

@@ -111,6 +111,8 @@ impl Consensus {
         let new = self.leader != ballot;
         if new {
             self.leader = ballot;
+            self.led_since = step.now;
+            self.moved_here = false;
             step.announce(Event::Following(ballot));
         }
         new
@@ -120,6 +122,7 @@ impl Consensus {
     pub fn step_down(&mut self, step: &mut Step<'_>) {
         self.role = Role::Follower;
         self.leader = Ballot::ZERO;
+        self.end_canvass();
         step.timers.stop(Timer::Heartbeat);
         step.timers.stop(Timer::Reconfigure);
         self.reset_election(step);
@@ -139,6 +142,7 @@ impl Consensus {
         };
         self.promise(step, ballot);
         self.leader = Ballot::ZERO;
+        self.end_canvass();
         self.role = Role::Candidate(Candidacy::new(ballot));
         step.after(After::Campaign { ballot });
         step.announce(Event::Campaigning(ballot));
@@ -315,9 +319,11 @@ impl Consensus {
         assert!(is_elected(step, candidacy), "a majority elects");
         let n = step.us.settings.n;
         let mut leadership = Leadership::new(ballot, n, step.now, log_time_ms);
+        leadership.moved_here = self.moved_here;
         leadership.next = PerLog::of(|log| self.logs[log].commit_point.next());
         self.role = Role::Leader(Box::new(leadership));
         self.leader = ballot;
+        self.led_since = step.now;
         ballot
     }
 

@@ -2,13 +2,14 @@
 //! leaves to its caller what follows from it. It changes nothing outside: it is handed the
 //! sessions to tell which writes are *sure*, and the tags that votes carry.
 //!
-//! `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
+//! `canvass` is what comes before a campaign, `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
 //! the commit rule, `learner` what is known to be committed, `catchup` what was
 //! missed, `lead` what a leader keeps. A slot is *chosen* when the votes say so, and
 //! *committed* here when that is known here.
 
 mod acceptor;
 mod candidacy;
+mod canvass;
 mod catchup;
 mod cell;
 mod election;
@@ -22,7 +23,9 @@ mod recover;
 mod restore;
 mod votes;
 
-use leases::{Ballot, ReplicaId, Slot};
+use std::time::Duration;
+
+use leases::{Ballot, ReplicaId, Slot, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -43,6 +46,7 @@ pub(super) use marks::Marks;
 pub use votes::committed;
 
 use acceptor::Vote;
+use canvass::Canvassing;
 use catchup::Fetching;
 
 /// What this replica does about leadership.
@@ -63,6 +67,12 @@ pub(super) struct Consensus {
     round_seen: u64,
     /// The ballot whose leader was last heard of; its round is 0 if nobody leads.
     leader: Ballot,
+    /// When this replica began to take that one for the leader.
+    led_since: Time,
+    /// Whom this replica takes to be leading or about to, and whether it may campaign.
+    canvassing: Canvassing,
+    /// An operator moved leadership to this replica, and nobody else has led since.
+    moved_here: bool,
     logs: PerLog<Log>,
     /// The open slots that write a key.
     marks: Marks,
@@ -80,19 +90,23 @@ impl std::hash::Hash for Consensus {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
         (self.fetching, self.last_answer).hash(state);
+        (&self.canvassing, self.moved_here).hash(state);
     }
 }
 
 impl Consensus {
     /// What an earlier run made durable, or nothing. Marks are rebuilt from all
     /// accepted, unexecuted slots before anything is read (hazard 30).
-    pub(super) fn restore(recovered: &Recovered, window: u64, seed: u64) -> Consensus {
+    pub(super) fn restore(now: Time, recovered: &Recovered, window: u64, seed: u64) -> Consensus {
         let logs = restore::logs(recovered, window);
         Consensus {
             role: Role::Follower,
             promised: recovered.promised,
             round_seen: recovered.promised.round,
             leader: Ballot::ZERO,
+            led_since: now,
+            moved_here: false,
+            canvassing: Canvassing::begin(now, recovered.promised),
             marks: restore::marks(&logs.commands),
             logs,
             votes_due: Vec::new(),
@@ -105,6 +119,14 @@ impl Consensus {
     /// Who leads, as far as this replica knows.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         (self.leader.round > 0).then_some(self.leader.replica)
+    }
+
+    /// For how long the present leader has led, as far as this replica knows.
+    pub(super) fn led_for(&self, now: Time) -> Duration {
+        match self.leader() {
+            Some(_) => now.since(self.led_since),
+            None => Duration::ZERO,
+        }
     }
 
     /// The leadership, if this replica is the leader.
@@ -161,20 +183,13 @@ impl Consensus {
         PerLog::of(|log| self.logs[log].executed)
     }
 
-    /// Waits anew for the leader, for a random span.
-    pub(super) fn reset_election(&mut self, step: &mut Step<'_>) {
-        let base = step.us.settings.timing.election_timeout;
-        let jitter = base.mul_f64(self.rng.random::<f64>());
-        step.set_timer(Timer::Election, step.now + base + jitter);
-    }
-
     /// Who is preferred campaigns soon, unless grants that it has forgotten may be
     /// alive (`waits`); the others give it a head start.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.us.settings.timing.election_timeout;
         let head_start = match step.us.settings.preferred_leader {
             Some(preferred) if preferred == step.me() && !waits => base / 10,
-            Some(_) => base * 2,
+            Some(_) => base,
             None => base / 4,
         };
         let jitter = base.mul_f64(self.rng.random::<f64>() / 4.0);

@@ -49,7 +49,7 @@ impl Consensus {
         let in_flight = leadership.next.commands.0 - 1 - commit_point.0 - above;
         let most = step.us.settings.in_flight_max;
         let full = in_flight >= most as u64;
-        if leadership.transfer.to().is_some() || leadership.queue.is_empty() || full {
+        if leadership.transfer.is_under_way() || leadership.queue.is_empty() || full {
             return None;
         }
         let next = leadership.next.commands;
@@ -240,13 +240,30 @@ impl Consensus {
     }
 
     /// A peer has answered a probe. Returns whether it was one of this leadership's.
-    pub fn probe_answered(&mut self, from: ReplicaId, ballot: Ballot, probe: u64) -> bool {
+    pub fn probe_answered(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (ballot, probe): (Ballot, u64),
+    ) -> bool {
         let leadership = self.leadership_mut();
         let Some(leadership) = leadership.filter(|l| l.ballot == ballot && probe <= l.probe) else {
             return false;
         };
-        leadership.probe_answered(from, probe);
+        leadership.probe_answered(now, from, probe);
         true
+    }
+
+    /// Whether a majority, this leader included, has not answered it for an election timeout.
+    /// Either it is not heard or it does not hear: nothing that it proposes is committed, and
+    /// whoever still hears it would wait for it.
+    pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
+        let patience = step.us.settings.timing.election_timeout;
+        self.leadership().is_some_and(|leadership| {
+            let touched = leadership.in_touch(step.now, patience);
+            let touched = touched.union(ReplicaSet::one(step.me()));
+            !step.us.members.is_quorum(touched)
+        })
     }
 
     /// The newest probe sent, and the newest that a majority has answered.
@@ -278,38 +295,64 @@ impl Consensus {
         next == configs.executed.next() && configs.may_propose(next)
     }
 
-    /// The operator wants another leader.
-    pub fn begin_transfer(&mut self, to: ReplicaId, give_up: Time) {
-        if let Some(leadership) = self.leadership_mut() {
-            leadership.transfer.begin(to, give_up);
+    /// An operator wants `to` to lead, from now on and whoever is preferred.
+    pub fn begin_move(&mut self, me: ReplicaId, to: ReplicaId, give_up: Time) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        if to == me {
+            leadership.moved_here = true;
+            leadership.transfer.end();
+            self.moved_here = true;
+        } else {
+            leadership.transfer.begin(to, true, give_up);
         }
     }
 
-    /// Who is preferred asks this leader to hand over.
+    /// Notes whether an operator wants this replica to lead, which is about to campaign.
+    pub fn note_moved_here(&mut self, by_operator: bool) {
+        self.moved_here = by_operator;
+    }
+
+    /// Who is preferred asks this leader to hand over, which it does unless an operator
+    /// wants it to lead.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
         let preferred = step.us.settings.preferred_leader == Some(from);
         if let Some(leadership) = self.leadership_mut()
             && preferred
+            && !leadership.moved_here
             && leadership.transfer.may_begin(step.now)
         {
-            leadership.transfer.begin(from, give_up);
+            leadership.transfer.begin(from, false, give_up);
         }
     }
 
-    /// Hands over once everything proposed is committed; gives up after t_grace.
-    pub fn continue_transfer(&mut self, step: &mut Step<'_>, grace: Duration) {
+    /// Hands over once everything proposed is committed.
+    pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.leadership() else {
             return;
         };
-        let Some(to) = leadership.transfer.to() else {
+        if !leadership.transfer.is_under_way() || !self.is_drained(leadership) {
             return;
-        };
-        if self.is_drained(leadership) {
-            let ballot = leadership.ballot;
-            step.send(to, Message::Transfer { ballot });
         }
+        let (ballot, again) = (leadership.ballot, step.us.settings.timing.heartbeat);
+        let leadership = self.leadership_mut();
+        let told = leadership.and_then(|l| l.transfer.tell(step.now, again));
+        if let Some((to, by_operator)) = told {
+            step.send(
+                to,
+                Message::Transfer {
+                    ballot,
+                    by_operator,
+                },
+            );
+        }
+    }
+
+    /// Gives up a transfer that has taken longer than `grace`.
+    pub fn give_up_transfer(&mut self, now: Time, grace: Duration) {
         if let Some(leadership) = self.leadership_mut() {
-            leadership.transfer.give_up(step.now, grace);
+            leadership.transfer.give_up(now, grace);
         }
     }
 

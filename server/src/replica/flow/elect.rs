@@ -5,17 +5,76 @@ use leases::{Ballot, Incarnation, ReplicaId, Slot};
 
 use super::super::action::Event;
 use super::super::consensus::{Prepared, Standing};
-use super::super::message::{LogId, PerLog, Value};
+use super::super::message::{LogId, Message, PerLog, Value};
 use super::super::persist::After;
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::Parts;
 
 impl Parts {
+    /// The leader has been silent for too long: asks whether to campaign, when it is this
+    /// replica's turn.
+    pub(super) fn seek_election(&mut self, step: &mut Step<'_>) {
+        if !self.consensus.is_follower() {
+            self.step_down(step); // a candidate that was not elected begins anew
+        }
+        let fit = self.is_fit(step);
+        if !self.consensus.is_its_turn(step, fit) || !step.us.may_campaign(step.now) {
+            return;
+        }
+        self.canvass(step);
+    }
+
+    /// Asks whether the others would promise, and campaigns once a majority would.
+    fn canvass(&mut self, step: &mut Step<'_>) {
+        if !step.us.settings.pre_vote || step.us.others().next().is_none() {
+            return self.campaign(step);
+        }
+        self.consensus.canvass(step);
+    }
+
+    /// Whether this replica would lead as well as any: it takes part, its disk takes writes,
+    /// and its votes name nobody without need.
+    pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
+        let waits = self.leasing.in_restart_wait(step.now);
+        self.joining.has_joined() && step.us.writable && step.us.clock_trusted && !waits
+    }
+
+    /// A peer asks whether this replica would promise its ballot.
+    pub(super) fn on_pre_vote(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        (ballot, ask): (Ballot, u64),
+    ) {
+        if ballot.replica != from {
+            step.metrics.refused_messages += 1;
+        } else if ballot <= self.consensus.promised() {
+            let promised = self.consensus.promised();
+            step.send(from, Message::Rejected { promised });
+        } else if step.us.writable && self.consensus.would_promise(step, from) {
+            step.send(from, Message::PreVoted { ballot, ask });
+            self.consensus.give_way(step);
+        }
+    }
+
+    /// A peer would promise this replica's ballot.
+    pub(super) fn on_pre_voted(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        asked: (Ballot, u64),
+    ) {
+        if self.consensus.take_agreement(step, from, asked) {
+            self.consensus.reset_election(step);
+            self.campaign(step);
+        }
+    }
+
     /// Asks to lead, unless this replica could not keep its promise, or nobody would
     /// hear it.
     pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
-        if !step.us.writable || step.us.is_deaf(step.now) {
+        if !step.us.may_campaign(step.now) {
             return;
         }
         if !self.consensus.is_follower() {
@@ -47,6 +106,7 @@ impl Parts {
         }
         if self.consensus.promise(step, ballot) {
             self.step_down(step);
+            self.consensus.heard_leader(step);
         }
         step.after(After::Prepared {
             to: from,
@@ -66,9 +126,19 @@ impl Parts {
         }
     }
 
+    /// A peer has promised a higher ballot than this replica's, and will never accept this
+    /// one. A leader asks for a higher ballot of its own at once: whoever follows it agrees,
+    /// and the peer, which a lost election had left behind, follows again. If another leads
+    /// meanwhile nobody agrees, and this replica follows.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
+        let mut asks_anew = self.consensus.asks_below(promised);
+        let led = self.consensus.leads();
         if self.consensus.is_rejected_by(promised) {
             self.step_down(step);
+            asks_anew = led;
+        }
+        if asks_anew && step.us.may_campaign(step.now) && step.us.settings.pre_vote {
+            self.canvass(step);
         }
     }
 
@@ -120,11 +190,30 @@ impl Parts {
         self.propose_recovered(step, log, ballot, Value::Noop);
     }
 
-    /// The leader hands over to this replica, or asks it to.
-    pub(super) fn on_transfer(&mut self, step: &mut Step<'_>, from: ReplicaId, ballot: Ballot) {
+    /// The leader hands over to this replica. Nobody is asked first: the leader wants it.
+    pub(super) fn on_transfer(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        (ballot, by_operator): (Ballot, bool),
+    ) {
         let handed_over = self.consensus.is_handed_over(from, ballot);
         if handed_over && !self.leasing.in_restart_wait(step.now) {
+            self.consensus.note_moved_here(by_operator);
             self.campaign(step);
+        }
+    }
+
+    /// An operator wants `to` to lead: the leader hands over, and anybody else tells the
+    /// leader.
+    pub(super) fn move_leadership(&mut self, step: &mut Step<'_>, to: ReplicaId) {
+        if !step.us.members.is_member(to) {
+            step.metrics.refused_messages += 1;
+        } else if self.consensus.leads() {
+            let give_up = step.now + self.leasing.grace();
+            self.consensus.begin_move(step.me(), to, give_up);
+        } else if let Some(leader) = self.consensus.leader().filter(|l| *l != step.me()) {
+            step.send(leader, Message::Move { to });
         }
     }
 

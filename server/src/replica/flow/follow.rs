@@ -17,7 +17,7 @@ impl Parts {
             self.ask_new_leader(step);
             self.note_config_lag(step);
         }
-        self.consensus.reset_election(step);
+        self.consensus.heard_leader(step);
     }
 
     /// Follows again: a higher ballot was heard of, or this replica cannot lead.

@@ -8,7 +8,7 @@ use leases::{LeaseMessage, ReplicaId, Time};
 
 use super::super::action::Event;
 use super::super::input::Operator;
-use super::super::message::{LogId, Value};
+use super::super::message::{LogId, Message, Value};
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::Parts;
@@ -71,20 +71,12 @@ impl Parts {
         reads.look_again_all(step, view);
     }
 
-    /// What the operator asks of the leader; whoever does not lead ignores it.
+    /// What the operator asks of the leader.
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
-        if !self.consensus.leads() {
-            return;
-        }
         match operator {
-            Operator::Transfer(to) => {
-                if step.us.is_other(to) {
-                    let give_up = step.now + self.leasing.grace();
-                    self.consensus.begin_transfer(to, give_up);
-                }
-            }
+            Operator::Transfer(to) => self.move_leadership(step, to),
             Operator::Switch(spec, params) => {
-                if params.check().is_ok() {
+                if self.consensus.leads() && params.check().is_ok() {
                     self.leasing.wish(spec, params);
                     step.set_timer(Timer::Reconfigure, step.now);
                 }
@@ -97,13 +89,31 @@ impl Parts {
         if !self.consensus.leads() {
             return step.timers.stop(Timer::Heartbeat);
         }
-        if step.us.is_deaf(step.now) {
-            return self.step_down(step);
+        if self.consensus.is_out_of_touch(step) {
+            return self.resign(step);
         }
         self.send_probe(step);
         let grace = self.leasing.grace();
-        self.consensus.continue_transfer(step, grace);
+        self.consensus.give_up_transfer(step.now, grace);
         self.suspect_blockers(step, grace);
+    }
+
+    /// This leader cannot commit any more. It may still be heard, so it says that it ends: who
+    /// should lead next need not wait for its silence.
+    fn resign(&mut self, step: &mut Step<'_>) {
+        let ballot = self.consensus.promised();
+        let successor = step.us.successor(step.now);
+        self.step_down(step);
+        if let Some(to) = successor {
+            let by_operator = false;
+            step.send(
+                to,
+                Message::Transfer {
+                    ballot,
+                    by_operator,
+                },
+            );
+        }
     }
 
     /// Suspects replicas whose missing acceptance has blocked a slot for t_grace, even

@@ -11,7 +11,7 @@ impl Parts {
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         match envelope.message {
-            Message::Ping { stamp } => step.send(from, Message::Pong { stamp }),
+            Message::Ping { stamp, .. } => step.send(from, Message::Pong { stamp }),
             Message::Join { life } => self.joining.on_join(step, from, life),
             Message::Joined { life } => self.joining.on_joined(step, from, life),
             Message::Prepare { ballot, commits } if !self.joining.has_joined() => {
@@ -19,6 +19,7 @@ impl Parts {
             }
             // Who takes no part yet helps others to join, and says that it is there.
             _ if !self.joining.has_joined() => {}
+            Message::PreVote { ballot, ask } => self.on_pre_vote(step, from, (ballot, ask)),
             Message::Prepare { ballot, commits } => self.on_prepare(step, from, ballot, commits),
             Message::Prepared {
                 ballot,
@@ -56,7 +57,11 @@ impl Parts {
                 suspects,
             } => self.on_heartbeat_ack(step, from, (ballot, probe), suspects),
             Message::TransferRequest => self.on_transfer_request(step, from),
-            Message::Transfer { ballot } => self.on_transfer(step, from, ballot),
+            Message::Transfer {
+                ballot,
+                by_operator,
+            } => self.on_transfer(step, from, (ballot, by_operator)),
+            Message::Move { to } => self.move_leadership(step, to),
             _ if !current => step.metrics.stale_incarnation += 1,
             message => self.on_current(step, from, message),
         }
@@ -67,6 +72,7 @@ impl Parts {
     /// one has forgotten: it would be stored at a lower one.
     fn on_current(&mut self, step: &mut Step<'_>, from: leases::ReplicaId, message: Message) {
         match message {
+            Message::PreVoted { ballot, ask } => self.on_pre_voted(step, from, (ballot, ask)),
             Message::Fetch {
                 log,
                 from: first,

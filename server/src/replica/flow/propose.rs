@@ -158,7 +158,7 @@ impl Parts {
         probe: (Ballot, u64),
         suspects: ReplicaSet,
     ) {
-        if self.consensus.probe_answered(from, probe.0, probe.1) {
+        if self.consensus.probe_answered(step.now, from, probe) {
             self.leasing.note_report(step.now, from, suspects);
             let (reads, view) = self.reads();
             reads.confirm(step, view);

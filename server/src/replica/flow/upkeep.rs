@@ -28,8 +28,10 @@ impl Parts {
     }
 
     /// A later run of a peer was heard of.
-    pub fn met(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) {
-        self.leasing.met(now, from, incarnation);
+    pub fn met(&mut self, step: &mut Step<'_>, from: ReplicaId, incarnation: Incarnation) {
+        self.leasing.met(step.now, from, incarnation);
+        self.consensus.leader_restarted(step, from);
+        step.set_timer(Timer::Lease, step.now);
     }
 
     /// Does what is due.
@@ -47,7 +49,7 @@ impl Parts {
             self.lead_on(step);
         }
         if due(step, Timer::Ping, now + timing.ping) {
-            step.broadcast(&Message::Ping { stamp: now.0 });
+            self.ping(step);
             self.seek_leadership(step);
         }
         if due(step, Timer::Lease, Time::MAX) && self.joining.has_joined() {
@@ -70,10 +72,18 @@ impl Parts {
         }
     }
 
+    /// Measures round trips, and says how well this replica would lead.
+    fn ping(&mut self, step: &mut Step<'_>) {
+        let cost_ms = step.us.cost_ms().filter(|_| self.is_fit(step));
+        step.broadcast(&Message::Ping {
+            stamp: step.now.0,
+            cost_ms: cost_ms.unwrap_or(0),
+        });
+    }
+
     fn election_due(&mut self, step: &mut Step<'_>) {
         if self.joining.has_joined() {
-            self.consensus.reset_election(step);
-            self.campaign(step);
+            self.seek_election(step);
         } else {
             self.joining.postpone_campaign(step);
         }
@@ -148,6 +158,7 @@ impl Parts {
     pub fn flush(&mut self, step: &mut Step<'_>) {
         self.send_votes(step);
         self.propose_batches(step);
+        self.consensus.continue_transfer(step);
         self.send_forwards(step);
         self.send_due_probe(step);
         self.consensus.send_news(step);

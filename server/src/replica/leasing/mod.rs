@@ -33,6 +33,9 @@ use reconfigure::Office;
 /// have not executed as far, and are promised under what they know.
 const CONFIGS_KEPT: u64 = 3;
 
+/// A holder that has not answered for so many renewals is promised nothing until it does.
+const QUIET_RENEWALS: u32 = 2;
+
 /// Waiting for the grants that an earlier run has forgotten (§3.7).
 #[derive(Clone, Copy, Debug, Hash)]
 struct RestartWait {
@@ -216,6 +219,7 @@ impl Leasing {
             configs: &self.configs,
             highest_accepted: barrier,
             may_promise: self.may_promise(step),
+            quiet_after: self.configs.params(self.configs.newest()).renew * QUIET_RENEWALS,
         };
         let mut messages = Vec::new();
         let lapsed = self.grantor.poll(step.now, &context, &mut messages);

@@ -205,6 +205,23 @@ const CASES: &[(&str, u64, Saying)] = &[
     }),
     ("transfer", ROUND, |round| Message::Transfer {
         ballot: ballot(round),
+        by_operator: false,
+    }),
+    ("pre_vote.ballot", ROUND, |round| Message::PreVote {
+        ballot: ballot(round),
+        ask: 1,
+    }),
+    ("pre_vote.ask", COUNT_MAX, |ask| Message::PreVote {
+        ballot: ballot(7),
+        ask,
+    }),
+    ("pre_voted.ballot", ROUND, |round| Message::PreVoted {
+        ballot: ballot(round),
+        ask: 1,
+    }),
+    ("pre_voted.ask", COUNT_MAX, |ask| Message::PreVoted {
+        ballot: ballot(7),
+        ask,
     }),
     ("fetch.to", COMMANDS, |slot| Message::Fetch {
         log: LogId::Commands,

@@ -12,6 +12,7 @@ mod chosen;
 mod configurations;
 mod confirmed;
 mod containment;
+mod elections;
 mod frames;
 mod freshness;
 mod histories;
@@ -30,7 +31,8 @@ mod sessions;
 mod sight;
 mod unwritable;
 
-use client::wire::Command;
+use client::wire::outcome::Result as Answer;
+use client::wire::{Command, ErrorCode, Outcome};
 use leases::{Key, ReplicaId, Slot};
 use smallvec::SmallVec;
 
@@ -39,6 +41,7 @@ pub use barriers::Barriers;
 pub use configurations::Configurations;
 pub use confirmed::Confirmed;
 pub use containment::Containment;
+pub use elections::Elections;
 pub use frames::Frames;
 pub use freshness::Freshness;
 pub use histories::Histories;
@@ -112,6 +115,8 @@ pub struct Oracles {
     order: Order,
     unwritable: Unwritable,
     confirmed: Confirmed,
+    /// Told when clocks leave what is assumed of them.
+    pub elections: Elections,
     configurations: Configurations,
     agreement: Agreement,
     sessions: Sessions,
@@ -145,6 +150,7 @@ impl Oracles {
             order: Order::default(),
             unwritable: Unwritable::default(),
             confirmed: Confirmed::new(n),
+            elections: Elections::new(n, settings.replica.timing.election_timeout),
             configurations: Configurations::new(n),
             agreement: Agreement::default(),
             sessions: Sessions::new(n, ttl_ms),
@@ -176,6 +182,7 @@ impl Oracles {
         self.sessions.crashed(node);
         self.refusals.crashed(node);
         self.confirmed.crashed(node);
+        self.elections.crashed(node);
     }
 
     /// A client's command has reached `node`.
@@ -209,6 +216,10 @@ impl Oracles {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
+                if is_repeated(outcome) {
+                    self.sessions.answered_elsewise(node, *to);
+                    continue;
+                }
                 let executed = replica.executed();
                 self.refusals.replied(node, executed, *to, outcome)?;
                 self.sessions.replied(&self.chosen, node, *to, outcome)?;
@@ -230,6 +241,8 @@ impl Oracles {
         let Acting { sight, node, .. } = acting;
         match action {
             Action::Send { to, envelope } => {
+                let now_ns = sight.now_ns;
+                self.elections.sent(now_ns, node, to.index(), envelope);
                 self.promises.sent(sight, node, *to, envelope)?;
                 self.configurations.sent(node, *to, envelope)?;
                 self.confirmed.sent(node, *to, envelope)?;
@@ -245,6 +258,7 @@ impl Oracles {
                 self.quorums.judge_anew();
                 Ok(())
             }
+            Action::Event(Event::Campaigning(_)) => self.elections.campaigns(sight, node),
             Action::Event(Event::Leading(ballot)) => {
                 self.old_leader.leads(node, *ballot);
                 Ok(())
@@ -320,6 +334,7 @@ impl Oracles {
             (order::NAME, self.order.checks),
             (unwritable::NAME, self.unwritable.checks),
             (confirmed::NAME, self.confirmed.checks),
+            (elections::NAME, self.elections.checks),
             (configurations::NAME, self.configurations.checks),
             (agreement::NAME, self.agreement.checks),
             (liveness::NAME, self.liveness.checks),
@@ -328,6 +343,12 @@ impl Oracles {
             (histories::NAME, self.histories.checks),
         ]
     }
+}
+
+/// Whether a client is told that it has sent a command again: a later request of it will be
+/// answered.
+pub(super) fn is_repeated(outcome: &Outcome) -> bool {
+    matches!(&outcome.result, Some(Answer::Error(error)) if error.code() == ErrorCode::Unavailable)
 }
 
 fn is_about_leases(action: &Action) -> bool {

@@ -30,6 +30,7 @@ use self::choose::{Chooser, answered, version_of};
 use self::client::{Client, Session};
 use self::operations::{Operation, Operations, Parts};
 use super::fault::Fault;
+use super::oracle::is_repeated;
 use super::world::{Reply, World};
 use crate::replica::action::ClientHandle;
 
@@ -319,6 +320,9 @@ impl Workload {
 
     /// An answer reached a client: the first to any attempt counts.
     pub fn replied(&mut self, reply: &Reply, world: &mut World) {
+        if is_repeated(&reply.outcome) {
+            return; // the request that took its place is answered
+        }
         let id = reply.to.request >> 8;
         let Some(operation) = self.end(id) else {
             return;

@@ -116,6 +116,7 @@ impl World {
 
     /// A clock jumps ahead: outside what is assumed of clocks.
     pub fn jump_clock(&mut self, node: usize, by_ns: u64) {
+        self.oracles.elections.excuse();
         self.nodes[node].clock.jump(by_ns);
         self.nodes[node].deadline = None;
         self.reschedule(node);

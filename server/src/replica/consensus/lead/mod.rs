@@ -6,6 +6,7 @@ mod transfer;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::wire::Command;
 use client::wire::command::Op;
@@ -38,15 +39,20 @@ pub struct Leadership {
     pub probe: u64,
     /// Per replica, the newest probe it answered.
     probe_acks: Vec<u64>,
+    /// Per replica, when it last answered one.
+    answered: Vec<Time>,
     pub transfer: Transfer,
+    /// An operator wants this replica to lead, whoever is preferred.
+    pub moved_here: bool,
 }
 
 impl Hash for Leadership {
+    /// When probes were answered decides nothing before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
         (self.news_due, self.probe, &self.probe_acks).hash(state);
-        self.transfer.hash(state);
+        (&self.transfer, self.moved_here).hash(state);
     }
 }
 
@@ -63,7 +69,9 @@ impl Leadership {
             news_due: false,
             probe: 0,
             probe_acks: vec![0; n],
+            answered: vec![now; n],
             transfer: Transfer::none(now),
+            moved_here: false,
         }
     }
 
@@ -109,9 +117,17 @@ impl Leadership {
     }
 
     /// A peer has answered a probe.
-    pub fn probe_answered(&mut self, from: ReplicaId, probe: u64) {
+    pub fn probe_answered(&mut self, now: Time, from: ReplicaId, probe: u64) {
         let answered = &mut self.probe_acks[from.index()];
         *answered = (*answered).max(probe);
+        self.answered[from.index()] = now;
+    }
+
+    /// Who has answered a probe within `patience`.
+    pub fn in_touch(&self, now: Time, patience: Duration) -> ReplicaSet {
+        let each = self.answered.iter().zip(0..);
+        let lately = each.filter(|(at, _)| now.since(**at) < patience);
+        lately.map(|(_, id)| ReplicaId(id)).collect()
     }
 
     /// The newest probe that a majority, the leader `me` included, has answered.

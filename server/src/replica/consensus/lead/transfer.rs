@@ -9,11 +9,21 @@ use leases::{ReplicaId, Time};
 /// it tries another. Whoever asks again at once would keep every write waiting.
 const PAUSE_GRACES: u32 = 4;
 
+/// A handing over that has begun.
+#[derive(Clone, Copy, Debug, Hash)]
+struct UnderWay {
+    to: ReplicaId,
+    by_operator: bool,
+    /// When to give up.
+    give_up: Time,
+    /// When the other was last told to take over.
+    told: Option<Time>,
+}
+
 /// A leader's plans to hand over.
 #[derive(Clone, Debug, Hash)]
 pub struct Transfer {
-    /// To whom, and when to give up.
-    under_way: Option<(ReplicaId, Time)>,
+    under_way: Option<UnderWay>,
     /// A transfer has failed: none that is asked for by preference before this.
     none_before: Time,
 }
@@ -26,15 +36,25 @@ impl Transfer {
         }
     }
 
-    pub fn to(&self) -> Option<ReplicaId> {
-        self.under_way.map(|(to, _)| to)
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
     }
 
-    /// Begins, unless one is under way. Returns whether it did.
-    pub fn begin(&mut self, to: ReplicaId, give_up: Time) -> bool {
-        let begins = self.under_way.is_none();
-        self.under_way.get_or_insert((to, give_up));
-        begins
+    /// Begins. An operator's takes the place of any other.
+    pub fn begin(&mut self, to: ReplicaId, by_operator: bool, give_up: Time) {
+        if by_operator || self.under_way.is_none() {
+            self.under_way = Some(UnderWay {
+                to,
+                by_operator,
+                give_up,
+                told: None,
+            });
+        }
+    }
+
+    /// Ends what has begun: this replica leads on.
+    pub fn end(&mut self) {
+        self.under_way = None;
     }
 
     /// Whether one that is asked for by preference may begin.
@@ -42,9 +62,19 @@ impl Transfer {
         self.under_way.is_none() && now >= self.none_before
     }
 
+    /// Whom to tell now to take over, and whether an operator wants it; again after `again`.
+    pub fn tell(&mut self, now: Time, again: Duration) -> Option<(ReplicaId, bool)> {
+        let under_way = self.under_way.as_mut()?;
+        if under_way.told.is_some_and(|told| now.since(told) < again) {
+            return None;
+        }
+        under_way.told = Some(now);
+        Some((under_way.to, under_way.by_operator))
+    }
+
     /// Gives up what has taken too long.
     pub fn give_up(&mut self, now: Time, grace: Duration) {
-        if self.under_way.is_some_and(|(_, give_up)| now >= give_up) {
+        if self.under_way.is_some_and(|begun| now >= begun.give_up) {
             self.under_way = None;
             self.none_before = now + grace * PAUSE_GRACES;
         }

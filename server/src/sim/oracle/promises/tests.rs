@@ -82,8 +82,15 @@ fn a_chain_ends_with_a_run_and_a_relinquish() {
     two.says((1, 1), (0, 1), relinquish).unwrap();
     assert!(!two.may_read(5));
     two.promised(2, 5).unwrap();
-    two.says((1, 1), (0, 2), Message::Ping { stamp: 0 })
-        .unwrap();
+    two.says(
+        (1, 1),
+        (0, 2),
+        Message::Ping {
+            stamp: 0,
+            cost_ms: 0,
+        },
+    )
+    .unwrap();
     assert!(!two.may_read(5), "the grantor's run has ended");
     let mut two = Two::new();
     two.promised(1, 5).unwrap();

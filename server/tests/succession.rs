@@ -1,0 +1,197 @@
+//! Who leads after whom, and how long clients wait for it: drills in virtual time.
+
+use std::time::Duration;
+
+use leases::{ReplicaId, StrategySpec, Unlisted};
+use server::replica::Settings;
+use server::sim::drill::{Aftermath, Blow, Drill};
+use server::sim::network::Faults;
+
+const MS: u64 = 1_000_000;
+/// Round trips in ms between CA, VA, IRL, OR and JP.
+const RTT_MS: [[u64; 5]; 5] = [
+    [0, 61, 134, 24, 108],
+    [61, 0, 75, 68, 150],
+    [134, 75, 0, 130, 212],
+    [24, 68, 130, 0, 97],
+    [108, 150, 212, 97, 0],
+];
+
+/// Short durations: heartbeats every 50 ms, elections after 250 ms, guard and lease together
+/// 500 ms.
+fn fast(strategy: StrategySpec) -> Settings {
+    let ms = Duration::from_millis;
+    let mut settings = Settings::new(ReplicaId(0), 5);
+    settings.strategy = strategy;
+    settings.params.t_lease = ms(250);
+    settings.params.t_guard = ms(250);
+    settings.params.renew = ms(50);
+    settings.params.t_grace = ms(500);
+    settings.params.t0_cap = ms(400);
+    settings.timing.heartbeat = ms(50);
+    settings.timing.election_timeout = ms(250);
+    settings.timing.retransmit = ms(250);
+    settings.timing.ping = ms(100);
+    settings
+}
+
+fn drill(settings: &Settings, blow: Blow) -> Drill {
+    let one_way_ns = RTT_MS.map(|row| row.map(|rtt| (rtt * MS / 2).max(50_000)).to_vec());
+    Drill {
+        settings: settings.clone(),
+        one_way_ns: one_way_ns.to_vec(),
+        faults: Faults::default(),
+        every_ns: 25 * MS,
+        blow: Some((blow, None)),
+        blow_ns: 0,
+        lasts_ns: 2000 * MS,
+        watch_ns: 4000 * MS,
+    }
+}
+
+fn strategies() -> [StrategySpec; 4] {
+    let unlisted = Unlisted::Nearest;
+    [
+        StrategySpec::None,
+        StrategySpec::Leader,
+        StrategySpec::All,
+        StrategySpec::Quorum { unlisted },
+    ]
+}
+
+/// No rule is broken, and no write fails at a site whose replica did not end.
+fn sound(after: &Aftermath) {
+    assert_eq!(after.violation, None);
+    let failed = after.writes.iter().filter(|write| write.failed).count();
+    assert_eq!(failed, 0, "no write fails");
+}
+
+/// What a leader that is killed, stands still or is cut off may cost: max(election timeout,
+/// t_guard + t_lease) (1 + rho), two round trips and 100 ms.
+fn bound_ns(settings: &Settings) -> u64 {
+    let params = &settings.params;
+    let leases = params.t_guard + params.t_lease;
+    let span = settings.timing.election_timeout.max(leases);
+    let rtt = RTT_MS.iter().flatten().max().copied().unwrap_or(0);
+    span.mul_f64(1.001).as_nanos() as u64 + (2 * rtt + 100) * MS
+}
+
+/// The outages of blows at many moments, rising. Whoever leads next is the one that serves
+/// the sites best, and whoever led disturbs nobody when it is back.
+fn outages(blow: Blow, seeds: u64) -> Vec<u64> {
+    let outage = |seed: u64| {
+        let settings = fast(strategies()[(seed % 4) as usize].clone());
+        let mut drill = drill(&settings, blow);
+        drill.blow_ns = seed * 7 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        let campaigns = after.campaigned.iter();
+        let campaigns = campaigns.filter(|(at, _)| *at >= after.struck_ns).count();
+        assert_eq!((after.elections(), campaigns), (1, 1), "seed {seed}");
+        assert_eq!(after.leader(), Some(best_but(after.victim)), "seed {seed}");
+        let outage_ns = after.outage_ns(5).expect("every site writes again");
+        assert!(
+            outage_ns <= bound_ns(&settings),
+            "{blow:?} {seed}: {outage_ns} ns"
+        );
+        outage_ns
+    };
+    let mut outages: Vec<u64> = (0..seeds).map(outage).collect();
+    outages.sort_unstable();
+    outages
+}
+
+/// Who serves the sites best: on average a write waits for the round trip to the leader and
+/// for that of the leader to its nearest majority.
+fn best_but(gone: ReplicaId) -> ReplicaId {
+    let cost = |site: &usize| {
+        let mut row = RTT_MS[*site];
+        row.sort_unstable();
+        row.iter().sum::<u64>() + 5 * row[2]
+    };
+    let others = (0..5).filter(|site| *site != gone.index());
+    ReplicaId(others.min_by_key(cost).expect("others") as u8)
+}
+
+#[test]
+fn a_killed_leader_costs_at_most_a_second() {
+    let outages = outages(Blow::Kill, 200);
+    let p99 = outages[outages.len() * 99 / 100 - 1];
+    assert!(p99 <= 1000 * MS, "p99 of {} ms", p99 / MS);
+}
+
+#[test]
+fn a_leader_that_stands_still_or_is_cut_off_costs_no_more_and_returns_quietly() {
+    for blow in [Blow::Pause, Blow::Cut, Blow::Mute, Blow::Deaf] {
+        outages(blow, 12);
+    }
+}
+
+#[test]
+fn a_follower_that_was_away_deposes_nobody() {
+    for blow in [Blow::Kill, Blow::Pause, Blow::Cut, Blow::Mute, Blow::Deaf] {
+        for follower in 2..5 {
+            let settings = fast(StrategySpec::None);
+            let mut drill = drill(&settings, blow);
+            drill.blow = Some((blow, Some(ReplicaId(follower))));
+            let after = drill.run(u64::from(follower));
+            sound(&after);
+            assert_eq!(after.elections(), 0, "{blow:?} of r{follower}");
+            let longest = after.longest_ns().expect("all is answered");
+            assert!(longest <= 450 * MS, "{blow:?} of r{follower}: {longest} ns");
+        }
+    }
+}
+
+#[test]
+fn who_is_preferred_leads_again_once_it_is_back() {
+    for seed in 0..8 {
+        let mut settings = fast(strategies()[seed as usize % 4].clone());
+        settings.preferred_leader = Some(ReplicaId(2));
+        let drill = drill(&settings, Blow::Kill);
+        let after = drill.run(seed);
+        sound(&after);
+        assert_eq!(after.victim, ReplicaId(2));
+        assert_eq!((after.elections(), after.leader()), (2, Some(ReplicaId(2))));
+    }
+}
+
+#[test]
+fn an_operators_move_wins_over_preference_and_fails_nothing() {
+    for seed in 0..8 {
+        let mut settings = fast(strategies()[seed as usize % 4].clone());
+        settings.preferred_leader = Some(ReplicaId(2));
+        let drill = drill(&settings, Blow::Move(ReplicaId(4)));
+        let after = drill.run(seed);
+        sound(&after);
+        assert_eq!((after.elections(), after.leader()), (1, Some(ReplicaId(4))));
+        let longest = after.longest_ns().expect("all is answered");
+        assert!(longest <= 1000 * MS, "{longest} ns");
+    }
+}
+
+/// A holder that is gone keeps its keys waiting until its last promise has ended: sent at most
+/// two renewals after its last answer, and kept for t_guard + t_lease, stretched for drift.
+/// Then they commit.
+#[test]
+fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
+    for (blow, holder) in [
+        (Blow::Kill, 4),
+        (Blow::Pause, 3),
+        (Blow::Cut, 2),
+        (Blow::Deaf, 4),
+    ] {
+        let settings = fast(StrategySpec::All);
+        let mut drill = drill(&settings, blow);
+        drill.blow = Some((blow, Some(ReplicaId(holder))));
+        let after = drill.run(1);
+        sound(&after);
+        let params = &settings.params;
+        let stall = params.renew * 2 + params.restart_wait();
+        // The last answer was on its way, and the commit takes a round trip at most.
+        let bound_ns = stall.mul_f64(1.001).as_nanos() as u64 + 2 * 212 * MS;
+        let longest_ns = after.longest_ns().expect("all is answered");
+        assert!(longest_ns <= bound_ns, "{blow:?}: {} ms", longest_ns / MS);
+        assert!(longest_ns >= 250 * MS, "{blow:?}: nothing was held");
+    }
+}
