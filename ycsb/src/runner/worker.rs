@@ -19,7 +19,7 @@ use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
 
 /// Of the operations that all threads together never sent, so many are counted one by
 /// one, each with a kind of its own; of more, several at a time.
-const NEVER_SENT_DRAWS: u64 = 4_000_000;
+const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
     pub thread: u64,

@@ -275,3 +275,27 @@ async fn so_many_that_were_never_sent_are_counted_by_the_batch() {
     assert_eq!(all.len(), 1_000_000_000);
     near(all.value_at_quantile(0.5), 5_000_000, "median");
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_due_after_the_warm_up_counts() {
+    // The store stops in the warm-up of two seconds, with four operations in flight.
+    let store = Scripted::new(5, 1..1_000_000);
+    let options = RunOptions {
+        warmup: Duration::from_secs(2),
+        ..ten_seconds(Some(500.0))
+    };
+    let outcome = reads(&store, &options, &Cancel::new()).await;
+    let account = outcome.account;
+    assert_eq!(account.runtime, Duration::from_secs(8));
+    assert_eq!((account.intended(), account.never_sent), (4_000, 4_000));
+    let due_us = (1_000..5_000u64).map(|n| n * 2_000);
+    compare(&outcome, due_us.map(|due| 10_000_000 - due).collect());
+    let shortfall = outcome.shortfall();
+    assert_eq!(
+        shortfall,
+        Some(Shortfall::NothingSucceeded { intended: 4_000 })
+    );
+    let (_, _, gap) = outcome.availability.gaps().next().unwrap();
+    near(gap.began.as_micros() as u64, 2_000_000, "gap began");
+    near(gap.length.as_micros() as u64, 8_000_000, "gap");
+}
