@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use geo_deploy::backend::local::{self, LocalSettings};
 use geo_deploy::backend::{Ran, sim};
 use geo_deploy::experiment::{self, Experiment};
-use geo_deploy::report::{Manifest, Report, Verdict};
+use geo_deploy::report::{Manifest, Report, Verdict, in_order};
 
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
@@ -212,7 +212,7 @@ fn assemble(experiment: &Experiment, on: World, manifest: Manifest, ran: Vec<Ran
         backend: backend.to_string(),
         seed: experiment.seed,
         manifest,
-        runs,
+        runs: in_order(runs),
         events,
     }
 }

@@ -6,6 +6,7 @@ mod exp;
 mod fault;
 mod kv;
 mod leader;
+mod plot;
 mod serve;
 mod sim;
 mod terminal;
@@ -58,6 +59,8 @@ enum Command {
     /// Lists and runs experiments
     #[command(subcommand)]
     Exp(exp::ExpCommand),
+    /// Draws interval logs (.hlog) of `ycsb` or of an experiment: over time, and as distributions
+    Plot(plot::PlotArgs),
     /// Simulates clusters in which everything goes wrong that may, and judges every step
     Sim(sim::SimArgs),
     /// Breaks replica processes at random under load, and judges what clients saw
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::Kv(args) => kv::run(&args),
         Command::Leader(args) => leader::run(&args),
         Command::Exp(command) => exp::run(&command),
+        Command::Plot(args) => plot::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Cluster(command) => cluster::run(&command),

@@ -8,12 +8,13 @@
 mod digest;
 mod figures;
 mod files;
+mod logs;
 mod manifest;
 mod outage;
 mod page;
 mod paper;
-mod png;
 mod prose;
+mod render;
 mod run;
 mod summary;
 mod svg;
@@ -29,9 +30,10 @@ use crate::bound::Bounds;
 use crate::experiment::{Experiment, StrategyPlan};
 use crate::topology::Topology;
 
+pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
 pub use outage::Outage;
-pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict};
+pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict, in_order};
 pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
 
 /// All strategies of one experiment.
@@ -77,7 +79,7 @@ impl Report {
     /// If a file cannot be written; the error names it.
     pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
         let plots = dir.join("plots");
-        std::fs::create_dir_all(&plots).with_context(|| format!("creating {}", plots.display()))?;
+        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let digests = digest::digest(self);
         let summary = summary::summarize(self, &digests);
         let put = |name: &str, bytes: &[u8]| {
@@ -93,11 +95,7 @@ impl Report {
             put("outages.csv", files::outages_csv(&summary).as_bytes())?;
         }
         files::latency_hlog(self, &dir.join("latency.hlog"))?;
-        for figure in figures::all(self, &digests, &summary) {
-            let svg = figure.svg.file();
-            put(&format!("plots/{}.svg", figure.name), svg.as_bytes())?;
-            put(&format!("plots/{}.png", figure.name), &png::render(&svg)?)?;
-        }
+        render::write(&figures::all(self, &digests, &summary), &plots)?;
         put("report.md", page::markdown(self, &summary).as_bytes())?;
         let html = page::html(self, &digests, &summary);
         put("report.html", html.as_bytes())

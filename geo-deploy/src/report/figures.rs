@@ -1,15 +1,16 @@
 //! The plots: latency distributions, shares per site, and time lines of faults.
 
 mod bars;
-mod cdf;
-mod timeline;
+pub(super) mod cdf;
+mod headline;
+pub(super) mod timeline;
 
 use super::digest::Digest;
 use super::summary::Summary;
 use super::svg::{Anchor, Ink, Lettering, SERIES, Stroke, Svg};
 use super::{Report, StrategyRun};
 
-/// Width of every figure, in pixels.
+/// Width of most figures, in pixels.
 const WIDTH: f64 = 1_000.0;
 /// Space left of a plot for its axis.
 const LEFT: f64 = 62.0;
@@ -26,29 +27,32 @@ pub(super) struct Figure {
 /// Every figure of a report. The time line is there only if there were faults.
 pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec<Figure> {
     let mut figures = vec![
-        cdf::figure(report, digests, summary),
+        headline::figure(report, summary),
         bars::local_reads(report, summary),
         bars::writes_at_minimum(report, summary),
     ];
-    figures.extend(report.runs.iter().filter_map(|run| of_faults(report, run)));
+    figures.extend(cdf::figures(&cdf::of_report(report, digests, summary)));
+    figures.extend(report.runs.iter().flat_map(|run| of_faults(report, run)));
     figures
 }
 
 /// The time line of a run with faults.
-fn of_faults(report: &Report, run: &StrategyRun) -> Option<Figure> {
-    if run.faults.is_empty() {
-        return None;
+fn of_faults(report: &Report, run: &StrategyRun) -> Vec<Figure> {
+    match run.faults.is_empty() {
+        true => Vec::new(),
+        false => timeline::figures(&timeline_name(run), &timeline::of_run(report, run)),
     }
-    timeline::figure(timeline_name(run), &timeline::of_run(report, run))
 }
 
 /// The name of a run's time line: its label may hold what no file name should.
 pub(super) fn timeline_name(run: &StrategyRun) -> String {
+    format!("timeline-{}", file_name(&run.label))
+}
+
+/// A name without what no file name should hold.
+pub(super) fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    format!(
-        "timeline-{}",
-        run.label.chars().map(plain).collect::<String>()
-    )
+    name.chars().map(plain).collect()
 }
 
 /// A look for each run. A strategy has the same one in every report, unless two runs of
@@ -108,16 +112,16 @@ impl Key {
             Key::Dot(ink) => svg.dots(&[middle], *ink, false),
             Key::Square(ink) => svg.dots(&[middle], *ink, true),
             Key::Band(ink) => {
-                svg.shade((x, y - 4.0), (to - x, 8.0), *ink, 0.35);
+                svg.rect((x, y - 4.0), (to - x, 8.0), ink.pale());
                 svg.line((x, y + 4.0), (to, y + 4.0), Stroke::plain(*ink, 2.2));
                 svg.line((x, y - 7.0), (to, y - 7.0), Stroke::plain(*ink, 0.9));
             }
             Key::Cross => svg.crosses(&[middle], Ink::Text),
             Key::Shade => {
-                svg.shade((x, y - 7.0), (to - x, 14.0), Ink::Muted, 0.18);
+                svg.rect((x, y - 7.0), (to - x, 14.0), Ink::Shade);
                 svg.line((x, y - 7.0), (x, y + 7.0), Stroke::plain(Ink::Text, 1.3));
             }
-            Key::Pale => svg.shade((x, y - 6.0), (to - x, 12.0), Ink::Series(0), 0.45),
+            Key::Pale => svg.rect((x, y - 6.0), (to - x, 12.0), Ink::Pale(0)),
             Key::Notch => svg.line(
                 (x + 2.0, y - 3.0),
                 (x + 2.0, y + 3.0),
@@ -127,14 +131,14 @@ impl Key {
     }
 }
 
-/// Draws a legend from `y` on, in as many rows as it takes; two fit above a plot.
-fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) {
+/// Draws a legend from `y` on, in as many rows as it takes; returns where the last one is.
+fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) -> f64 {
     let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
         let width = key.width();
         // Letters of this size are 7 pixels wide on average.
         let whole = width + 6.0 + 7.2 * label.chars().count() as f64;
-        if x > LEFT && x + whole > WIDTH - RIGHT {
+        if x > LEFT && x + whole > svg.width() - RIGHT {
             (x, y) = (LEFT, y + 20.0);
         }
         key.draw(svg, x, y);
@@ -145,6 +149,7 @@ fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) {
         svg.text((x + width + 6.0, y + 4.0), label, look);
         x += whole + 22.0;
     }
+    y
 }
 
 /// A latency in ms as an axis or a mark shows it.

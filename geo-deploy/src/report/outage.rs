@@ -1,7 +1,7 @@
 //! The outages that clients saw because of faults.
 //!
 //! Operations are told apart by site, by reads and writes, and by whether a failed site
-//! held a lease on their key when they started. For each such group:
+//! held a lease on their key when the fault began. For each such group:
 //!
 //! - The *window* of a fault begins with the fault. It ends with the next fault of the
 //!   run that begins later, or with the run's last operation.
@@ -42,6 +42,8 @@ pub struct Outage {
     pub operation: &'static str,
     /// Whether a failed site held a lease on the keys; `None` if that is not known.
     pub leased: Option<bool>,
+    /// Whether the fault concerns the clients' own site.
+    pub at_failed_site: bool,
     /// Operations that were due at some time in the window.
     pub due: u64,
     /// Those that failed.
@@ -95,6 +97,7 @@ pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
                     site: names[site].to_owned(),
                     operation: class.name(),
                     leased,
+                    at_failed_site: fault.sites.contains(site),
                     bound_s: bound.and_then(|bound| promised(bound, class, leased)),
                     ..seen
                 });
@@ -205,6 +208,7 @@ impl Window {
             site: String::new(),
             operation: "",
             leased: None,
+            at_failed_site: false,
             due: due.len() as u64,
             failed: ended(End::Failed),
             timed_out: ended(End::TimedOut),

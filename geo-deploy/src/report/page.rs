@@ -40,7 +40,8 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
         },
         Section {
             heading: "The network",
-            tables: tables::network(report),
+            paragraphs: prose::network(report),
+            tables: vec![tables::network(report)],
             ..Section::default()
         },
         repeat(report, summary),
@@ -55,7 +56,11 @@ fn results(report: &Report, summary: &Summary) -> [Section; 4] {
             heading: "In brief",
             warnings: prose::warnings(report, summary),
             paragraphs: vec![prose::setting(report)],
-            tables: vec![tables::overview(report, summary)],
+            figures: vec!["headline".to_owned()],
+            tables: vec![
+                tables::overview(report, summary),
+                tables::measured(report, summary),
+            ],
             notes: prose::notes(report),
             ..Section::default()
         },
@@ -140,15 +145,17 @@ fn repeat(report: &Report, summary: &Summary) -> Section {
     }
 }
 
-fn title(report: &Report) -> String {
+fn title(report: &Report, summary: &Summary) -> String {
     format!(
         "{}: {}",
-        report.experiment.name, report.experiment.description
+        report.experiment.name,
+        prose::finding(report, summary)
     )
 }
 
 pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
-    let mut text = format!("# {}\n", title(report));
+    let mut text = format!("# {}\n", title(report, summary));
+    text.push_str(&format!("\n{}\n", report.experiment.description));
     for section in sections(report, summary) {
         text.push_str(&format!("\n## {}\n\n", section.heading));
         for warning in &section.warnings {
@@ -175,7 +182,8 @@ pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
 
 pub(super) fn html(report: &Report, digests: &[Digest], summary: &Summary) -> String {
     let figures = figures::all(report, digests, summary);
-    let title = escape(&title(report));
+    let title = escape(&title(report, summary));
+    let description = escape(&report.experiment.description);
     let lead = escape(&format!(
         "{} backend, seed {}, revision {}",
         report.backend,
@@ -192,7 +200,7 @@ pub(super) fn html(report: &Report, digests: &[Digest], summary: &Summary) -> St
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
          <style>\n{}\n{STYLE}</style>\n</head>\n<body>\n<main>\n<header><p class=\"lead\">{lead}</p>\
-         <h1>{title}</h1></header>\n{body}</main>\n</body>\n</html>\n",
+         <h1>{title}</h1><p class=\"lead\">{description}</p></header>\n{body}</main>\n</body>\n</html>\n",
         series_variables()
     )
 }

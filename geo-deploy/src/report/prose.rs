@@ -3,11 +3,117 @@
 use super::summary::{RunSummary, Summary};
 use super::table::{bounds, grouped, ms, percent};
 use super::tables::bookkeeping_minimum;
-use super::{Event, Report, StrategyRun, Verdict, paper};
+use super::{Event, Report, StrategyRun, Verdict, paper, tables};
 use crate::wan::Network;
 
 /// Local reads this far below perfect bookkeeping, in points, are no longer as good as it.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
+
+/// The result in one sentence, for the title.
+pub(super) fn finding(report: &Report, summary: &Summary) -> String {
+    if let Some(run) = summary.runs.iter().find(|run| run.linearizable == "no") {
+        return format!("{} is NOT linearizable", run.label);
+    }
+    if let Some(found) = summary.runs.iter().find_map(of_outages) {
+        return found;
+    }
+    let answered = |run: &&RunSummary| run.ops > 0;
+    let by_mean =
+        |a: &&RunSummary, b: &&RunSummary| a.mean_by_site_ms.total_cmp(&b.mean_by_site_ms);
+    let Some(best) = summary.runs.iter().filter(answered).min_by(by_mean) else {
+        return "nothing was answered".to_owned();
+    };
+    let others = summary
+        .runs
+        .iter()
+        .filter(|run| run.label != best.label && run.ops > 0);
+    let others: Vec<String> = others
+        .map(|run| format!("{} for {}", ms(run.mean_by_site_ms), run.label))
+        .collect();
+    let against = match others.is_empty() {
+        true => String::new(),
+        false => format!(", against {}", others.join(", ")),
+    };
+    let strategy = words_of(report, best);
+    format!(
+        "{strategy}: {} of reads local, {} of writes at their minimum; mean latency {} ms by \
+         site{against}",
+        percent(best.local_fraction),
+        percent(best.min_latency_fraction),
+        ms(best.mean_by_site_ms),
+    )
+}
+
+/// A strategy's label, and what it is called in full if that is something else.
+fn words_of(report: &Report, run: &RunSummary) -> String {
+    let name = match run.strategy.as_str() {
+        "quorum" => "quorum leases",
+        "leader" => "leader leases",
+        "all" => "Megastore leases",
+        "fixed" => "fixed holders",
+        "none" => "no leases",
+        other => other,
+    };
+    match report.runs.len() {
+        1 => name.to_owned(),
+        _ => format!("{name} ({})", run.label),
+    }
+}
+
+/// What the faults of a run meant to clients at the sites that did not fail; `None`
+/// without faults.
+fn of_outages(run: &RunSummary) -> Option<String> {
+    let first = run.outages.first()?;
+    let longest = |leased: bool| {
+        let others = run.outages.iter().filter(|o| !o.at_failed_site);
+        let meant = others.filter(|o| o.leased.unwrap_or(true) == leased);
+        meant
+            .map(|o| o.outage_s.max(o.longest_s))
+            .max_by(f64::total_cmp)
+    };
+    let mut texts: Vec<&str> = run.outages.iter().map(|o| o.text.as_str()).collect();
+    texts.dedup();
+    let what = match texts.as_slice() {
+        [one] => format!("\"{one}\""),
+        several => format!("{} faults such as \"{}\"", several.len(), first.text),
+    };
+    let said = |wait: Option<f64>, whose: &str| wait.map(|s| format!("{whose} at most {s:.2} s"));
+    let known = run.outages.iter().any(|o| o.leased.is_some());
+    let leased = match known {
+        true => "operations on keys leased to the failed replica waited",
+        false => "operations waited",
+    };
+    let parts = [said(longest(true), leased), said(longest(false), "others")];
+    let broken = run
+        .outages
+        .iter()
+        .filter(|o| o.kept() == Some(false))
+        .count();
+    let bounded = run.outages.iter().filter(|o| o.kept().is_some()).count();
+    let verdict = match (bounded, broken) {
+        (0, _) => String::new(),
+        (_, 0) => "; all within their bounds".to_owned(),
+        (all, broken) => format!("; {broken} of {all} bounds broken"),
+    };
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    Some(format!(
+        "{}, {what}: at other sites {}{verdict}",
+        run.label,
+        parts.join(", ")
+    ))
+}
+
+/// What the figures of the network mean.
+pub(super) fn network(report: &Report) -> Vec<String> {
+    match tables::has_measured(report) {
+        false => Vec::new(),
+        true => vec![
+            "Round trips of probes through the emulated network while operations were measured. \
+             What was asked for includes the jitter."
+                .to_owned(),
+        ],
+    }
+}
 
 /// The experiment in one paragraph.
 pub(super) fn setting(report: &Report) -> String {
@@ -147,7 +253,7 @@ pub(super) fn reading_the_outages() -> Vec<String> {
          The longest wait is that of a single operation; in a closed loop it also shows a stall of \
          one key that other keys hide. A bound is kept if neither exceeds it."
             .to_owned(),
-        "\"Leased to it\" are keys that a failed site held a lease on when the operation started. \
+        "\"Leased to it\" are keys that a failed site held a lease on when the fault began. \
          Median before is of the operations since the previous fault, after of those that started \
          in the last third of the time that the fault is given."
             .to_owned(),

@@ -122,8 +122,8 @@ pub struct StrategyRun {
     pub workload: String,
     /// Every operation that started in the measured interval, failed ones included.
     pub samples: Vec<Sample>,
-    /// For each sample, the sites that held a lease on its key when it started. Empty if
-    /// that is not known.
+    /// For each sample, the sites that held a lease on its key when the last fault before
+    /// its end began, or the first fault after. Empty if that is not known.
     pub leased_to: Vec<SiteSet>,
     /// The interval in which operations are counted; `None` if the backend has none.
     pub measured: Option<Measured>,
@@ -178,4 +178,14 @@ impl StrategyRun {
         };
         self.faults.iter().flat_map(of).flatten().collect()
     }
+}
+
+/// The one order of strategies in every table and drawing: those with fixed holders, from
+/// the fewest to the most, then those that choose them. Runs of the same strategy stay in
+/// order.
+pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
+    let order = ["none", "leader", "all", "fixed", "quorum", "cost"];
+    let place = |run: &StrategyRun| order.iter().position(|name| *name == run.strategy);
+    runs.sort_by_key(|run| place(run).unwrap_or(order.len()));
+    runs
 }

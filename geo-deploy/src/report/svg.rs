@@ -15,6 +15,11 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
+    /// A series' colour mixed with the ground's. A colour of its own, and no opacity: what
+    /// lies below does not show, and PDFs of the same drawing are the same.
+    Pale(usize),
+    /// The ground's colour, a little darker.
+    Shade,
 }
 
 /// How many series can be told apart.
@@ -29,6 +34,19 @@ pub(super) const SERIES_DARK: [&str; SERIES] = [
     "#5ab4f0", "#ff8a4c", "#35c9a3", "#e79acb", "#f0c04a", "#a7b0bd",
 ];
 
+/// How much of its series' colour a pale one has.
+const PALE_PERCENT: u32 = 45;
+
+/// The pale form of a colour `#rrggbb` on white.
+fn on_white(colour: &str) -> String {
+    let part = |at: usize| {
+        let digits = colour.get(at..at + 2).unwrap_or("00");
+        let value = u32::from_str_radix(digits, 16).unwrap_or(0);
+        (value * PALE_PERCENT + 255 * (100 - PALE_PERCENT)) / 100
+    };
+    format!("#{:02x}{:02x}{:02x}", part(1), part(3), part(5))
+}
+
 /// Line patterns, so that series differ without colour too.
 const DASHES: [&str; SERIES] = ["", "9 4", "2.5 3.5", "10 3 2 3", "14 4 2 3 2 4", "5 2"];
 
@@ -40,6 +58,15 @@ impl Ink {
             Ink::Grid => "@grid@".to_owned(),
             Ink::Surface => "@surface@".to_owned(),
             Ink::Series(i) => format!("@s{}@", i % SERIES),
+            Ink::Pale(i) => format!("@p{}@", i % SERIES),
+            Ink::Shade => "@shade@".to_owned(),
+        }
+    }
+
+    pub(super) fn pale(self) -> Ink {
+        match self {
+            Ink::Series(i) => Ink::Pale(i),
+            _ => Ink::Shade,
         }
     }
 }
@@ -124,6 +151,15 @@ impl Svg {
         }
     }
 
+    /// Sets the height, when it is known how much was drawn.
+    pub(super) fn end_at(&mut self, height: f64) {
+        self.height = height;
+    }
+
+    pub(super) fn width(&self) -> f64 {
+        self.width
+    }
+
     pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: Stroke) {
         let style = stroke_style(stroke);
         self.element(format_args!(
@@ -150,15 +186,6 @@ impl Svg {
         let fill = fill.token();
         self.element(format_args!(
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" style=\"fill:{fill}\"/>",
-            at.0, at.1, size.0, size.1
-        ));
-    }
-
-    /// A rectangle that lets what is below it show.
-    pub(super) fn shade(&mut self, at: (f64, f64), size: (f64, f64), fill: Ink, opacity: f64) {
-        let fill = fill.token();
-        self.element(format_args!(
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" style=\"fill:{fill};fill-opacity:{opacity}\"/>",
             at.0, at.1, size.0, size.1
         ));
     }
@@ -256,10 +283,12 @@ impl Svg {
         let mut text = text
             .replace("@text@", "#1c2430")
             .replace("@muted@", "#5b6573")
-            .replace("@grid@", "#e1e5ea")
-            .replace("@surface@", "#ffffff");
+            .replace("@grid@", "#d9dee4")
+            .replace("@surface@", "#ffffff")
+            .replace("@shade@", "#eff1f4");
         for (i, colour) in SERIES_LIGHT.iter().enumerate() {
             text = text.replace(&format!("@s{i}@"), colour);
+            text = text.replace(&format!("@p{i}@"), &on_white(colour));
         }
         text
     }
@@ -271,8 +300,12 @@ impl Svg {
             text = text.replace(&format!("@{name}@"), &format!("var(--{name})"));
         }
         for i in 0..SERIES {
+            let mixed = format!("color-mix(in srgb,var(--s{i}) {PALE_PERCENT}%,var(--surface))");
             text = text.replace(&format!("@s{i}@"), &format!("var(--s{i})"));
+            text = text.replace(&format!("@p{i}@"), &mixed);
         }
+        let shade = "color-mix(in srgb,var(--muted) 10%,var(--surface))";
+        text = text.replace("@shade@", shade);
         text
     }
 

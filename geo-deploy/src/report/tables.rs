@@ -3,7 +3,7 @@
 use super::paper;
 use super::summary::{RunSummary, SiteSummary, Summary};
 use super::table::{Table, bounds, grouped, ms, percent, percent_or_dash};
-use super::{Event, Report, StrategyRun};
+use super::{Event, Measured, Report, StrategyRun};
 use crate::wan::{Network, Pair};
 
 /// Most events that a page lists.
@@ -229,62 +229,96 @@ pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The matrix asked for, and where it was measured the one delivered.
-pub(super) fn network(report: &Report) -> Vec<Table> {
+/// The part of each run in which operations were counted, and the operations of each
+/// site in it, failed ones included.
+pub(super) fn measured(report: &Report, summary: &Summary) -> Table {
+    let mut columns = vec!["strategy", "from s", "to s"];
+    columns.extend(report.topology.names());
+    let title = "The interval that was measured, the same for all sites, and the operations that \
+                 started in it";
+    let mut table = Table::new(title, &columns);
+    for run in &summary.runs {
+        let time = |at: fn(&Measured) -> f64| {
+            let at = run.measured.as_ref().map(at);
+            at.map_or_else(dash, |at| format!("{at:.1}"))
+        };
+        let mut row = vec![named(run), time(|m| m.start_s), time(|m| m.end_s)];
+        let started = |site: &SiteSummary| {
+            let (reads, writes) = (&site.reads, &site.writes);
+            let unanswered = reads.failed + reads.timed_out + writes.failed + writes.timed_out;
+            grouped(site.all.count + unanswered)
+        };
+        row.extend(run.sites.iter().map(started));
+        table.rows.push(row);
+    }
+    table.without_empty_columns()
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
+
+/// The round trips asked for; where they were measured, every pair beside what probes
+/// found in each run.
+pub(super) fn network(report: &Report) -> Table {
+    let networks = report
+        .runs
+        .iter()
+        .filter_map(|run| Some((&run.label, run.network.as_ref()?)));
+    let networks: Vec<(&String, &Network)> = networks.collect();
+    match networks.first() {
+        None => asked(report),
+        Some((_, first)) => probed(report, &first.pairs, &networks),
+    }
+}
+
+/// Whether any run measured its network.
+pub(super) fn has_measured(report: &Report) -> bool {
+    report.runs.iter().any(|run| run.network.is_some())
+}
+
+fn asked(report: &Report) -> Table {
     let names = report.topology.names();
     let mut columns = vec!["ms"];
     columns.extend(&names);
-    let matrix = |title: String, rows: &[Vec<f64>]| {
-        let row = |(name, row): (&&str, &Vec<f64>)| {
-            let mut cells = vec![(*name).to_owned()];
-            cells.extend(row.iter().map(|value| format!("{value:.1}")));
-            cells
-        };
-        Table {
-            rows: names.iter().zip(rows).map(row).collect(),
-            ..Table::new(title, &columns)
-        }
-    };
-    let asked = matrix("Round trips asked for".to_owned(), report.topology.matrix());
-    let measured = report.runs.iter().filter_map(|run| {
-        let rows = run.measured_rtt_ms.as_ref()?;
-        Some(matrix(
-            format!("Median round trips measured under {}", run.label),
-            rows,
-        ))
-    });
-    let probes = report.runs.iter().filter_map(|run| {
-        let network = run.network.as_ref()?;
-        Some(probes(&run.label, network, &names))
-    });
-    std::iter::once(asked)
-        .chain(measured)
-        .chain(probes)
-        .collect()
+    let mut table = Table::new("Round trips", &columns);
+    for (name, row) in names.iter().zip(report.topology.matrix()) {
+        let figures = row.iter().map(|value| format!("{value:.1}"));
+        let row = std::iter::once((*name).to_owned()).chain(figures);
+        table.rows.push(row.collect());
+    }
+    table
 }
 
-/// Round trips of probes through the emulated network, beside those asked for.
-fn probes(label: &str, network: &Network, names: &[&str]) -> Table {
-    let columns = ["pair", "probes", "asked p50", "p50", "asked p99", "p99"];
-    let row = |pair: &Pair| {
-        let figures = [
-            pair.asked_p50_ms,
-            pair.p50_ms,
-            pair.asked_p99_ms,
-            pair.p99_ms,
-        ];
-        let mut cells = vec![
-            format!("{}-{}", names[pair.a], names[pair.b]),
-            grouped(pair.probes as u64),
-        ];
-        cells.extend(figures.map(ms));
-        cells
-    };
-    let title = format!("Probes of the network under {label}, in ms");
-    Table {
-        rows: network.pairs.iter().map(row).collect(),
-        ..Table::new(title, &columns)
+fn probed(report: &Report, pairs: &[Pair], networks: &[(&String, &Network)]) -> Table {
+    let names = report.topology.names();
+    let mut columns = vec!["pair".to_owned(), "asked p50".to_owned(), "p99".to_owned()];
+    for (label, _) in networks {
+        columns.extend([
+            format!("{label} p50"),
+            "p99".to_owned(),
+            "probes".to_owned(),
+        ]);
     }
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut table = Table::new("Round trips asked for and measured, in ms", &columns);
+    for pair in pairs {
+        let name = format!("{}-{}", names[pair.a], names[pair.b]);
+        let mut row = vec![name, ms(pair.asked_p50_ms), ms(pair.asked_p99_ms)];
+        for (_, network) in networks {
+            let same = |other: &&Pair| (other.a, other.b) == (pair.a, pair.b);
+            row.extend(match network.pairs.iter().find(same) {
+                Some(found) => [
+                    ms(found.p50_ms),
+                    ms(found.p99_ms),
+                    grouped(found.probes as u64),
+                ],
+                None => [dash(), dash(), dash()],
+            });
+        }
+        table.rows.push(row);
+    }
+    table
 }
 
 /// What happened, in order, configurations apart; the first ones if there are many.

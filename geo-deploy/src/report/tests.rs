@@ -278,8 +278,17 @@ fn all_files_are_written_and_can_be_read() {
         !dir.path().join("timeline.csv").exists(),
         "nothing happened"
     );
-    for name in ["cdf", "local-reads", "writes-at-minimum"] {
+    let panels = ["panels/cdf-JP-reads", "panels/cdf-IRL-writes"];
+    let pages = [
+        "cdf",
+        "cdf-wide",
+        "headline",
+        "local-reads",
+        "writes-at-minimum",
+    ];
+    for name in pages.into_iter().chain(panels) {
         assert!(text(&format!("plots/{name}.svg")).starts_with("<svg"));
+        assert_eq!(read(&format!("plots/{name}.pdf"))[..5], *b"%PDF-");
         assert_eq!(read(&format!("plots/{name}.png"))[..4], *b"\x89PNG");
     }
     let html = text("report.html");
@@ -475,6 +484,103 @@ fn faults_make_a_timeline() {
         "nothing is explained that is not there"
     );
     assert!(text("report.md").contains("timeline-QL.svg"));
+}
+
+#[test]
+fn the_title_is_what_was_found() {
+    let mut report = ideal(1_000);
+    let summary = report.summary();
+    let found = prose::finding(&report, &summary);
+    let ql = summary.runs.iter().find(|run| run.label == "QL").unwrap();
+    let local = format!("{:.1}% of reads local", ql.local_fraction * 100.0);
+    assert!(
+        found.starts_with("quorum leases (QL)") && found.contains(&local),
+        "{found}"
+    );
+    assert!(
+        found.contains("for LL") && found.contains("for ML"),
+        "{found}"
+    );
+    report.runs[0].linearizable = Verdict::No("k7".to_owned());
+    assert!(prose::finding(&report, &report.summary()).contains("NOT linearizable"));
+    let faulty = faulty();
+    let found = prose::finding(&faulty, &faulty.summary());
+    assert!(
+        found.contains("\"kill OR\"") && found.contains("at most 8.44 s"),
+        "{found}"
+    );
+    assert!(
+        found.contains("bounds broken"),
+        "others' writes take more than 0.1 s: {found}"
+    );
+}
+
+#[test]
+fn means_are_given_by_operation_and_by_site() {
+    let ms = |site: u8, latency_ms: f64| Sample {
+        site,
+        ..sample(OpKind::Read, Served::Local, End::Ok, latency_ms)
+    };
+    let report = with_samples(vec![ms(0, 10.0), ms(0, 10.0), ms(0, 10.0), ms(1, 50.0)]);
+    let run = &report.summary().runs[0];
+    assert_eq!((run.mean_ms, run.mean_by_site_ms), (20.0, 30.0));
+    let text = report.terminal();
+    assert!(
+        text.contains("mean ms by operation") && text.contains("by site"),
+        "{text}"
+    );
+}
+
+#[test]
+fn on_one_machine_writes_have_a_greater_tolerance_and_the_report_names_it() {
+    let write = |ms| sample(OpKind::Update, Served::Log, End::Ok, ms);
+    let mut report = with_samples(vec![write(130.9), write(133.8), write(134.0)]);
+    let share = |report: &Report| {
+        report.summary().runs[0].sites[0]
+            .writes
+            .min_latency_fraction
+    };
+    assert_eq!(share(&report), 1.0 / 3.0, "within 1 ms of 130 ms");
+    report.backend = "local".to_owned();
+    assert_eq!(share(&report), 2.0 / 3.0, "within 3% of 130 ms");
+    let table = tables::minimum(&report, &report.summary());
+    assert!(table.title.contains("3 ms or 3%"), "{}", table.title);
+}
+
+#[test]
+fn held_reads_are_told_apart_from_local_ones() {
+    let read = |path| sample(OpKind::Read, path, End::Ok, 1.0);
+    let report = with_samples(vec![
+        read(Served::Local),
+        read(Served::Held),
+        read(Served::Held),
+        read(Served::Forwarded),
+    ]);
+    let reads = &report.summary().runs[0].sites[0].reads;
+    assert_eq!((reads.local_fraction, reads.held_fraction), (0.75, 0.5));
+}
+
+#[test]
+fn columns_without_a_figure_are_left_out() {
+    let mut report = ideal(1_000);
+    report.runs.retain(|run| run.label == "LL");
+    let summary = report.summary();
+    let table = &tables::per_run(&report, &summary)[0];
+    assert!(
+        !table.columns.iter().any(|column| column == "bookkeeping"),
+        "{:?}",
+        table.columns
+    );
+    assert_eq!(table.columns.len(), table.rows[0].len());
+    let minimum = tables::minimum(&report, &summary);
+    assert!(!minimum.columns.iter().any(|column| column == "the paper"));
+}
+
+#[test]
+fn strategies_have_one_order() {
+    let runs = in_order(ideal(1_000).runs);
+    let order: Vec<&str> = runs.iter().map(|run| run.label.as_str()).collect();
+    assert_eq!(order, ["LL", "ML", "QL-uniform", "QL"]);
 }
 
 #[test]

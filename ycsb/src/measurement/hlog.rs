@@ -4,6 +4,7 @@
 //! line and the legend, without which the standard readers balk, are written here.
 
 mod interval;
+mod read;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,8 +17,11 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{
-    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+    IntervalLogHistogram, IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError,
+    LogEntry, Tag,
 };
+
+pub use read::{LogInterval, read_intervals};
 
 use super::{Key, add, new_histogram, observe, sample_key};
 use crate::sample::Sample;
@@ -232,14 +236,20 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
         let LogEntry::Interval(interval) = entry else {
             continue;
         };
-        let bytes = BASE64.decode(interval.encoded_histogram());
-        let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
-        let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
-        if clean_tag(tag) != tag {
-            return Err(format!("the tag {tag:?} holds what no tag may"));
-        }
-        let sum = sums.entry(tag.to_owned()).or_insert_with(new_histogram);
+        let (tag, histogram) = histogram_of(&interval)?;
+        let sum = sums.entry(tag).or_insert_with(new_histogram);
         add(sum, &histogram);
     }
     Ok(sums)
+}
+
+/// The tag of an interval, or "", and what it holds.
+fn histogram_of(interval: &IntervalLogHistogram<'_>) -> Result<(String, Histogram<u64>), String> {
+    let bytes = BASE64.decode(interval.encoded_histogram());
+    let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
+    let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
+    match clean_tag(tag) == tag {
+        true => Ok((tag.to_owned(), histogram)),
+        false => Err(format!("the tag {tag:?} holds what no tag may")),
+    }
 }

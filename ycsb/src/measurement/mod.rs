@@ -34,7 +34,9 @@ pub use availability::{Availability, Class, Gap, Replica, ReplicaName};
 pub use export::{Exporter, Line, Number, format_lines};
 pub use files::IntervalFiles;
 pub use hgrm::write_hgrm;
-pub use hlog::{HlogError, HlogRun, HlogWriter, read_hlog, sum_hlog, write_hlog};
+pub use hlog::{
+    HlogError, HlogRun, HlogWriter, LogInterval, read_hlog, read_intervals, sum_hlog, write_hlog,
+};
 pub use names::{Return, kind_name, path_name};
 pub use report::Report;
 

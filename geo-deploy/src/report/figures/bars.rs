@@ -164,7 +164,7 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     let top = y(bar.share);
     let solid = y(bar.share - bar.pale);
     svg.rect((inner, solid), (inner_width, y(0.0) - solid), ink);
-    svg.shade((inner, top), (inner_width, solid - top), ink, 0.45);
+    svg.rect((inner, top), (inner_width, solid - top), ink.pale());
     let middle = left + width / 2.0;
     let mut label_y = top - 6.0;
     if let Some(books) = bar.bookkeeping {
@@ -180,7 +180,7 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     }
     let look = Lettering::small(Ink::Text, Anchor::Middle);
     let percent = format!("{:.0}", bar.share * 100.0);
-    svg.text((middle, label_y), percent, look);
+    svg.text_over((middle, label_y), &percent, look);
 }
 
 /// Where a figure's foot goes if a mark at `mark_y` would cross it at `label_y`.

@@ -1,75 +1,186 @@
 //! Distributions of latency: a panel per site for reads and one for writes, all
-//! strategies in each, as in the paper's Figure 6.
+//! strategies in each, as in the paper's Figure 6. As a page, wide for slides, and each
+//! panel alone for a column of a paper.
 
-use super::super::digest::{Class, Digest, Latencies};
-use super::super::summary::{SiteSummary, Summary};
+mod of_report;
+mod panel;
+
+use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::{Figure, Key, LEFT, LogAxis, RIGHT, Report, WIDTH, legend, looks, ms_label};
+use super::{Figure, Key, LEFT, LogAxis, RIGHT, file_name, legend};
+use panel::Panel;
 
+pub(in super::super) use of_report::of_report;
+
+/// Space above the panels: two rows of legend.
 const TOP: f64 = 56.0;
-/// Space below the panels for the note on bounds.
-const FOOT: f64 = 18.0;
-const PANEL_HEIGHT: f64 = 132.0;
-const ROW_HEIGHT: f64 = PANEL_HEIGHT + 58.0;
-const COLUMN_GAP: f64 = 48.0;
+/// Above a panel for its title, and below it for its axis.
+const HEAD: f64 = 24.0;
+const AXIS: f64 = 34.0;
+/// Below the panels for the axes' title.
+const FOOT: f64 = 22.0;
 const BOUND_DASH: &str = "4 3";
 
-pub(super) fn figure(report: &Report, digests: &[Digest], summary: &Summary) -> Figure {
-    let sites = report.topology.len();
-    let title = format!("Latency distributions of {}", report.experiment.name);
-    let height = TOP + sites as f64 * ROW_HEIGHT + FOOT;
-    let mut svg = Svg::new(WIDTH, height, &title);
-    let looks = looks(&report.runs);
-    draw_legend(&mut svg, report, &looks);
-    let note = "thin dashes in a strategy's colour: its lower bound, by distance alone";
-    let look = Lettering::small(Ink::Muted, Anchor::Start);
-    svg.text((LEFT, height - 12.0), note, look);
-    for (column, class) in Class::BOTH.into_iter().enumerate() {
-        let axis = axis(extent(class, digests, summary), column);
-        for site in 0..sites {
-            let panel = Panel {
-                class,
-                axis,
-                top: TOP + site as f64 * ROW_HEIGHT + 24.0,
-            };
-            let mut rows = summary.runs.iter().filter_map(|run| run.sites.get(site));
-            panel.frame(&mut svg, report.topology.names()[site]);
-            panel.bounds(&mut svg, &mut rows, &looks);
-            // Solid lines first: patterned ones stay visible where they coincide.
-            let mut order: Vec<usize> = (0..digests.len()).collect();
-            order.sort_by_key(|&run| looks[run] != 0);
-            for run in order {
-                let latencies = &digests[run].of(class)[site];
-                panel.curve(&mut svg, latencies, Stroke::series(looks[run]));
-            }
+/// Everything that the drawings show.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Cdf {
+    pub title: String,
+    /// Look and name of each curve, in order.
+    pub names: Vec<(usize, String)>,
+    /// A site's name, its reads and its writes.
+    pub rows: Vec<(String, [Curves; 2])>,
+}
+
+/// What one panel shows.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Curves {
+    /// A look, and each latency in ms with the share (0 to 1) not above it.
+    pub curves: Vec<(usize, Vec<(f64, f64)>)>,
+    /// Lower bounds in ms, in a strategy's colour; the least possible write is muted.
+    pub bounds: Vec<(f64, Ink)>,
+}
+
+/// Sizes of one form of the drawing, in pixels.
+struct Form {
+    name: &'static str,
+    width: f64,
+    panel_height: f64,
+    /// Between columns.
+    gap: f64,
+    /// Sites beside each other, or below each other.
+    sites_across: bool,
+}
+
+const PAGE: Form = Form {
+    name: "cdf",
+    width: 1_000.0,
+    panel_height: 132.0,
+    gap: 58.0,
+    sites_across: false,
+};
+const WIDE: Form = Form {
+    name: "cdf-wide",
+    width: 1_280.0,
+    panel_height: 190.0,
+    gap: 46.0,
+    sites_across: true,
+};
+const SINGLE: Form = Form {
+    name: "panels/cdf",
+    width: 360.0,
+    panel_height: 150.0,
+    gap: 0.0,
+    sites_across: false,
+};
+
+/// The page, the wide form, and every panel alone, of the classes that were measured.
+pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
+    let sites: Vec<usize> = (0..cdf.rows.len()).collect();
+    let measured = |class: usize| {
+        let mut panels = cdf.rows.iter().map(|(_, panels)| &panels[class]);
+        panels.any(|panel| panel.curves.iter().any(|(_, steps)| !steps.is_empty()))
+    };
+    let classes: Vec<usize> = (0..2).filter(|class| measured(*class)).collect();
+    let mut figures = vec![PAGE.draw(cdf, &sites, &classes, String::new())];
+    figures.push(WIDE.draw(cdf, &sites, &classes, String::new()));
+    for &site in &sites {
+        for &class in &classes {
+            let name = Class::BOTH[class].name();
+            let suffix = format!("-{}-{name}", file_name(&cdf.rows[site].0));
+            figures.push(SINGLE.draw(cdf, &[site], &[class], suffix));
         }
     }
-    Figure {
-        name: "cdf".to_owned(),
-        caption: "Share of operations (up) answered within a time (across, logarithmic). \
-                  Further left is faster. A thin dashed line is what distance alone costs that \
-                  strategy; the grey one is the least any strategy can give a write there."
-            .to_owned(),
-        svg,
+    figures
+}
+
+impl Form {
+    fn draw(&self, cdf: &Cdf, sites: &[usize], classes: &[usize], suffix: String) -> Figure {
+        let (columns, rows) = match self.sites_across {
+            true => (sites.len(), classes.len()),
+            false => (classes.len(), sites.len()),
+        };
+        let row_height = HEAD + self.panel_height + AXIS;
+        let height = TOP + rows as f64 * row_height + FOOT;
+        let mut svg = Svg::new(self.width, height, &cdf.title);
+        draw_legend(&mut svg, cdf);
+        let width = self.panel_width(columns);
+        let left = |column: usize| LEFT + column as f64 * (width + self.gap);
+        for (i, &site) in sites.iter().enumerate() {
+            for (j, &class) in classes.iter().enumerate() {
+                let (column, row) = if self.sites_across { (i, j) } else { (j, i) };
+                let panel = Panel {
+                    axis: axis(extent(class, cdf), left(column), width),
+                    top: TOP + row as f64 * row_height + HEAD,
+                    height: self.panel_height,
+                };
+                let (name, curves) = &cdf.rows[site];
+                let what = Class::BOTH[class].name();
+                panel.draw(&mut svg, &format!("{name}, {what}"), &curves[class]);
+                if column == 0 {
+                    let middle = panel.top + self.panel_height / 2.0;
+                    let title = if self.sites_across || columns == 1 {
+                        what
+                    } else {
+                        "operations"
+                    };
+                    svg.upright((LEFT - 46.0, middle), &format!("share of {title}"));
+                }
+            }
+        }
+        for column in 0..columns {
+            let middle = left(column) + width / 2.0;
+            let look = Lettering::small(Ink::Muted, Anchor::Middle);
+            svg.text((middle, height - 14.0), "latency, ms (logarithmic)", look);
+        }
+        Figure {
+            name: format!("{}{suffix}", self.name),
+            caption: caption(cdf),
+            svg,
+        }
+    }
+
+    fn panel_width(&self, columns: usize) -> f64 {
+        let gaps = self.gap * columns.saturating_sub(1) as f64;
+        (self.width - LEFT - RIGHT - gaps) / columns.max(1) as f64
     }
 }
 
-fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize]) {
-    let mut entries: Vec<(Key, String)> = report
-        .runs
-        .iter()
-        .zip(looks)
-        .map(|(run, &look)| (Key::Line(Stroke::series(look)), run.label.clone()))
+fn has_bounds(cdf: &Cdf, muted: bool) -> bool {
+    let panels = cdf.rows.iter().flat_map(|(_, panels)| panels);
+    let mut bounds = panels.flat_map(|panel| &panel.bounds);
+    bounds.any(|(_, ink)| (*ink == Ink::Muted) == muted)
+}
+
+fn draw_legend(svg: &mut Svg, cdf: &Cdf) {
+    let line = |look: usize| Key::Line(Stroke::series(look));
+    let names = cdf.names.iter();
+    let mut entries: Vec<(Key, String)> = names
+        .map(|(look, name)| (line(*look), name.clone()))
         .collect();
-    let minimum = Stroke::dashed(Ink::Muted, 1.4, BOUND_DASH);
-    entries.push((Key::Line(minimum), "least possible write".to_owned()));
+    let thin = |ink| Key::Line(Stroke::dashed(ink, 1.4, BOUND_DASH));
+    if has_bounds(cdf, true) {
+        entries.push((thin(Ink::Muted), "least possible write".to_owned()));
+    }
     legend(svg, &entries, 18.0);
 }
 
-/// One axis for a whole column, so that its panels can be compared.
-fn axis((low, high): (f64, f64), column: usize) -> LogAxis {
-    let width = (WIDTH - LEFT - RIGHT - COLUMN_GAP) / 2.0;
-    let from_px = LEFT + column as f64 * (width + COLUMN_GAP);
+fn caption(cdf: &Cdf) -> String {
+    let mut caption = "Share of operations (up) answered within a time (across, logarithmic). \
+                       Further left is faster."
+        .to_owned();
+    if has_bounds(cdf, false) {
+        caption.push_str(
+            " A thin dashed line in a strategy's colour is what distance alone costs it.",
+        );
+    }
+    if has_bounds(cdf, true) {
+        caption.push_str(" The grey one is the least any strategy can give a write there.");
+    }
+    caption
+}
+
+/// One axis for all panels of a class, so that they can be compared.
+fn axis((low, high): (f64, f64), from_px: f64, width: f64) -> LogAxis {
     // Whole decades where there are several; else no more room than is needed.
     let from_ms = match high / low.max(0.001) > 30.0 {
         true => 10f64.powf(low.max(0.001).log10().floor()),
@@ -83,115 +194,25 @@ fn axis((low, high): (f64, f64), column: usize) -> LogAxis {
     }
 }
 
-/// The shortest and the longest time that a column shows, in ms.
-fn extent(class: Class, digests: &[Digest], summary: &Summary) -> (f64, f64) {
-    let measured = digests.iter().flat_map(|digest| digest.of(class));
-    let measured = measured.filter(|latencies| latencies.count() > 0);
+/// The shortest and the longest time that the panels of a class show, in ms.
+fn extent(class: usize, cdf: &Cdf) -> (f64, f64) {
     let (mut low, mut high) = (f64::INFINITY, 0f64);
-    for latencies in measured {
-        low = low.min(latencies.quantile_ms(0.0));
-        // The longest hundred-thousandth would stretch the axis for nothing.
-        high = high.max(latencies.quantile_ms(0.9999));
-    }
-    for site in summary.runs.iter().flat_map(|run| &run.sites) {
-        let bounds = match class {
-            Class::Reads => &site.reads.bounds_ms,
-            Class::Writes => &site.writes.bounds_ms,
-        };
-        high = bounds.iter().copied().fold(high, f64::max);
-        if class == Class::Writes && site.writes.bound_ms > 0.0 {
-            low = low.min(site.writes.bound_ms);
+    for panel in cdf.rows.iter().map(|(_, panels)| &panels[class]) {
+        for (_, steps) in panel.curves.iter().filter(|(_, steps)| !steps.is_empty()) {
+            low = low.min(steps[0].0);
+            // The longest hundred-thousandth would stretch the axis for nothing.
+            let last = steps.partition_point(|(_, share)| *share < 0.9999);
+            high = high.max(steps[last.min(steps.len() - 1)].0);
+        }
+        for (bound, ink) in &panel.bounds {
+            high = high.max(*bound);
+            if *ink == Ink::Muted && *bound > 0.0 {
+                low = low.min(*bound);
+            }
         }
     }
     if !low.is_finite() || high <= 0.0 {
         (low, high) = (1.0, 1_000.0);
     }
     (low, high)
-}
-
-struct Panel {
-    class: Class,
-    axis: LogAxis,
-    top: f64,
-}
-
-impl Panel {
-    fn y(&self, share: f64) -> f64 {
-        self.top + (1.0 - share) * PANEL_HEIGHT
-    }
-
-    fn frame(&self, svg: &mut Svg, site: &str) {
-        let (left, right) = (self.axis.from_px, self.axis.to_px);
-        let title = format!("{site}, {}", self.class.name());
-        svg.text((left, self.top - 9.0), title, Lettering::title());
-        for percent in [0, 25, 50, 75, 100] {
-            let y = self.y(f64::from(percent) / 100.0);
-            svg.line((left, y), (right, y), Stroke::plain(Ink::Grid, 1.0));
-            if percent % 50 == 0 {
-                let look = Lettering::small(Ink::Muted, Anchor::End);
-                svg.text((left - 7.0, y + 4.0), format!("{percent}%"), look);
-            }
-        }
-        let bottom = self.y(0.0);
-        for (value, labelled) in self.axis.ticks() {
-            let x = self.axis.place(value);
-            svg.line((x, self.top), (x, bottom), Stroke::plain(Ink::Grid, 1.0));
-            if labelled {
-                let look = Lettering::small(Ink::Muted, Anchor::Middle);
-                svg.text((x, bottom + 16.0), ms_label(value), look);
-            }
-        }
-        svg.line(
-            (left, bottom),
-            (right, bottom),
-            Stroke::plain(Ink::Muted, 1.0),
-        );
-        let look = Lettering::small(Ink::Muted, Anchor::End);
-        svg.text((right, self.top - 9.0), "ms, logarithmic", look);
-    }
-
-    fn bounds(&self, svg: &mut Svg, rows: &mut dyn Iterator<Item = &SiteSummary>, looks: &[usize]) {
-        let mut minimum = None;
-        let mut coloured = Vec::new();
-        for (row, &look) in rows.zip(looks) {
-            let bounds = match self.class {
-                Class::Reads => &row.reads.bounds_ms,
-                Class::Writes => &row.writes.bounds_ms,
-            };
-            if self.class == Class::Writes {
-                minimum = Some(row.writes.bound_ms);
-            }
-            coloured.extend(bounds.iter().map(|&bound| (bound, Ink::Series(look))));
-        }
-        // One line for bounds that fall together: the minimum's.
-        coloured.retain(|(bound, _)| minimum.is_none_or(|m| (bound - m).abs() > m * 0.005));
-        coloured.extend(minimum.map(|bound| (bound, Ink::Muted)));
-        for (bound, ink) in coloured
-            .into_iter()
-            .filter(|(bound, _)| *bound >= self.axis.from_ms)
-        {
-            let x = self.axis.place(bound);
-            let stroke = Stroke::dashed(ink, 1.4, BOUND_DASH);
-            svg.line((x, self.top), (x, self.y(0.0)), stroke);
-        }
-    }
-
-    fn curve(&self, svg: &mut Svg, latencies: &Latencies, stroke: Stroke) {
-        if latencies.count() == 0 {
-            return;
-        }
-        // Half a pixel is as fine as it can be seen.
-        let x = |ms| (self.axis.place(ms) * 2.0).round() / 2.0;
-        let mut points = vec![(x(latencies.quantile_ms(0.0)), self.y(0.0))];
-        for (ms, share) in latencies.steps() {
-            let x = x(ms);
-            let first = points.len() == 1;
-            match points.last_mut() {
-                Some(last) if last.0 == x && !first => last.1 = self.y(share),
-                _ => points.push((x, self.y(share))),
-            }
-        }
-        points.push((self.axis.to_px, self.y(1.0)));
-        svg.stairs(&points, stroke);
-    }
 }

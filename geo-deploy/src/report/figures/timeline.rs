@@ -8,18 +8,18 @@ mod panel;
 use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{
-    Figure, Key, LEFT, LogAxis, RIGHT, WIDTH, legend, one_two_five_above, one_two_five_below,
+    Figure, Key, LEFT, LogAxis, RIGHT, WIDTH, file_name, legend, one_two_five_above,
+    one_two_five_below,
 };
 use panel::Panel;
 
 pub(in super::super) use of_run::of_run;
 
-const TOP: f64 = 84.0;
-const ROW_HEIGHT: f64 = 196.0;
+/// Width of a panel alone, with its axes.
+const SINGLE_WIDTH: f64 = 460.0;
+const ROW_HEIGHT: f64 = 202.0;
 const COLUMN_GAP: f64 = 66.0;
 const FOOT: f64 = 26.0;
-/// Faults are named in the drawing up to this number.
-const NAMED_MAX: usize = 4;
 
 /// Everything that one drawing shows.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +50,13 @@ pub(in super::super) struct Series {
     pub throughput: Vec<(f64, f64, f64)>,
 }
 
+impl Series {
+    fn measured(&self) -> bool {
+        let points = [&self.dots, &self.leased, &self.failed];
+        points.iter().any(|points| !points.is_empty()) || !self.bands.is_empty()
+    }
+}
+
 /// Latencies in ms of the operations that started in a stretch of time in s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct Band {
@@ -70,38 +77,63 @@ pub(in super::super) enum Mark {
     Configuration(f64),
 }
 
-/// The drawing; `None` if nothing was measured.
-pub(in super::super) fn figure(name: String, timeline: &Timeline) -> Option<Figure> {
-    let scale = Scale::of(timeline)?;
-    let height = TOP + timeline.rows.len() as f64 * ROW_HEIGHT + FOOT;
-    let mut svg = Svg::new(WIDTH, height, &timeline.title);
-    svg.text((LEFT, 20.0), &timeline.title, Lettering::title());
-    legend(&mut svg, &entries(timeline), 44.0);
-    for (row, (site, series)) in timeline.rows.iter().enumerate() {
-        for (column, class) in Class::BOTH.into_iter().enumerate() {
-            let panel = Panel {
-                scale: &scale,
-                left: scale.left(column),
-                top: TOP + row as f64 * ROW_HEIGHT + 24.0,
-                throughput_max: scale.throughput_max[column],
-            };
-            panel.frame(&mut svg, &format!("{site}, {}", class.name()), column == 0);
-            panel.marks(&mut svg, &timeline.marks);
-            panel.series(&mut svg, &series[column]);
-            panel.named(&mut svg, &timeline.marks, row == 0);
+/// The page, called `name`, and each panel alone; nothing if nothing was measured.
+pub(in super::super) fn figures(name: &str, timeline: &Timeline) -> Vec<Figure> {
+    let Some(page) = Scale::of(timeline) else {
+        return Vec::new();
+    };
+    let rows: Vec<usize> = (0..timeline.rows.len()).collect();
+    let mut figures = vec![draw(name.to_owned(), timeline, &page, &rows)];
+    for &row in &rows {
+        for &class in &page.classes {
+            let site = file_name(&timeline.rows[row].0);
+            let name = format!("panels/{name}-{site}-{}", Class::BOTH[class].name());
+            figures.push(draw(name, timeline, &page.single(class), &[row]));
         }
     }
-    let look = Lettering::small(Ink::Muted, Anchor::Middle);
-    for column in 0..2 {
-        let middle = scale.left(column) + scale.width() / 2.0;
-        svg.text(
-            (middle, height - 14.0),
-            format!("time since {}, s", timeline.since),
-            look,
-        );
+    figures
+}
+
+fn draw(name: String, timeline: &Timeline, scale: &Scale, rows: &[usize]) -> Figure {
+    let mut svg = Svg::new(scale.figure_width, 0.0, &timeline.title);
+    let page = scale.figure_width == WIDTH;
+    if page {
+        svg.text((LEFT, 20.0), &timeline.title, Lettering::title());
     }
-    let caption = caption(timeline);
-    Some(Figure { name, caption, svg })
+    let legend_top = if page { 44.0 } else { 18.0 };
+    let top = legend(&mut svg, &entries(timeline), legend_top) + 20.0;
+    for (place, &row) in rows.iter().enumerate() {
+        let (site, series) = &timeline.rows[row];
+        for (column, &class) in scale.classes.iter().enumerate() {
+            let panel = Panel {
+                scale,
+                left: scale.left(column),
+                top: top + place as f64 * ROW_HEIGHT + 34.0,
+                throughput_max: scale.throughput_max[class],
+            };
+            let title = format!("{site}, {}", Class::BOTH[class].name());
+            panel.ground(&mut svg, &timeline.marks);
+            panel.frame(&mut svg, &title, column == 0);
+            panel.marks(&mut svg, &timeline.marks);
+            panel.series(&mut svg, &series[class]);
+            if place == 0 {
+                panel.named(&mut svg, &timeline.marks);
+            }
+        }
+    }
+    let height = top + rows.len() as f64 * ROW_HEIGHT + FOOT;
+    let look = Lettering::small(Ink::Muted, Anchor::Middle);
+    for column in 0..scale.classes.len() {
+        let middle = scale.left(column) + scale.panel_width() / 2.0;
+        let title = format!("time since {}, s", timeline.since);
+        svg.text((middle, height - 14.0), title, look);
+    }
+    svg.end_at(height);
+    Figure {
+        name,
+        caption: caption(timeline),
+        svg,
+    }
 }
 
 fn entries(timeline: &Timeline) -> Vec<(Key, String)> {
@@ -128,6 +160,11 @@ fn entries(timeline: &Timeline) -> Vec<(Key, String)> {
             series().any(|s| !s.bands.is_empty()),
             Key::Band(Ink::Series(0)),
             "median, 99th percentile (band) and maximum (line)",
+        ),
+        (
+            series().any(|s| !s.throughput.is_empty()),
+            Key::Box(Ink::Pale(0)),
+            "successes a second (dark top: more than the axis)",
         ),
         (
             series().any(|s| !s.failed.is_empty()),
@@ -180,12 +217,25 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
+/// The end of an axis on which the usual throughputs can be seen. After an outage much is
+/// answered at once: bars of that are cut, and marked.
+fn usual_most(mut per_s: Vec<f64>) -> f64 {
+    per_s.sort_by(f64::total_cmp);
+    let at = (per_s.len() as f64 * 0.95) as usize;
+    let usual = per_s.get(at.min(per_s.len().saturating_sub(1)));
+    one_two_five_above(usual.copied().unwrap_or(1.0).max(1.0) * 1.3)
+}
+
 /// One scale for all panels, so that they can be compared.
+#[derive(Clone)]
 struct Scale {
+    figure_width: f64,
     from_s: f64,
     to_s: f64,
     low_ms: f64,
     high_ms: f64,
+    /// The classes that were measured: a column each.
+    classes: Vec<usize>,
     /// Of reads and of writes, a second.
     throughput_max: [f64; 2],
 }
@@ -205,14 +255,17 @@ impl Scale {
             return None;
         }
         let low = low.max(0.01);
-        let most = |column: usize| {
+        let most = |class: usize| {
             let points = timeline
                 .rows
                 .iter()
-                .flat_map(|(_, series)| &series[column].throughput);
-            one_two_five_above(points.map(|(.., per_s)| *per_s).fold(1.0, f64::max))
+                .flat_map(|(_, series)| &series[class].throughput);
+            usual_most(points.map(|(.., per_s)| *per_s).collect())
         };
+        let measured = |class: &usize| timeline.rows.iter().any(|(_, s)| s[*class].measured());
         Some(Scale {
+            figure_width: WIDTH,
+            classes: (0..2).filter(measured).collect(),
             from_s: timeline.from_s,
             to_s: timeline.to_s,
             low_ms: one_two_five_below(low * 0.9),
@@ -221,17 +274,27 @@ impl Scale {
         })
     }
 
-    fn width(&self) -> f64 {
-        (WIDTH - LEFT - RIGHT - COLUMN_GAP) / 2.0
+    /// The same for a panel of this class alone.
+    fn single(&self, class: usize) -> Scale {
+        Scale {
+            figure_width: SINGLE_WIDTH,
+            classes: vec![class],
+            ..self.clone()
+        }
+    }
+
+    fn panel_width(&self) -> f64 {
+        let columns = self.classes.len().max(1) as f64;
+        (self.figure_width - LEFT - RIGHT - COLUMN_GAP * (columns - 1.0)) / columns
     }
 
     fn left(&self, column: usize) -> f64 {
-        LEFT + column as f64 * (self.width() + COLUMN_GAP)
+        LEFT + column as f64 * (self.panel_width() + COLUMN_GAP)
     }
 
     /// Pixels from the left of a panel.
     fn along(&self, at_s: f64) -> f64 {
         let at_s = at_s.clamp(self.from_s, self.to_s);
-        (at_s - self.from_s) / (self.to_s - self.from_s) * self.width()
+        (at_s - self.from_s) / (self.to_s - self.from_s) * self.panel_width()
     }
 }

@@ -104,6 +104,7 @@ fn a_bound_is_kept_only_by_both() {
         site: "CA".to_owned(),
         operation: "writes",
         leased: Some(true),
+        at_failed_site: false,
         due: 1,
         failed: 0,
         timed_out: 0,

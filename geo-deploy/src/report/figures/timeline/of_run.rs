@@ -39,7 +39,7 @@ pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Tim
                 (name.to_owned(), Class::BOTH.map(of))
             })
             .collect(),
-        marks: marks(report, run, to_s),
+        marks: marks(report, run, (from_s, to_s)),
         since: "the run began",
     }
 }
@@ -70,13 +70,15 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
     }
 }
 
-fn marks(report: &Report, run: &StrategyRun, to_s: f64) -> Vec<Mark> {
+/// What happened within the drawing's time.
+fn marks(report: &Report, run: &StrategyRun, (from_s, to_s): (f64, f64)) -> Vec<Mark> {
     let faults = run.faults.iter().map(|fault| {
         let until = fault.until_s.unwrap_or(to_s);
         Mark::Fault(fault.at_s, until, fault.text.clone())
     });
     let concerns = |event: &&Event| event.run.as_ref().is_none_or(|label| *label == run.label);
-    let events = report.events.iter().filter(concerns);
+    let shown = |event: &&Event| (from_s..=to_s).contains(&event.at_s);
+    let events = report.events.iter().filter(concerns).filter(shown);
     let marked = events.filter_map(|event| match event.kind.as_str() {
         Event::ELECTION => Some(Mark::Election(event.at_s)),
         Event::LEASE_END => Some(Mark::LeaseEnd(event.at_s)),

@@ -1,7 +1,7 @@
 //! One panel: latencies above, throughput below, on one axis of time.
 
 use super::super::{ms_label, one_two_five_above};
-use super::{Anchor, Ink, Lettering, LogAxis, Mark, NAMED_MAX, Scale, Series, Stroke, Svg};
+use super::{Anchor, Ink, Lettering, LogAxis, Mark, Scale, Series, Stroke, Svg};
 
 const LATENCY_HEIGHT: f64 = 96.0;
 const GAP: f64 = 8.0;
@@ -33,7 +33,7 @@ impl Panel<'_> {
     }
 
     fn right(&self) -> f64 {
-        self.left + self.scale.width()
+        self.left + self.scale.panel_width()
     }
 
     fn bottom(&self) -> f64 {
@@ -51,15 +51,13 @@ impl Panel<'_> {
 
     /// Grid, title and the axes' figures; the axes' titles if `titled`.
     pub(super) fn frame(&self, svg: &mut Svg, title: &str, titled: bool) {
-        svg.text((self.left, self.top - 9.0), title, Lettering::title());
+        svg.text((self.left, self.top - 21.0), title, Lettering::title());
         let axis = self.axis();
         let number = Lettering::small(Ink::Muted, Anchor::End);
-        for (value, labelled) in axis.ticks() {
+        for (value, _) in axis.ticks().into_iter().filter(|(_, labelled)| *labelled) {
             let y = axis.place(value);
             self.level(svg, y, Stroke::plain(Ink::Grid, 1.0));
-            if labelled {
-                svg.text((self.left - 7.0, y + 4.0), ms_label(value), number);
-            }
+            svg.text((self.left - 7.0, y + 4.0), ms_label(value), number);
         }
         let most = format!("{}", self.throughput_max);
         svg.text(
@@ -102,58 +100,48 @@ impl Panel<'_> {
         }
     }
 
-    /// What happened, below the data: `Configuration` as a notch, the others over the whole height.
-    pub(super) fn marks(&self, svg: &mut Svg, marks: &[Mark]) {
+    /// The ground of faults, below everything else.
+    pub(super) fn ground(&self, svg: &mut Svg, marks: &[Mark]) {
         for mark in marks {
             if let Mark::Fault(from, to, _) = mark {
                 let (from, to) = (self.x(*from), self.x(*to));
-                svg.shade(
-                    (from, self.top),
-                    ((to - from).max(1.0), HEIGHT),
-                    Ink::Muted,
-                    0.18,
-                );
-                svg.line(
-                    (from, self.top),
-                    (from, self.bottom()),
-                    Stroke::plain(Ink::Text, 1.3),
-                );
+                let size = ((to - from).max(1.0), HEIGHT);
+                svg.rect((from, self.top), size, Ink::Shade);
             }
         }
+    }
+
+    /// What happened, below the data: `Configuration` as a notch, the others over the
+    /// whole height.
+    pub(super) fn marks(&self, svg: &mut Svg, marks: &[Mark]) {
         for mark in marks {
             let (at, from, stroke) = match mark {
-                Mark::Fault(..) => continue,
+                Mark::Fault(at, ..) => (*at, self.top - 3.0, Stroke::plain(Ink::Text, 1.3)),
                 Mark::Election(at) => (*at, self.top, ELECTION),
                 Mark::LeaseEnd(at) => (*at, self.top, LEASE_END),
                 Mark::Configuration(at) => {
                     (*at, self.bottom() - 6.0, Stroke::plain(Ink::Muted, 1.0))
                 }
             };
-            if (self.scale.from_s..=self.scale.to_s).contains(&at) {
-                svg.line((self.x(at), from), (self.x(at), self.bottom()), stroke);
-            }
+            svg.line((self.x(at), from), (self.x(at), self.bottom()), stroke);
         }
     }
 
-    /// What was done, over the data of the first row.
-    pub(super) fn named(&self, svg: &mut Svg, marks: &[Mark], first: bool) {
-        let faults = || {
-            marks.iter().filter_map(|mark| match mark {
-                Mark::Fault(from, _, text) => Some((*from, text)),
-                _ => None,
-            })
-        };
-        if !first || faults().count() > NAMED_MAX {
-            return;
-        }
-        for (i, (from, text)) in faults().enumerate() {
-            let x = self.x(from);
-            let (x, anchor) = match x > self.right() - 110.0 {
-                true => (x - 4.0, Anchor::End),
-                false => (x + 4.0, Anchor::Start),
+    /// What was done, above the panel. A name that would touch the one before is left out.
+    pub(super) fn named(&self, svg: &mut Svg, marks: &[Mark]) {
+        let mut free_from = self.left;
+        for mark in marks {
+            let Mark::Fault(from, _, text) = mark else {
+                continue;
             };
-            let y = self.top + 12.0 + i as f64 * 14.0;
-            svg.text_over((x, y), text, Lettering::small(Ink::Text, anchor));
+            // Letters of this size are 6.6 pixels wide on average.
+            let width = 6.6 * text.chars().count() as f64;
+            let x = self.x(*from).min(self.right() - width);
+            if x >= free_from {
+                let look = Lettering::small(Ink::Text, Anchor::Start);
+                svg.text((x, self.top - 6.0), text, look);
+                free_from = x + width + 8.0;
+            }
         }
     }
 
@@ -177,12 +165,7 @@ impl Panel<'_> {
             let (from, to) = (self.x(band.from_s), self.x(band.to_s));
             let width = (to - from).max(0.7);
             let [p50, p99, max] = [band.p50_ms, band.p99_ms, band.max_ms].map(|ms| axis.place(ms));
-            svg.shade(
-                (from, p99),
-                (width, (p50 - p99).max(1.0)),
-                Ink::Series(0),
-                0.35,
-            );
+            svg.rect((from, p99), (width, (p50 - p99).max(1.0)), Ink::Pale(0));
             svg.line(
                 (from, p50),
                 (from + width, p50),
@@ -201,12 +184,11 @@ impl Panel<'_> {
         for &(from, to, per_s) in series.throughput.iter().filter(|(.., per_s)| *per_s > 0.0) {
             let (from, to) = (self.x(from), self.x(to));
             let height = (per_s / self.throughput_max).min(1.0) * THROUGHPUT_HEIGHT;
-            svg.shade(
-                (from, bottom - height),
-                ((to - from).max(0.5), height),
-                Ink::Series(0),
-                0.55,
-            );
+            let size = ((to - from).max(0.5), height);
+            svg.rect((from, bottom - height), size, Ink::Pale(0));
+            if per_s > self.throughput_max {
+                svg.rect((from, bottom - height - 2.0), (size.0, 2.0), Ink::Series(0));
+            }
         }
     }
 }

@@ -1,0 +1,110 @@
+//! The pictures of interval logs (`.hlog`): of runs of `ycsb`, and of anything else that
+//! writes HdrHistogram's logs. The same drawings as in a report: latency and throughput
+//! over time, and distributions.
+//!
+//! Logs of several load generators of one run are put together: time is cut at every
+//! beginning and end of an interval, and each piece shows all intervals that cover it,
+//! merged as histograms. Nothing is smoothed, and nothing finer than the intervals of a
+//! log can be shown.
+
+mod gather;
+mod tag;
+
+use std::path::{Path, PathBuf};
+
+use super::figures::Figure;
+use super::figures::cdf::{self, Cdf, Curves};
+use super::figures::file_name;
+use super::figures::timeline::{self, Timeline};
+use super::render;
+use super::svg::SERIES;
+use gather::{Gathered, Run};
+
+/// Logs of one run: what the run is called, "" if it has no name, and its files.
+pub type NamedLogs = (String, Vec<PathBuf>);
+
+/// Draws the logs into `dir`, as SVG, PNG and PDF; returns the names of the drawings.
+///
+/// # Errors
+/// If a log cannot be read, if there is nothing to draw or too much for one drawing, or
+/// if a file cannot be written.
+pub fn plot(logs: &[NamedLogs], dir: &Path) -> anyhow::Result<Vec<String>> {
+    let gathered = gather::gather(logs)?;
+    anyhow::ensure!(
+        !gathered.runs.is_empty(),
+        "the logs hold no operation: they have no line with a histogram of one \
+         (READ, UPDATE, INSERT, SCAN or READ-MODIFY-WRITE)"
+    );
+    anyhow::ensure!(
+        gathered.runs.len() <= SERIES,
+        "{} runs are too many to tell apart in one drawing; give at most {SERIES}: {}",
+        gathered.runs.len(),
+        gathered.names().join(", ")
+    );
+    let figures = figures(&gathered);
+    render::write(&figures, dir)?;
+    Ok(figures.into_iter().map(|figure| figure.name).collect())
+}
+
+fn figures(gathered: &Gathered) -> Vec<Figure> {
+    let drawn = gathered.runs.iter().flat_map(|run| {
+        let name = match run.name.as_str() {
+            "" => "timeline".to_owned(),
+            name => format!("timeline-{}", file_name(name)),
+        };
+        timeline::figures(&name, &timeline_of(run, gathered))
+    });
+    drawn.chain(cdf::figures(&cdf_of(gathered))).collect()
+}
+
+fn timeline_of(run: &Run, gathered: &Gathered) -> Timeline {
+    let whose = match run.name.as_str() {
+        "" => String::new(),
+        name => format!("{name}: "),
+    };
+    let basis = if run.intended {
+        ", from the intended start"
+    } else {
+        ""
+    };
+    Timeline {
+        title: format!("{whose}latency{basis} and throughput over time"),
+        from_s: 0.0,
+        to_s: run.length_s(),
+        rows: gathered
+            .sites
+            .iter()
+            .map(|site| (site.clone(), run.series(site)))
+            .collect(),
+        marks: Vec::new(),
+        since: "the log began",
+    }
+}
+
+fn cdf_of(gathered: &Gathered) -> Cdf {
+    let panel = |site: &String, class: usize| Curves {
+        curves: gathered
+            .runs
+            .iter()
+            .enumerate()
+            .map(|(look, run)| (look, run.steps(site, class)))
+            .collect(),
+        bounds: Vec::new(),
+    };
+    let name = |run: &Run| match run.name.as_str() {
+        "" => "all operations".to_owned(),
+        name => name.to_owned(),
+    };
+    Cdf {
+        title: "Latency distributions".to_owned(),
+        names: gathered.runs.iter().map(name).enumerate().collect(),
+        rows: gathered
+            .sites
+            .iter()
+            .map(|site| (site.clone(), [0, 1].map(|class| panel(site, class))))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
