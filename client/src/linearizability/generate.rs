@@ -84,12 +84,21 @@ fn action(shape: &Shape, rng: &mut Pcg64Mcg, value: ValueId) -> Action {
 /// Changes one operation: what it found, or when it was.
 pub(super) fn disturb(events: &mut [Event], rng: &mut impl Rng) {
     let values: Vec<Option<ValueId>> = events.iter().map(|e| value_of(&e.action)).collect();
-    let other = values[rng.random_range(0..values.len())];
+    let other = any_of(&values, rng);
     let shift_ns = rng.random_range(0..6);
     let index = rng.random_range(0..events.len());
     let event = &mut events[index];
     let times = (&mut event.invoke_ns, &mut event.return_ns);
     disturb_one(&mut event.action, times, other, shift_ns, rng);
+}
+
+/// One of these values, or now and then one that nobody wrote.
+pub(crate) fn any_of(values: &[Option<ValueId>], rng: &mut impl Rng) -> Option<ValueId> {
+    const NOBODYS: ValueId = ValueId(1 << 40);
+    match rng.random_bool(0.1) {
+        true => Some(NOBODYS),
+        false => values[rng.random_range(0..values.len())],
+    }
 }
 
 /// Processes that are always busy, each with one thing at a time.

@@ -265,6 +265,31 @@ fn a_swap_succeeds_only_on_what_it_expected() {
 }
 
 #[test]
+fn a_swap_that_expected_what_nobody_wrote_fails_at_any_time() {
+    let failed = |begin, end| event(2, swap(Some(99), 8, false), begin, end);
+    assert_linearizable([
+        failed(0, 9),
+        event(1, write(7), 1, 2),
+        event(3, read(7), 3, 4),
+    ]);
+    assert_linearizable([failed(0, 1)]);
+    // Without an answer it is as if it had never been.
+    assert_linearizable([
+        open(2, swap(Some(99), 8, false), 0),
+        event(1, write(7), 1, 2),
+        event(3, swap(Some(6), 9, false), 3, 4),
+    ]);
+    assert_violation(
+        [
+            failed(0, 9),
+            event(1, write(7), 1, 2),
+            event(3, ABSENT, 3, 4),
+        ],
+        &["found no such key"],
+    );
+}
+
+#[test]
 fn an_open_swap_that_was_seen_has_found_what_it_expected() {
     let swaps = [
         event(1, write(7), 0, 1),

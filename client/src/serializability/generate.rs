@@ -8,7 +8,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::Transaction;
 use crate::history::{Action, ValueId};
-use crate::linearizability::generate::{Processes, Register, disturb_one, value_of};
+use crate::linearizability::generate::{Processes, Register, any_of, disturb_one, value_of};
 
 /// What a generated history is made of.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +114,7 @@ pub(super) fn disturb(transactions: &mut [Transaction], rng: &mut impl Rng) {
         .filter(|(of, _)| *of == key)
         .map(|(_, action)| value_of(action))
         .collect();
-    let other = values[rng.random_range(0..values.len())];
+    let other = any_of(&values, rng);
     let shift_ns = rng.random_range(0..6);
     let transaction = &mut transactions[index];
     let times = (&mut transaction.invoke_ns, &mut transaction.return_ns);
