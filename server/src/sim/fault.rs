@@ -53,6 +53,9 @@ pub enum Fault {
     Transfer,
     /// A client sends a command again, to any replica.
     Retry,
+    /// A client sends a write that it has sent already, unchanged, to another replica: the
+    /// same write enters the cluster at two origins.
+    Elsewhere,
     /// A client sends a command to two replicas at once.
     Twice,
     /// A client's session expires while it waits.
@@ -67,7 +70,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 29] = [
+    pub const ALL: [Fault; 30] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -92,6 +95,7 @@ impl Fault {
         Fault::Switch,
         Fault::Transfer,
         Fault::Retry,
+        Fault::Elsewhere,
         Fault::Twice,
         Fault::Expiry,
         Fault::Again,
@@ -110,6 +114,7 @@ impl Fault {
                 | Fault::OldPacket
                 | Fault::Jump
                 | Fault::Retry
+                | Fault::Elsewhere
                 | Fault::Twice
                 | Fault::Expiry
                 | Fault::Again
@@ -145,6 +150,7 @@ impl Fault {
             Fault::Switch => "strategy switched",
             Fault::Transfer => "leader transferred",
             Fault::Retry => "client retried",
+            Fault::Elsewhere => "client sent a write to another replica, too",
             Fault::Twice => "client asked twice at once",
             Fault::Expiry => "session expired",
             Fault::Again => "refused write sent again",

@@ -268,6 +268,7 @@ impl Workload {
             began_ns: world.now_ns(),
             attempts: 1,
             sent: 0,
+            at: 0,
             again: false,
             ops,
         };
@@ -278,7 +279,11 @@ impl Workload {
     fn send(&mut self, ids: &[u64], at: usize, world: &mut World) {
         let request = |id: &u64| {
             let operation = self.operations.get_mut(*id)?;
+            if operation.sent > 0 && operation.at != at && operation.command.is_write() {
+                world.note_fault(Fault::Elsewhere);
+            }
             operation.sent += 1;
+            operation.at = at;
             let from = ClientHandle {
                 connection: operation.client as u64,
                 request: id << 8 | operation.attempts.min(255),

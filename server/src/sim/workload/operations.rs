@@ -24,6 +24,8 @@ pub(super) struct Operation {
     pub attempts: u64,
     /// How many copies were sent.
     pub sent: u64,
+    /// The replica that the last of them was sent to.
+    pub at: usize,
     /// Whether it asks what was refused before, under a new session.
     pub again: bool,
     /// What it does.
@@ -100,6 +102,7 @@ mod tests {
             began_ns: 0,
             attempts: 1,
             sent: 0,
+            at: 0,
             again: false,
             ops: Parts::new(),
         }
