@@ -1,5 +1,6 @@
 //! `leasehold kv`.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,17 +11,24 @@ use clap::{Args, Subcommand};
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Path, Version};
-use client::{Client, ClientOptions, Reply};
-use geo_deploy::standing::State;
+use client::{Client, ClientOptions, Reply, Trace};
+use geo_deploy::standing::{ClientPort, State};
 
 use crate::terminal::runtime;
 
 #[derive(Args)]
 pub struct KvArgs {
-    /// A replica's client address [default: the cluster that `cluster up` started]
-    #[arg(long, global = true, value_name = "HOST:PORT", conflicts_with_all = ["site", "dir"])]
-    address: Option<String>,
-    /// The site whose replica to ask [default: the leader's]
+    /// A replica's client address; several, with commas between them or the option repeated: the
+    /// first that answers is asked [default: the cluster that `cluster up` started]
+    #[arg(
+        long = "address",
+        global = true,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        conflicts_with_all = ["site", "dir"]
+    )]
+    addresses: Vec<String>,
+    /// The site whose replica to ask, and while that is dead another one [default: who leads]
     #[arg(long, global = true, value_name = "NAME")]
     site: Option<String>,
     /// The directory of the cluster that `cluster up` started
@@ -91,81 +99,169 @@ enum KvCommand {
 
 pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     // The parser compares only what stands on the same side of the subcommand.
-    if args.address.is_some() && args.site.is_some() {
+    if !args.addresses.is_empty() && args.site.is_some() {
         bail!("--address and --site both name a replica; give one of them");
     }
     let op = op(&args.command)?;
-    let options = options(args)?;
+    let timeout = timeout(args)?;
+    let place = place(args)?;
     runtime()?.block_on(async {
-        let client = connect(args, options).await?;
+        let (client, mut dead) = connect(args, &place, timeout).await?;
         let started = Instant::now();
-        let reply = client.execute(op).await?;
-        let took = started.elapsed();
+        let (reply, trace) = client.execute_traced(op).await;
+        let (reply, took) = (reply?, started.elapsed());
+        dead.extend(silent(&client, &trace));
+        say_dead(dead, &reply);
         if args.verbose {
             eprintln!(
-                "served: {}, {:.2} ms",
+                "served: {}, {:.2} ms, at {}",
                 path_name(reply.path),
-                took.as_secs_f64() * 1e3
+                took.as_secs_f64() * 1e3,
+                reply.replica
             );
         }
         print(&reply, args.verbose)
     })
 }
 
-async fn connect(args: &KvArgs, options: ClientOptions) -> anyhow::Result<Client> {
-    let connected = Client::connect(options).await;
-    if args.address.is_some() {
+/// Where to ask, and of what cluster.
+struct Place {
+    cluster: Option<String>,
+    /// Whom to ask first, and then.
+    addresses: Vec<String>,
+    /// The sites of a standing cluster, unless one of them was asked for.
+    sites: Vec<ClientPort>,
+}
+
+impl Place {
+    fn options(&self, timeout: Duration) -> ClientOptions {
+        ClientOptions {
+            cluster: self.cluster.clone(),
+            request_timeout: timeout,
+            ..ClientOptions::nearest_first(&self.addresses)
+        }
+    }
+
+    /// The same, with this site asked first.
+    fn beginning_at(&self, site: &str) -> Option<Place> {
+        let first = self.sites.iter().find(|port| port.site == site)?;
+        let first = first.address.to_string();
+        let others = self.addresses.iter().filter(|other| **other != first);
+        Some(Place {
+            cluster: self.cluster.clone(),
+            addresses: [&first].into_iter().chain(others).cloned().collect(),
+            sites: Vec::new(),
+        })
+    }
+}
+
+/// Replicas that did not answer, by address, and what was heard of them.
+type Dead = BTreeMap<String, String>;
+
+/// Connects to whom the arguments name, or else to the replica that leads. Who leads is
+/// asked of any replica that answers: the one that should may be dead.
+async fn connect(
+    args: &KvArgs,
+    place: &Place,
+    timeout: Duration,
+) -> anyhow::Result<(Client, Dead)> {
+    let client = connect_to(args, place, timeout).await?;
+    if place.sites.is_empty() {
+        return Ok((client, Dead::new()));
+    }
+    let leader = client.status().await.map(|status| status.leader);
+    let leader = leader.unwrap_or_default();
+    let dead = silent(&client, &Trace::default());
+    match place.beginning_at(&leader) {
+        Some(elsewhere) if leader != client.welcome().replica => {
+            Ok((connect_to(args, &elsewhere, timeout).await?, dead))
+        }
+        _ => Ok((client, dead)),
+    }
+}
+
+async fn connect_to(args: &KvArgs, place: &Place, timeout: Duration) -> anyhow::Result<Client> {
+    let connected = Client::connect(place.options(timeout)).await;
+    if !args.addresses.is_empty() {
         return Ok(connected?);
     }
     connected.with_context(|| {
         format!(
-            "this replica is not up; --site NAME asks another, and `leasehold cluster status --dir \
-             {}` shows which are",
+            "no replica answers; `leasehold cluster status --dir {}` shows which are up",
             args.dir.display()
         )
     })
 }
 
-fn options(args: &KvArgs) -> anyhow::Result<ClientOptions> {
+/// Those that are dead, or gave no answer to the operation of this trace.
+fn silent(client: &Client, trace: &Trace) -> Dead {
+    let replicas = client.health().replicas.into_iter().enumerate();
+    let dead = replicas.filter_map(|(at, replica)| match replica.dead {
+        Some((_, said)) => Some((replica.address, said)),
+        None if trace.silent.contains(&at) => Some((replica.address, "no answer".to_owned())),
+        None => None,
+    });
+    dead.collect()
+}
+
+fn say_dead(dead: Dead, reply: &Reply) {
+    for (address, said) in dead {
+        let name = &reply.replica;
+        eprintln!("note: {address} does not answer ({said}); {name} was asked instead");
+    }
+}
+
+fn timeout(args: &KvArgs) -> anyhow::Result<Duration> {
     if !(args.timeout > 0.0 && args.timeout < 1e6) {
         bail!(
             "--timeout: {} is not a number of seconds above 0",
             args.timeout
         );
     }
-    let mut options = match &args.address {
-        Some(address) => of_address(address)?,
-        None => of_site(args)?,
-    };
-    options.request_timeout = Duration::from_secs_f64(args.timeout);
-    Ok(options)
+    Ok(Duration::from_secs_f64(args.timeout))
 }
 
-fn of_address(address: &str) -> anyhow::Result<ClientOptions> {
-    let port = address
-        .rsplit_once(':')
-        .map(|(_, port)| port.parse::<u16>());
-    if !matches!(port, Some(Ok(1..))) {
-        bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
+fn place(args: &KvArgs) -> anyhow::Result<Place> {
+    if args.addresses.is_empty() {
+        return of_cluster(args);
     }
-    Ok(ClientOptions::new(address))
+    for address in &args.addresses {
+        let port = address
+            .rsplit_once(':')
+            .map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(1..))) {
+            bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
+        }
+    }
+    Ok(Place {
+        cluster: None,
+        addresses: args.addresses.clone(),
+        sites: Vec::new(),
+    })
 }
 
-/// The replica of a standing cluster at the site asked for, or at the leader's.
-fn of_site(args: &KvArgs) -> anyhow::Result<ClientOptions> {
+/// The replicas of a standing cluster, the site asked for first, or else the one that should
+/// lead.
+fn of_cluster(args: &KvArgs) -> anyhow::Result<Place> {
     let state = State::load(&args.dir)?;
-    let site = args.site.as_ref().unwrap_or(&state.leader);
-    let port = state.clients.iter().find(|port| port.site == *site);
-    let port = port.with_context(|| {
-        let known: Vec<&str> = state.clients.iter().map(|p| p.site.as_str()).collect();
+    let addresses = state.clients.iter().map(|port| port.address.to_string());
+    let place = Place {
+        cluster: Some(state.cluster),
+        addresses: addresses.collect(),
+        sites: state.clients,
+    };
+    let site = args.site.as_deref().unwrap_or(&state.leader);
+    let mut begun = place.beginning_at(site).with_context(|| {
+        let known: Vec<&str> = place.sites.iter().map(|p| p.site.as_str()).collect();
         format!(
             "--site: there is no site '{site}'; there are {}",
             known.join(", ")
         )
     })?;
-    let mut options = ClientOptions::new(port.address.to_string());
-    options.cluster = Some(state.cluster);
-    Ok(options)
+    if args.site.is_none() {
+        begun.sites = place.sites;
+    }
+    Ok(begun)
 }
 
 fn op(command: &KvCommand) -> anyhow::Result<Op> {

@@ -1,56 +1,28 @@
-//! A client of one replica. It is cheap to clone: all clones share one connection and
+//! A client of a cluster. It is cheap to clone: all clones share its connections and
 //! one session. Every caller may have an operation in flight.
 //!
-//! Operations are sent again after a failure. A read may always be repeated; a write is
-//! repeated under the same (client, sequence), so that it is executed once. All attempts together are bounded by
-//! the request timeout.
+//! It knows the addresses of several replicas, or of one. It asks the nearest that serves,
+//! and returns to a nearer one when that serves again (see `replicas`). Operations are sent
+//! again after a failure, also to another replica (see `copies`). A read may always be
+//! repeated; a write is repeated under the same (client, sequence), so that it is executed
+//! once. All attempts together are bounded by the request timeout.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::task::AbortHandle;
 
-use crate::connection::{self, Backoff, CallError, Connection};
+use crate::connection::Connection;
+use crate::copies::{Answer, Operation, Trace, refused};
 use crate::error::Error;
+use crate::options::ClientOptions;
+use crate::replicas::{Health, Replicas, Tasks};
 use crate::session::{Session, Ticket};
 use crate::wire::command::Op;
 use crate::wire::request::Body;
 use crate::wire::{
-    Command, Entry, ErrorCode, Field, KeyValue, MoveRequest, Outcome, Path, Response, StatusReply,
+    Command, Entry, ErrorCode, Field, KeyValue, MoveRequest, Outcome, Path, StatusReply,
     StatusRequest, Value, Version, Welcome, outcome, validate_op,
 };
-
-/// How to reach a replica, and how long to wait for it.
-#[derive(Debug, Clone)]
-pub struct ClientOptions {
-    /// `host:port` of a replica's client port.
-    pub address: String,
-    /// Refuse to talk to any other cluster than this one.
-    pub cluster: Option<String>,
-    /// For a connection and its handshake; default 5 s.
-    pub connect_timeout: Duration,
-    /// For an operation, all its attempts and the pauses between them included;
-    /// default 10 s.
-    pub request_timeout: Duration,
-    /// How often an operation is attempted again after the connection broke or
-    /// the server was unavailable; default 32.
-    pub retries: u32,
-}
-
-impl ClientOptions {
-    /// The defaults, for the replica at `address` (`host:port`).
-    pub fn new(address: impl Into<String>) -> Self {
-        ClientOptions {
-            address: address.into(),
-            cluster: None,
-            connect_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(10),
-            retries: 32,
-        }
-    }
-}
 
 /// The result of a command, and how the replica came by it.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,7 +44,7 @@ pub enum Swap {
     Mismatch(Option<Version>),
 }
 
-/// A handle to one connection. Dropping the last one closes it.
+/// A handle to a client's connections. Dropping the last one closes them.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -81,66 +53,72 @@ pub struct Client {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("options", &self.inner.options)
+            .field("options", &self.inner.replicas.options)
             .finish_non_exhaustive()
     }
 }
 
 struct Inner {
-    options: ClientOptions,
-    connection: Arc<Connection>,
+    replicas: Arc<Replicas>,
     session: Mutex<Session>,
-    task: AbortHandle,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    tasks: Tasks,
 }
 
 impl Client {
-    /// Connects to a replica. Later breaks of the connection are healed in the
-    /// background; this first attempt is not repeated.
+    /// Connects to the first replica that answers, in the order of the addresses. Later
+    /// breaks of the connection are healed in the background; these first attempts are
+    /// not repeated.
     ///
     /// # Errors
-    /// `Connect`, `WrongCluster`.
+    /// `Connect` if none answers, `WrongCluster`.
     pub async fn connect(options: ClientOptions) -> Result<Client, Error> {
-        let link = connection::connect(&options).await?;
-        let (connection, task) = Connection::new(options.clone(), link);
-        let opened_ms = connection.welcome().log_time_ms;
+        let (replicas, tasks) = Replicas::connect(options).await?;
+        let told = replicas.all().iter().find_map(Connection::welcome);
+        let opened_ms = told.unwrap_or_default().log_time_ms;
         let inner = Inner {
-            options,
-            connection,
+            replicas,
             session: Mutex::new(Session::new(opened_ms)),
-            task: tokio::spawn(task).abort_handle(),
+            tasks,
         };
         Ok(Client {
             inner: Arc::new(inner),
         })
     }
 
-    /// What the replica said of itself when the connection was last made.
+    /// What the nearest replica that serves said of itself when its connection was last made.
     pub fn welcome(&self) -> Welcome {
-        self.inner.connection.welcome()
+        let nearest = self.inner.replicas.nearest();
+        nearest.welcome().unwrap_or_default()
     }
 
-    /// Ends the connection and everything in flight on it, for all clones.
+    /// Which replicas are dead, since when, and how often another one had to answer.
+    pub fn health(&self) -> Health {
+        self.inner.replicas.health()
+    }
+
+    /// Ends the connections and everything in flight on them, for all clones.
     pub fn close(&self) {
-        self.inner.connection.close();
-        self.inner.task.abort();
+        self.inner.replicas.all().iter().for_each(Connection::close);
+        self.inner.tasks.abort();
     }
 
     /// Executes one command and waits for its result.
     ///
     /// # Errors
-    /// `Timeout`, `Lost`, `Refused`, `Protocol`, `Closed`; see
+    /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`; see
     /// [`Error::may_have_taken_effect`] for what a failed write leaves behind.
     pub async fn execute(&self, op: Op) -> Result<Reply, Error> {
-        validate_op(&op).map_err(|refusal| refused(&refusal, false))?;
-        let sent = AtomicBool::new(false);
-        let work = self.execute_once(op, &sent);
-        self.within_timeout(work, &sent).await
+        self.execute_traced(op).await.0
+    }
+
+    /// As [`Client::execute`], and which replicas were asked.
+    pub async fn execute_traced(&self, op: Op) -> (Result<Reply, Error>, Trace) {
+        if let Err(refusal) = validate_op(&op) {
+            return (Err(refused(&refusal, false)), Trace::default());
+        }
+        let operation = Operation::new(&self.inner.replicas);
+        let result = self.execute_once(op, &operation).await;
+        (result, operation.trace())
     }
 
     /// The value of one key, `None` if there is no such key.
@@ -149,9 +127,9 @@ impl Client {
     /// As [`Client::execute`].
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Value>, Error> {
         match self.result(Op::get(key)).await? {
-            outcome::Result::Value(value) => Ok(Some(value)),
-            outcome::Result::Missing(_) => Ok(None),
-            other => Err(self.unexpected(&other)),
+            (outcome::Result::Value(value), _) => Ok(Some(value)),
+            (outcome::Result::Missing(_), _) => Ok(None),
+            (other, by) => Err(self.unexpected(&by, &other)),
         }
     }
 
@@ -186,9 +164,9 @@ impl Client {
         expected: Option<Version>,
     ) -> Result<Swap, Error> {
         match self.result(Op::cas(key, value, expected)).await? {
-            outcome::Result::Written(version) => Ok(Swap::Written(version)),
-            outcome::Result::Mismatch(mismatch) => Ok(Swap::Mismatch(mismatch.actual)),
-            other => Err(self.unexpected(&other)),
+            (outcome::Result::Written(version), _) => Ok(Swap::Written(version)),
+            (outcome::Result::Mismatch(mismatch), _) => Ok(Swap::Mismatch(mismatch.actual)),
+            (other, by) => Err(self.unexpected(&by, &other)),
         }
     }
 
@@ -234,7 +212,7 @@ impl Client {
         self.entries(Op::scan(from, to, limit)).await
     }
 
-    /// What the replica knows of itself and of its cluster.
+    /// What the replica that is asked knows of itself and of its cluster.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -270,30 +248,11 @@ impl Client {
     }
 
     async fn status_of(&self, body: Body) -> Result<StatusReply, Error> {
-        let sent = AtomicBool::new(false);
-        let work = async {
-            let response = self.attempt(body, &sent).await?;
-            match response.status {
-                Some(status) => Ok(status),
-                None => Err(self.violated("the response holds no status")),
-            }
-        };
-        self.within_timeout(work, &sent).await
-    }
-
-    async fn within_timeout<T>(
-        &self,
-        work: impl Future<Output = Result<T, Error>>,
-        sent: &AtomicBool,
-    ) -> Result<T, Error> {
-        let after = self.inner.options.request_timeout;
-        match tokio::time::timeout(after, work).await {
-            Ok(result) => result,
-            Err(_) => {
-                self.inner.connection.suspect(after);
-                let sent = sent.load(Ordering::Relaxed);
-                Err(Error::Timeout { after, sent })
-            }
+        let operation = Operation::new(&self.inner.replicas);
+        let answer = operation.request(body).await?;
+        match answer.response.status {
+            Some(status) => Ok(status),
+            None => Err(violated(answer.from, "the response holds no status")),
         }
     }
 
@@ -302,27 +261,32 @@ impl Client {
     ///
     /// The command is not executed twice. The replica answers by the first copy in the
     /// log, so no copy was executed before the refused one. And a refusal is final: no
-    /// later copy is executed either. After more attempts than one an earlier attempt may
-    /// have been executed, and its answer lost.
-    async fn execute_once(&self, op: Op, sent: &AtomicBool) -> Result<Reply, Error> {
+    /// later copy is executed either. After more attempts than one, through whichever
+    /// replicas, an earlier attempt may have been executed, and its answer lost. The new
+    /// session begins at the log time of the refusal, which holds at every replica.
+    async fn execute_once(&self, op: Op, operation: &Operation<'_>) -> Result<Reply, Error> {
         if !op.is_write() {
-            return self.reply(self.attempt(Body::Command(op.into()), sent).await?);
+            return reply(operation.request(Body::Command(op.into())).await?);
         }
-        match self.attempt_write(&op, sent).await {
+        match self.attempt_write(&op, operation).await {
             Err(Error::Refused {
                 code: ErrorCode::SessionExpired,
                 resent: false,
                 ..
             }) => {
                 // What was refused for good leaves no doubt behind.
-                sent.store(false, Ordering::Relaxed);
-                self.reply(self.attempt_write(&op, sent).await?)
+                operation.settle();
+                reply(self.attempt_write(&op, operation).await?)
             }
-            result => self.reply(result?),
+            result => reply(result?),
         }
     }
 
-    async fn attempt_write(&self, op: &Op, sent: &AtomicBool) -> Result<Response, Error> {
+    async fn attempt_write<'a>(
+        &self,
+        op: &Op,
+        operation: &'a Operation<'_>,
+    ) -> Result<Answer<'a>, Error> {
         let issued = self.issue();
         let Ticket {
             client,
@@ -332,7 +296,7 @@ impl Client {
         } = issued.ticket;
         let command = Command::session(client, sequence, acked_below, op.clone());
         let command = command.opened(opened_ms);
-        let result = self.attempt(Body::Command(command), sent).await;
+        let result = operation.request(Body::Command(command)).await;
         if let Err(Error::Refused {
             code: ErrorCode::SessionExpired,
             log_time_ms,
@@ -342,36 +306,6 @@ impl Client {
             self.session().renew(issued.ticket, *log_time_ms);
         }
         result
-    }
-
-    /// Sends a request until there is an answer that would be the same at every attempt.
-    async fn attempt(&self, body: Body, sent: &AtomicBool) -> Result<Response, Error> {
-        let mut backoff = Backoff::new();
-        let mut attempts = 0;
-        loop {
-            let result = self.inner.connection.call(body.clone(), sent).await;
-            attempts += 1;
-            let error = match result.map(refusal) {
-                Ok(Ok(response)) => return Ok(response),
-                Ok(Err(error)) => refused(&error, attempts > 1),
-                Err(CallError::Closed) => return Err(Error::Closed),
-                Err(CallError::Lost { reason }) => Error::Lost {
-                    address: self.inner.options.address.clone(),
-                    attempts,
-                    reason,
-                },
-            };
-            let again = attempts <= self.inner.options.retries;
-            match error {
-                // The next call waits for the next connection, which is pause enough.
-                Error::Lost { .. } if again => {}
-                Error::Refused {
-                    code: ErrorCode::Unavailable,
-                    ..
-                } if again => tokio::time::sleep(backoff.pause()).await,
-                error => return Err(error),
-            }
-        }
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
@@ -387,38 +321,32 @@ impl Client {
         }
     }
 
-    fn reply(&self, response: Response) -> Result<Reply, Error> {
-        let path = response.path();
-        match response.outcome {
-            Some(outcome) if outcome.result.is_some() => Ok(Reply {
-                outcome,
-                path,
-                replica: self.inner.connection.replica(),
-            }),
-            _ => Err(self.violated("the response holds no outcome")),
-        }
-    }
-
-    async fn result(&self, op: Op) -> Result<outcome::Result, Error> {
-        let result = self.execute(op).await?.outcome.result;
-        result.ok_or_else(|| self.violated("the response holds no outcome"))
-    }
-
     async fn written(&self, op: Op) -> Result<Version, Error> {
         match self.result(op).await? {
-            outcome::Result::Written(version) => Ok(version),
-            other => Err(self.unexpected(&other)),
+            (outcome::Result::Written(version), _) => Ok(version),
+            (other, by) => Err(self.unexpected(&by, &other)),
         }
     }
 
     async fn entries(&self, op: Op) -> Result<Vec<Entry>, Error> {
         match self.result(op).await? {
-            outcome::Result::Entries(entries) => Ok(entries.entries),
-            other => Err(self.unexpected(&other)),
+            (outcome::Result::Entries(entries), _) => Ok(entries.entries),
+            (other, by) => Err(self.unexpected(&by, &other)),
         }
     }
 
-    fn unexpected(&self, result: &outcome::Result) -> Error {
+    /// The result of a command, and who gave it.
+    async fn result(&self, op: Op) -> Result<(outcome::Result, Arc<str>), Error> {
+        let Reply {
+            outcome, replica, ..
+        } = self.execute(op).await?;
+        match outcome.result {
+            Some(result) => Ok((result, replica)),
+            None => Err(self.violated(&replica, NO_OUTCOME)),
+        }
+    }
+
+    fn unexpected(&self, by: &str, result: &outcome::Result) -> Error {
         let kind = match result {
             outcome::Result::Written(_) => "written",
             outcome::Result::Value(_) => "value",
@@ -427,14 +355,39 @@ impl Client {
             outcome::Result::Entries(_) => "entries",
             outcome::Result::Error(_) => "error",
         };
-        self.violated(format!("{kind:?} is not an answer to this operation"))
+        self.violated(by, &format!("{kind:?} is not an answer to this operation"))
     }
 
-    fn violated(&self, message: impl Into<String>) -> Error {
+    /// A replica, known by its name, has answered what it must not.
+    fn violated(&self, by: &str, message: &str) -> Error {
+        let mut all = self.inner.replicas.all().iter();
+        let of_name = |connection: &&Connection| connection.replica().as_deref() == Some(by);
+        let address = all.find(of_name).map(|found| found.address.clone());
         Error::Protocol {
-            address: self.inner.options.address.clone(),
-            message: message.into(),
+            address: address.unwrap_or_default(),
+            message: message.to_owned(),
         }
+    }
+}
+
+const NO_OUTCOME: &str = "the response holds no outcome";
+
+fn reply(answer: Answer<'_>) -> Result<Reply, Error> {
+    let path = answer.response.path();
+    match answer.response.outcome {
+        Some(outcome) if outcome.result.is_some() => Ok(Reply {
+            outcome,
+            path,
+            replica: answer.from.replica().unwrap_or_default(),
+        }),
+        _ => Err(violated(answer.from, NO_OUTCOME)),
+    }
+}
+
+fn violated(by: &Connection, message: &str) -> Error {
+    Error::Protocol {
+        address: by.address.clone(),
+        message: message.to_owned(),
     }
 }
 
@@ -447,25 +400,6 @@ struct Issued<'a> {
 impl Drop for Issued<'_> {
     fn drop(&mut self) {
         self.client.session().settle(self.ticket);
-    }
-}
-
-/// Splits refusals from answers.
-fn refusal(response: Response) -> Result<Response, crate::wire::Error> {
-    match response.outcome {
-        Some(Outcome {
-            result: Some(outcome::Result::Error(error)),
-        }) => Err(error),
-        _ => Ok(response),
-    }
-}
-
-fn refused(error: &crate::wire::Error, resent: bool) -> Error {
-    Error::Refused {
-        code: error.code(),
-        message: error.message.clone(),
-        resent,
-        log_time_ms: error.log_time_ms,
     }
 }
 

@@ -1,21 +1,52 @@
 //! Why an operation has no result, and whether it may have taken effect. A history may
 //! leave out a write only if it certainly did not.
 
-use std::io;
+use std::fmt;
 use std::time::Duration;
 
 use crate::wire::ErrorCode;
 
+/// A replica that was tried, and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// The address as it was given.
+    pub address: String,
+    /// What it said, or what the operating system said of it.
+    pub said: String,
+}
+
+/// All in one line.
+fn list(tried: &[Tried]) -> String {
+    if tried.is_empty() {
+        return "no address".to_owned();
+    }
+    let words = tried.iter().map(ToString::to_string);
+    words.collect::<Vec<_>>().join("; ")
+}
+
+fn doubt(sent: bool) -> &'static str {
+    match sent {
+        true => "; a write may have taken effect",
+        false => "",
+    }
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.address, self.said)
+    }
+}
+
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No connection could be made within the connect timeout.
-    #[error("cannot connect to {address}: {source}")]
+    /// No connection could be made to any replica, for the attempt timeout.
+    #[error("cannot connect to {}{}", list(.tried), doubt(*.sent))]
     Connect {
-        /// The address as it was given.
-        address: String,
-        /// What the operating system, or the handshake, said.
-        source: io::Error,
+        /// All addresses.
+        tried: Vec<Tried>,
+        /// Whether an attempt had left before, so that a write may have taken effect.
+        sent: bool,
     },
     /// The server belongs to another cluster than the one asked for.
     #[error("{address} is not of the cluster asked for: {message}")]
@@ -26,22 +57,22 @@ pub enum Error {
         message: String,
     },
     /// No answer within the request timeout, retries included.
-    #[error("no answer within {after:?}{}", if *.sent { "; a write may have taken effect" } else { "; nothing was sent" })]
+    #[error("no answer within {after:?} ({}){}", list(.tried), if *.sent { doubt(true) } else { "; nothing was sent" })]
     Timeout {
         /// The request timeout.
         after: Duration,
+        /// Those that were asked, and those known to be dead.
+        tried: Vec<Tried>,
         /// Whether any attempt has left, so that a write may have taken effect.
         sent: bool,
     },
     /// The connection broke at every attempt; a write may have taken effect.
-    #[error("connection to {address} lost at each of {attempts} attempts, the last time: {reason}")]
+    #[error("connection lost at each of {attempts} attempts, the last time: {}", list(.tried))]
     Lost {
-        /// The address as it was given.
-        address: String,
+        /// Those that were asked, and those known to be dead.
+        tried: Vec<Tried>,
         /// How often the request was sent.
         attempts: u32,
-        /// Why the last connection ended.
-        reason: String,
     },
     /// The server, or the check before sending, refused the command.
     #[error("refused ({}): {message}", .code.as_str_name())]
@@ -73,8 +104,8 @@ impl Error {
     /// means that it has not and never will.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
-            Error::Connect { .. } | Error::WrongCluster { .. } => false,
-            Error::Timeout { sent, .. } => *sent,
+            Error::WrongCluster { .. } => false,
+            Error::Connect { sent, .. } | Error::Timeout { sent, .. } => *sent,
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
             Error::Refused { code, resent, .. } => match code {
                 ErrorCode::Internal | ErrorCode::Unavailable => true,
@@ -96,6 +127,11 @@ mod tests {
     fn only_what_certainly_did_nothing_may_be_left_out_of_a_history() {
         let timeout = |sent| Error::Timeout {
             after: Duration::from_secs(1),
+            tried: Vec::new(),
+            sent,
+        };
+        let unreachable = |sent| Error::Connect {
+            tried: Vec::new(),
             sent,
         };
         let refused = |code, resent| Error::Refused {
@@ -106,6 +142,8 @@ mod tests {
         };
         assert!(timeout(true).may_have_taken_effect());
         assert!(!timeout(false).may_have_taken_effect());
+        assert!(unreachable(true).may_have_taken_effect());
+        assert!(!unreachable(false).may_have_taken_effect());
         assert!(refused(ErrorCode::Unavailable, false).may_have_taken_effect());
         assert!(refused(ErrorCode::SessionExpired, true).may_have_taken_effect());
         assert!(!refused(ErrorCode::SessionExpired, false).may_have_taken_effect());

@@ -4,15 +4,22 @@
 
 mod client;
 mod connection;
+mod copies;
 mod error;
 pub mod history;
 pub mod linearizability;
+mod options;
+mod pause;
+mod replicas;
 pub mod serializability;
 mod session;
 pub mod wire;
 
-pub use client::{Client, ClientOptions, Reply, Swap};
-pub use error::Error;
+pub use client::{Client, Reply, Swap};
+pub use copies::Trace;
+pub use error::{Error, Tried};
 pub use history::{Action, Event, History, HistoryError, ValueId};
 pub use linearizability::{Verdict, check};
+pub use options::{ClientOptions, Liveness, ReplicaChange, Watcher};
+pub use replicas::{Health, ReplicaHealth};
 pub use wire::Path;

@@ -191,9 +191,28 @@ fn the_others_go_on_without_a_replica() {
         cluster.kv("--timeout 60 --site CA get greeting").good(),
         "servus\n"
     );
+    let elsewhere = cluster.kv("--timeout 60 --site JP get greeting");
+    assert!(elsewhere.err.contains("does not answer"), "{elsewhere:#?}");
+    assert!(
+        elsewhere.err.contains("was asked instead"),
+        "{elsewhere:#?}"
+    );
+    assert_eq!(elsewhere.good(), "servus\n");
+    let jp = cluster.port + 2;
     cluster
-        .kv("--site JP get greeting")
-        .refused(&["not up", "--site", "cannot connect"]);
+        .place
+        .words(&format!("kv --address 127.0.0.1:{jp} get greeting"))
+        .refused(&["cannot connect to 127.0.0.1", "refused"]);
+    let both = format!("--address 127.0.0.1:{jp},127.0.0.1:{}", cluster.port);
+    let found = cluster.place.words(&format!("kv {both} get greeting"));
+    assert_eq!(found.good(), "servus\n");
+    let ran = cluster
+        .ycsb("load -P workloada -p recordcount=50 -p leasehold.timeout_ms=60000 -threads 6");
+    assert!(ran.err.contains("(site JP) does not answer"), "{ran:#?}");
+    assert!(ran.good().contains("[INSERT], Return=OK, 50"));
+    cluster
+        .ycsb("run -P workloada -p site=CA,JP,OR")
+        .refused(&["site:", "is replica OR, not JP"]);
     let status = cluster.place.words("cluster status --dir c").good();
     assert!(status.contains("JP is down"), "{status}");
     cluster.done();
@@ -207,6 +226,14 @@ fn the_others_elect_another_leader() {
     cluster
         .kv("--timeout 80 --site OR put greeting servus")
         .good();
+    // Without a site it is the leader that is who is asked, not the one that should be.
+    let told = cluster.kv("--timeout 80 -v get greeting");
+    assert!(told.err.contains("does not answer"), "{told:#?}");
+    let show = cluster.place.words("leader show --dir c").good();
+    let (leader, _) = show.split_once(" leads").expect("somebody leads");
+    assert!(["OR", "JP"].contains(&leader), "{show}");
+    let at = format!(", at {leader}");
+    assert!(told.err.contains(&at), "{told:#?} {show}");
     assert_eq!(
         cluster.kv("--timeout 80 --site JP get greeting").good(),
         "servus\n"

@@ -60,7 +60,8 @@ Options (long ones with one dash or two):
                       workloada ... workloadf are built in
   -p NAME=VALUE       set a property; wins over files
       --address LIST  HOST:PORT of a replica, or several separated by commas, which
-                      the threads use in turn (property leasehold.address)
+                      the threads use in turn (property leasehold.address). While one
+                      is dead, its threads ask the replica nearest to it
       --threads N     operations in flight at most (threadcount, default 1)
       --target OPS    operations a second in all (target, default: as many as go);
                       latency then also counts from each operation's intended start
@@ -74,7 +75,8 @@ Properties of YCSB's core workload, and some of our own:
                         latest, hotspot, exponential, sequential
   zipfian.constant      theta of zipfian_exact (0.99)
   permutation=site      a different order of popularity at each site
-  site                  name of the site of each address, or one for all
+  site                  name of the site of each address, or one for all (the names of
+                        the replicas); the name of another replica is refused
   seed                  equal seeds give equal operations (1)
   warmuptime            seconds at the start that are not measured (0)
   measurement.interval  op, intended, both (op; with a target: both)
@@ -87,6 +89,8 @@ Properties of YCSB's core workload, and some of our own:
   leasehold.start       seconds since 1970 at which to begin, so that several load
                         generators begin together
   leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000)
+  leasehold.attempt_timeout_ms
+                        time after which another replica is asked, too (1000)
 
 The report accounts for every operation that was due: [OVERALL] counts those that
 succeeded, failed, were abandoned without an answer at the end, and were never sent.

@@ -3,18 +3,16 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use client::{Client, ClientOptions};
-
 use crate::args::YcsbArgs;
+use crate::connect::Survey;
 use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
 use crate::properties::PropertyError;
 use crate::runner::{self, Cancel, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick};
 use crate::settings::{Settings, Site};
 use crate::status::{Both, Coarse, Status};
-use crate::store::{Connection, Store};
+use crate::store::Store;
 use crate::workload::CoreWorkload;
 
 /// Why there is no report.
@@ -23,9 +21,12 @@ pub enum CommandError {
     /// A property is wrong.
     #[error(transparent)]
     Property(#[from] PropertyError),
-    /// A replica cannot be reached.
+    /// No replica can be reached.
     #[error(transparent)]
     Connect(#[from] client::Error),
+    /// Addresses do not belong to the sites, or not together.
+    #[error("{0}")]
+    Sites(String),
     /// A histogram file cannot be written.
     #[error(transparent)]
     Histogram(#[from] HlogError),
@@ -47,7 +48,7 @@ pub enum CommandError {
 /// after `cancel` was raised: then it tells what was measured until then.
 ///
 /// # Errors
-/// If the properties are wrong, a replica cannot be reached at the start, or a
+/// If the properties are wrong, no replica can be reached at the start, or a
 /// file cannot be written. Operations that fail are in the report. What the run fell
 /// short of is told by [`Outcome::shortfall`].
 pub async fn execute(
@@ -55,7 +56,7 @@ pub async fn execute(
     out: &mut dyn Write,
     cancel: &Cancel,
 ) -> Result<Outcome, CommandError> {
-    let settings = Settings::new(&args.properties)?;
+    let mut settings = Settings::new(&args.properties)?;
     let workload = CoreWorkload::new(&args.properties)?;
     echo(args);
     // Fails before the run, not after it, if the report cannot be written.
@@ -69,19 +70,22 @@ pub async fn execute(
             source,
         })?;
     }
-    // A thread has a connection of its own, as in YCSB.
-    let connections = (settings.threads as usize).max(settings.addresses.len());
-    let mut stores = Vec::new();
-    for (address, site) in addresses(&settings).take(connections) {
-        let client = Client::connect(client_options(&settings, address)).await?;
-        let address = address.into();
-        stores.push(SiteStore {
-            site: site.0,
-            site_number: site.1.number,
-            address: Arc::clone(&address),
-            store: Connection { client, address },
-        });
+    let survey = Survey::take(&settings).await?;
+    settings.sites = survey.sites(&settings)?;
+    for warning in survey.warnings(&settings.sites) {
+        eprintln!("warning: {warning}");
     }
+    // A thread has a connection of its own, as in YCSB.
+    let threads = (settings.threads as usize).max(settings.addresses.len());
+    let connections = survey.connect(&settings, threads).await?;
+    let stores = connections.into_iter().zip(addresses(&settings));
+    let stores = stores.map(|(store, (address, site))| SiteStore {
+        site: site.0,
+        site_number: site.1.number,
+        address: address.into(),
+        store,
+    });
+    let stores = stores.collect();
     let job = Job {
         phase: args.phase,
         settings: &settings,
@@ -112,14 +116,6 @@ fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &Site))> {
     let sites = settings.sites.iter().cycle();
     let addresses = settings.addresses.iter().cycle().map(String::as_str);
     addresses.zip(sites.map(move |site| (index(site), site)))
-}
-
-fn client_options(settings: &Settings, address: &str) -> ClientOptions {
-    ClientOptions {
-        cluster: settings.cluster.clone(),
-        request_timeout: settings.timeout,
-        ..ClientOptions::new(address)
-    }
 }
 
 /// What is to be carried out.

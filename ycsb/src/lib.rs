@@ -5,6 +5,7 @@
 //! - [`properties`]: YCSB's property files and `-p name=value`.
 //! - [`workload`]: YCSB's core workload, a stream of operations for each thread.
 //! - [`measurement`]: histograms of a run and the reports made of them.
+//! - [`connect`]: which replica is behind which address.
 //! - [`store`]: what is needed of a store under test.
 //! - [`runner`]: the load generator.
 //! - [`summary`]: what a person is told at the end of a run.
@@ -12,6 +13,7 @@
 
 pub mod args;
 pub mod command;
+pub mod connect;
 pub mod generator;
 pub mod measurement;
 pub mod properties;

@@ -50,10 +50,15 @@ pub struct Settings {
     pub cluster: Option<String>,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
+    /// `leasehold.attempt_timeout_ms`: how long a replica may be silent before another one
+    /// is asked, too.
+    pub attempt_timeout: Duration,
     /// `leasehold.start`, in seconds since 1970: when to begin.
     pub start_s: Option<f64>,
     /// The site of each address: its name and number.
     pub sites: Vec<Site>,
+    /// Whether the sites were named.
+    pub sites_are_named: bool,
 }
 
 /// A site: where a client is.
@@ -116,17 +121,15 @@ impl Settings {
             insert_retry_pause: seconds(properties, "core_workload_insertion_retry_interval")?,
             insert_keep_going: properties.flag("core_workload_insertion_keep_going_on_error")?,
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
-            timeout: Duration::from_millis(properties.number(
-                "leasehold.timeout_ms",
-                "a number of milliseconds from 1 to 3600000",
-                |n| (1..=3_600_000).contains(n),
-            )?),
+            timeout: milliseconds(properties, "leasehold.timeout_ms")?,
+            attempt_timeout: milliseconds(properties, "leasehold.attempt_timeout_ms")?,
             start_s: properties.parsed(
                 "leasehold.start",
                 "a time in seconds since 1970",
                 |s: &f64| s.is_finite() && *s >= 0.0,
             )?,
             sites: sites(properties, addresses.len())?,
+            sites_are_named: properties.text("site").is_some(),
             addresses,
         })
     }
@@ -219,6 +222,12 @@ fn seconds(properties: &Properties, name: &'static str) -> Result<Duration, Prop
     let expected = "a number of seconds from 0 to 1000000000";
     let seconds = properties.number(name, expected, |s| (0.0..=1e9).contains(s))?;
     Ok(Duration::from_secs_f64(seconds))
+}
+
+fn milliseconds(properties: &Properties, name: &'static str) -> Result<Duration, PropertyError> {
+    let expected = "a number of milliseconds from 1 to 3600000";
+    let ms = properties.number(name, expected, |ms| (1..=3_600_000).contains(ms))?;
+    Ok(Duration::from_millis(ms))
 }
 
 /// YCSB names a Java class; what counts is the class, not its package.

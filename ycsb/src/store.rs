@@ -35,40 +35,27 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn execute(&self, op: Op) -> impl Future<Output = Answer> + Send;
 }
 
-/// A connection to one replica.
+/// A client of replicas.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The connection.
+    /// The client.
     pub client: Client,
-    /// The replica's address.
-    pub address: ReplicaName,
+    /// The addresses that it knows, the nearest first.
+    pub addresses: Arc<[ReplicaName]>,
 }
 
 impl Store for Connection {
     async fn execute(&self, op: Op) -> Answer {
-        let result = self.client.execute(op).await;
-        let here = Some(Arc::clone(&self.address));
-        let (from, silent) = match &result {
-            Err(error) if unanswered(error) => (None, here.into_iter().collect()),
-            _ => (here, Vec::new()),
-        };
-        let result = result.map_err(|error| Failure {
-            returned: returned(&error),
-            message: error.to_string(),
-        });
+        let (result, trace) = self.client.execute_traced(op).await;
+        let address = |place: usize| Arc::clone(&self.addresses[place]);
         Answer {
-            result,
-            from,
-            silent,
+            result: result.map_err(|error| Failure {
+                returned: returned(&error),
+                message: error.to_string(),
+            }),
+            from: trace.answered.map(address),
+            silent: trace.silent.into_iter().map(address).collect(),
         }
-    }
-}
-
-/// Whether the replica did not answer.
-fn unanswered(error: &Error) -> bool {
-    match error {
-        Error::Timeout { .. } | Error::Connect { .. } | Error::Lost { .. } | Error::Closed => true,
-        Error::Refused { .. } | Error::WrongCluster { .. } | Error::Protocol { .. } => false,
     }
 }
 
@@ -106,23 +93,24 @@ mod tests {
         };
         let timeout = |sent| Error::Timeout {
             after: Duration::from_secs(1),
+            tried: Vec::new(),
             sent,
         };
+        let unreachable = Error::Connect {
+            tried: Vec::new(),
+            sent: true,
+        };
         let cases = [
-            (timeout(true), "TIMEOUT", true),
-            (timeout(false), "SERVICE_UNAVAILABLE", true),
-            (
-                refused(ErrorCode::Unavailable),
-                "SERVICE_UNAVAILABLE",
-                false,
-            ),
-            (refused(ErrorCode::TooLarge), "BAD_REQUEST", false),
-            (refused(ErrorCode::Internal), "ERROR", false),
-            (Error::Closed, "ERROR", true),
+            (timeout(true), "TIMEOUT"),
+            (timeout(false), "SERVICE_UNAVAILABLE"),
+            (unreachable, "SERVICE_UNAVAILABLE"),
+            (refused(ErrorCode::Unavailable), "SERVICE_UNAVAILABLE"),
+            (refused(ErrorCode::TooLarge), "BAD_REQUEST"),
+            (refused(ErrorCode::Internal), "ERROR"),
+            (Error::Closed, "ERROR"),
         ];
-        for (error, name, silent) in cases {
+        for (error, name) in cases {
             assert_eq!(returned(&error).name(), name, "{error}");
-            assert_eq!(unanswered(&error), silent, "{error}");
         }
     }
 }

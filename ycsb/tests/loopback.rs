@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use client::wire::{
     Command, Entry, ErrorCode, FrameReader, FrameWriter, Hello, Outcome, Path, Record, Request,
-    Response, Version, Welcome, command::Op, request::Body,
+    Response, StatusReply, Version, Welcome, command::Op, request::Body,
 };
 use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
@@ -63,23 +63,30 @@ async fn converse(
     let (read, write) = socket.into_split();
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
     reader.next::<Hello>().await.unwrap().unwrap();
-    writer.feed(&Welcome::default()).unwrap();
+    let replica = "CA".to_owned();
+    let welcome = Welcome {
+        replica,
+        ..Welcome::default()
+    };
+    writer.feed(&welcome).unwrap();
     writer.flush().await.unwrap();
     while let Ok(Some(request)) = reader.next::<Request>().await {
-        let Some(Body::Command(command)) = request.body else {
-            panic!("a workload asks for no status");
-        };
-        if let Some(left) = left.lock().unwrap().as_mut() {
-            if *left == 0 {
-                dies.send_replace(true);
-                return;
+        let response = match request.body.unwrap() {
+            Body::Command(command) => {
+                if let Some(left) = left.lock().unwrap().as_mut() {
+                    if *left == 0 {
+                        dies.send_replace(true);
+                        return;
+                    }
+                    *left -= 1;
+                }
+                let (outcome, path) = answer(command, &mut records.lock().unwrap());
+                Response::answer(request.id, path, outcome)
             }
-            *left -= 1;
-        }
-        let (outcome, path) = answer(command, &mut records.lock().unwrap());
-        writer
-            .feed(&Response::answer(request.id, path, outcome))
-            .unwrap();
+            Body::Status(_) => Response::status(request.id, StatusReply::default()),
+            Body::Move(_) => panic!("a workload moves nobody"),
+        };
+        writer.feed(&response).unwrap();
         if writer.flush().await.is_err() {
             return;
         }
@@ -220,6 +227,25 @@ async fn reads_of_what_was_never_loaded_are_failures() {
     assert_eq!(figure(&report, "[READ-FAILED], Operations"), 1_000);
 }
 
+/// Where nobody listens.
+async fn nowhere() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+#[tokio::test]
+async fn a_run_begins_without_a_replica_and_its_threads_ask_another() {
+    let (address, records) = serve().await;
+    let dead = nowhere().await;
+    let line = format!("load -P workloada -p recordcount=60 -threads 6 --address {dead},{address}");
+    let (report, _) = ycsb(&line).await.unwrap();
+    assert_eq!(figure(&report, "[INSERT], Return=OK"), 60);
+    assert!(!report.contains("-FAILED"), "{report}");
+    assert_eq!(records.lock().unwrap().len(), 60);
+    // Sites keep their own threads: what is asked elsewhere still counts here.
+    assert_eq!(figure(&report, "[INSERT@CA], Operations"), 30);
+}
+
 #[tokio::test]
 async fn a_replica_that_dies_is_named_and_its_outage_is_told() {
     let (address, _) = serve_until(Some(100 + 20)).await;
@@ -250,9 +276,7 @@ async fn a_replica_that_dies_is_named_and_its_outage_is_told() {
 
 #[tokio::test]
 async fn a_replica_that_is_not_there_is_an_error() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let address = nowhere().await;
     let result = ycsb(&format!("run -P workloadc --address {address}")).await;
     assert!(
         matches!(result, Err(CommandError::Connect(_))),

@@ -81,6 +81,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("leasehold.address", Optional),
     ("leasehold.cluster", Optional),
     ("leasehold.start", Optional),
+    ("leasehold.attempt_timeout_ms", Default("1000")),
     ("leasehold.timeout_ms", Default("10000")),
     ("measurementtype", Ignored(ONE_KIND)),
     ("histogram.buckets", Ignored(ONE_KIND)),

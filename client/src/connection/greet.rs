@@ -1,0 +1,89 @@
+//! From an address to a connection that has been greeted.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::wire::{
+    ErrorCode, FrameError, FrameReader, FrameWriter, Welcome, decode_greeting, hello,
+};
+
+/// A connection that has been greeted.
+pub(crate) struct Link {
+    pub reader: FrameReader<OwnedReadHalf>,
+    pub writer: FrameWriter<OwnedWriteHalf>,
+    pub welcome: Welcome,
+}
+
+/// Why there is no link, in words.
+#[derive(Debug)]
+pub(crate) enum NoLink {
+    /// Nobody answers, or not as a replica that takes clients.
+    Failed(String),
+    /// A replica of another cluster answers.
+    WrongCluster(String),
+}
+
+impl NoLink {
+    pub fn said(self) -> String {
+        match self {
+            NoLink::Failed(said) => said,
+            NoLink::WrongCluster(said) => format!("not of the cluster asked for: {said}"),
+        }
+    }
+}
+
+/// Connects and greets.
+pub(crate) async fn connect(
+    address: &str,
+    cluster: Option<&str>,
+    within: Duration,
+) -> Result<Link, NoLink> {
+    match tokio::time::timeout(within, open(address, cluster)).await {
+        Ok(result) => result,
+        Err(_) => Err(NoLink::Failed(format!("no greeting within {within:?}"))),
+    }
+}
+
+async fn open(address: &str, cluster: Option<&str>) -> Result<Link, NoLink> {
+    let failed = |error: io::Error| NoLink::Failed(error.to_string());
+    let stream = TcpStream::connect(address).await.map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    let (reader, writer) = stream.into_split();
+    let (mut reader, mut writer) = (FrameReader::new(reader), FrameWriter::new(writer));
+    let greeting = async {
+        writer.feed(&hello(cluster))?;
+        writer.flush().await?;
+        let frame = reader.next_frame().await?;
+        let frame = frame.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        decode_greeting(frame)
+    };
+    let greeting = greeting.await.map_err(not_greeted)?;
+    let welcome = greeting.map_err(refused)?;
+    if cluster.is_some_and(|name| !name.is_empty() && name != welcome.cluster) {
+        let said = format!("it is of {:?}", welcome.cluster);
+        return Err(NoLink::WrongCluster(said));
+    }
+    Ok(Link {
+        reader,
+        writer,
+        welcome,
+    })
+}
+
+/// What the operator is told when a port answers with something else.
+fn not_greeted(error: FrameError) -> NoLink {
+    NoLink::Failed(match error {
+        FrameError::Io(error) => format!("no greeting came: {error}"),
+        other => format!("what answers there is not a replica's client port ({other})"),
+    })
+}
+
+fn refused(refusal: crate::wire::Error) -> NoLink {
+    match refusal.code() {
+        ErrorCode::WrongCluster => NoLink::WrongCluster(refusal.message),
+        _ => NoLink::Failed(refusal.message),
+    }
+}

@@ -1,0 +1,441 @@
+//! The connection to one replica: a table of calls that wait for an answer, and where it
+//! stands. Its task (see `replicas`) owns the socket, writes what the table holds, and
+//! connects again when the connection breaks.
+//!
+//! The table is the only state. A call that is dropped leaves the table at once, sent or
+//! not, so a caller can give up at any moment. Calls have rising
+//! ids; those at or above `unsent_from` have not been written yet, so everything
+//! that is queued when the socket is free leaves in one write.
+
+mod greet;
+mod traffic;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::options::{Liveness, ReplicaChange, Watcher};
+use crate::wire::{ErrorCode, Response, Welcome, outcome, request};
+
+pub(crate) use greet::{Link, NoLink, connect};
+pub(crate) use traffic::Ended;
+
+/// Why a call has no response.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum CallError {
+    /// The connection that it was sent on is gone; it may be sent again.
+    Lost(String),
+    /// No connection could be made: this call has not been sent.
+    Unreachable(String),
+    /// The client is closed for good.
+    Closed,
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone)]
+pub(crate) enum State {
+    /// There is none, because nobody has needed it.
+    Idle,
+    /// It is being made; calls wait for it.
+    Connecting,
+    Up,
+    /// The replica does not serve, and is looked after.
+    Dead(Dead),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Dead {
+    pub since: Instant,
+    /// What was heard of it last.
+    pub said: String,
+    /// It greets again, but has not answered anything yet.
+    pub greeted: bool,
+}
+
+struct Waiting {
+    /// Taken when it is written.
+    body: Option<request::Body>,
+    reply: oneshot::Sender<Result<Response, CallError>>,
+}
+
+struct Table {
+    calls: BTreeMap<u64, Waiting>,
+    /// The id of the next call; 0 is the connection itself.
+    next_id: u64,
+    /// Calls from this id on have not been written to the current connection.
+    unsent_from: u64,
+    state: State,
+    /// The last connection's greeting.
+    welcome: Option<Welcome>,
+    /// The name of the replica in it.
+    replica: Option<Arc<str>>,
+    /// Why the connection is to be given up.
+    suspicion: String,
+    /// When the server was last heard.
+    heard: Instant,
+    closed: bool,
+}
+
+/// Who has to know that a connection stands otherwise than before.
+#[derive(Default)]
+pub(crate) struct News {
+    pub changed: Notify,
+    pub watcher: Watcher,
+}
+
+/// What the callers and the connection's task share.
+pub(crate) struct Connection {
+    pub address: String,
+    news: Arc<News>,
+    table: Mutex<Table>,
+    /// There is something to write, or to connect for.
+    queued: Notify,
+    /// The connection is to be given up.
+    suspected: Notify,
+    /// The last call has ended.
+    emptied: Notify,
+    /// Reads, and writes, that another replica answered while this one did not, since it
+    /// last answered one.
+    missed: [AtomicU32; 2],
+}
+
+/// So many are taken for a sign that a replica answers none, although it answers others: it
+/// may serve reads, and not reach the leader with writes.
+const MISSED_MAX: u32 = 3;
+
+impl Connection {
+    /// Of a replica that nobody has asked yet.
+    pub fn new(address: String, news: Arc<News>) -> Connection {
+        let table = Table {
+            calls: BTreeMap::new(),
+            next_id: 1,
+            unsent_from: 1,
+            state: State::Idle,
+            welcome: None,
+            replica: None,
+            suspicion: String::new(),
+            heard: Instant::now(),
+            closed: false,
+        };
+        Connection {
+            address,
+            news,
+            table: Mutex::new(table),
+            queued: Notify::new(),
+            suspected: Notify::new(),
+            emptied: Notify::new(),
+            missed: Default::default(),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn state(&self) -> State {
+        self.table().state.clone()
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.table().state, State::Up)
+    }
+
+    /// Whether it serves, as far as is known.
+    pub fn may_serve(&self) -> bool {
+        !matches!(self.table().state, State::Dead(_))
+    }
+
+    /// Whether the replica greets again, but has not answered anything yet.
+    pub fn is_greeted(&self) -> bool {
+        matches!(&self.table().state, State::Dead(dead) if dead.greeted)
+    }
+
+    /// What the replica said of itself when the connection was last made.
+    pub fn welcome(&self) -> Option<Welcome> {
+        self.table().welcome.clone()
+    }
+
+    /// The replica's name, if it has ever said it.
+    pub fn replica(&self) -> Option<Arc<str>> {
+        self.table().replica.clone()
+    }
+
+    /// When the replica was last heard.
+    pub fn heard(&self) -> Instant {
+        self.table().heard
+    }
+
+    /// Queues a request. Afterwards `sent` is set if it may have reached the server.
+    pub fn ask<'a>(
+        &'a self,
+        body: request::Body,
+        sent: &'a AtomicBool,
+    ) -> Result<Call<'a>, CallError> {
+        let (sender, reply) = oneshot::channel();
+        let mut table = self.table();
+        if table.closed {
+            return Err(CallError::Closed);
+        }
+        let id = table.next_id;
+        table.next_id += 1;
+        let waiting = Waiting {
+            body: Some(body),
+            reply: sender,
+        };
+        table.calls.insert(id, waiting);
+        if matches!(table.state, State::Idle) {
+            table.state = State::Connecting;
+        }
+        drop(table);
+        self.queued.notify_one();
+        Ok(Call {
+            connection: self,
+            id,
+            reply,
+            sent,
+            never_left: false,
+            asked: Instant::now(),
+        })
+    }
+
+    /// The replica has answered a write, or a read.
+    pub fn answered(&self, is_write: bool) {
+        self.missed[usize::from(is_write)].store(0, Ordering::Relaxed);
+    }
+
+    /// Another replica has answered a write, or a read, that this one was asked before.
+    /// Whether it is to be suspected: slow answers alone are no reason.
+    pub fn missed(&self, is_write: bool, asked: Instant) -> bool {
+        let missed = &self.missed[usize::from(is_write)];
+        let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
+        let suspected = often || self.heard() <= asked;
+        if suspected {
+            missed.store(0, Ordering::Relaxed);
+        }
+        suspected
+    }
+
+    /// Gives the connection up that there is, and fails what was sent on it. The next one
+    /// is not suspected.
+    pub fn suspect(&self, said: String) {
+        self.table().suspicion = said;
+        self.suspected.notify_waiters();
+    }
+
+    /// The same if the server has been silent for so long: TCP may need minutes to notice.
+    pub fn suspect_silence(&self, silence: Duration) {
+        if self.heard().elapsed() >= silence {
+            self.suspect("the server is silent".to_owned());
+        }
+    }
+
+    /// Ends all calls and refuses new ones.
+    pub fn close(&self) {
+        let mut table = self.table();
+        table.closed = true;
+        table.calls.clear();
+    }
+
+    /// Calls in the table.
+    pub fn calls(&self) -> usize {
+        self.table().calls.len()
+    }
+
+    /// Waits until somebody needs a connection.
+    pub async fn wanted(&self) {
+        while matches!(self.table().state, State::Idle) {
+            self.queued.notified().await;
+        }
+    }
+
+    /// A connection has been made. One that was dead still has to answer something, if
+    /// there are others meanwhile.
+    pub fn connected(&self, welcome: &Welcome, must_prove: bool) {
+        let mut table = self.table();
+        table.welcome = Some(welcome.clone());
+        table.replica = Some(welcome.replica.as_str().into());
+        table.heard = Instant::now();
+        let mut was = None;
+        match &mut table.state {
+            State::Dead(dead) if must_prove => dead.greeted = true,
+            state => was = Some(std::mem::replace(state, State::Up)),
+        }
+        drop(table);
+        self.queued.notify_one();
+        self.news.changed.notify_waiters();
+        if let Some(State::Dead(dead)) = was {
+            self.tell_back(&dead);
+        }
+    }
+
+    fn tell_back(&self, dead: &Dead) {
+        let after = dead.since.elapsed();
+        self.tell(Liveness::Back { after });
+    }
+
+    fn tell(&self, liveness: Liveness) {
+        self.news.watcher.tell(&ReplicaChange {
+            address: self.address.clone(),
+            replica: self.replica(),
+            liveness,
+        });
+    }
+
+    fn answer(&self, response: Response) {
+        let mut table = self.table();
+        table.heard = Instant::now();
+        let waiting = table.calls.remove(&response.id);
+        let mut was = None;
+        if matches!(table.state, State::Dead(_)) && serves(&response) {
+            was = Some(std::mem::replace(&mut table.state, State::Up));
+        }
+        let is_empty = table.calls.is_empty();
+        drop(table);
+        // Absent: the caller has given up.
+        if let Some(waiting) = waiting {
+            let _ = waiting.reply.send(Ok(response));
+        }
+        if is_empty {
+            self.emptied.notify_one();
+        }
+        if let Some(State::Dead(dead)) = was {
+            self.news.changed.notify_waiters();
+            self.tell_back(&dead);
+        }
+    }
+
+    /// The connection has broken, and another is made. What was sent on it is lost; what
+    /// was not goes out on the next one.
+    pub fn broken(&self, reason: &str) {
+        let mut table = self.table();
+        table.state = State::Connecting;
+        let sent = table.take_sent();
+        drop(table);
+        fail(sent, &CallError::Lost(reason.to_owned()));
+    }
+
+    /// The replica cannot be connected to, or does not serve. Nothing waits for it.
+    pub fn died(&self, said: &str) {
+        let mut table = self.table();
+        let since = match &table.state {
+            State::Dead(dead) => Some(dead.since),
+            _ => None,
+        };
+        table.state = State::Dead(Dead {
+            since: since.unwrap_or_else(Instant::now),
+            said: said.to_owned(),
+            greeted: false,
+        });
+        let sent = table.take_sent();
+        let unsent = std::mem::take(&mut table.calls);
+        drop(table);
+        if since.is_none() {
+            let said = said.to_owned();
+            self.tell(Liveness::Dead { said });
+        }
+        self.news.changed.notify_waiters();
+        fail(sent, &CallError::Lost(said.to_owned()));
+        fail(unsent, &CallError::Unreachable(said.to_owned()));
+    }
+
+    /// Until it has no calls and is not `needed`. Looks when its last call has ended, and
+    /// when another connection stands otherwise than before.
+    pub async fn retired(&self, needed: impl Fn() -> bool) {
+        loop {
+            let changed = self.news.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !needed() && self.retire() {
+                return;
+            }
+            tokio::select! {
+                () = self.emptied.notified() => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Ends what nobody has a call on; false if somebody has.
+    fn retire(&self) -> bool {
+        let mut table = self.table();
+        let retires = table.calls.is_empty() && matches!(table.state, State::Up);
+        if retires {
+            table.state = State::Idle;
+        }
+        retires
+    }
+}
+
+impl Table {
+    /// Calls that were written to the connection.
+    fn take_sent(&mut self) -> BTreeMap<u64, Waiting> {
+        let unsent = self.calls.split_off(&self.unsent_from);
+        std::mem::replace(&mut self.calls, unsent)
+    }
+}
+
+fn fail(calls: BTreeMap<u64, Waiting>, error: &CallError) {
+    for waiting in calls.into_values() {
+        let _ = waiting.reply.send(Err(error.clone()));
+    }
+}
+
+/// Whether an answer shows that a replica serves.
+fn serves(response: &Response) -> bool {
+    let outcome = response.outcome.as_ref().and_then(|it| it.result.as_ref());
+    !matches!(outcome, Some(outcome::Result::Error(error))
+        if error.code() == ErrorCode::Unavailable)
+}
+
+/// One copy of a request, in the table for exactly as long as someone waits for it.
+pub(crate) struct Call<'a> {
+    connection: &'a Connection,
+    id: u64,
+    reply: oneshot::Receiver<Result<Response, CallError>>,
+    sent: &'a AtomicBool,
+    /// It is certain that it has not been sent.
+    never_left: bool,
+    pub asked: Instant,
+}
+
+impl Call<'_> {
+    /// Whether it was sent on the connection that there is.
+    pub fn is_under_way(&self) -> bool {
+        let table = self.connection.table();
+        table.calls.contains_key(&self.id) && self.id < table.unsent_from
+    }
+}
+
+impl Future for Call<'_> {
+    type Output = Result<Response, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.reply).poll(context).map(|received| {
+            let result = received.unwrap_or(Err(CallError::Closed));
+            self.never_left = matches!(result, Err(CallError::Unreachable(_)));
+            result
+        })
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut table = self.connection.table();
+        let waited = table.calls.remove(&self.id).is_some();
+        let unsent = waited && self.id >= table.unsent_from;
+        let emptied = waited && table.calls.is_empty();
+        drop(table);
+        if !unsent && !self.never_left {
+            self.sent.store(true, Ordering::Relaxed);
+        }
+        if emptied {
+            self.connection.emptied.notify_one();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What goes over one connection, until it ends.
+
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::{Connection, Link};
+use crate::wire::{FrameReader, FrameWriter, Request, Response};
+
+/// One write to the socket is closed when it holds this much.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Why a connection ended.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Ended {
+    /// It broke.
+    Broken(String),
+    /// It was given up: the replica does not answer.
+    Suspected(String),
+    /// Nobody needs it.
+    Retired,
+}
+
+impl Connection {
+    /// Runs one connection until it ends; returns why it did. Reading and writing
+    /// are independent, so that two full socket buffers cannot block each other.
+    pub async fn drive(&self, link: Link) -> Ended {
+        let Link {
+            mut reader,
+            mut writer,
+            ..
+        } = link;
+        let suspected = async {
+            self.suspected.notified().await;
+            std::mem::take(&mut self.table().suspicion)
+        };
+        tokio::select! {
+            reason = self.read_responses(&mut reader) => Ended::Broken(reason),
+            reason = self.write_requests(&mut writer) => Ended::Broken(reason),
+            said = suspected => Ended::Suspected(said),
+        }
+    }
+
+    async fn read_responses(&self, reader: &mut FrameReader<OwnedReadHalf>) -> String {
+        loop {
+            match reader.next::<Response>().await {
+                Ok(Some(Response { id: 0, outcome, .. })) => {
+                    return format!("the server ended it: {outcome:?}");
+                }
+                Ok(Some(response)) => self.answer(response),
+                Ok(None) => return "closed by the server".to_owned(),
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    async fn write_requests(&self, writer: &mut FrameWriter<OwnedWriteHalf>) -> String {
+        loop {
+            self.queued.notified().await;
+            while self.feed(writer) {
+                if let Err(error) = writer.flush().await {
+                    return error.to_string();
+                }
+            }
+        }
+    }
+
+    /// Appends unsent calls to `writer`, up to the size of one write; whether
+    /// there were any.
+    fn feed(&self, writer: &mut FrameWriter<OwnedWriteHalf>) -> bool {
+        let mut table = self.table();
+        let table = &mut *table;
+        for (&id, waiting) in table.calls.range_mut(table.unsent_from..) {
+            if writer.buffered_bytes() >= WRITE_BYTES {
+                break;
+            }
+            table.unsent_from = id + 1;
+            let body = waiting.body.take();
+            if let Err(error) = writer.feed(&Request { id, body }) {
+                // Sizes are checked before a call is queued, so this is one that
+                // the check forgot; its caller will time out.
+                tracing::error!(%error, "request cannot be sent");
+            }
+        }
+        writer.buffered_bytes() > 0
+    }
+}

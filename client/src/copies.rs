@@ -1,0 +1,442 @@
+//! One request, sent to one replica after another until there is an answer that would be
+//! the same at every attempt.
+//!
+//! **Why the same write may be sent to several replicas.** A write is known by its (client,
+//! sequence), and all copies are equal: they name the same low-water mark and the same log
+//! time at which the session was opened. Results are part of the replicated state, so it
+//! does not matter which replica brings a copy to the log, nor who leads, nor whether copies
+//! are under way through several replicas at once:
+//!
+//! - The first copy in the log decides. A later one finds its result stored, and is answered
+//!   with it (hazard 21). The result stays as long as the session lives and its low-water
+//!   mark is not above the sequence. It is not, while the write is being sent: its ticket is
+//!   settled afterwards. From then on, a late copy is refused (hazard 39).
+//! - Whoever told the log time `opened_ms` had executed up to it. Log time never falls, and
+//!   what is sent afterwards is proposed behind it, through whichever replica. So the session
+//!   is not older than it says, and is not opened again once it may have expired.
+//! - All replicas are of one cluster, or there would be two states: [`Replicas`] connects to
+//!   no other cluster than the first time.
+//!
+//! **What a refusal says.** A refused write is executed by no copy behind the refused one, at
+//! any replica (hazard 77). If it was the only copy that ever left this client, there is none
+//! before it either: the write has not taken effect and never will, and may be sent under
+//! another identity. An earlier copy, to the same or another replica, may have been executed,
+//! and its result forgotten when the session expired. So every copy that may have left
+//! counts, until its connection says that it did not ([`CallError::Unreachable`]). Nothing is
+//! counted off because a replica is dead, silent or unavailable.
+//!
+//! Reads have no identity. Each copy is a read of its own, which begins after its caller asked.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use smallvec::SmallVec;
+use tokio::sync::futures::Notified;
+use tokio::time::{Instant, sleep_until};
+
+use crate::connection::{Call, CallError, Connection, State};
+use crate::error::{Error, Tried};
+use crate::pause::Backoff;
+use crate::replicas::Replicas;
+use crate::wire::request::Body;
+use crate::wire::{ErrorCode, Outcome, Response, outcome};
+
+/// A response, and who gave it.
+pub(crate) struct Answer<'a> {
+    pub response: Response,
+    pub from: &'a Connection,
+}
+
+/// Which replicas an operation was sent to, each as the place of its address in the options.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Who gave the result, be it a refusal; `None`: nobody.
+    pub answered: Option<usize>,
+    /// Who was asked and gave none, in the order asked.
+    pub silent: Vec<usize>,
+}
+
+/// An operation of a caller: one request, or two if the first was refused for good.
+pub(crate) struct Operation<'a> {
+    replicas: &'a Replicas,
+    deadline: Instant,
+    /// Any copy may have reached a replica.
+    sent: AtomicBool,
+    trace: Mutex<Trace>,
+}
+
+impl<'a> Operation<'a> {
+    pub fn new(replicas: &'a Replicas) -> Operation<'a> {
+        Operation {
+            replicas,
+            deadline: Instant::now() + replicas.options.request_timeout,
+            sent: AtomicBool::new(false),
+            trace: Mutex::default(),
+        }
+    }
+
+    /// Who was asked so far.
+    pub fn trace(&self) -> Trace {
+        self.lock_trace().clone()
+    }
+
+    fn lock_trace(&self) -> MutexGuard<'_, Trace> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn was_asked(&self, index: usize) {
+        let mut trace = self.lock_trace();
+        trace.silent.retain(|silent| *silent != index);
+        trace.silent.push(index);
+    }
+
+    fn has_answered(&self, index: usize) {
+        let mut trace = self.lock_trace();
+        trace.silent.retain(|silent| *silent != index);
+        trace.answered = Some(index);
+    }
+
+    /// What was sent so far was refused for good, and leaves no doubt behind.
+    pub fn settle(&self) {
+        self.sent.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends a request until there is an answer that would be the same at every attempt.
+    pub async fn request(&self, body: Body) -> Result<Answer<'_>, Error> {
+        let mut copies = Copies::new(self, body);
+        let result = copies.run().await;
+        result.map_err(|failure| copies.error(failure))
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    Refused(crate::wire::Error),
+    Timeout,
+    /// Nobody can be connected to.
+    Nobody,
+    Lost,
+    Closed,
+}
+
+/// A request, and its copies under way.
+struct Copies<'a> {
+    operation: &'a Operation<'a>,
+    replicas: &'a Replicas,
+    body: Body,
+    /// Copies that may still be answered, by replica: the first answer counts.
+    asked: SmallVec<[(usize, Call<'a>); 1]>,
+    /// The replica that has time to answer before another one is asked, and from when.
+    active: Option<(usize, Instant)>,
+    /// Replicas that had their time, and gave no result.
+    passed: SmallVec<[usize; 2]>,
+    /// The replica that was asked first.
+    first: Option<usize>,
+    /// Copies that have left, or may have.
+    attempts: u32,
+    /// The pauses while the active replica is unavailable, and since when it is.
+    unavailable: Option<(Backoff, Instant)>,
+    /// Nobody is asked before.
+    not_before: Option<Instant>,
+    /// Since when nobody could be asked.
+    nobody_since: Option<Instant>,
+    /// What replicas said that is no result.
+    said: BTreeMap<usize, String>,
+}
+
+impl<'a> Copies<'a> {
+    fn new(operation: &'a Operation<'a>, body: Body) -> Copies<'a> {
+        Copies {
+            operation,
+            replicas: operation.replicas,
+            body,
+            asked: SmallVec::new(),
+            active: None,
+            passed: SmallVec::new(),
+            first: None,
+            attempts: 0,
+            unavailable: None,
+            not_before: None,
+            nobody_since: None,
+            said: BTreeMap::new(),
+        }
+    }
+
+    async fn run(&mut self) -> Result<Answer<'a>, Failure> {
+        loop {
+            // From here on no change is missed.
+            let changed = self.replicas.news.changed.notified();
+            self.ask_next()?;
+            match self.event(changed).await {
+                None => self.look_again()?,
+                Some((place, result)) => {
+                    let (index, _call) = self.asked.remove(place);
+                    match result {
+                        Err(error) => self.failed(index, error)?,
+                        Ok(response) => {
+                            if let Some(answer) = self.responded(index, response)? {
+                                return Ok(answer);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the nearest replica that has not had its time, unless another one still has.
+    fn ask_next(&mut self) -> Result<(), Failure> {
+        if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
+            return Ok(());
+        }
+        let Some(index) = self.next_replica() else {
+            self.nobody_since.get_or_insert_with(Instant::now);
+            return Ok(());
+        };
+        let connection = &self.replicas.all()[index];
+        let call = connection.ask(self.body.clone(), &self.operation.sent);
+        let call = call.map_err(|_| Failure::Closed)?;
+        self.first.get_or_insert(index);
+        self.active = Some((index, Instant::now()));
+        self.nobody_since = None;
+        self.attempts += 1;
+        self.operation.was_asked(index);
+        self.asked.push((index, call));
+        Ok(())
+    }
+
+    fn may_send(&self) -> bool {
+        self.attempts <= self.replicas.options.retries
+    }
+
+    fn next_replica(&self) -> Option<usize> {
+        self.replicas.choose(|index| {
+            self.passed.contains(&index) || self.asked.iter().any(|(asked, _)| *asked == index)
+        })
+    }
+
+    /// Until when the active replica has time, or whatever else is waited for.
+    fn wake_at(&self) -> Instant {
+        let patience = self.replicas.options.patience();
+        let wake = match (self.active, self.not_before, self.nobody_since) {
+            (Some((_, since)), ..) if self.may_pass() => Some(since + patience),
+            (None, Some(at), _) => Some(at),
+            (None, None, Some(since)) if self.asked.is_empty() => Some(since + patience),
+            _ => None,
+        };
+        wake.map_or(self.operation.deadline, |wake| {
+            wake.min(self.operation.deadline)
+        })
+    }
+
+    fn may_pass(&self) -> bool {
+        self.replicas.are_several() && self.may_send()
+    }
+
+    /// Waits until a copy has ended, and says at which place it is; `None`: it is time to
+    /// look again.
+    async fn event(
+        &mut self,
+        changed: Notified<'_>,
+    ) -> Option<(usize, Result<Response, CallError>)> {
+        let wake = sleep_until(self.wake_at());
+        let is_looking = self.active.is_none();
+        let asked = &mut self.asked;
+        let ended = poll_fn(|context| {
+            for (place, (_, call)) in asked.iter_mut().enumerate() {
+                if let Poll::Ready(result) = Pin::new(call).poll(context) {
+                    return Poll::Ready((place, result));
+                }
+            }
+            Poll::Pending
+        });
+        tokio::select! {
+            biased;
+            ended = ended => Some(ended),
+            () = changed, if is_looking => None,
+            () = wake => None,
+        }
+    }
+
+    fn look_again(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        let patience = self.replicas.options.patience();
+        if now >= self.operation.deadline {
+            return Err(Failure::Timeout);
+        }
+        if self.not_before.is_some_and(|at| at <= now) {
+            self.not_before = None;
+        }
+        let is_late = |since: Instant| now >= since + patience;
+        if let Some((index, since)) = self.active
+            && is_late(since)
+            && self.may_pass()
+        {
+            self.active = None;
+            self.passed.push(index);
+        }
+        match self.nobody_since {
+            Some(since) if is_late(since) && self.asked.is_empty() => Err(Failure::Nobody),
+            _ => Ok(()),
+        }
+    }
+
+    fn responded(
+        &mut self,
+        index: usize,
+        response: Response,
+    ) -> Result<Option<Answer<'a>>, Failure> {
+        match refusal(response) {
+            Err(error) if error.code() == ErrorCode::Unavailable && self.may_send() => {
+                self.said.insert(index, error.message);
+                self.is_unavailable(index);
+                Ok(None)
+            }
+            result => {
+                self.operation.has_answered(index);
+                self.count(index);
+                let response = result.map_err(Failure::Refused)?;
+                let from = &self.replicas.all()[index];
+                Ok(Some(Answer { response, from }))
+            }
+        }
+    }
+
+    /// A replica that is unavailable is asked again after a pause, until it has had its time.
+    fn is_unavailable(&mut self, index: usize) {
+        if self.active.is_none_or(|(active, _)| active != index) {
+            return;
+        }
+        self.active = None;
+        let now = Instant::now();
+        let (backoff, since) = self.unavailable.get_or_insert((Backoff::new(), now));
+        if now < *since + self.replicas.options.patience() {
+            self.not_before = Some(now + backoff.pause());
+            return;
+        }
+        let pause = backoff.pause();
+        self.passed.push(index);
+        if self.next_replica().is_some() {
+            self.unavailable = None;
+        } else {
+            self.passed.clear();
+            self.not_before = Some(now + pause);
+        }
+    }
+
+    /// A copy has ended without a response.
+    fn failed(&mut self, index: usize, error: CallError) -> Result<(), Failure> {
+        if self.active.is_some_and(|(active, _)| active == index) {
+            self.active = None;
+        }
+        self.passed.retain(|passed| *passed != index);
+        match error {
+            CallError::Closed => return Err(Failure::Closed),
+            CallError::Unreachable(said) => {
+                self.attempts -= 1;
+                self.said.insert(index, said);
+            }
+            CallError::Lost(said) => {
+                self.said.insert(index, said);
+                if !self.may_send() && self.asked.is_empty() {
+                    return Err(Failure::Lost);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica has answered. Those that had their time before, and stayed silent, are not
+    /// to be asked by others, for now.
+    fn count(&self, index: usize) {
+        if self.first != Some(index) {
+            self.replicas.failovers.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_write = matches!(&self.body, Body::Command(command) if command.is_write());
+        let answered = &self.replicas.all()[index];
+        answered.answered(is_write);
+        if self.passed.contains(&index) {
+            return;
+        }
+        for &passed in &self.passed {
+            let connection = &self.replicas.all()[passed];
+            let asked = self.asked.iter().find(|(asked, _)| *asked == passed);
+            match asked.map(|(_, call)| call) {
+                // It is unavailable.
+                None => connection.suspect(self.said.get(&passed).cloned().unwrap_or_default()),
+                Some(call) if call.is_under_way() && connection.missed(is_write, call.asked) => {
+                    let (time, other) = (call.asked.elapsed(), &answered.address);
+                    let said = format!("no answer within {time:.1?}, while {other} gave one");
+                    connection.suspect(said);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Ends all copies and says why.
+    fn error(mut self, failure: Failure) -> Error {
+        let tried = self.tried();
+        if matches!(failure, Failure::Timeout) {
+            for (index, call) in &self.asked {
+                self.replicas.all()[*index].suspect_silence(call.asked.elapsed());
+            }
+        }
+        self.asked.clear();
+        let sent = self.operation.sent.load(Ordering::Relaxed);
+        match failure {
+            Failure::Refused(error) => refused(&error, self.attempts > 1),
+            Failure::Timeout => Error::Timeout {
+                after: self.replicas.options.request_timeout,
+                tried,
+                sent,
+            },
+            Failure::Nobody => Error::Connect { tried, sent },
+            Failure::Lost => Error::Lost {
+                tried,
+                attempts: self.attempts,
+            },
+            Failure::Closed => Error::Closed,
+        }
+    }
+
+    /// What came of each replica that was asked, or could not be.
+    fn tried(&self) -> Vec<Tried> {
+        let said = |(index, connection): (usize, &Connection)| {
+            let is_asked = self.asked.iter().any(|(asked, _)| *asked == index);
+            let said = match (is_asked, connection.state()) {
+                (true, _) => "no answer".to_owned(),
+                (false, State::Dead(dead)) => dead.said,
+                (false, _) => self.said.get(&index)?.clone(),
+            };
+            let address = connection.address.clone();
+            Some(Tried { address, said })
+        };
+        let all = self.replicas.all().iter().enumerate();
+        all.filter_map(said).collect()
+    }
+}
+
+/// Splits refusals from answers.
+fn refusal(response: Response) -> Result<Response, crate::wire::Error> {
+    match response.outcome {
+        Some(Outcome {
+            result: Some(outcome::Result::Error(error)),
+        }) => Err(error),
+        _ => Ok(response),
+    }
+}
+
+/// What a caller is told of a refusal; `resent`: whether other copies may have left before.
+pub(crate) fn refused(error: &crate::wire::Error, resent: bool) -> Error {
+    Error::Refused {
+        code: error.code(),
+        message: error.message.clone(),
+        resent,
+        log_time_ms: error.log_time_ms,
+    }
+}

@@ -1,0 +1,116 @@
+//! Which replicas a client asks, how long it waits for them, and who is told when one
+//! dies or answers again.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How to reach replicas, and how long to wait for them.
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// `host:port` of replicas' client ports, the nearest first; at least one. Replicas
+    /// of one cluster: a write may be sent to several of them.
+    pub addresses: Vec<String>,
+    /// Refuse to talk to any other cluster than this one. Without it, the first replica
+    /// that answers decides which cluster it is.
+    pub cluster: Option<String>,
+    /// For a connection and its handshake, if there is one address; default 5 s.
+    pub connect_timeout: Duration,
+    /// How long a replica may be silent before another is asked, too; default 1 s, and at
+    /// most a third of the request timeout. Also for a connection and its handshake, if
+    /// there are several addresses, and how long an operation waits while none can be
+    /// connected to.
+    pub attempt_timeout: Duration,
+    /// For an operation, all its attempts and the pauses between them included;
+    /// default 10 s.
+    pub request_timeout: Duration,
+    /// How often an operation is attempted again after a connection broke, or a replica was
+    /// unavailable or silent; default 32. With 0 an operation leaves at most once.
+    pub retries: u32,
+    /// Who is told when a replica dies or answers again; default: nobody.
+    pub watcher: Watcher,
+}
+
+impl ClientOptions {
+    /// The defaults, for the replica at `address` (`host:port`).
+    pub fn new(address: impl Into<String>) -> Self {
+        ClientOptions::nearest_first([address])
+    }
+
+    /// The defaults, for the replicas at these addresses (`host:port`).
+    pub fn nearest_first(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        ClientOptions {
+            addresses: addresses.into_iter().map(Into::into).collect(),
+            cluster: None,
+            connect_timeout: Duration::from_secs(5),
+            attempt_timeout: Duration::from_secs(1),
+            request_timeout: Duration::from_secs(10),
+            retries: 32,
+            watcher: Watcher::default(),
+        }
+    }
+
+    /// How long a replica may be silent before another is asked.
+    pub(crate) fn patience(&self) -> Duration {
+        self.attempt_timeout.min(self.request_timeout / 3)
+    }
+
+    /// For a connection and its handshake.
+    pub(crate) fn greeted_within(&self) -> Duration {
+        match self.addresses.len() {
+            1 => self.connect_timeout,
+            _ => self.connect_timeout.min(self.patience()),
+        }
+    }
+}
+
+/// A replica has died, as far as a client can tell, or answers again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaChange {
+    /// The address as it was given.
+    pub address: String,
+    /// The replica's name, if it has ever said it.
+    pub replica: Option<Arc<str>>,
+    /// Which of both.
+    pub liveness: Liveness,
+}
+
+/// What became of a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Liveness {
+    /// It is not asked any more, but looked after in the background.
+    Dead {
+        /// What it said last, or what the operating system said of it.
+        said: String,
+    },
+    /// It is asked again.
+    Back {
+        /// For so long it was not.
+        after: Duration,
+    },
+}
+
+/// Is called with every [`ReplicaChange`], from the client's own tasks: it must not block.
+#[derive(Clone, Default)]
+pub struct Watcher(Option<Arc<Told>>);
+
+type Told = dyn Fn(&ReplicaChange) + Send + Sync;
+
+impl Watcher {
+    /// Calls `told` with every change.
+    pub fn new(told: impl Fn(&ReplicaChange) + Send + Sync + 'static) -> Watcher {
+        Watcher(Some(Arc::new(told)))
+    }
+
+    pub(crate) fn tell(&self, change: &ReplicaChange) {
+        if let Some(told) = &self.0 {
+            told(change);
+        }
+    }
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Watcher" } else { "None" })
+    }
+}

@@ -1,0 +1,318 @@
+//! The replicas that a client may ask, the nearest first, and the task of each, which
+//! keeps its connection.
+//!
+//! A replica is *dead* for a client if it cannot be connected to, ends connections without
+//! an answer, or leaves an operation unanswered that another replica then answers. Nobody
+//! asks a dead one, as long as others serve. Its task looks after it, with pauses that grow
+//! and differ: it connects, and asks for a key that nobody writes. That shows more than a
+//! greeting does, which comes also from a replica that is cut off from the others. The
+//! first answer brings it back.
+//!
+//! New operations go to the nearest replica that serves; those under way stay where they
+//! are. A connection that is no longer needed ends with its last call.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::connection::{Connection, Ended, Link, News, NoLink, State, connect};
+use crate::error::{Error, Tried};
+use crate::options::ClientOptions;
+use crate::pause::{Backoff, Penalty};
+use crate::wire::command::Op;
+use crate::wire::request::Body;
+
+/// What a replica is probed with. It is only ever read.
+const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
+
+/// All replicas of one client.
+pub(crate) struct Replicas {
+    pub options: ClientOptions,
+    pub news: Arc<News>,
+    /// Operations that were answered by another replica than the first that was asked.
+    pub failovers: AtomicU64,
+    connections: Vec<Connection>,
+    /// The cluster that the first one was of.
+    cluster: OnceLock<String>,
+}
+
+impl Replicas {
+    /// Connects to the first that answers.
+    ///
+    /// # Errors
+    /// `Connect` if none does, `WrongCluster`.
+    pub async fn connect(options: ClientOptions) -> Result<(Arc<Replicas>, Tasks), Error> {
+        let replicas = Arc::new(Replicas::new(options));
+        let (first, link) = replicas.first_link().await?;
+        let welcome = &link.welcome;
+        replicas.cluster.get_or_init(|| welcome.cluster.clone());
+        replicas.connections[first].connected(welcome, false);
+        let mut link = Some(link);
+        let start = |index| {
+            let link = link.take_if(|_| index == first);
+            tokio::spawn(Keeper::new(&replicas, index).keep(link)).abort_handle()
+        };
+        let tasks = Tasks((0..replicas.connections.len()).map(start).collect());
+        Ok((replicas, tasks))
+    }
+
+    fn new(options: ClientOptions) -> Replicas {
+        let news = Arc::new(News {
+            watcher: options.watcher.clone(),
+            ..News::default()
+        });
+        let connection = |address: &String| Connection::new(address.clone(), Arc::clone(&news));
+        let connections = options.addresses.iter().map(connection).collect();
+        let cluster = options.cluster.clone().filter(|name| !name.is_empty());
+        Replicas {
+            news,
+            failovers: AtomicU64::new(0),
+            connections,
+            cluster: cluster.map_or_else(OnceLock::new, OnceLock::from),
+            options,
+        }
+    }
+
+    async fn first_link(&self) -> Result<(usize, Link), Error> {
+        let mut tried = Vec::new();
+        for (index, connection) in self.connections.iter().enumerate() {
+            let address = connection.address.clone();
+            match self.link(index).await {
+                Ok(link) => {
+                    let dead = self.connections.iter().zip(&tried);
+                    dead.for_each(|(connection, Tried { said, .. })| connection.died(said));
+                    return Ok((index, link));
+                }
+                Err(NoLink::WrongCluster(message)) => {
+                    return Err(Error::WrongCluster { address, message });
+                }
+                Err(NoLink::Failed(said)) => tried.push(Tried { address, said }),
+            }
+        }
+        let sent = false;
+        Err(Error::Connect { tried, sent })
+    }
+
+    /// Connects, to no other cluster than before: a write that is sent again must find the
+    /// sessions of the one that it was sent to.
+    async fn link(&self, index: usize) -> Result<Link, NoLink> {
+        let address = &self.connections[index].address;
+        let cluster = self.cluster.get().map(String::as_str);
+        connect(address, cluster, self.options.greeted_within()).await
+    }
+
+    pub fn all(&self) -> &[Connection] {
+        &self.connections
+    }
+
+    /// Whether there are others to ask.
+    pub fn are_several(&self) -> bool {
+        self.connections.len() > 1
+    }
+
+    /// The nearest that is not `excluded` and may serve, or else that is about to.
+    pub fn choose(&self, excluded: impl Fn(usize) -> bool) -> Option<usize> {
+        let find = |asks: fn(&Connection) -> bool| {
+            let mut all = self.connections.iter().enumerate();
+            let (index, _) = all.find(|(index, one)| !excluded(*index) && asks(one))?;
+            Some(index)
+        };
+        find(Connection::may_serve).or_else(|| find(Connection::is_greeted))
+    }
+
+    /// The one that new operations are sent to, or would be.
+    pub fn nearest(&self) -> &Connection {
+        &self.connections[self.choose(|_| false).unwrap_or(0)]
+    }
+
+    fn is_needed(&self, index: usize) -> bool {
+        !self.connections[..index].iter().any(Connection::is_up)
+    }
+}
+
+/// The tasks of a client. They end when this is dropped.
+pub(crate) struct Tasks(Vec<AbortHandle>);
+
+impl Tasks {
+    pub fn abort(&self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// Keeps the connection to one replica.
+struct Keeper {
+    replicas: Arc<Replicas>,
+    index: usize,
+    backoff: Backoff,
+    penalty: Penalty,
+}
+
+impl Keeper {
+    fn new(replicas: &Arc<Replicas>, index: usize) -> Keeper {
+        Keeper {
+            replicas: Arc::clone(replicas),
+            index,
+            backoff: Backoff::new(),
+            penalty: Penalty::new(),
+        }
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.replicas.connections[self.index]
+    }
+
+    /// For ever; a connection may have been `made` already.
+    async fn keep(mut self, made: Option<Link>) {
+        let mut made = made;
+        loop {
+            let link = match made.take() {
+                Some(link) => link,
+                None => self.link().await,
+            };
+            let connected = Instant::now();
+            let ended = self.replicas.serve(self.index, link).await;
+            self.after(ended, connected).await;
+        }
+    }
+
+    /// Connects when somebody needs it, until it succeeds.
+    async fn link(&mut self) -> Link {
+        loop {
+            self.connection().wanted().await;
+            match self.replicas.link(self.index).await {
+                Ok(link) => {
+                    let must_prove = self.replicas.are_several();
+                    self.connection().connected(&link.welcome, must_prove);
+                    return link;
+                }
+                Err(no_link) => {
+                    self.connection().died(&no_link.said());
+                    sleep(self.backoff.pause()).await;
+                }
+            }
+        }
+    }
+
+    /// The connection that was made then has ended: says what its replica is now, and
+    /// pauses.
+    async fn after(&mut self, ended: Ended, connected: Instant) {
+        let was_heard = self.connection().heard() > connected;
+        // A server that ends every connection unanswered is not called in a loop.
+        if was_heard {
+            self.backoff = Backoff::new();
+        }
+        let are_several = self.replicas.are_several();
+        match ended {
+            Ended::Retired => return,
+            Ended::Broken(said) if was_heard || !are_several => self.connection().broken(&said),
+            Ended::Suspected(said) if !are_several => self.connection().broken(&said),
+            Ended::Broken(said) => self.connection().died(&said),
+            Ended::Suspected(said) => {
+                self.connection().died(&said);
+                let pause = self.penalty.pause(connected.elapsed());
+                self.replicas.rest(pause).await;
+            }
+        }
+        sleep(self.backoff.pause()).await;
+    }
+}
+
+impl Replicas {
+    /// Runs a connection that has been greeted, until it ends.
+    async fn serve(&self, index: usize, link: Link) -> Ended {
+        let connection = &self.connections[index];
+        tokio::select! {
+            ended = connection.drive(link) => ended,
+            () = connection.retired(|| self.is_needed(index)), if index > 0 => Ended::Retired,
+            said = self.probe(connection), if connection.is_greeted() => Ended::Broken(said),
+        }
+    }
+
+    /// Lets a replica alone, as long as another may serve.
+    async fn rest(&self, pause: Duration) {
+        let over = sleep(pause);
+        tokio::pin!(over);
+        loop {
+            let changed = self.news.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.connections.iter().any(Connection::may_serve) {
+                return;
+            }
+            tokio::select! {
+                () = &mut over => return,
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Asks a replica that was dead something that only one that serves can answer; returns
+    /// why it is still dead, if it is. Others may ask it, too, if nobody else serves: it
+    /// is not hung up on while they wait.
+    async fn probe(&self, connection: &Connection) -> String {
+        let sent = AtomicBool::new(false);
+        let patience = self.options.patience();
+        let asked = Instant::now();
+        let body = Body::Command(Op::get(PROBE_KEY).into());
+        let Ok(mut call) = connection.ask(body, &sent) else {
+            return std::future::pending().await;
+        };
+        while timeout(patience, &mut call).await.is_err() {
+            if connection.calls() <= 1 {
+                return format!("greets, but answers no read within {:.1?}", asked.elapsed());
+            }
+        }
+        // The answer may have been that it is unavailable.
+        sleep(patience).await;
+        match connection.is_greeted() {
+            true => "unavailable".to_owned(),
+            false => std::future::pending().await,
+        }
+    }
+}
+
+/// How a client's replicas are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Health {
+    /// Operations that were answered by another replica than the first that was asked.
+    pub failovers: u64,
+    /// In the order of the addresses.
+    pub replicas: Vec<ReplicaHealth>,
+}
+
+/// How one replica is, as far as its client can tell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaHealth {
+    /// The address as it was given.
+    pub address: String,
+    /// The replica's name, if it has ever said it.
+    pub replica: Option<Arc<str>>,
+    /// For how long it has been dead, and what was heard of it last; `None` if it is not.
+    pub dead: Option<(Duration, String)>,
+}
+
+impl Replicas {
+    pub fn health(&self) -> Health {
+        let health = |connection: &Connection| ReplicaHealth {
+            address: connection.address.clone(),
+            replica: connection.replica(),
+            dead: match connection.state() {
+                State::Dead(dead) => Some((dead.since.elapsed(), dead.said)),
+                _ => None,
+            },
+        };
+        Health {
+            failovers: self.failovers.load(Ordering::Relaxed),
+            replicas: self.connections.iter().map(health).collect(),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Connects the threads. Every address is asked first which replica is there, so that sites
+//! are not mistaken for one another, and how far the replicas are from each other. Each
+//! thread asks the replica of its own site, and while that is dead the nearest other one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Tried, Watcher};
+use tokio::task::JoinSet;
+
+use crate::command::CommandError;
+use crate::measurement::ReplicaName;
+use crate::settings::{Settings, Site};
+use crate::store::Connection;
+
+/// How long a replica may take to be asked.
+const ASKED_WITHIN: Duration = Duration::from_secs(2);
+
+/// What an address has said.
+#[derive(Clone, Debug)]
+struct Found {
+    cluster: String,
+    replica: String,
+    /// The others, and the round trips to them in microseconds; 0 if it is not known.
+    peers: BTreeMap<String, u64>,
+}
+
+/// What is behind the addresses of a run.
+#[derive(Debug)]
+pub struct Survey {
+    addresses: Vec<ReplicaName>,
+    found: Vec<Result<Found, String>>,
+    /// The replica at each address, as far as it can be told.
+    replicas: Vec<Option<String>>,
+}
+
+impl Survey {
+    /// Asks all addresses at once.
+    ///
+    /// # Errors
+    /// If none answers, or one is of another cluster.
+    pub async fn take(settings: &Settings) -> Result<Survey, CommandError> {
+        let mut asked = JoinSet::new();
+        for (place, address) in settings.addresses.iter().enumerate() {
+            let mut options = ClientOptions::new(address);
+            options.cluster = settings.cluster.clone();
+            options.connect_timeout = ASKED_WITHIN;
+            options.request_timeout = ASKED_WITHIN;
+            asked.spawn(async move { (place, ask(options).await) });
+        }
+        let mut answers = asked.join_all().await;
+        answers.sort_by_key(|(place, _)| *place);
+        let mut found = Vec::new();
+        for (_, answer) in answers {
+            found.push(match answer {
+                Err(error @ Error::WrongCluster { .. }) => return Err(error.into()),
+                other => other.map_err(|error| said(&error)),
+            });
+        }
+        let addresses = settings.addresses.iter().map(|it| it.as_str().into());
+        let survey = Survey::of(addresses.collect(), found);
+        survey.is_one_cluster()?;
+        Ok(survey)
+    }
+
+    fn of(addresses: Vec<ReplicaName>, found: Vec<Result<Found, String>>) -> Survey {
+        Survey {
+            addresses,
+            replicas: replicas(&found),
+            found,
+        }
+    }
+
+    fn is_one_cluster(&self) -> Result<(), CommandError> {
+        let mut answered = self.addresses.iter().zip(&self.found);
+        let mut answered = answered
+            .by_ref()
+            .filter_map(|(at, it)| Some((at, it.as_ref().ok()?)));
+        let Some((first, one)) = answered.next() else {
+            let sent = false;
+            let tried = self.dead().collect();
+            return Err(Error::Connect { tried, sent }.into());
+        };
+        match answered.find(|(_, other)| other.cluster != one.cluster) {
+            None => Ok(()),
+            Some((second, other)) => Err(CommandError::Sites(format!(
+                "leasehold.address: {first} is of cluster {:?} and {second} of {:?}; a run needs \
+                 addresses of one cluster",
+                one.cluster, other.cluster
+            ))),
+        }
+    }
+
+    fn dead(&self) -> impl Iterator<Item = Tried> {
+        let all = self.addresses.iter().zip(&self.found);
+        all.filter_map(|(address, found)| {
+            Some(Tried {
+                address: address.to_string(),
+                said: found.as_ref().err()?.clone(),
+            })
+        })
+    }
+
+    /// The sites of the addresses: as they were called, or else as the replicas are.
+    ///
+    /// # Errors
+    /// If an address was called by the name of another replica.
+    pub fn sites(&self, settings: &Settings) -> Result<Vec<Site>, CommandError> {
+        let all = settings.sites.iter().zip(&self.replicas);
+        let several = settings.sites.len() > 1;
+        if !settings.sites_are_named {
+            let name = |(site, replica): (&Site, &Option<String>)| Site {
+                name: replica
+                    .clone()
+                    .filter(|_| several)
+                    .unwrap_or(site.name.clone()),
+                number: site.number,
+            };
+            return Ok(all.map(name).collect());
+        }
+        if several && settings.site_names().len() == 1 {
+            // It says where the load generator is, not where the replicas are.
+            return Ok(settings.sites.clone());
+        }
+        let known = known(&self.found);
+        for ((site, replica), address) in all.zip(&self.addresses) {
+            let name = site.name.as_str();
+            if let Some(replica) = replica
+                && *replica != name
+                && known.contains(&name)
+            {
+                let order = self.replicas.iter().map(|it| it.as_deref().unwrap_or("?"));
+                return Err(CommandError::Sites(format!(
+                    "site: {address} is replica {replica}, not {name}; the addresses lead to {}, \
+                     in this order",
+                    order.collect::<Vec<_>>().join(",")
+                )));
+            }
+        }
+        Ok(settings.sites.clone())
+    }
+
+    /// What should be known before a run begins.
+    pub fn warnings(&self, sites: &[Site]) -> Vec<String> {
+        let all = self.addresses.iter().zip(sites).enumerate();
+        let words = all.filter_map(|(place, (address, site))| {
+            let said = self.found[place].as_ref().err()?;
+            let next = self
+                .order(place)
+                .into_iter()
+                .find(|at| self.found[*at].is_ok())?;
+            let unsure = match self.replicas[place] {
+                Some(_) => "",
+                None => ", so that nobody can tell which replica it is",
+            };
+            Some(format!(
+                "{address} (site {}) does not answer{unsure}: {said}. Its threads ask {} until \
+                 it does",
+                site.name, self.addresses[next]
+            ))
+        });
+        words.collect()
+    }
+
+    /// The places of all addresses, as a client at one of them should ask them.
+    fn order(&self, own: usize) -> Vec<usize> {
+        let round_trip = |from: usize, to: usize| {
+            let found = self.found[from].as_ref().ok()?;
+            let us = found.peers.get(self.replicas[to].as_ref()?);
+            us.copied().filter(|us| *us > 0)
+        };
+        let distance = |other: &usize| {
+            let measured = round_trip(own, *other).or_else(|| round_trip(*other, own));
+            (*other != own, measured.unwrap_or(u64::MAX))
+        };
+        let mut order: Vec<usize> = (0..self.addresses.len()).collect();
+        order.sort_by_key(distance);
+        order
+    }
+
+    /// A connection for each thread, of which each belongs to the next address in turn.
+    ///
+    /// # Errors
+    /// If meanwhile nobody answers.
+    pub async fn connect(
+        &self,
+        settings: &Settings,
+        threads: usize,
+    ) -> Result<Vec<Connection>, Error> {
+        let watcher = self.watcher();
+        let mut connecting = JoinSet::new();
+        for (thread, own) in (0..self.addresses.len()).cycle().take(threads).enumerate() {
+            let order = self.order(own).into_iter();
+            let addresses: Arc<[ReplicaName]> =
+                order.map(|at| Arc::clone(&self.addresses[at])).collect();
+            let options = ClientOptions {
+                cluster: settings.cluster.clone(),
+                request_timeout: settings.timeout,
+                attempt_timeout: settings.attempt_timeout,
+                watcher: watcher.clone(),
+                ..ClientOptions::nearest_first(addresses.iter().map(|it| it.to_string()))
+            };
+            connecting.spawn(async move {
+                let client = Client::connect(options).await?;
+                Ok((thread, Connection { client, addresses }))
+            });
+        }
+        let connected: Result<Vec<_>, Error> = connecting.join_all().await.into_iter().collect();
+        let mut connected = connected?;
+        connected.sort_by_key(|(thread, _)| *thread);
+        Ok(connected
+            .into_iter()
+            .map(|(_, connection)| connection)
+            .collect())
+    }
+
+    /// Says once on stderr that a replica is dead, however many threads notice, and that it
+    /// is back.
+    fn watcher(&self) -> Watcher {
+        let told = self.dead().map(|dead| (dead.address, true));
+        let told: Mutex<BTreeMap<String, bool>> = Mutex::new(told.collect());
+        Watcher::new(move |change| {
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_dead = matches!(change.liveness, Liveness::Dead { .. });
+            if told.insert(change.address.clone(), is_dead) != Some(is_dead) {
+                eprintln!("warning: {}", words(change));
+            }
+        })
+    }
+}
+
+/// The names of all replicas that any replica knows.
+fn known(found: &[Result<Found, String>]) -> BTreeSet<&str> {
+    let answered = found.iter().flatten();
+    let names = answered.flat_map(|one| one.peers.keys().chain([&one.replica]));
+    names.map(String::as_str).collect()
+}
+
+/// The replica at each address. If one does not answer, and one replica is not at the other
+/// addresses, that is the one.
+fn replicas(found: &[Result<Found, String>]) -> Vec<Option<String>> {
+    let name = |found: &Result<Found, String>| Some(found.as_ref().ok()?.replica.clone());
+    let mut replicas: Vec<Option<String>> = found.iter().map(name).collect();
+    let mut missing = known(found);
+    replicas.iter().flatten().for_each(|name| {
+        missing.remove(name.as_str());
+    });
+    let mut unnamed = replicas.iter_mut().filter(|name| name.is_none());
+    if let (1, Some(name)) = (missing.len(), missing.first())
+        && let (Some(replica), None) = (unnamed.next(), unnamed.next())
+    {
+        *replica = Some((*name).to_owned());
+    }
+    replicas
+}
+
+fn words(change: &ReplicaChange) -> String {
+    let name = change.replica.as_ref();
+    let name = name.map_or(String::new(), |name| format!(" ({name})"));
+    let address = &change.address;
+    match &change.liveness {
+        Liveness::Dead { said } => {
+            format!("{address}{name} is dead: {said}. Others are asked until it answers again")
+        }
+        Liveness::Back { after } => {
+            let after = after.as_secs_f64();
+            format!("{address}{name} answers again, after {after:.1} s")
+        }
+    }
+}
+
+async fn ask(options: ClientOptions) -> Result<Found, Error> {
+    let client = Client::connect(options).await?;
+    let welcome = client.welcome();
+    // A replica that greets, but cannot answer yet, has at least said its name.
+    let status = client.status().await.unwrap_or_default();
+    let peers = status.peers.into_iter();
+    Ok(Found {
+        cluster: welcome.cluster,
+        replica: welcome.replica,
+        peers: peers.map(|peer| (peer.name, peer.rtt_us)).collect(),
+    })
+}
+
+/// What an address said, without the address.
+fn said(error: &Error) -> String {
+    match error {
+        Error::Connect { tried, .. } => tried.iter().map(|it| it.said.clone()).collect(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
