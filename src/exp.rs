@@ -130,13 +130,19 @@ fn run_and_report(
     };
     let histories: Vec<_> = ran
         .iter_mut()
-        .map(|ran| (ran.run.label.clone(), std::mem::take(&mut ran.history)))
+        .map(|ran| (ran.run.label.clone(), std::mem::take(&mut ran.histories)))
         .collect();
     let report = assemble(experiment, on, manifest, ran);
     say!("{}", report.terminal());
     report.write(out)?;
-    for (label, history) in histories {
-        history.save(&out.join(format!("history-{label}.bin")))?;
+    for (label, histories) in histories {
+        for (run, history) in (1..).zip(&histories) {
+            let name = match histories.len() {
+                1 => format!("history-{label}.bin"),
+                _ => format!("history-{label}-{run}.bin"),
+            };
+            history.save(&out.join(name))?;
+        }
     }
     say!("The report: {}", out.join("report.html").display());
     refuse_violations(&report)

@@ -9,7 +9,7 @@ use server::node::config::LeaseSection;
 use server::node::storage::Durability;
 
 use crate::backend::Plan;
-use crate::experiment::DurabilityName;
+use crate::experiment::{DurabilityName, Timing};
 
 /// What the file says of a cluster.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,6 +21,8 @@ pub(crate) struct ClusterFile {
     /// The directory of the replicas' data, beside the file.
     pub data: String,
     pub lease: LeaseSection,
+    #[serde(default, skip_serializing_if = "Timing::is_default")]
+    pub timing: Timing,
     pub node: Vec<Node>,
 }
 
@@ -44,6 +46,7 @@ impl ClusterFile {
             durability: plan.experiment.local.durability,
             data: "data".to_owned(),
             lease: plan.lease(),
+            timing: plan.experiment.timing.clone(),
             node,
         }
     }
@@ -81,10 +84,7 @@ mod tests {
             let experiment = Experiment::find("fig6").unwrap();
             let experiment = experiment.with(&[&sets[..], &[unlisted]].concat()).unwrap();
             for strategy in &experiment.strategies {
-                let plan = Plan {
-                    experiment: &experiment,
-                    strategy,
-                };
+                let plan = Plan::new(&experiment, strategy);
                 let file = ClusterFile::new(&plan, "demo", nodes(&plan));
                 let text = toml::to_string(&file).unwrap();
                 let read = ClusterConfig::parse(&text, Path::new("cluster.toml")).unwrap();
@@ -102,10 +102,7 @@ mod tests {
     fn what_was_written_is_read_again() {
         let experiment = Experiment::find("fig6").unwrap();
         let strategy = &experiment.strategies[1];
-        let plan = Plan {
-            experiment: &experiment,
-            strategy,
-        };
+        let plan = Plan::new(&experiment, strategy);
         let file = ClusterFile::new(&plan, "demo", nodes(&plan));
         let text = toml::to_string(&file).unwrap();
         let read: ClusterFile = from_toml(&text).unwrap();

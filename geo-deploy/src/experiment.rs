@@ -26,9 +26,10 @@ use crate::fault::Fault;
 use crate::topology::Topology;
 
 /// Experiments that ship with the program.
-const BUILT_IN: [(&str, &str); 7] = [
+const BUILT_IN: [(&str, &str); 8] = [
     ("blackout", include_str!("experiments/blackout.toml")),
     ("demo", include_str!("experiments/demo.toml")),
+    ("failover", include_str!("experiments/failover.toml")),
     ("fig6", include_str!("experiments/fig6.toml")),
     ("fig7", include_str!("experiments/fig7.toml")),
     ("fig7-fast", include_str!("experiments/fig7-fast.toml")),
@@ -50,9 +51,15 @@ pub struct Experiment {
     /// Everything random follows from it.
     #[serde(default = "default_seed")]
     pub seed: u64,
+    /// How often each strategy is run, each time with the next seed.
+    #[serde(default = "default_runs")]
+    pub runs: u32,
     /// Lease durations and policy.
     #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
     pub lease: LeaseSection,
+    /// How replicas watch their leader.
+    #[serde(default, skip_serializing_if = "Timing::is_default")]
+    pub timing: Timing,
     /// What the clients do.
     pub workload: Workload,
     /// Faults of the simulated network.
@@ -77,6 +84,29 @@ fn default_leader() -> String {
 
 fn default_seed() -> u64 {
     1
+}
+
+fn default_runs() -> u32 {
+    1
+}
+
+/// How replicas watch their leader; what is left out is as `serve` has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// How often a leader says that it lives, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<u64>,
+    /// Silence of the leader after which another replica campaigns, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub election_timeout_ms: Option<u64>,
+}
+
+impl Timing {
+    /// Whether nothing is said.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Timing::default()
+    }
 }
 
 /// How keys are drawn at a site.
@@ -297,6 +327,18 @@ impl Experiment {
     /// The effective experiment as TOML, every default spelled out.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|error| format!("# not representable: {error}\n"))
+    }
+
+    /// All of a replica's timing.
+    pub(crate) fn timing_of_replicas(&self) -> server::replica::settings::Timing {
+        let default = server::replica::settings::Timing::default();
+        let or = |ms: Option<u64>, default| ms.map_or(default, std::time::Duration::from_millis);
+        server::replica::settings::Timing {
+            heartbeat: or(self.timing.heartbeat_ms, default.heartbeat),
+            election_timeout: or(self.timing.election_timeout_ms, default.election_timeout),
+            reconfigure: self.lease.reconfigure(),
+            ..default
+        }
     }
 
     /// The leader's index in the topology.

@@ -88,10 +88,7 @@ pub async fn supervise(
         let labels: Vec<&str> = experiment.strategies.iter().map(|s| &*s.label).collect();
         bail!("strategy: {}; name one", labels.join(", "));
     };
-    let plan = Plan {
-        experiment,
-        strategy,
-    };
+    let plan = Plan::new(experiment, strategy);
     earlier::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;

@@ -255,7 +255,7 @@ fn a_wrong_experiment_is_refused_by_its_field() {
             "nonesuch",
             &[
                 "\"nonesuch\"",
-                "there are blackout, demo, fig6",
+                "there are blackout, demo, failover",
                 ".toml file",
             ],
         ),

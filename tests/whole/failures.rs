@@ -31,10 +31,7 @@ fn experiment(place: &Place) -> Experiment {
 fn with_cluster(test: impl AsyncFnOnce(&mut LocalCluster)) -> Place {
     let place = Place::new();
     let experiment = experiment(&place);
-    let plan = Plan {
-        experiment: &experiment,
-        strategy: &experiment.strategies[0],
-    };
+    let plan = Plan::new(&experiment, &experiment.strategies[0]);
     let settings = LocalSettings {
         program: PathBuf::from(env!("CARGO_BIN_EXE_leasehold")),
         cluster: "failures".to_owned(),

@@ -62,7 +62,7 @@ impl<'a> Faults<'a> {
         Faults {
             plan,
             faults: plan.faults(),
-            chance: Pcg64Mcg::seed_from_u64(plan.experiment.seed ^ CHANCE_SALT),
+            chance: Pcg64Mcg::seed_from_u64(plan.seed() ^ CHANCE_SALT),
             begun: Vec::new(),
             leases: Vec::new(),
         }

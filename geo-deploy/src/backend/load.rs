@@ -171,10 +171,7 @@ mod tests {
             _ => set.to_owned(),
         });
         let experiment = Experiment::find("demo").unwrap().with(&sets).unwrap();
-        let plan = Plan {
-            experiment: &experiment,
-            strategy: &experiment.strategies[0],
-        };
+        let plan = Plan::new(&experiment, &experiment.strategies[0]);
         let mut sites = OpenLoop::all(&plan, 1_000_000_000);
         assert_eq!(sites.len(), 5);
         let site = &mut sites[0];

@@ -18,6 +18,7 @@ pub use roles::Roles;
 
 use super::counters::sum_counters;
 use super::faults::Faults;
+use super::repeat::joined;
 use super::{Around, Plan, Progress, Ran, node_events};
 use crate::experiment::Experiment;
 use crate::report::Event;
@@ -36,18 +37,42 @@ pub async fn run(
 ) -> anyhow::Result<Vec<Ran>> {
     let mut all = Vec::new();
     for strategy in &experiment.strategies {
-        let plan = Plan {
-            experiment,
-            strategy,
-        };
-        let dir = settings.dir.join(&strategy.label);
-        let settings = LocalSettings {
-            dir,
-            ..settings.clone()
-        };
-        all.push(run_plan(&plan, &settings, progress).await?);
+        let mut runs = Vec::new();
+        for run in 0..experiment.runs {
+            let plan = Plan {
+                experiment,
+                strategy,
+                run,
+            };
+            runs.push(one_of_several(&plan, settings, progress).await?);
+        }
+        all.extend(joined(runs));
     }
     Ok(all)
+}
+
+/// One run of a strategy, in a directory of its own. Of several runs, progress is their number.
+async fn one_of_several(
+    plan: &Plan<'_>,
+    settings: &LocalSettings,
+    progress: Progress<'_>,
+) -> anyhow::Result<Ran> {
+    let (label, runs) = (&plan.strategy.label, plan.experiment.runs);
+    let dir = match runs {
+        1 => label.clone(),
+        _ => format!("{label}-{}", plan.run + 1),
+    };
+    let settings = LocalSettings {
+        dir: settings.dir.join(dir),
+        ..settings.clone()
+    };
+    if runs == 1 {
+        return run_plan(plan, &settings, progress).await;
+    }
+    progress(label, plan.run.into(), runs.into());
+    let ran = run_plan(plan, &settings, &|_, _, _| ()).await;
+    progress(label, u64::from(plan.run) + 1, runs.into());
+    ran.with_context(|| format!("{label}, run {} (seed {})", plan.run + 1, plan.seed()))
 }
 
 async fn run_plan(

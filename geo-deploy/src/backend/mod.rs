@@ -10,6 +10,7 @@ mod node_events;
 mod outage;
 mod plan;
 mod recorder;
+mod repeat;
 pub mod sim;
 
 use bytes::Bytes;
@@ -33,8 +34,9 @@ pub struct Ran {
     pub run: StrategyRun,
     /// Elections, configurations, faults.
     pub events: Vec<Event>,
-    /// What clients asked and were answered, warm-up included: what was judged.
-    pub history: History,
+    /// What clients asked and were answered, warm-up included: what was judged. One of each
+    /// run.
+    pub histories: Vec<History>,
 }
 
 /// The stored name of a key: ordered as its number is.

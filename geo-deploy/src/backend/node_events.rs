@@ -1,5 +1,6 @@
 //! What replica processes wrote down about themselves, as a report's events.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -21,22 +22,44 @@ struct Line {
     keys: u64,
     #[serde(default)]
     strategy: String,
+    /// Replicas that hold nothing.
+    #[serde(default)]
+    excluded: Vec<usize>,
 }
 
 /// Reads the events files of a run's replicas; `start_unix_ms` is when it began.
 /// Files and lines that cannot be read are left out: no figure depends on events.
 pub(super) fn read(plan: &Plan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Event> {
-    let mut events = Vec::new();
+    let mut lines = Vec::new();
     for site in plan.topology().names() {
         let text =
             std::fs::read_to_string(super::local::events_file(dir, site)).unwrap_or_default();
-        let lines = text
+        let read = text
             .lines()
             .filter_map(|line| serde_json::from_str::<Line>(line).ok());
-        events.extend(lines.filter_map(|line| event(plan, &line, start_unix_ms)));
+        lines.extend(read);
     }
-    events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+    lines.sort_by_key(|line| line.unix_ms);
+    // Every replica reports every configuration: the first report is enough.
+    let mut known = BTreeSet::new();
+    lines.retain(|line| line.event != "configured" || known.insert(line.configuration));
+    let events = lines.iter();
     events
+        .filter_map(|line| event(plan, line, start_unix_ms))
+        .collect()
+}
+
+/// ", JP hold nothing", or nothing if all may hold leases.
+pub(super) fn hold_nothing(plan: &Plan<'_>, excluded: impl Iterator<Item = usize>) -> String {
+    let names = plan.topology().names();
+    let without: Vec<&str> = excluded
+        .filter_map(|site| names.get(site).copied())
+        .collect();
+    match without.len() {
+        0 => String::new(),
+        1 => format!(", {} holds nothing", without[0]),
+        _ => format!(", {} hold nothing", without.join(", ")),
+    }
 }
 
 fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
@@ -46,18 +69,17 @@ fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
             format!("campaigns in round {}", line.round),
         ),
         "leading" => (Event::ELECTION, format!("leads in round {}", line.round)),
-        // Every replica reports every configuration. The leader's report is enough.
-        "configured" if line.node == plan.experiment.leader => {
+        "configured" => {
             let Line {
                 configuration,
                 keys,
                 strategy,
+                excluded,
                 ..
             } = line;
-            (
-                Event::CONFIGURATION,
-                format!("{configuration} ({strategy}): {keys} keys changed"),
-            )
+            let without = hold_nothing(plan, excluded.iter().copied());
+            let text = format!("{configuration} ({strategy}): {keys} keys changed{without}");
+            (Event::CONFIGURATION, text)
         }
         _ => return None,
     };

@@ -114,10 +114,7 @@ mod tests {
     fn of(sets: &[&str], action: Action, failed: SiteSet) -> Vec<OutageBound> {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
-        let plan = Plan {
-            experiment: &experiment,
-            strategy: &experiment.strategies[0],
-        };
+        let plan = Plan::new(&experiment, &experiment.strategies[0]);
         let fault = Fault::now(action, vec![Target::All]);
         bounds(&plan, &fault, failed, Some(CA))
     }

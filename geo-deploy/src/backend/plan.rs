@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leases::{LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
 use server::node::config::{LeaseSection, RangeSection};
-use server::replica::settings::Timing;
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
@@ -21,9 +20,25 @@ pub struct Plan<'a> {
     pub experiment: &'a Experiment,
     /// The strategy.
     pub strategy: &'a StrategyPlan,
+    /// Which of the strategy's runs, from 0 on.
+    pub run: u32,
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    /// The first run of a strategy.
+    pub fn new(experiment: &'a Experiment, strategy: &'a StrategyPlan) -> Plan<'a> {
+        Plan {
+            experiment,
+            strategy,
+            run: 0,
+        }
+    }
+
+    /// Everything random in this run follows from it.
+    pub fn seed(&self) -> u64 {
+        self.experiment.seed.wrapping_add(self.run.into())
+    }
+
     /// Where it runs.
     pub fn topology(&self) -> &Topology {
         &self.experiment.topology
@@ -58,7 +73,7 @@ impl Plan<'_> {
 
     /// Silence of the leader after which others campaign.
     pub(crate) fn election_timeout(&self) -> Duration {
-        Timing::default().election_timeout
+        self.experiment.timing_of_replicas().election_timeout
     }
 
     /// The key that is asked for most, all sites together.
@@ -150,7 +165,7 @@ impl Plan<'_> {
             keys: workload.keys,
             popularity,
             reads: workload.reads,
-            seed: self.experiment.seed,
+            seed: self.seed(),
         };
         SiteStream::new(&requests, site as u64, client as u64)
     }

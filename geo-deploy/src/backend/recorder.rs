@@ -132,7 +132,7 @@ impl Recorder {
         Ran {
             run,
             events: around.events,
-            history: self.history,
+            histories: vec![self.history],
         }
     }
 

@@ -2,24 +2,27 @@
 
 mod attempts;
 mod clients;
+mod events;
 mod faults;
 mod route;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use leases::ReplicaId;
-use server::replica::action::Event as Note;
-use server::replica::{Event as ReplicaEvent, Settings};
+use server::replica::Settings;
 use server::sim::network::Faults;
 use server::sim::world::{World, WorldSettings};
 
 use super::counters::sum_counters;
+use super::repeat::joined;
 use super::{Around, Plan, Progress, Ran};
 use crate::experiment::{Experiment, Network};
-use crate::report::Event;
 
 use clients::Clients;
 
@@ -35,27 +38,35 @@ const REORDER_NS: u64 = 300_000_000;
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.
 pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Vec<Ran>> {
-    let plans = experiment.strategies.iter().map(|strategy| Plan {
-        experiment,
-        strategy,
-    });
-    let plans: Vec<Plan<'_>> = plans.collect();
-    for plan in &plans {
-        plan.spec()?;
+    let mut plans = Vec::new();
+    for strategy in &experiment.strategies {
+        Plan::new(experiment, strategy).spec()?;
+        plans.extend((0..experiment.runs).map(|run| Plan {
+            experiment,
+            strategy,
+            run,
+        }));
     }
     let mut all = in_parallel(&plans, progress);
     all.sort_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, ran)| ran).collect()
+    let mut all = all.into_iter().map(|(_, ran)| ran);
+    let runs = experiment.runs as usize;
+    let of_strategy = |_| {
+        let runs: anyhow::Result<Vec<Ran>> = all.by_ref().take(runs).collect();
+        joined(runs?).context("a strategy is run at least once")
+    };
+    experiment.strategies.iter().map(of_strategy).collect()
 }
 
 /// Every plan's run beside its index, in the order in which they ended.
 fn in_parallel(plans: &[Plan<'_>], progress: Progress<'_>) -> Vec<(usize, anyhow::Result<Ran>)> {
     let next = AtomicUsize::new(0);
+    let ended = Repeats::new(plans, progress);
     let worker = || {
         let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < plans.len());
         let mut done = Vec::new();
         while let Some(index) = take() {
-            done.push((index, run_plan(&plans[index], progress)));
+            done.push((index, ended.run(&plans[index])));
         }
         done
     };
@@ -71,6 +82,37 @@ fn in_parallel(plans: &[Plan<'_>], progress: Progress<'_>) -> Vec<(usize, anyhow
     })
 }
 
+/// Shows how far runs are: a single one of a strategy from within, several by their number.
+struct Repeats<'a> {
+    progress: Progress<'a>,
+    ended: Mutex<BTreeMap<String, u64>>,
+}
+
+impl<'a> Repeats<'a> {
+    fn new(plans: &[Plan<'_>], progress: Progress<'a>) -> Repeats<'a> {
+        let label = |plan: &Plan<'_>| (plan.strategy.label.clone(), 0);
+        Repeats {
+            progress,
+            ended: Mutex::new(plans.iter().map(label).collect()),
+        }
+    }
+
+    fn run(&self, plan: &Plan<'_>) -> anyhow::Result<Ran> {
+        let runs = plan.experiment.runs;
+        if runs == 1 {
+            return run_plan(plan, self.progress);
+        }
+        let ran = run_plan(plan, &|_, _, _| ());
+        let label = &plan.strategy.label;
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = ended.get_mut(label) {
+            *ended += 1;
+            (self.progress)(label, *ended, runs.into());
+        }
+        ran.with_context(|| format!("{label}, run {} (seed {})", plan.run + 1, plan.seed()))
+    }
+}
+
 fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     let topology = plan.topology();
     let n = topology.len();
@@ -78,7 +120,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     replica.strategy = plan.spec()?;
     replica.params = plan.params();
     replica.preferred_leader = Some(ReplicaId(plan.experiment.leader_index() as u8));
-    replica.timing.reconfigure = plan.experiment.lease.reconfigure();
+    replica.timing = plan.experiment.timing_of_replicas();
     let one_way = |a: usize, b: usize| (topology.rtt_ms(a, b) / 2.0 * 1e6).round() as u64;
     let faults = faults(&plan.experiment.network);
     Ok(WorldSettings {
@@ -109,7 +151,7 @@ fn faults(network: &Network) -> Faults {
 
 fn run_plan(plan: &Plan<'_>, progress: Progress<'_>) -> anyhow::Result<Ran> {
     let started = Instant::now();
-    let world = World::new(world_settings(plan)?, plan.experiment.seed);
+    let world = World::new(world_settings(plan)?, plan.seed());
     let mut clients = Clients::new(plan, world, SETTLE_NS);
     clients.drive(progress)?;
     Ok(finish(plan, clients, started))
@@ -120,50 +162,18 @@ fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
     let replicas = (0..plan.topology().len())
         .filter_map(|node| Some((world.replica(node)?, world.clock(node))));
     let counters = sum_counters(replicas.map(|(replica, clock)| replica.status(clock)));
-    let notes = world.notes.iter();
-    let events =
-        notes.filter_map(|(at_ns, site, note)| event(plan, *at_ns as f64 / 1e9, *site, note));
+    let mut events = events::of_replicas(plan, &world.notes);
+    events.extend(clients.events.iter().cloned());
+    events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     let around = Around {
         started,
         interval_ns: clients.interval.bounds_ns(world.now_ns()),
         virtual_s: Some(world.now_ns() as f64 / 1e9),
-        events: events.collect(),
+        events,
         notes: clients.notes(),
         faults: Some(clients.faults),
         counters,
         network: None,
     };
     clients.recorder.finish(plan, around)
-}
-
-fn event(plan: &Plan<'_>, at_s: f64, site: ReplicaId, note: &Note) -> Option<Event> {
-    let names = plan.topology().names();
-    let (kind, text) = match note {
-        ReplicaEvent::Leading(ballot) => {
-            (Event::ELECTION, format!("leads in round {}", ballot.round))
-        }
-        ReplicaEvent::Campaigning(ballot) => (
-            Event::ELECTION,
-            format!("campaigns in round {}", ballot.round),
-        ),
-        // Every replica reports every configuration. The leader's report is enough.
-        ReplicaEvent::Configured {
-            id, keys, strategy, ..
-        } if site.index() == plan.experiment.leader_index() => (
-            Event::CONFIGURATION,
-            format!("{} ({strategy}): {keys} keys changed", id.0),
-        ),
-        _ => return None,
-    };
-    Some(Event {
-        run: Some(plan.strategy.label.clone()),
-        at_s,
-        kind: kind.to_string(),
-        sites: names
-            .get(site.index())
-            .map(|name| name.to_string())
-            .into_iter()
-            .collect(),
-        text,
-    })
 }

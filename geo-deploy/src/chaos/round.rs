@@ -81,10 +81,10 @@ impl Round<'_> {
     fn plan(&self) -> Plan<'_> {
         let experiment = &self.settings.experiment;
         let strategies = &experiment.strategies;
-        Plan {
+        Plan::new(
             experiment,
-            strategy: &strategies[(self.number as usize - 1) % strategies.len()],
-        }
+            &strategies[(self.number as usize - 1) % strategies.len()],
+        )
     }
 
     fn dir(&self) -> PathBuf {

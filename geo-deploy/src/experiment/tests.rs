@@ -127,7 +127,11 @@ fn loads_that_contradict_themselves_are_refused() {
 
 #[test]
 fn faults_are_fields_like_others_and_checked() {
-    let fig7 = || Experiment::find("fig7").unwrap();
+    let fig7 = || {
+        let mut experiment = Experiment::find("fig7").unwrap();
+        experiment.fault[0].until_s = None;
+        experiment
+    };
     let set = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         fig7().with(&sets)
@@ -230,7 +234,7 @@ fn mistakes_name_the_key_and_what_exists() {
     let unknown = Experiment::find("fig66").unwrap_err().to_string();
     assert!(
         unknown.contains("fig66")
-            && unknown.contains("blackout, demo, fig6, fig7, fig7-fast, rolling, table2")
+            && unknown.contains("blackout, demo, failover, fig6, fig7, fig7-fast, rolling, table2")
     );
     let missing = Experiment::find("nowhere.toml").unwrap_err().to_string();
     assert!(missing.contains("nowhere.toml"));

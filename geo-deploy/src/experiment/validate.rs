@@ -6,6 +6,9 @@ use super::{Experiment, ExperimentError, StrategyPlan, Window, lease};
 use crate::fault::{self, Fault};
 use crate::topology::{Topology, is_plain_name};
 
+/// Most runs of a strategy.
+const RUNS_MAX: u32 = 10_000;
+
 impl Experiment {
     pub(super) fn validate(&self) -> Result<(), ExperimentError> {
         plain_name("name", &self.name, "of a directory")?;
@@ -20,8 +23,45 @@ impl Experiment {
         })?;
         self.validate_workload()?;
         lease::validate(&self.lease)?;
+        check(
+            (1..=RUNS_MAX).contains(&self.runs),
+            "runs",
+            self.runs,
+            || format!("1 to {RUNS_MAX} runs are accepted"),
+        )?;
+        self.validate_timing()?;
         self.validate_faults("", &self.fault)?;
         self.validate_strategies()
+    }
+
+    fn validate_timing(&self) -> Result<(), ExperimentError> {
+        for (field, value) in [
+            ("timing.heartbeat_ms", self.timing.heartbeat_ms),
+            (
+                "timing.election_timeout_ms",
+                self.timing.election_timeout_ms,
+            ),
+        ] {
+            let good = value.is_none_or(|ms| (1..=3_600_000).contains(&ms));
+            check(good, field, value.unwrap_or(0), || {
+                "1 ms to 3600000 ms (an hour) are accepted".into()
+            })?;
+        }
+        let timing = self.timing_of_replicas();
+        let (election, heartbeat) = (timing.election_timeout, timing.heartbeat);
+        let found = election.as_millis();
+        check(
+            election >= heartbeat * 2,
+            "timing.election_timeout_ms",
+            found,
+            || {
+                format!(
+                    "it must be at least twice timing.heartbeat_ms ({}), or one lost heartbeat \
+                 deposes a leader",
+                    heartbeat.as_millis()
+                )
+            },
+        )
     }
 
     /// `of`: what the names of the fields begin with.

@@ -119,10 +119,7 @@ mod tests {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let experiment = crate::standing::experiment().unwrap();
         let experiment: Experiment = experiment.with(&sets).unwrap();
-        let plan = Plan {
-            experiment: &experiment,
-            strategy: &experiment.strategies[0],
-        };
+        let plan = Plan::new(&experiment, &experiment.strategies[0]);
         check(&plan, dir).map_err(|error| format!("{error:#}"))
     }
 

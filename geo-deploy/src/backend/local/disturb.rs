@@ -41,12 +41,27 @@ pub(super) async fn disturb(
     };
     let keys = plan.experiment.workload.keys;
     let lead = LEAD + LEAD_PER_KEY * keys.min(KEYS_MAX) as u32;
+    let params = plan.params();
+    let promise_ns = (params.t_lease + params.t_guard).as_nanos() as u64;
     for (at_ns, turn) in faults.turns(begin_ns) {
         let ask_ns = at_ns.saturating_sub(lead.as_nanos() as u64);
         let effects = match turn {
             Turn::Begin(index) => {
+                until(
+                    ask_ns.saturating_sub(promise_ns),
+                    plan,
+                    cluster,
+                    shared,
+                    faults,
+                )
+                .await?;
+                let earlier = roles(plan, cluster).await.leases;
                 until(ask_ns, plan, cluster, shared, faults).await?;
-                let roles = roles(plan, cluster).await;
+                let mut roles = roles(plan, cluster).await;
+                // Under an older configuration promises may still last.
+                for (now, before) in roles.leases.iter_mut().zip(earlier) {
+                    *now = now.iter().chain(before.iter()).collect();
+                }
                 until(at_ns, plan, cluster, shared, faults).await?;
                 faults.begin(index, shared.now_ns(), roles)?
             }

@@ -14,12 +14,16 @@ use super::super::faults::{Faults, Turn};
 use super::super::load::{Ask, Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
 use super::super::recorder::{READERS, read_once_more};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
-use super::faults::{Links, RESTART_NS, roles};
+use super::events::event;
+use super::faults::{Links, RESTART_NS, is_promised, roles};
 use super::route::Route;
 use crate::fault::Effect;
+use crate::report::Event;
 
 /// How long a client tries in all before it gives an operation up, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
+/// How often it is looked whether promises to a failed replica have run out, in ns.
+const LOOK_NS: u64 = 10_000_000;
 
 /// What the clients of a run wait for.
 pub(super) enum Alarm {
@@ -29,6 +33,8 @@ pub(super) enum Alarm {
     Due(usize),
     /// A fault begins or ends.
     Fault(Turn),
+    /// Whether what a failed replica was promised has run out is looked at.
+    Promises(usize),
     /// A replica that was restarted runs again.
     Restarted(usize),
     /// A request has come near a replica that is far away.
@@ -87,6 +93,8 @@ pub(super) struct Clients<'a> {
     links: Links,
     /// Whether it is known when faults begin.
     scheduled: bool,
+    /// What happened to leases of failed replicas.
+    pub(super) events: Vec<Event>,
     /// Why the run cannot go on.
     broken: Option<anyhow::Error>,
     pub(super) world: World,
@@ -115,6 +123,7 @@ impl<'a> Clients<'a> {
             faults: Faults::new(plan),
             links: Links::default(),
             scheduled: false,
+            events: Vec::new(),
             broken: None,
             world,
             interval: Interval::new(plan, start_ns),
@@ -247,10 +256,30 @@ impl<'a> Clients<'a> {
         if let Some(node) = self.links.perform(&mut self.world, effect) {
             self.hung_up(node);
         }
-        if let Effect::Restart(node) = effect {
-            let at_ns = self.world.now_ns() + RESTART_NS;
-            self.alarm(at_ns, Alarm::Restarted(node));
+        let now_ns = self.world.now_ns();
+        match effect {
+            Effect::Kill(node) | Effect::Stop(node) | Effect::Pause(node) => {
+                self.alarm(now_ns, Alarm::Promises(node));
+            }
+            Effect::Restart(node) => {
+                self.alarm(now_ns + RESTART_NS, Alarm::Restarted(node));
+            }
+            _ => {}
         }
+    }
+
+    /// Notes when the last promise to a replica that is down or stands still has run out.
+    fn promises(&mut self, node: usize) {
+        let now_ns = self.world.now_ns();
+        if self.world.is_up(node) {
+            return; // it came back before
+        }
+        if is_promised(&self.world, node) {
+            return self.alarm(now_ns + LOOK_NS, Alarm::Promises(node));
+        }
+        let text = "all promises to it have run out".to_owned();
+        let event = event(self.plan, now_ns, &[node], (Event::LEASE_END, text));
+        self.events.push(event);
     }
 
     /// Clients of every site read all keys.
@@ -286,6 +315,7 @@ impl<'a> Clients<'a> {
             Alarm::Begin(slot) => self.ask_next(slot),
             Alarm::Due(index) => self.due(index),
             Alarm::Fault(turn) => self.turn(turn),
+            Alarm::Promises(node) => self.promises(node),
             Alarm::Restarted(node) => self.faults.started(node, self.world.now_ns()),
             Alarm::Arrives { slot, attempt } => self.arrives(slot, attempt),
             Alarm::Heard { reply, node } => self.heard(*reply, node),

@@ -1,7 +1,8 @@
 //! Faults in the simulated world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use leases::{ConfigId, ReplicaId};
 use server::sim::network::Worse;
 use server::sim::world::World;
 
@@ -82,10 +83,18 @@ pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
     });
     let newest = running().max_by_key(|(_, replica)| replica.configuration());
     let configs = newest.map(|(_, replica)| replica.configs());
+    let promised: Vec<Vec<ConfigId>> = (0..n).map(|node| promised(world, node)).collect();
     let holders = |key: u64| -> SiteSet {
-        let holders = configs.map(|configs| configs.holders(&key_name(key)));
-        let holders = holders.iter().flat_map(|holders| holders.iter());
-        holders.map(|replica| replica.index()).collect()
+        let (Some(configs), key) = (configs, key_name(key)) else {
+            return SiteSet::EMPTY;
+        };
+        let holds = |node: &usize| {
+            let me = ReplicaId(*node as u8);
+            let view = configs.view(&key);
+            let mut live = promised[*node].iter();
+            configs.holders(&key).contains(me) || live.any(|id| view.holders(*id).contains(me))
+        };
+        (0..n).filter(holds).collect()
     };
     Roles {
         leader: leader.map(|(node, _)| node),
@@ -93,4 +102,24 @@ pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
         up,
         leases: (0..plan.experiment.workload.keys).map(holders).collect(),
     }
+}
+
+/// The configurations under which replicas that run have promised something to another one,
+/// and have not got it back.
+fn promised(world: &World, node: usize) -> Vec<ConfigId> {
+    let mut ids = BTreeSet::new();
+    for grantor in (0..world.n()).filter(|grantor| *grantor != node) {
+        let Some(replica) = world.replica(grantor) else {
+            continue;
+        };
+        let now = world.clock(grantor);
+        let grants = replica.grants_to(ReplicaId(node as u8));
+        ids.extend(grants.filter(|(_, until)| *until > now).map(|(id, _)| id));
+    }
+    ids.into_iter().collect()
+}
+
+/// Whether any replica that runs has promised a replica something that has not run out.
+pub(super) fn is_promised(world: &World, node: usize) -> bool {
+    !promised(world, node).is_empty()
 }

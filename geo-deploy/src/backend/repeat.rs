@@ -1,0 +1,101 @@
+//! Runs of one strategy that are repeated: each under a seed of its own, all as one result.
+//!
+//! Their measured intervals are put one after the other, as if one run had gone on. What
+//! lies outside of them is left out: warm-up and elections before, and the end.
+
+use super::Ran;
+use crate::report::{Event, FaultSpan, Measured, StrategyRun, Verdict};
+
+/// All runs as one; `None` if there is none.
+pub(super) fn joined(runs: Vec<Ran>) -> Option<Ran> {
+    let count = runs.len();
+    let mut runs = runs.into_iter();
+    let first = runs.next()?;
+    if count == 1 {
+        return Some(first);
+    }
+    let mut verdicts = vec![first.run.linearizable.clone()];
+    let mut all = only_measured(first);
+    for next in runs {
+        verdicts.push(next.run.linearizable.clone());
+        append(&mut all, only_measured(next));
+    }
+    all.run.linearizable = together(&verdicts);
+    all.run.workload = format!("{count} runs, each: {}", all.run.workload);
+    Some(all)
+}
+
+/// Without the events outside its measured interval. What learning gives is of one run.
+fn only_measured(mut ran: Ran) -> Ran {
+    let Measured { start_s, end_s } = ran.run.measured.unwrap_or_default();
+    ran.events
+        .retain(|event| (start_s..end_s).contains(&event.at_s));
+    ran.run.bookkeeping_local = None;
+    ran.run.bookkeeping_minimum = None;
+    ran
+}
+
+fn append(all: &mut Ran, next: Ran) {
+    let (before, after) = (measured(&all.run), measured(&next.run));
+    let shift_s = before.end_s - after.start_s;
+    let shift_ns = (shift_s * 1e9) as i64;
+    let run = &mut all.run;
+    run.measured = Some(Measured {
+        start_s: before.start_s,
+        end_s: after.end_s + shift_s,
+    });
+    // Who held what is known of all operations, or of none.
+    let known = run.samples.len() == run.leased_to.len()
+        && next.run.samples.len() == next.run.leased_to.len();
+    run.leased_to.extend(next.run.leased_to);
+    run.samples
+        .extend(next.run.samples.into_iter().map(|mut sample| {
+            sample.start_ns = sample.start_ns.saturating_add_signed(shift_ns);
+            sample
+        }));
+    if !known {
+        run.leased_to.clear();
+    }
+    run.faults
+        .extend(next.run.faults.into_iter().map(|fault| FaultSpan {
+            at_s: fault.at_s + shift_s,
+            until_s: fault.until_s.map(|until| until + shift_s),
+            ..fault
+        }));
+    run.wall_s += next.run.wall_s;
+    run.virtual_s = run.virtual_s.zip(next.run.virtual_s).map(|(a, b)| a + b);
+    for (name, count) in next.run.counters {
+        *run.counters.entry(name).or_insert(0) += count;
+    }
+    for note in next.run.notes {
+        if !run.notes.contains(&note) {
+            run.notes.push(note);
+        }
+    }
+    all.events
+        .extend(next.events.into_iter().map(|event| Event {
+            at_s: event.at_s + shift_s,
+            ..event
+        }));
+    all.histories.extend(next.histories);
+}
+
+fn measured(run: &StrategyRun) -> Measured {
+    run.measured.unwrap_or_default()
+}
+
+/// No, if one is not linearizable; yes, if all are.
+fn together(verdicts: &[Verdict]) -> Verdict {
+    let numbered = || verdicts.iter().zip(1..);
+    let one = |wanted: fn(&Verdict) -> bool| {
+        let found = numbered().find(|(verdict, _)| wanted(verdict));
+        found.map(|(verdict, number)| format!("run {number}: {}", verdict.text()))
+    };
+    if let Some(text) = one(|verdict| matches!(verdict, Verdict::No(_))) {
+        return Verdict::No(text);
+    }
+    if let Some(text) = one(|verdict| matches!(verdict, Verdict::Unchecked(_))) {
+        return Verdict::Unchecked(text);
+    }
+    Verdict::Yes(format!("each of {} runs", verdicts.len()))
+}
