@@ -10,5 +10,6 @@ mod demo;
 mod failures;
 mod hostile;
 mod operating;
+mod plot;
 mod sim;
 mod support;

@@ -1,5 +1,6 @@
 //! The text of a report. It claims nothing that was not computed from this run.
 
+use super::outage::Outage;
 use super::summary::{RunSummary, Summary};
 use super::table::{bounds, grouped, ms, percent};
 use super::tables::bookkeeping_minimum;
@@ -103,6 +104,28 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
+/// How many bounds were broken by faults of a run, and the worst of them.
+fn broken_bounds(run: &RunSummary) -> Option<String> {
+    let excess = |o: &Outage| {
+        o.bound_s
+            .map_or(0.0, |bound| o.outage_s.max(o.longest_s) - bound)
+    };
+    let broken = || run.outages.iter().filter(|o| o.kept() == Some(false));
+    let worst = broken().max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
+    Some(format!(
+        "{}: {} of {} bounds were broken; the worst: after \"{}\", {} at {} waited {:.3} s, the \
+         bound being {:.3} s.",
+        run.label,
+        broken().count(),
+        run.outages.iter().filter(|o| o.kept().is_some()).count(),
+        worst.text,
+        worst.group(),
+        worst.site,
+        worst.outage_s.max(worst.longest_s),
+        worst.bound_s.unwrap_or_default()
+    ))
+}
+
 /// What the figures of the network mean.
 pub(super) fn network(report: &Report) -> Vec<String> {
     match tables::has_measured(report) {
@@ -168,6 +191,7 @@ pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
         }
         let network = run.network.as_ref().and_then(Network::warning);
         warnings.extend(network.map(|words| format!("{}: {words}", run.label)));
+        warnings.extend(broken_bounds(figures));
         warnings.extend(off_links(report, run));
     }
     warnings

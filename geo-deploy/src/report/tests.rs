@@ -420,6 +420,11 @@ fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound
         "what failed is not dropped"
     );
     assert!(dead.outage_s > 47.0, "{dead:?}");
+    let warnings = prose::warnings(&report, &summary).join(" ");
+    assert!(
+        warnings.contains("bounds were broken; the worst: after \"kill OR\""),
+        "{warnings}"
+    );
     let table = outage::table("QL", &summary.runs[0].outages).expect("a fault");
     let text = table.text();
     assert!(

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
 use ycsb::measurement::{LogInterval, read_intervals};
 
 use super::super::figures::timeline::{Band, Series};
@@ -48,9 +47,7 @@ pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<Gathered> {
     let mut gathered = Gathered::default();
     for (name, files) in logs {
         for file in files {
-            let intervals = read_intervals(file).with_context(|| {
-                format!("{} is no interval log that can be read", file.display())
-            })?;
+            let intervals = read_intervals(file)?;
             for interval in intervals {
                 if let Some(counted) = counted(&interval.tag, file) {
                     gathered.take(name, counted, interval);

@@ -73,7 +73,8 @@ fn rows(outages: &[Outage]) -> Vec<Row<'_>> {
     rows
 }
 
-/// Of each fault and group, the site with the longest outage.
+/// Of each fault and group, the site where most bounds were broken, or where clients
+/// waited longest.
 fn worst(rows: Vec<Row<'_>>) -> Vec<Row<'_>> {
     let mut kept: Vec<Row<'_>> = Vec::new();
     for row in rows {
@@ -82,7 +83,7 @@ fn worst(rows: Vec<Row<'_>>) -> Vec<Row<'_>> {
             (&a.text, a.group()) == (&b.text, b.group())
         };
         match kept.iter_mut().find(same) {
-            Some(other) if row.quantile_s(1.0) > other.quantile_s(1.0) => *other = row,
+            Some(other) if row.harm() > other.harm() => *other = row,
             Some(_) => {}
             None => kept.push(row),
         }
@@ -116,6 +117,19 @@ impl Row<'_> {
     fn quantile_s(&self, q: f64) -> f64 {
         let rank = (q * self.outages_s.len() as f64).ceil().max(1.0) as usize;
         self.outages_s[rank.min(self.outages_s.len()) - 1]
+    }
+
+    /// How many bounds were broken, and the longest time without an answer, in s.
+    fn harm(&self) -> (usize, f64) {
+        let broken = self
+            .all
+            .iter()
+            .filter(|outage| outage.kept() == Some(false));
+        let longest = self
+            .all
+            .iter()
+            .map(|outage| outage.outage_s.max(outage.longest_s));
+        (broken.count(), longest.fold(0.0, f64::max))
     }
 
     fn bound(&self) -> String {

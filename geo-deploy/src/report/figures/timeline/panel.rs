@@ -114,22 +114,28 @@ impl Panel<'_> {
     /// What happened, below the data: `Configuration` as a notch, the others over the
     /// whole height.
     pub(super) fn marks(&self, svg: &mut Svg, marks: &[Mark]) {
+        let between = (self.top + LATENCY_HEIGHT, self.top + LATENCY_HEIGHT + GAP);
         for mark in marks {
-            let (at, from, stroke) = match mark {
-                Mark::Fault(at, ..) => (*at, self.top - 3.0, Stroke::plain(Ink::Text, 1.3)),
-                Mark::Election(at) => (*at, self.top, ELECTION),
-                Mark::LeaseEnd(at) => (*at, self.top, LEASE_END),
+            let (at, from, to, stroke) = match mark {
+                Mark::Fault(at, ..) => {
+                    let stroke = Stroke::plain(Ink::Text, 1.3);
+                    (*at, self.top - 3.0, self.bottom(), stroke)
+                }
+                Mark::Election(at) => (*at, self.top, self.bottom(), ELECTION),
+                Mark::LeaseEnd(at) => (*at, self.top, self.bottom(), LEASE_END),
                 Mark::Configuration(at) => {
-                    (*at, self.bottom() - 6.0, Stroke::plain(Ink::Muted, 1.0))
+                    (*at, between.0, between.1, Stroke::plain(Ink::Muted, 1.0))
                 }
             };
-            svg.line((self.x(at), from), (self.x(at), self.bottom()), stroke);
+            svg.line((self.x(at), from), (self.x(at), to), stroke);
         }
     }
 
-    /// What was done, above the panel. A name that would touch the one before is left out.
+    /// What was done, above the panel, in two lines. A name that would touch the ones
+    /// before is left out.
     pub(super) fn named(&self, svg: &mut Svg, marks: &[Mark]) {
-        let mut free_from = self.left;
+        // Beside the title, which is no longer than this.
+        let mut free_from = [self.left, self.left + 96.0];
         for mark in marks {
             let Mark::Fault(from, _, text) = mark else {
                 continue;
@@ -137,10 +143,10 @@ impl Panel<'_> {
             // Letters of this size are 6.6 pixels wide on average.
             let width = 6.6 * text.chars().count() as f64;
             let x = self.x(*from).min(self.right() - width);
-            if x >= free_from {
+            if let Some(line) = free_from.iter().position(|free| x >= *free) {
                 let look = Lettering::small(Ink::Text, Anchor::Start);
-                svg.text((x, self.top - 6.0), text, look);
-                free_from = x + width + 8.0;
+                svg.text((x, self.top - 6.0 - 13.0 * line as f64), text, look);
+                free_from[line] = x + width + 8.0;
             }
         }
     }
