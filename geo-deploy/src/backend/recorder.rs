@@ -41,7 +41,8 @@ pub(crate) struct Ended<'a> {
     /// When it was sent.
     pub(crate) sent_ns: u64,
     pub(crate) now_ns: u64,
-    /// `None`: it was given up.
+    /// Whether it ended without an answer because its time was over; it failed otherwise.
+    pub(crate) gave_up: bool,
     pub(crate) answer: Option<(Path, &'a Outcome)>,
 }
 
@@ -183,7 +184,8 @@ impl Ended<'_> {
                 (End::Ok, path)
             }
             Some(_) => (End::Failed, Path::Unspecified),
-            None => (End::TimedOut, Path::Unspecified),
+            None if self.gave_up => (End::TimedOut, Path::Unspecified),
+            None => (End::Failed, Path::Unspecified),
         }
     }
 
@@ -248,12 +250,42 @@ mod tests {
             due_ns: 0,
             sent_ns: 0,
             now_ns: 5,
+            gave_up: false,
             answer: Some((Path::Local, outcome)),
         };
         match ended.event().action {
             Action::Read { value } => value,
             other => panic!("a read became {other:?}"),
         }
+    }
+
+    #[test]
+    fn operations_that_failed_are_told_from_those_that_were_given_up() {
+        let ended = |gave_up| Ended {
+            site: 0,
+            process: 1,
+            ask: Ask {
+                kind: OpKind::Update,
+                key: 1,
+                value: ValueId(7),
+            },
+            due_ns: 1,
+            sent_ns: 3,
+            now_ns: 5,
+            gave_up,
+            answer: None,
+        };
+        assert_eq!(ended(true).sample().end, End::TimedOut);
+        let failed = ended(false);
+        assert_eq!(failed.sample().end, End::Failed);
+        // Latency counts from when it was due; the history begins when it was sent. The write
+        // may have taken effect.
+        assert_eq!(
+            (failed.sample().start_ns, failed.sample().latency_ns),
+            (1, 4)
+        );
+        let event = failed.event();
+        assert_eq!((event.invoke_ns, event.return_ns), (3, None));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use client::wire::command::Op;
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, Error};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet};
 use ycsb::sample::OpKind;
@@ -15,6 +15,7 @@ use ycsb::site_stream::SiteStream;
 
 use super::super::faults::Faults;
 use super::super::load::{Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
+use super::super::outage::ATTEMPT_S;
 use super::super::recorder::{READERS, read_once_more};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
 use super::LocalCluster;
@@ -136,7 +137,9 @@ impl Shared {
             _ => Op::put(key_name(ask.key), value(ask.value, self.bytes)),
         };
         let sent_ns = self.now_ns();
-        let reply = connection.execute(op).await.ok();
+        let reply = connection.execute(op).await;
+        let gave_up = !matches!(&reply, Err(error) if !matches!(error, Error::Timeout { .. }));
+        let reply = reply.ok();
         self.recorder.borrow_mut().ended(&Ended {
             site: process.site,
             process: process.id,
@@ -144,6 +147,7 @@ impl Shared {
             due_ns: due.unwrap_or(sent_ns),
             sent_ns,
             now_ns: self.now_ns(),
+            gave_up,
             answer: reply.as_ref().map(|reply| (reply.path, &reply.outcome)),
         });
     }
@@ -198,6 +202,7 @@ fn options(plan: &Plan<'_>, cluster: &LocalCluster, site: usize) -> ClientOption
     let mut options = ClientOptions::nearest_first(addresses);
     options.cluster = Some(cluster.name().to_string());
     options.request_timeout = PATIENCE;
+    options.attempt_timeout = Duration::from_secs_f64(ATTEMPT_S);
     options
 }
 

@@ -17,13 +17,15 @@ use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
 use super::events::event;
 use super::faults::{Links, RESTART_NS, is_promised, roles};
 use super::route::Route;
-use crate::fault::Effect;
+use crate::fault::{Action, Effect, Fault};
 use crate::report::Event;
 
 /// How long a client tries in all before it gives an operation up, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// How often it is looked whether promises to a failed replica have run out, in ns.
 const LOOK_NS: u64 = 10_000_000;
+/// What a report says where replicas are asked to end.
+const STOP_IS_KILL: &str = "in virtual time a replica that is asked to end is killed";
 
 /// What the clients of a run wait for.
 pub(super) enum Alarm {
@@ -189,6 +191,10 @@ impl<'a> Clients<'a> {
     /// # Errors
     /// If a fault is aimed at a role that nobody has.
     pub(super) fn drive(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
+        let ends = |fault: &Fault| matches!(fault.action, Action::Stop | Action::Restart);
+        if self.plan.faults().iter().any(ends) {
+            self.recorder.notes.push(STOP_IS_KILL.to_owned());
+        }
         self.run(progress)?;
         if !self.plan.faults().is_empty() {
             self.read_all();
@@ -408,6 +414,7 @@ impl<'a> Clients<'a> {
             due_ns: operation.due_ns,
             sent_ns: operation.sent_ns,
             now_ns,
+            gave_up: true,
             answer,
         });
         self.interval.made(client.ended, now_ns);
