@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::generate::{Shape, disturb, honest};
-use super::{Verdict, brute, check};
+use super::{Verdict, brute, check, prepare, search};
 use crate::history::{Action, Event, History, ValueId};
 
 /// `process`, what it did, and from when to when in milliseconds.
@@ -273,6 +273,11 @@ fn a_swap_that_expected_what_nobody_wrote_fails_at_any_time() {
         event(3, read(7), 3, 4),
     ]);
     assert_linearizable([failed(0, 1)]);
+    // The search sees only what a simpler look has not settled.
+    let events = [failed(0, 9), event(1, write(7), 1, 2)];
+    let events: Vec<&Event> = events.iter().collect();
+    let key = prepare::prepare(&events).unwrap();
+    search::check(&key, &mut search::Budget::for_ops(events.len())).unwrap();
     // Without an answer it is as if it had never been.
     assert_linearizable([
         open(2, swap(Some(99), 8, false), 0),
