@@ -64,11 +64,17 @@ pub struct TimedArgs {
     #[command(flatten)]
     pub whom: NodesArgs,
     /// Undo it after so many seconds. The cluster does so, also if this command has ended
-    #[arg(long = "for", value_name = "SECONDS")]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = finite, allow_negative_numbers = true)]
     pub seconds: Option<f64>,
     /// `holder` is one of this key's, and not of the hottest key's
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
+}
+
+/// A number that JSON can hold, too.
+pub fn finite(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+    number.ok_or_else(|| "a finite number is needed".to_owned())
 }
 
 impl NodesArgs {

@@ -5,7 +5,7 @@ use geo_deploy::fault::{Action, Direction, Fault, Target};
 use geo_deploy::standing::{self, Request, Response};
 
 use crate::cluster::status::fault_line;
-use crate::cluster::{TimedArgs, WhereArgs, tell};
+use crate::cluster::{TimedArgs, WhereArgs, finite, tell};
 use crate::terminal::say;
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ enum FaultCommand {
         #[command(flatten)]
         link: LinkArgs,
         /// How much longer each takes, one way
-        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+        #[arg(long, value_name = "MS", value_parser = finite, allow_negative_numbers = true)]
         delay_ms: f64,
     },
     /// Loses messages between sites; they are sent again, as by TCP, and arrive later
@@ -47,7 +47,7 @@ enum FaultCommand {
         #[command(flatten)]
         link: LinkArgs,
         /// The probability that a packet is lost, above 0 and at most 1
-        #[arg(long, value_name = "PROBABILITY", allow_negative_numbers = true)]
+        #[arg(long, value_name = "PROBABILITY", value_parser = finite, allow_negative_numbers = true)]
         loss: f64,
     },
     /// Has replicas treat their disk as full: every write to it is refused

@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use check::{Refused, check};
+pub use check::{Refused, TIME_S_MAX, check};
 pub use effect::{Effect, LinkState, Scene};
 
 /// What is done to its targets.

@@ -70,6 +70,9 @@ impl Report {
             text.push('\n');
         }
         text.push_str(&tables::overview(self, &summary).text());
+        for warning in prose::warnings(self, &summary) {
+            text.push_str(&format!("WARNING: {warning}\n"));
+        }
         text
     }
 

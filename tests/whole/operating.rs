@@ -83,10 +83,11 @@ fn a_replica_whose_data_is_lost_keeps_nobody_down() {
     let cluster = Cluster::up();
     cluster.kv("put greeting hello").good();
     cluster.down().good();
-    std::fs::remove_dir_all(cluster.dir().join("data/JP")).unwrap();
+    // The leader's, so that another must lead.
+    std::fs::remove_dir_all(cluster.dir().join("data/CA")).unwrap();
     let up = cluster.up_again().good();
-    let named = up.lines().find(|line| line.starts_with("JP is down since"));
-    let named = named.unwrap_or_else(|| panic!("JP is not named in {up}"));
+    let named = up.lines().find(|line| line.starts_with("CA is down since"));
+    let named = named.unwrap_or_else(|| panic!("CA is not named in {up}"));
     assert!(named.contains("run on another one before"), "{named}");
     assert!(named.contains("copy made since"), "{named}");
     assert_eq!(cluster.kv("--site OR get greeting").good(), "hello\n");
@@ -95,7 +96,7 @@ fn a_replica_whose_data_is_lost_keeps_nobody_down() {
     std::fs::remove_dir_all(cluster.dir().join("data/OR")).unwrap();
     cluster
         .up_again()
-        .refused(&["replica OR", "replica JP", "run on another one before"]);
+        .refused(&["replica OR", "replica CA", "run on another one before"]);
     cluster.place.is_deserted();
 }
 
@@ -202,12 +203,15 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
         ),
         ("fault loss JP --loss 1.5", ["--loss 1.5", "at most 1", ""]),
         ("cluster pause JP --for 0", ["--for 0", "", ""]),
+        ("cluster pause JP --for 1e30", ["--for 1000", "a year", ""]),
         ("fault heal x", ["heal x", "fault list", "all"]),
         ("cluster resume JP", ["not paused", "", ""]),
     ] {
         told(&cluster, line).refused(&parts);
     }
     told(&cluster, "fault slow JP").misused(&["--delay-ms"]);
+    told(&cluster, "fault slow JP --delay-ms inf").misused(&["--delay-ms", "finite"]);
+    told(&cluster, "fault partition JP --for nan").misused(&["--for", "finite"]);
     told(&cluster, "cluster kill").misused(&["NODE"]);
     let first = told(&cluster, "cluster pause JP").good();
     assert!(!first.contains("majority"), "{first}");

@@ -36,6 +36,9 @@ pub fn check(faults: &[Fault], topology: &Topology) -> Result<(), Refused> {
     majority_returns(faults, topology)
 }
 
+/// A year: times beyond it are mistakes, and far ones cannot be counted in.
+pub const TIME_S_MAX: f64 = 31_536_000.0;
+
 /// A field, what it holds, and the mend.
 type Problem = (&'static str, String, String);
 
@@ -47,16 +50,17 @@ fn need(good: bool, field: &'static str, found: impl ToString, mend: &str) -> Re
 }
 
 fn alone(fault: &Fault, topology: &Topology) -> Result<(), Problem> {
-    let time = |t: f64| t.is_finite() && t >= 0.0;
+    let time = |t: f64| (0.0..=TIME_S_MAX).contains(&t);
     need(
         time(fault.at_s),
         "at_s",
         fault.at_s,
-        "seconds from the beginning of the measured phase are needed, 0 or more",
+        "seconds from the beginning of the measured phase are needed, 0 or more and at most a year",
     )?;
     if let Some(until) = fault.until_s {
-        let later = until.is_finite() && until > fault.at_s;
-        need(later, "until_s", until, "a time after at_s is needed")?;
+        let later = time(until) && until > fault.at_s;
+        let mend = "a time after at_s is needed, at most a year";
+        need(later, "until_s", until, mend)?;
         need(
             fault.action != Action::Restart,
             "until_s",

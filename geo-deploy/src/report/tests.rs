@@ -613,7 +613,11 @@ fn what_must_not_be_overlooked_is_said() {
     assert!(warnings[0].contains("NOT LINEARIZABLE") && warnings[0].contains("k7"));
     assert!(warnings[1].contains("JP-CA 125.0 instead of 120"));
     assert!(warnings[2].contains("1 operations failed"));
-    assert!(report.terminal().contains("linearizable: no"));
+    let terminal = report.terminal();
+    assert!(terminal.contains("linearizable: no"));
+    for warning in warnings {
+        assert!(terminal.contains(&format!("WARNING: {warning}\n")));
+    }
 }
 
 #[test]

@@ -377,6 +377,13 @@ fn mend(action: Action) -> &'static str {
 
 /// Refuses a fault that makes no sense by itself, in the words of the command's options.
 fn check(fault: &Fault, topology: &Topology) -> Result<(), String> {
+    if let Some(s) = fault.until_s
+        && !(s > 0.0 && s <= fault::TIME_S_MAX)
+    {
+        return Err(format!(
+            "--for {s}: seconds are needed, more than 0 and at most a year"
+        ));
+    }
     let mut alone = fault.clone();
     // Whoever asks can undo it at any time, so a fault without an end is no lost majority.
     if alone.action != Action::Restart && alone.until_s.is_none() {
@@ -386,7 +393,6 @@ fn check(fault: &Fault, topology: &Topology) -> Result<(), String> {
         let field = refused.field.trim_start_matches("fault.1.");
         let option = match field {
             "target" => "NODE".to_owned(),
-            "until_s" => "--for".to_owned(),
             other => format!("--{}", other.replace('_', "-")),
         };
         format!("{option} {}: {}", refused.found, refused.mend)

@@ -183,8 +183,12 @@ async fn probe_for_ever(path: Path, probes: Arc<Probes>, first: Duration) {
 }
 
 async fn probe(path: &Path, probes: &Probes) -> io::Result<()> {
-    let stream = TcpStream::connect(path.via).await?;
+    let mut stream = TcpStream::connect(path.via).await?;
     stream.set_nodelay(true)?;
+    // The relay still sets the connection up to the other site: that takes a round trip.
+    let mut greeting = [0xff; 8];
+    stream.write_all(&greeting).await?;
+    stream.read_exact(&mut greeting).await?;
     let (from, to) = stream.into_split();
     tokio::try_join!(send(to, path, probes), receive(from, path, probes)).map(drop)
 }

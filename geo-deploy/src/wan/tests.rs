@@ -210,6 +210,16 @@ fn probes_see_the_round_trip_of_every_pair() {
     assert_eq!((matrix[0][0], matrix[0][1]), (0.0, matrix[1][0]));
 }
 
+#[test]
+fn the_set_up_of_a_connection_is_no_probe() {
+    let wan = echo_wan(400.0);
+    let from = Instant::now();
+    probed(&wan, |network| network.late.probes >= 1);
+    // A round trip until the relay has connected, and one for the greeting.
+    let setting_up = wan.network(from, from + Duration::from_millis(790));
+    assert_eq!(setting_up.late.probes, 0, "{setting_up:?}");
+}
+
 /// The relays' thread has other things to do most of the time, as if it had to wait for a
 /// processor. What it sees itself of a message is on time all the same.
 #[test]

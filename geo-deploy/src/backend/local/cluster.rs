@@ -62,12 +62,11 @@ impl LocalCluster {
         let topology = plan.topology();
         std::fs::create_dir_all(&settings.dir)
             .with_context(|| format!("creating {}", settings.dir.display()))?;
-        let mut peers = free_ports(topology.len() * 2)?;
-        let any = peers.split_off(topology.len());
         let clients = match settings.client_port {
             Some(first) => row_of_ports(topology.len(), first)?,
-            None => any,
+            None => free_ports(topology.len(), &[])?,
         };
+        let peers = free_ports(topology.len(), &clients)?;
         let wan = start_wan(plan, &peers)?;
         let nodes = nodes(plan, &clients, &peers, &wan);
         let config = write_config(

@@ -10,14 +10,15 @@ use anyhow::{Context, bail};
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Free ports on loopback; where the search begins differs between processes, and between
-/// the clusters of one.
-pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+/// the clusters of one. None is one of `taken`.
+pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.len() as u32;
     let given = GIVEN.fetch_add(count as u32, Ordering::Relaxed);
     let begin = std::process::id().wrapping_mul(61).wrapping_add(given) % span;
     let candidates = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
-    let bound = candidates.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    let others = candidates.filter(|port| taken.iter().all(|other| other.port() != *port));
+    let bound = others.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
     // Bound until all are chosen, so that none is chosen twice.
     let held: Vec<TcpListener> = bound.take(count).collect();
     if held.len() < count {
@@ -50,4 +51,23 @@ pub(super) fn row_of_ports(count: usize, first: u16) -> anyhow::Result<Vec<Socke
     held.iter()
         .map(|listener| listener.local_addr().context("a bound port"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_once() {
+        // All that others could be given, but a few.
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let taken: Vec<SocketAddr> = (PORTS.start + 50..PORTS.end).map(address).collect();
+        let free = free_ports(5, &taken).unwrap();
+        assert!(
+            free.iter().all(|found| found.port() < PORTS.start + 50),
+            "{free:?}"
+        );
+        let none = free_ports(51, &taken).unwrap_err().to_string();
+        assert!(none.contains("51 free ports"), "{none}");
+    }
 }
