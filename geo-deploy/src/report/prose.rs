@@ -15,8 +15,9 @@ pub(super) fn finding(report: &Report, summary: &Summary) -> String {
     if let Some(run) = summary.runs.iter().find(|run| run.linearizable == "no") {
         return format!("{} is NOT linearizable", run.label);
     }
-    if let Some(found) = summary.runs.iter().find_map(of_outages) {
-        return found;
+    let faulty: Vec<String> = summary.runs.iter().filter_map(of_outages).collect();
+    if !faulty.is_empty() {
+        return faulty.join("; ");
     }
     let answered = |run: &&RunSummary| run.ops > 0;
     let by_mean =

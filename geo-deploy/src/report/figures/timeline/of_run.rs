@@ -9,6 +9,8 @@ use crate::bound::SiteSet;
 
 /// A panel with more operations shows quantiles of stretches instead.
 const DOTS_MAX: usize = 6_000;
+/// With more faults than this, what follows from them is left to the list of events.
+const FAULTS_WITH_EVENTS_MAX: usize = 8;
 /// About how many stretches of time a panel is divided into.
 const STRETCHES: f64 = 150.0;
 
@@ -74,10 +76,15 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
 fn marks(report: &Report, run: &StrategyRun, (from_s, to_s): (f64, f64)) -> Vec<Mark> {
     let faults = run.faults.iter().map(|fault| {
         let until = fault.until_s.unwrap_or(to_s);
-        Mark::Fault(fault.at_s, until, fault.text.clone())
+        let text = match run.faults.len() > FAULTS_WITH_EVENTS_MAX {
+            true => String::new(),
+            false => fault.text.clone(),
+        };
+        Mark::Fault(fault.at_s, until, text)
     });
     let concerns = |event: &&Event| event.run.as_ref().is_none_or(|label| *label == run.label);
-    let shown = |event: &&Event| (from_s..=to_s).contains(&event.at_s);
+    let crowded = run.faults.len() > FAULTS_WITH_EVENTS_MAX;
+    let shown = |event: &&Event| !crowded && (from_s..=to_s).contains(&event.at_s);
     let events = report.events.iter().filter(concerns).filter(shown);
     let marked = events.filter_map(|event| match event.kind.as_str() {
         Event::ELECTION => Some(Mark::Election(event.at_s)),
