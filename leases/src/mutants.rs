@@ -95,6 +95,7 @@ rules! {
     H80Slew: 80, "clock readings are believed although they diverge";
     H81Leaps: 81, "numbers of messages are believed, however far they leap";
     H82Frames: 82, "whatever is gathered leaves in one message, however long it becomes";
+    H83Leave: 83, "a replica that ends writes down that nobody believes it, although its promises are in force";
 }
 
 /// Whether this thread runs without `rule`. Never, but for mutants.

@@ -195,3 +195,26 @@ fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
         assert!(longest_ns >= 250 * MS, "{blow:?}: nothing was held");
     }
 }
+
+/// Each replica in turn is told to end and started again, the leader too: no write fails,
+/// and none waits for more than an election.
+#[test]
+fn a_planned_restart_stalls_nobody() {
+    for (seed, strategy) in (0..).zip(strategies()) {
+        for victim in 0..5 {
+            let settings = fast(strategy.clone());
+            let mut drill = drill(&settings, Blow::Leave);
+            drill.blow = Some((Blow::Leave, Some(ReplicaId(victim))));
+            drill.lasts_ns = 500 * MS;
+            let after = drill.run(seed);
+            sound(&after);
+            let longest_ns = after.longest_ns().expect("all is answered");
+            let name = strategy.name();
+            assert!(
+                longest_ns <= 700 * MS,
+                "{name}, r{victim}: {} ms",
+                longest_ns / MS
+            );
+        }
+    }
+}

@@ -171,6 +171,7 @@ fn leases() -> Vec<Message> {
         LeaseMessage::Promise(promise),
         LeaseMessage::PromiseAck { sequence, known },
         LeaseMessage::Relinquish { up_to: sequence },
+        LeaseMessage::Leave { recalls: sequence },
     ];
     all.map(Message::Lease).into()
 }

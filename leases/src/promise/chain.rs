@@ -140,6 +140,12 @@ impl Chain {
         self.taken
     }
 
+    /// Forgets every promise and window, and takes no sequence up to this one any more.
+    pub(super) fn recall(&mut self, up_to: u64) {
+        self.erase();
+        self.taken = self.taken.max(up_to);
+    }
+
     /// Forgets the records that have lapsed: no later promise is joined to them.
     fn forget_ended(&mut self, now: Time) {
         let ended = |last: &Record| rules::has_lapsed(now, last.expires);

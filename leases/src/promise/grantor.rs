@@ -249,6 +249,8 @@ impl Grantor {
                 peer.shorten(now, sequence)
             }
             LeaseMessage::Relinquish { up_to } => peer.relinquished(up_to),
+            // It takes nothing of this run any more, whatever is still on its way.
+            LeaseMessage::Leave { .. } => peer.relinquished(next - 1),
             LeaseMessage::Guard { .. } | LeaseMessage::Promise(_) => false,
         }
     }
@@ -372,6 +374,17 @@ impl Grantor {
             config: promise.config,
             keep: clock.keep_from_ack(promise.t_lease),
         });
+    }
+
+    /// The highest sequence sent to anybody.
+    pub fn last_sequence(&self) -> u64 {
+        self.next_sequence - 1
+    }
+
+    /// Whether a grant of any run of this replica may still be in force.
+    pub fn may_be_believed(&self, now: Time) -> bool {
+        let granted = |(_, peer): (ReplicaId, &Peer)| peer.grants.live(now).next().is_some();
+        self.in_restart_wait(now) || self.by_holder().any(granted)
     }
 
     /// When [`poll`](Self::poll) should be called next.

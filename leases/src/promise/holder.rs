@@ -102,6 +102,13 @@ impl Holder {
         out
     }
 
+    /// A grantor that ends wants its promises back: they are erased, and those up to this
+    /// sequence are refused from now on, also if they are still on their way.
+    pub fn recalled(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
+        self.chains[grantor.index()].recall(up_to);
+        LeaseMessage::Relinquish { up_to }
+    }
+
     /// Takes promises again.
     pub fn accept_again(&mut self) {
         self.refusing = false;

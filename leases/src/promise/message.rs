@@ -35,6 +35,12 @@ pub enum LeaseMessage {
         /// The highest sequence given up.
         up_to: u64,
     },
+    /// From who ends. As a holder: I have erased all promises, and take none in this run, so
+    /// drop every grant. As a grantor: erase my promises, and answer with a Relinquish.
+    Leave {
+        /// The highest sequence that the sender ever sent to the addressee, or a higher one.
+        recalls: u64,
+    },
 }
 
 /// A promise and what it rests on.

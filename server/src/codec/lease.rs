@@ -24,6 +24,7 @@ pub(super) fn encode(message: &LeaseMessage) -> proto::Lease {
         }),
         LeaseMessage::PromiseAck { sequence, known } => Message::PromiseAck(ack(sequence, known)),
         LeaseMessage::Relinquish { up_to } => Message::Relinquish(up_to),
+        LeaseMessage::Leave { recalls } => Message::Leave(recalls),
     };
     proto::Lease {
         message: Some(message),
@@ -48,6 +49,9 @@ pub(super) fn decode(lease: proto::Lease) -> Checked<LeaseMessage> {
         },
         Message::Relinquish(found) => LeaseMessage::Relinquish {
             up_to: sequence(found)?,
+        },
+        Message::Leave(found) => LeaseMessage::Leave {
+            recalls: sequence(found)?,
         },
     })
 }

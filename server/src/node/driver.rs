@@ -35,6 +35,10 @@ use crate::shell::{self, Answers, Divergence, Fenced, Host, Watches};
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// How long a node may take to hand over before it ends. By then it has, unless others are
+/// down or cut off.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
 /// The replica and all that is around it.
 pub(super) struct Driver {
     pub(super) replica: Replica,
@@ -50,6 +54,8 @@ pub(super) struct Driver {
     pub(super) reports: UnboundedReceiver<Report>,
     pub(super) events: Events,
     pub(super) watches: Watches,
+    /// Nobody waits for this replica any more: it may end.
+    pub(super) left: bool,
     /// When clocks were last compared.
     pub(super) compared: Cell<Time>,
 }
@@ -64,7 +70,8 @@ struct Scratch {
 }
 
 impl Driver {
-    /// Runs until `shutdown` completes, then closes the storage.
+    /// Runs until `shutdown` completes, hands over what others would wait for, and closes the
+    /// storage.
     ///
     /// # Errors
     /// The storage failed, or turns out to have been wiped.
@@ -74,11 +81,19 @@ impl Driver {
     ) -> Result<(), StorageError> {
         let mut scratch = Scratch::default();
         let timer = tokio::time::sleep(Duration::ZERO);
-        tokio::pin!(shutdown, timer);
-        loop {
+        let leaving = tokio::time::sleep(Duration::MAX);
+        let mut stopping = false;
+        tokio::pin!(shutdown, timer, leaving);
+        while !self.left {
             let report = tokio::select! {
                 biased;
-                () = &mut shutdown => return self.close(),
+                () = &mut shutdown, if !stopping => {
+                    stopping = true;
+                    leaving.as_mut().reset(Instant::now() + LEAVE_WITHIN);
+                    self.inbox.push(Input::Stop);
+                    None
+                }
+                () = &mut leaving, if stopping => break,
                 report = self.reports.recv() => report,
                 () = self.inbox.arrival() => None,
                 () = &mut timer => None,
@@ -93,6 +108,7 @@ impl Driver {
             // before it is handled, or a replica without permits would starve them.
             tokio::task::consume_budget().await;
         }
+        self.close()
     }
 
     fn close(self) -> Result<(), StorageError> {
@@ -342,6 +358,7 @@ impl Host for Performing<'_> {
 
     fn event(&mut self, event: Event) {
         self.driver.events.tell(&event);
+        self.driver.left |= event == Event::Left;
         if let Event::Wiped { witness } = event {
             self.wiped = Some(StorageError::Wiped {
                 path: self.driver.directory.clone(),

@@ -103,6 +103,7 @@ fn describe(event: &Event) -> (&'static str, String) {
         }
         Event::RestartWaitOver => ("restart_wait_over", String::new()),
         Event::Joined => ("joined", String::new()),
+        Event::Left => ("left", String::new()),
         Event::ClockTrusted(true) => ("clock_trusted", String::new()),
         Event::ClockTrusted(false) => ("clock_untrusted", String::new()),
         Event::Wiped { witness } => ("wiped", format!(",\"witness\":{}", witness.0)),

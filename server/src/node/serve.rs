@@ -253,6 +253,7 @@ impl Node<'_> {
             reports,
             events,
             watches: Watches::default(),
+            left: false,
             compared: Default::default(),
         })
     }

@@ -208,6 +208,8 @@ pub enum Event {
     RestartWaitOver,
     /// Enough others know this replica's directory: it takes part.
     Joined,
+    /// This replica was told to end, and nobody waits for it any more.
+    Left,
     /// The clock is believed again, or no longer: then nothing is read under leases here,
     /// and nothing promised.
     ClockTrusted(bool),

@@ -53,9 +53,10 @@ impl Replica {
             leasing,
             writes,
             reads,
+            left,
         } = parts;
         (us, joining, consensus, machine.kv()).hash(state);
-        (leasing, writes, reads, persister, requests).hash(state);
+        (leasing, writes, reads, left, persister, requests).hash(state);
         timers.until(horizon).hash(state);
         hasher.finish()
     }

@@ -45,6 +45,9 @@ pub enum Input {
     ClockTrusted(bool),
     /// The operator of the cluster asks.
     Operator(Operator),
+    /// The process is to end: this replica hands over what others would wait for, and says
+    /// with `Event::Left` when it has.
+    Stop,
     /// A deadline may have passed.
     Tick,
 }

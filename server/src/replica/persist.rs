@@ -43,6 +43,8 @@ pub(super) enum After {
     TakePart,
     /// Promises may be made under parameters with this restart wait.
     RestartWait(Duration),
+    /// That nobody believes this replica any more.
+    Left,
     /// The checkpoint up to these slots is durable: windows move.
     Checkpointed(PerLog<Slot>),
 }

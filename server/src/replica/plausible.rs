@@ -146,7 +146,9 @@ impl Known {
     fn lease(&self, message: &LeaseMessage) -> bool {
         match message {
             LeaseMessage::Guard { sequence } => *sequence <= COUNT_MAX,
-            LeaseMessage::Relinquish { up_to } => *up_to <= COUNT_MAX,
+            LeaseMessage::Relinquish { up_to } | LeaseMessage::Leave { recalls: up_to } => {
+                *up_to <= COUNT_MAX
+            }
             LeaseMessage::GuardAck { sequence, known }
             | LeaseMessage::PromiseAck { sequence, known } => {
                 *sequence <= COUNT_MAX && self.config(*known)

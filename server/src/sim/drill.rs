@@ -32,6 +32,8 @@ pub enum Blow {
     Mute,
     /// It hears nobody.
     Deaf,
+    /// It is told to end, and started again at the end.
+    Leave,
     /// An operator moves leadership to this replica.
     Move(ReplicaId),
 }
@@ -265,6 +267,7 @@ impl Run<'_> {
         let victim = self.victim.index();
         match blow {
             Blow::Kill => self.world.crash(victim),
+            Blow::Leave => self.world.leave(victim, self.drill.lasts_ns),
             Blow::Pause => self.world.pause(victim, self.drill.lasts_ns),
             Blow::Cut | Blow::Mute | Blow::Deaf => self.cut(blow, true),
             Blow::Move(to) => self.world.operate(victim, Operator::Transfer(to)),

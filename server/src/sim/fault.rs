@@ -20,6 +20,8 @@ pub enum Fault {
     Bridge,
     /// A replica is killed and started again.
     Crash,
+    /// A replica is told to end, and started again.
+    Leave,
     /// All are.
     CrashAll,
     /// A replica is killed between two actions of one step: some of its messages
@@ -79,6 +81,7 @@ impl Fault {
         Fault::OneWay,
         Fault::Bridge,
         Fault::Crash,
+        Fault::Leave,
         Fault::CrashAll,
         Fault::CrashMidStep,
         Fault::Torn,
@@ -134,6 +137,7 @@ impl Fault {
             Fault::OneWay => "partition, one-way",
             Fault::Bridge => "partition, bridge",
             Fault::Crash => "crash",
+            Fault::Leave => "planned restart",
             Fault::CrashAll => "crash of all",
             Fault::CrashMidStep => "crash between two actions",
             Fault::Torn => "crash during a sync",

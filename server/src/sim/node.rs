@@ -47,6 +47,8 @@ pub struct Node {
     pub(super) trap: Option<(u32, Trap)>,
     /// It is killed during its next sync, and started again after this many ns.
     pub(super) crash_in_sync: Option<u64>,
+    /// It was told to end, and is started again after this many ns.
+    pub(super) leaving: Option<u64>,
     /// Its disk is damaged or was lost: it never takes part again.
     pub(super) lost: bool,
 }
@@ -65,6 +67,7 @@ impl Node {
             pause: None,
             trap: None,
             crash_in_sync: None,
+            leaving: None,
             lost: false,
         }
     }

@@ -224,6 +224,10 @@ impl Swarm {
                     world.begin_clock_anew(node);
                 }
             }
+            Fault::Leave if world.is_up(node) => {
+                world.note_fault(fault);
+                world.leave(node, outage);
+            }
             Fault::Torn => world.crash_in_sync(node, outage),
             Fault::CrashMidStep | Fault::PauseMidStep => {
                 let after = self.rng.random_range(0..24);

@@ -62,6 +62,7 @@ impl Trace {
                 Input::StorageWritable(writable) => format!("   storage writable: {writable}"),
                 Input::ClockTrusted(trusted) => format!("   clock trusted: {trusted}"),
                 Input::Operator(operator) => format!("<- operator: {operator:?}"),
+                Input::Stop => "<- told to end".into(),
                 Input::Tick => continue,
             };
             self.line(now_ns, format_args!("r{node} {what}"));

@@ -57,6 +57,7 @@ directed! {
     H82Frames: frames::h82_answers_to_forwarded_reads_are_split;
     H82Frames: frames::h82_commands_and_promises_are_split;
     H82Frames: frames::h82_what_was_missed_is_fetched_in_parts;
+    H83Leave: restarts::h83_who_ends_while_it_may_be_believed_waits_at_its_next_start;
     H80Slew: leases::h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_nothing;
     H80Slew: leases::h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse;
     H77Refused: writes::h77_a_late_first_write_does_not_let_a_refused_second_one_in;

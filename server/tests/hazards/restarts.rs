@@ -3,7 +3,7 @@
 use client::wire::Path;
 use leases::{Incarnation, LeaseMessage, ReplicaId, ReplicaSet, Slot, StrategySpec};
 use server::replica::Input;
-use server::replica::action::Asker;
+use server::replica::action::{Asker, Record};
 use server::replica::message::{LogId, Message};
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
@@ -361,4 +361,104 @@ fn what_the_disk_does_not_have_yet_is_not_read_from_it() {
         }
     }
     assert!(told > 0);
+}
+
+/// Whether `node` has written down that its next run need not wait.
+fn needs_no_wait(cluster: &Cluster, node: usize) -> bool {
+    let zero = Record::RestartWait(std::time::Duration::ZERO);
+    let of_it = cluster.written.iter().filter(|(by, _)| *by == node);
+    of_it
+        .map(|(_, record)| format!("{record:?}"))
+        .any(|record| record == format!("{zero:?}"))
+}
+
+#[test]
+pub(super) fn h83_who_ends_while_it_may_be_believed_waits_at_its_next_start() {
+    let mut settings = super::cluster::settings(3, StrategySpec::All);
+    settings.params.t_lease = std::time::Duration::from_secs(8);
+    let mut cluster = Cluster::with(settings);
+    // 2 hears of nothing: it reads under what 0 and 1 have promised, and gives nothing back.
+    cluster.isolate(2);
+    for node in [0, 1] {
+        cluster.input(node, Input::Stop);
+        cluster.pass(100);
+        cluster.crash(node);
+    }
+    (0..2).for_each(|node| cluster.start(node));
+    cluster.pass_until(6000, "somebody leads", |cluster| {
+        cluster.leads(0) || cluster.leads(1)
+    });
+    cluster.pass(300);
+    let write = cluster.ask(0, put(1, 1, "k", "new"));
+    let mut read_old = false;
+    for _ in 0..60 {
+        cluster.pass(100);
+        let read = cluster.read(2, "k");
+        let local = cluster.path(read) == Some(Path::Local);
+        assert!(!(local && cluster.done(write)), "2 reads the old value");
+        read_old |= local;
+    }
+    assert!(read_old, "2 read under what they promised");
+}
+
+#[test]
+fn a_planned_restart_keeps_nobody_waiting() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.input(1, Input::Stop);
+    cluster.pass(50);
+    assert!(needs_no_wait(&cluster, 1));
+    let read = cluster.read(1, "k");
+    assert_ne!(
+        cluster.path(read),
+        Some(Path::Local),
+        "it has given its leases back"
+    );
+    cluster.crash(1);
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    cluster.pass(5);
+    assert!(cluster.done(write), "nobody waits for who has left");
+    cluster.start(1);
+    cluster.pass(300);
+    let since = cluster.sent.len();
+    // Of three, 1 and 0 are a majority. Its votes name nobody without need.
+    cluster.isolate(2);
+    cluster.ask(0, put(1, 2, "k", "w"));
+    let everyone = ReplicaSet::all(3);
+    let votes = tags(&cluster, 1, since);
+    assert!(!votes.is_empty() && !votes.contains(&everyone), "{votes:?}");
+    cluster.heal();
+    cluster.pass_until(15_000, "it holds again", |cluster| {
+        cluster.node(1).promised_by(ReplicaId(0)).next().is_some()
+    });
+}
+
+#[test]
+fn a_leader_that_ends_hands_over_first() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.input(0, Input::Stop);
+    cluster.pass(50);
+    assert!(cluster.leads(1) || cluster.leads(2));
+    assert!(needs_no_wait(&cluster, 0));
+    cluster.crash(0);
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    cluster.pass(5);
+    assert!(cluster.done(write), "nobody waits for who has left");
+}
+
+/// A promise that was on its way when its grantor left is refused, however late it comes.
+#[test]
+fn a_promise_on_its_way_is_refused_after_its_grantor_left() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.hold(|packet| {
+        let promise = matches!(&packet.0.message, Message::Lease(LeaseMessage::Promise(_)));
+        promise && between(packet, 0, 2)
+    });
+    cluster.pass(600);
+    cluster.input(0, Input::Stop);
+    cluster.pass(50);
+    assert!(needs_no_wait(&cluster, 0));
+    cluster.release();
+    let now = cluster.clock(2);
+    let mut promises = cluster.node(2).promised_by(ReplicaId(0));
+    assert!(promises.all(|(_, until)| until <= now));
 }

@@ -255,6 +255,7 @@ fn lease() -> impl Strategy<Value = LeaseMessage> {
         (number(), known())
             .prop_map(|(sequence, known)| LeaseMessage::PromiseAck { sequence, known }),
         number().prop_map(|up_to| LeaseMessage::Relinquish { up_to }),
+        number().prop_map(|recalls| LeaseMessage::Leave { recalls }),
     ]
 }
 

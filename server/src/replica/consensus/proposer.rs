@@ -309,6 +309,14 @@ impl Consensus {
         }
     }
 
+    /// This replica is to end: if it leads, `to` is to lead instead.
+    pub fn begin_leave(&mut self, to: ReplicaId) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.transfer.end();
+            leadership.transfer.begin(to, false, Time::MAX);
+        }
+    }
+
     /// Notes whether an operator wants this replica to lead, which is about to campaign.
     pub fn note_moved_here(&mut self, by_operator: bool) {
         self.moved_here = by_operator;

@@ -19,7 +19,8 @@ impl Parts {
             self.step_down(step); // a candidate that was not elected begins anew
         }
         let fit = self.is_fit(step);
-        if !self.consensus.is_its_turn(step, fit) || !step.us.may_campaign(step.now) {
+        let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
+        if !self.consensus.is_its_turn(step, fit) || !may {
             return;
         }
         self.canvass(step);
@@ -37,7 +38,8 @@ impl Parts {
     /// and its votes name nobody without need.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
-        self.joining.has_joined() && step.us.writable && step.us.clock_trusted && !waits
+        let stays = self.joining.has_joined() && !self.leasing.is_leaving();
+        stays && step.us.writable && step.us.clock_trusted && !waits
     }
 
     /// A peer asks whether this replica would promise its ballot.
@@ -198,7 +200,8 @@ impl Parts {
         (ballot, by_operator): (Ballot, bool),
     ) {
         let handed_over = self.consensus.is_handed_over(from, ballot);
-        if handed_over && !self.leasing.in_restart_wait(step.now) {
+        let stays = !self.leasing.in_restart_wait(step.now) && !self.leasing.is_leaving();
+        if handed_over && stays {
             self.consensus.note_moved_here(by_operator);
             self.campaign(step);
         }
@@ -220,7 +223,7 @@ impl Parts {
     /// Who is preferred asks for leadership, but never while grants it has forgotten may
     /// still be alive.
     pub(super) fn seek_leadership(&mut self, step: &mut Step<'_>) {
-        if step.us.writable && !self.leasing.in_restart_wait(step.now) {
+        if self.is_fit(step) {
             self.consensus.seek_leadership(step);
         }
     }

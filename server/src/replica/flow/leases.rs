@@ -35,6 +35,11 @@ impl Parts {
         if self.leasing.on_message(step, from, message) {
             self.consensus.vote_again();
         }
+        if let LeaseMessage::Leave { .. } = message {
+            // Its promises were given back: what was held under them looks again.
+            let (reads, view) = self.reads();
+            reads.look_again_all(step, view);
+        }
     }
 
     /// The storage takes no writes any more, or takes them again. A replica that cannot

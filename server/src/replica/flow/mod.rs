@@ -5,7 +5,7 @@
 //! Each file calls only files that stand before it in this list:
 //! `follow` (whom to follow), `commit` (commits, execution, answers), `accept` (Phase 2),
 //! `propose` (what a leader puts into the log), `elect` (Phase 1), `catchup`, `clients`,
-//! `leases`, `peers` (one message), `upkeep` (what is due).
+//! `leases`, `leave` (a planned end), `peers` (one message), `upkeep` (what is due).
 
 mod accept;
 mod catchup;
@@ -14,6 +14,7 @@ mod commit;
 mod elect;
 mod follow;
 mod leases;
+mod leave;
 mod peers;
 mod propose;
 mod upkeep;
@@ -37,6 +38,8 @@ pub(super) struct Parts {
     pub(super) leasing: Leasing,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
+    /// That this replica has left was said.
+    pub(super) left: bool,
 }
 
 impl Parts {

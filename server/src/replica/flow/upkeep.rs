@@ -22,6 +22,7 @@ impl Parts {
                 self.consensus.on_log_read(step, log, to, entries)
             }
             Input::Operator(operator) => self.on_operator(step, operator),
+            Input::Stop => self.leave(step),
             Input::Peer(_) | Input::Tick => {}
             Input::StorageWritable(_) | Input::ClockTrusted(_) => {}
         }
@@ -92,6 +93,7 @@ impl Parts {
     /// Asks again for what was not answered.
     fn retransmit(&mut self, step: &mut Step<'_>) {
         self.joining.retransmit(step);
+        self.leasing.say_leave(step);
         self.retransmit_accepts(step);
         if let Some(ballot) = self.consensus.overdue_candidacy(step) {
             self.ask_for_promises(step, ballot);
@@ -123,6 +125,7 @@ impl Parts {
                 After::Joined { to } => self.joining.answer_join(step, to),
                 After::TakePart => self.take_part(step),
                 After::Checkpointed(slots) => self.move_windows(step, slots),
+                After::Left => self.leasing.left_durable(),
                 After::RestartWait(wait) => self.leasing.restart_wait_durable(step, wait),
             }
         }
@@ -163,6 +166,7 @@ impl Parts {
         self.send_due_probe(step);
         self.consensus.send_news(step);
         self.reads.flush(step);
+        self.leave_on(step);
         let executed = self.consensus.executed();
         step.persister.flush(executed, step.out);
     }

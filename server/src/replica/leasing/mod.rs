@@ -4,6 +4,7 @@
 //! they ask for.
 
 mod demand;
+mod leave;
 mod reconfigure;
 mod suspicion;
 mod tags;
@@ -27,6 +28,7 @@ use super::timers::Timer;
 pub(super) use tags::Tags;
 
 use demand::Counted;
+use leave::Leaving;
 use reconfigure::Office;
 
 /// Configurations that are kept although nothing is promised under them: for peers that
@@ -61,6 +63,7 @@ pub(super) struct Leasing {
     restart_wait: RestartWait,
     counted: Counted,
     office: Office,
+    leaving: Option<Leaving>,
 }
 
 impl std::hash::Hash for Leasing {
@@ -68,7 +71,7 @@ impl std::hash::Hash for Leasing {
     /// promised, but neither before the horizon.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
-        (self.restart_wait, &self.office).hash(state);
+        (self.restart_wait, &self.office, &self.leaving).hash(state);
     }
 }
 
@@ -93,6 +96,7 @@ impl Leasing {
             },
             counted: Counted::new(n, settings.demand_keys_max),
             office: Office::default(),
+            leaving: None,
         };
         leasing.execute_again(recovered);
         leasing
@@ -264,7 +268,8 @@ impl Leasing {
         let lags = self
             .lags_since
             .is_some_and(|since| step.now.since(since) >= grace);
-        step.us.writable && step.us.clock_trusted && !lags
+        let stays = self.leaving.is_none();
+        step.us.writable && step.us.clock_trusted && stays && !lags
     }
 
     /// Notes whether the configuration log lags the leader's.
@@ -301,7 +306,15 @@ impl Leasing {
         }
         let ended = self.grantor.handle(step.now, from, message);
         step.set_timer(Timer::Lease, self.grantor.next_deadline());
-        ended && matches!(message, LeaseMessage::Relinquish { .. })
+        match message {
+            LeaseMessage::Relinquish { up_to } => self.note_recalled(from, *up_to),
+            LeaseMessage::Leave { recalls } => {
+                let given_back = self.holder.recalled(from, *recalls);
+                step.send(from, Message::Lease(given_back));
+            }
+            _ => return false,
+        }
+        ended
     }
 
     /// # Panics
@@ -335,6 +348,8 @@ impl Leasing {
 
     /// Takes leases again.
     pub(super) fn accept_again(&mut self) {
-        self.holder.accept_again();
+        if self.leaving.is_none() {
+            self.holder.accept_again();
+        }
     }
 }

@@ -254,9 +254,11 @@ impl Oracles {
                 self.barriers.read(acting, &self.promises, *until, again)
             }
             Action::Reply { to, path, .. } => self.confirmed.replied(node, *to, *path),
-            Action::Persist { .. } => {
+            Action::Persist { records, .. } => {
                 self.quorums.judge_anew();
-                Ok(())
+                let (wait, promises) = (&mut self.restart_wait, &self.promises);
+                let mut records = records.iter();
+                records.try_for_each(|record| wait.records(sight, promises, node, record))
             }
             Action::Event(Event::Campaigning(_)) => self.elections.campaigns(sight, node),
             Action::Event(Event::Leading(ballot)) => {

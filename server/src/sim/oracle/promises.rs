@@ -124,7 +124,7 @@ impl Promises {
                 let executed = sight.replica(node).map(|replica| replica.executed());
                 believed.believe(taken, executed.unwrap_or_default())
             }
-            LeaseMessage::Relinquish { .. } => {
+            LeaseMessage::Relinquish { .. } | LeaseMessage::Leave { .. } => {
                 believed.beliefs.clear();
                 Ok(())
             }

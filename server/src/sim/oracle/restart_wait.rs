@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use leases::promise::Promise;
-use leases::{LeaseMessage, ReplicaSet, Time};
+use leases::{Incarnation, LeaseMessage, ReplicaSet, Time};
 
 use super::promises::Promises;
 use super::{Acting, Sight, Verdict, Vote, ensure, id, rewritten};
 use crate::replica::Replica;
+use crate::replica::action::Record;
 use crate::replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "restart wait";
@@ -92,6 +93,38 @@ impl RestartWait {
         }
         let mut votes = Vote::all_in(&envelope.message).filter(|vote| vote.log == LogId::Commands);
         votes.try_for_each(|vote| self.vote(acting, promises, vote))
+    }
+
+    /// `node` writes down that its next run need not wait: nobody may believe a promise of
+    /// any run of its then, nor take one that is on its way.
+    pub(super) fn records(
+        &mut self,
+        sight: &Sight<'_>,
+        promises: &Promises,
+        node: usize,
+        record: &Record,
+    ) -> Verdict {
+        let Record::RestartWait(Duration::ZERO) = record else {
+            return Ok(());
+        };
+        self.checks += 1;
+        let waits = sight.time(node) < self.grantors[node].until;
+        let next = Incarnation(u64::MAX);
+        let believes = |other: &usize| {
+            *other != node
+                && sight.replica(*other).is_some()
+                && sight.time(*other) < promises.forgotten(node, *other, next)
+        };
+        let believing: ReplicaSet = (0..sight.n()).filter(believes).map(id).collect();
+        ensure!(
+            NAME,
+            !waits && believing.is_empty(),
+            "{:?} writes down that nobody believes it, but {believing:?} may (in its restart wait: \
+             {waits})",
+            id(node)
+        );
+        self.grantors[node] = Grantor::default();
+        Ok(())
     }
 
     fn vote(&mut self, acting: Acting<'_>, promises: &Promises, vote: Vote) -> Verdict {

@@ -85,6 +85,9 @@ impl Host for Process<'_> {
     fn event(&mut self, note: Note) {
         let Process(world, node) = self;
         let me = ReplicaId(*node as u8);
+        if note == Note::Left {
+            world.left(*node);
+        }
         world.notes.push((world.now_ns, me, note));
     }
 }

@@ -78,6 +78,9 @@ impl World {
             Event::Alarm(token) => return Happened::Alarm(token),
             Event::Start(node) => self.start(node),
             Event::Kill { node, down_ns, .. } => {
+                if self.nodes[node].replica.is_none() {
+                    return Happened::Nothing;
+                }
                 self.crash(node);
                 self.start_at(node, self.now_ns + down_ns);
             }

@@ -15,6 +15,8 @@ use crate::replica::action::Action;
 use crate::replica::{Input, Replica};
 use crate::shell::{Reading, Watches};
 
+/// How long a replica may take to leave, in ns.
+const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
 /// How often a full disk is tried again, in ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
 /// Longer than any run: a century, in ns.
@@ -85,8 +87,28 @@ impl World {
         target.pause = None;
         target.trap = None;
         target.crash_in_sync = None;
+        target.leaving = None;
         target.disk.crash(kept);
         self.tell(node, format_args!("is killed"));
+    }
+
+    /// Tells a replica to end: it is killed once it has left, or after a while, and started
+    /// again later.
+    pub fn leave(&mut self, node: usize, down_ns: u64) {
+        self.nodes[node].leaving = Some(down_ns);
+        self.arrive(node, |inbox| inbox.push(Input::Stop));
+        let run = self.nodes[node].run;
+        let at = self.now_ns + LEAVE_WITHIN_NS;
+        self.queue.schedule(at, Event::Kill { node, run, down_ns });
+    }
+
+    /// A replica that was told to end has left: its process ends.
+    pub(super) fn left(&mut self, node: usize) {
+        if let Some(down_ns) = self.nodes[node].leaving {
+            let run = self.nodes[node].run;
+            let at = self.now_ns;
+            self.queue.schedule(at, Event::Kill { node, run, down_ns });
+        }
     }
 
     /// Ends a replica during its next sync, and starts it again later.

@@ -1,0 +1,31 @@
+//! A planned end: nobody is to wait for this replica while it is away.
+
+use super::super::action::Event;
+use super::super::step::Step;
+use super::Parts;
+
+impl Parts {
+    /// The process is to end: hands leadership over, gives leases back and recalls promises.
+    pub(super) fn leave(&mut self, step: &mut Step<'_>) {
+        self.leasing.leave(step);
+        let (reads, view) = self.reads();
+        reads.look_again_all(step, view);
+        if let Some(successor) = step.us.successor(step.now) {
+            self.consensus.begin_leave(successor);
+        }
+    }
+
+    /// Says once that this replica has left.
+    pub(super) fn leave_on(&mut self, step: &mut Step<'_>) {
+        if self.left || !self.leasing.is_leaving() {
+            return;
+        }
+        self.leasing.record_leaving(step);
+        let alone = step.us.others().next().is_none();
+        let leads = self.consensus.leads() && !alone;
+        if !leads && self.leasing.has_left(step) {
+            self.left = true;
+            step.announce(Event::Left);
+        }
+    }
+}

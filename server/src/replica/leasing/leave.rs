@@ -1,0 +1,97 @@
+//! A planned end (§3.7): this replica gives back what it holds and recalls what it has
+//! promised, so that no write waits for it while it is away, and it need not wait after
+//! its next start.
+//!
+//! # Why the next run need not wait
+//! The restart wait is for grants that a run has forgotten. A run that leaves promises
+//! nothing any more. Once every grant of its has ended, nobody believes a promise of any run
+//! of this replica: each holder has erased it and refuses its sequence (its Relinquish says
+//! so), or the grant has outlasted it. Nor is any left of earlier runs, once their restart
+//! wait is over. Only then is a wait of zero written down. The next run begins with that,
+//! and writes down a longer wait before it promises anything (hazard 23). If this run is
+//! killed before, the longer wait stands.
+
+use std::time::Duration;
+
+use leases::mutants::{Rule, off};
+use leases::{LeaseMessage, ReplicaId, ReplicaSet};
+
+use super::super::action::Record;
+use super::super::message::Message;
+use super::super::persist::After;
+use super::super::step::Step;
+use super::Leasing;
+
+/// How far a replica is with leaving.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Leaving {
+    /// Who has given back everything, and promised to nobody here any more.
+    told: ReplicaSet,
+    /// That nobody believes this replica is on its way to disk, or there.
+    recorded: bool,
+    durable: bool,
+}
+
+impl Leasing {
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Begins to leave: gives every lease back, and promises nothing any more.
+    pub fn leave(&mut self, step: &mut Step<'_>) {
+        if self.leaving.is_none() {
+            self.leaving = Some(Leaving::default());
+            self.holder.relinquish();
+            self.say_leave(step);
+        }
+    }
+
+    /// Tells those who have not answered.
+    pub fn say_leave(&self, step: &mut Step<'_>) {
+        let Some(leaving) = &self.leaving else {
+            return;
+        };
+        let recalls = self.grantor.last_sequence();
+        for to in step.us.others().filter(|to| !leaving.told.contains(*to)) {
+            step.send(to, Message::Lease(LeaseMessage::Leave { recalls }));
+        }
+    }
+
+    /// A holder has given promises back.
+    pub(super) fn note_recalled(&mut self, from: ReplicaId, up_to: u64) {
+        let last = self.grantor.last_sequence();
+        if let Some(leaving) = &mut self.leaving
+            && up_to >= last
+        {
+            leaving.told.insert(from);
+        }
+    }
+
+    /// Writes down that the next run need not wait, once nobody believes this replica.
+    pub fn record_leaving(&mut self, step: &mut Step<'_>) {
+        let believed = self.grantor.may_be_believed(step.now) && !off(Rule::H83Leave);
+        let Some(leaving) = &mut self.leaving else {
+            return;
+        };
+        if !believed && step.us.clock_trusted && !leaving.recorded {
+            leaving.recorded = true;
+            step.record(Record::RestartWait(Duration::ZERO));
+            step.after(After::Left);
+        }
+    }
+
+    pub fn left_durable(&mut self) {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.durable = true;
+        }
+    }
+
+    /// Whether nobody waits for this replica any more, nor will after its next start. Where
+    /// it had just started its old wait stands, and it does not wait for that.
+    pub fn has_left(&self, step: &Step<'_>) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| {
+            let all = step.us.others().all(|other| leaving.told.contains(other));
+            all && (leaving.durable || self.in_restart_wait(step.now))
+        })
+    }
+}
