@@ -69,8 +69,8 @@ fn a_wrong_configuration_is_refused_by_field() {
         ),
         (
             "[lease]",
-            "[lease]\nt_lease_ms = 200",
-            &["lease.t_lease_ms is 200", "above lease.renew_ms (500)"],
+            "[lease]\nt_lease_ms = 100",
+            &["lease.t_lease_ms is 100", "above lease.renew_ms (150)"],
         ),
         (
             "[lease]",
@@ -287,8 +287,8 @@ fn a_wrong_experiment_is_refused_by_its_field() {
         ("demo --set strategies=", &["name at least one strategy"]),
         ("demo --set strategies=fixed", &["strategies.fixed.ranges"]),
         (
-            "demo --set lease.t_lease_ms=300",
-            &["lease.renew_ms = 500", "lapse before they are renewed"],
+            "demo --set lease.t_lease_ms=100",
+            &["lease.renew_ms = 150", "lapse before they are renewed"],
         ),
     ];
     for (line, parts) in cases {
@@ -370,8 +370,8 @@ fn a_cluster_is_not_started_twice_nor_over_others_data() {
     let up = format!("{up} --set topology=near.toml");
     cluster.place.words(&up).refused(&[
         "data in c is",
-        "--set lease.t_lease_ms=1000",
-        "--set lease.t_lease_ms=2000",
+        "--set lease.t_guard_ms=500",
+        "--set lease.t_guard_ms=750",
     ]);
     cluster
         .place

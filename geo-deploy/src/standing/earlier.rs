@@ -98,8 +98,8 @@ mod tests {
     use crate::experiment::Experiment;
 
     const OLD: &str = "cluster = 'standing'\nleader = 'CA'\ndurability = 'sync'\ndata = 'data'\n[lease]\nstrategy = 'quorum'\nunlisted = 'nearest'\n\
-                       t_lease_ms = 2000\nt_guard_ms = 2000\nrenew_ms = 500\n\
-                       reconfigure_ms = 10000\ngrace_ms = 5000\nrho = 0.001\n";
+                       t_lease_ms = 1000\nt_guard_ms = 750\nrenew_ms = 150\n\
+                       reconfigure_ms = 10000\ngrace_ms = 2000\nrho = 0.001\n";
 
     /// A directory of a cluster with these sites.
     fn begun(sites: &[&str]) -> tempfile::TempDir {
@@ -147,17 +147,17 @@ mod tests {
             &["with strategy 'quorum'", "'all' was asked for"],
         );
         for (set, old) in [
-            ("lease.t_lease_ms=1000", "lease.t_lease_ms=2000"),
-            ("lease.t_guard_ms=1000", "lease.t_guard_ms=2000"),
-            ("lease.renew_ms=100", "lease.renew_ms=500"),
-            ("lease.grace_ms=4000", "lease.grace_ms=5000"),
+            ("lease.t_lease_ms=900", "lease.t_lease_ms=1000"),
+            ("lease.t_guard_ms=1000", "lease.t_guard_ms=750"),
+            ("lease.renew_ms=100", "lease.renew_ms=150"),
+            ("lease.grace_ms=4000", "lease.grace_ms=2000"),
             ("lease.rho=0.01", "lease.rho=0.001"),
             ("lease.unlisted=leader", "lease.unlisted=nearest"),
         ] {
             refused(dir, &[set], &[&format!("--set {old},"), set]);
         }
-        let two = ["lease.t_lease_ms=1000", "lease.renew_ms=250"];
-        let old = "--set lease.renew_ms=500 --set lease.t_lease_ms=2000,";
+        let two = ["lease.t_lease_ms=900", "lease.renew_ms=250"];
+        let old = "--set lease.renew_ms=150 --set lease.t_lease_ms=1000,";
         refused(dir, &two, &[old]);
     }
 

@@ -84,6 +84,21 @@ impl LeaseParams {
     }
 }
 
+impl LeaseParams {
+    /// What a cluster starts with, unless it is told otherwise: as short as a world-wide
+    /// network permits without false suspicion (`results/durations`).
+    pub fn for_sites() -> LeaseParams {
+        LeaseParams {
+            t_lease: Duration::from_millis(1000),
+            t_guard: Duration::from_millis(750),
+            renew: Duration::from_millis(150),
+            t_grace: Duration::from_millis(2000),
+            t0_cap: Duration::from_millis(1200),
+            clock: ClockBound { rho_ppm: 1000 },
+        }
+    }
+}
+
 impl Default for LeaseParams {
     /// The paper's setting (§5.2): lease and guard 2 s, renewal every 500 ms,
     /// grace 5 s; `rho` 0.001.

@@ -39,11 +39,13 @@ pub struct Timing {
 }
 
 impl Default for Timing {
+    /// As short as a world-wide network permits without false suspicion
+    /// (`results/durations`).
     fn default() -> Self {
         let ms = Duration::from_millis;
         Timing {
-            heartbeat: ms(250),
-            election_timeout: ms(1500),
+            heartbeat: ms(150),
+            election_timeout: ms(1000),
             retransmit: ms(700),
             ping: ms(500),
             report: ms(1000),
@@ -97,7 +99,7 @@ impl Settings {
             n,
             preferred_leader: None,
             strategy: StrategySpec::Leader,
-            params: LeaseParams::default(),
+            params: LeaseParams::for_sites(),
             timing: Timing::default(),
             pre_vote: true,
             accept_replies: AcceptReplies::default(),

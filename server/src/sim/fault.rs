@@ -72,7 +72,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 31] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,

@@ -8,7 +8,9 @@ use std::time::Duration;
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Command, Outcome, Path};
-use leases::{Ballot, Key, LeaseMessage, Promise, ReplicaId, Slot, StrategySpec, Time};
+use leases::{
+    Ballot, Key, LeaseMessage, LeaseParams, Promise, ReplicaId, Slot, StrategySpec, Time,
+};
 use server::replica::action::{Asker, ClientHandle, Event, Record, Sequence};
 use server::replica::input::ReadFrom;
 use server::replica::message::{Accept, Envelope, LogId, Message};
@@ -60,6 +62,10 @@ pub fn settings(n: usize, strategy: StrategySpec) -> Settings {
     let mut settings = Settings::new(ReplicaId(0), n);
     settings.strategy = strategy;
     settings.preferred_leader = Some(ReplicaId(0));
+    // Schedules of tests count on these.
+    settings.params = LeaseParams::default();
+    settings.timing.heartbeat = Duration::from_millis(250);
+    settings.timing.election_timeout = Duration::from_millis(1500);
     settings.timing.reconfigure = Duration::from_millis(500);
     settings.pre_vote = false; // who campaigns is the test's choice
     settings

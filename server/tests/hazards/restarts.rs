@@ -462,3 +462,18 @@ fn a_promise_on_its_way_is_refused_after_its_grantor_left() {
     let mut promises = cluster.node(2).promised_by(ReplicaId(0));
     assert!(promises.all(|(_, until)| until <= now));
 }
+
+#[test]
+fn a_wiped_replica_that_ends_writes_down_no_wait() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.isolate(1);
+    cluster.wipe(1);
+    let since = cluster.written.len();
+    cluster.start(1);
+    cluster.input(1, Input::Stop);
+    cluster.pass(3000);
+    let records = &cluster.written[since..];
+    let waits =
+        |(by, record): &&(usize, Record)| *by == 1 && matches!(record, Record::RestartWait(_));
+    assert_eq!(records.iter().filter(waits).count(), 0);
+}

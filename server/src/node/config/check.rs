@@ -324,7 +324,7 @@ impl Checker<'_> {
     }
 
     fn params(&self, lease: &LeaseSection) -> Checked<LeaseParams> {
-        let default = LeaseParams::default();
+        let default = LeaseParams::for_sites();
         for (field, found, default) in [
             ("lease.renew_ms", lease.renew_ms, default.renew),
             ("lease.t_lease_ms", lease.t_lease_ms, default.t_lease),

@@ -81,7 +81,7 @@ impl From<UnlistedName> for Unlisted {
 impl Default for LeaseSection {
     fn default() -> LeaseSection {
         let ms = |span: Duration| span.as_millis() as u64;
-        let params = LeaseParams::default();
+        let params = LeaseParams::for_sites();
         LeaseSection {
             strategy: None,
             t_lease_ms: ms(params.t_lease),
@@ -124,9 +124,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_that_of_the_lease_engine() {
+    fn the_default_is_what_clusters_start_with() {
         let default = LeaseSection::default();
-        assert_eq!(default.params(), LeaseParams::default());
+        assert_eq!(default.params(), LeaseParams::for_sites());
         assert_eq!(default.reconfigure(), Timing::default().reconfigure);
         assert_eq!(Unlisted::from(UnlistedName::default()), Unlisted::default());
     }

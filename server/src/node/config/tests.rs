@@ -201,19 +201,19 @@ fn a_refusal_names_file_field_finding_and_what_is_accepted() {
             ["lease.t_guard_ms", "is 0", "1 to 86400000"],
         ),
         (
-            "[lease]\nt_lease_ms = 500",
-            ["lease.t_lease_ms", "is 500", "above lease.renew_ms (500)"],
+            "[lease]\nt_lease_ms = 150",
+            ["lease.t_lease_ms", "is 150", "above lease.renew_ms (150)"],
         ),
         (
             "[lease]\ngrace_ms = 100",
-            ["lease.grace_ms", "is 100", "above lease.renew_ms (500)"],
+            ["lease.grace_ms", "is 100", "above lease.renew_ms (150)"],
         ),
         ("[lease]\nrho = 0.7", ["lease.rho", "is 0.7", "0 to 0.5"]),
         ("[lease]\nrho = nan", ["lease.rho", "is NaN", "0 to 0.5"]),
         ("[lease]\nrho = -0.1", ["lease.rho", "is -0.1", "0 to 0.5"]),
         (
             "[timing]\nheartbeat_ms = 1000",
-            ["timing.election_timeout_ms", "is 1500", "at least twice"],
+            ["timing.election_timeout_ms", "is 1000", "at least twice"],
         ),
         (
             "[timing]\nping_ms = 0",

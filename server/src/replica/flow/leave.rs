@@ -20,10 +20,14 @@ impl Parts {
         if self.left || !self.leasing.is_leaving() {
             return;
         }
-        self.leasing.record_leaving(step);
+        // Who has not joined has promised nothing in this life, and knows of no other.
+        let joined = self.joining.has_joined();
+        if joined {
+            self.leasing.record_leaving(step);
+        }
         let alone = step.us.others().next().is_none();
         let leads = self.consensus.leads() && !alone;
-        if !leads && self.leasing.has_left(step) {
+        if !joined || !leads && self.leasing.has_left(step) {
             self.left = true;
             step.announce(Event::Left);
         }
