@@ -141,6 +141,7 @@ impl Last<'_> {
                 record.read_at_the_end(&Ended {
                     client: READERS_FROM + site as u32,
                     site,
+                    roams: false,
                     kind: ask.kind,
                     began_ns,
                     now_ns,

@@ -1,4 +1,5 @@
-//! The clients of a round, some at every site.
+//! The clients of a round: at every site some that stay with its replica, and some that ask
+//! another one when it does not answer.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
@@ -32,16 +33,19 @@ const SESSION_OPERATIONS: u64 = 400;
 /// Groups that are worked on at a time, and the operations of each.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// Of the clients of a site, every so manieth works on groups.
+/// Of the clients of a site, every so manieth works on groups, and every so manieth roams.
 const GROUPED_EVERY: usize = 4;
+const ROAMING_EVERY: usize = 3;
+/// A client that roams asks another replica, too, after so much of its patience.
+const ROAM_AFTER: u32 = 4;
 
 /// How much is asked, and of whom.
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
     /// The cluster's name.
     pub cluster: String,
-    /// Where clients of each site connect.
-    pub addresses: Vec<SocketAddr>,
+    /// For clients of each site, where all replicas are: its own first, then by distance.
+    pub addresses: Vec<Vec<SocketAddr>>,
     /// Clients at each site.
     pub clients: usize,
     /// Operations a second that all of them together try for.
@@ -100,7 +104,7 @@ impl Load {
         let groups = self.shared.groups.borrow().begun();
         let mut record = self.shared.record.take();
         let now_ns = self.shared.now_ns();
-        record.gaps.iter_mut().for_each(|gap| gap.answered(now_ns));
+        record.close(now_ns);
         Ok((record, groups))
     }
 }
@@ -114,6 +118,8 @@ impl Shared {
 struct Worker {
     number: u32,
     site: usize,
+    /// It asks another replica when its own does not answer.
+    roams: bool,
     patience: Duration,
     chooser: Chooser,
     shared: Rc<Shared>,
@@ -135,6 +141,7 @@ impl Worker {
         Worker {
             number: number as u32,
             site: number / clients,
+            roams: of_site % ROAMING_EVERY == 1,
             patience: PATIENCE[number % PATIENCE.len()],
             chooser: Chooser::new(works, number as u32, seed),
             shared,
@@ -176,9 +183,13 @@ impl Worker {
 
     fn options(&self) -> ClientOptions {
         let settings = &self.shared.settings;
-        let mut options = ClientOptions::new(settings.addresses[self.site].to_string());
+        let known = &settings.addresses[self.site];
+        let asked = if self.roams { known.len() } else { 1 };
+        let addresses = known[..asked].iter().map(ToString::to_string);
+        let mut options = ClientOptions::nearest_first(addresses);
         options.cluster = Some(settings.cluster.clone());
         options.connect_timeout = self.patience;
+        options.attempt_timeout = self.patience / ROAM_AFTER;
         options.request_timeout = self.patience;
         options
     }
@@ -196,6 +207,7 @@ impl Worker {
         self.shared.record.borrow_mut().ended(&Ended {
             client: self.number,
             site: self.site,
+            roams: self.roams,
             kind: ask.kind,
             began_ns,
             now_ns,

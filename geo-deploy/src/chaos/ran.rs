@@ -28,8 +28,11 @@ pub struct Ran {
     pub operations: BTreeMap<&'static str, Counts>,
     /// Answers by the way they were served.
     pub paths: BTreeMap<&'static str, u64>,
-    /// The longest time for which the clients of a site had no answer.
+    /// The longest time for which the clients of a site had no answer: those that stay with
+    /// its replica.
     pub outage: Outage,
+    /// The same for clients that roam.
+    pub outage_roaming: Outage,
     /// The most memory that a replica took, in bytes; 0 where this cannot be seen.
     pub memory_bytes: u64,
     /// The verdict on what clients saw.
@@ -64,10 +67,12 @@ impl Ran {
 }
 
 impl Outage {
-    /// The longest of a round.
-    pub fn longest(record: &Record, sites: &Topology) -> Outage {
-        let gaps = record.gaps.iter().zip(sites.names());
-        let longest = gaps.max_by_key(|(gap, _)| gap.longest_ns);
+    /// The longest of a round, for clients that stay with a replica or that roam.
+    pub fn longest(record: &Record, roams: bool, sites: &Topology) -> Outage {
+        let gaps = record.gaps.iter().map(|gaps| gaps[usize::from(roams)]);
+        let longest = gaps
+            .zip(sites.names())
+            .max_by_key(|(gap, _)| gap.longest_ns);
         let outage = longest.map(|(gap, name)| Outage {
             site: name.to_owned(),
             from_s: gap.from_ns as f64 / 1e9,

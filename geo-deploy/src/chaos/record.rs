@@ -57,6 +57,8 @@ pub struct Ended {
     pub client: u32,
     /// At which site it asked.
     pub site: usize,
+    /// Whether it asks other replicas when its own does not answer.
+    pub roams: bool,
     /// What it was.
     pub kind: Kind,
     /// When it began and ended, in ns since the round began.
@@ -80,8 +82,9 @@ pub struct Record {
     pub wrong: Vec<String>,
     /// How answers were served.
     pub paths: BTreeMap<Path, u64>,
-    /// How long each site went without an answer.
-    pub gaps: Vec<Gap>,
+    /// How long each site went without an answer: its clients that stay with its replica,
+    /// and those that roam.
+    pub gaps: Vec<[Gap; 2]>,
 }
 
 /// The longest time without an answer, from when the load began.
@@ -113,7 +116,7 @@ impl Record {
             ..Gap::default()
         };
         Record {
-            gaps: vec![gap; sites],
+            gaps: vec![[gap; 2]; sites],
             ..Record::default()
         }
     }
@@ -124,7 +127,7 @@ impl Record {
         match &ended.end {
             End::Answered(parts) => {
                 counts.answered += 1;
-                self.gaps[ended.site].answered(ended.now_ns);
+                self.gaps[ended.site][usize::from(ended.roams)].answered(ended.now_ns);
                 self.keep(ended, parts, Some(ended.now_ns));
             }
             End::Unknown(parts) => {
@@ -133,6 +136,12 @@ impl Record {
             }
             End::Failed => counts.failed += 1,
         }
+    }
+
+    /// The clients have gone: nothing will be answered any more.
+    pub fn close(&mut self, now_ns: u64) {
+        let gaps = self.gaps.iter_mut().flatten();
+        gaps.for_each(|gap| gap.answered(now_ns));
     }
 
     /// Notes what was read when the clients had gone. It is judged, and counted nowhere.

@@ -194,9 +194,15 @@ impl Round<'_> {
 
     fn load(&self, cluster: &LocalCluster) -> LoadSettings {
         let experiment = &self.settings.experiment;
+        let topology = &experiment.topology;
+        let all = cluster.client_addresses();
+        let known = |site: usize| {
+            let sites = [vec![site], topology.nearest_to(site)].concat();
+            sites.into_iter().map(|site| all[site]).collect()
+        };
         LoadSettings {
             cluster: cluster.name().to_owned(),
-            addresses: cluster.client_addresses().to_vec(),
+            addresses: (0..topology.len()).map(known).collect(),
             clients: experiment.workload.clients as usize,
             rate: self.settings.rate,
             seed: self.seed(),
@@ -205,6 +211,7 @@ impl Round<'_> {
 
     fn ran(&self, lived: &Lived, judged: Judged) -> Ran {
         let record = &lived.record;
+        let topology = &self.settings.experiment.topology;
         let kinds = record.counts.iter();
         let paths = record.paths.iter();
         let mut ran = Ran {
@@ -220,7 +227,8 @@ impl Round<'_> {
             paths: paths
                 .map(|(path, count)| (wire::Path::as_str_name(path), *count))
                 .collect(),
-            outage: Outage::longest(record, &self.settings.experiment.topology),
+            outage: Outage::longest(record, false, topology),
+            outage_roaming: Outage::longest(record, true, topology),
             memory_bytes: lived.memory_bytes,
             judged,
             broken: lived.broken.clone(),

@@ -28,8 +28,11 @@ pub struct Summary {
     pub paths: BTreeMap<&'static str, u64>,
     /// Histories that took too long to judge.
     pub undecided: usize,
-    /// The longest time for which the clients of a site had no answer, and in which round.
+    /// The longest time for which the clients of a site had no answer, and in which round:
+    /// those that stay with its replica.
     pub outage: (u32, Outage),
+    /// The same for clients that roam.
+    pub outage_roaming: (u32, Outage),
     /// Each round.
     pub rounds: Vec<Ran>,
 }
@@ -61,9 +64,8 @@ impl Summary {
         }
         self.skipped += ran.skipped;
         self.undecided += ran.judged.undecided.len();
-        if ran.outage.seconds > self.outage.1.seconds {
-            self.outage = (ran.number, ran.outage.clone());
-        }
+        longer(&mut self.outage, ran.number, &ran.outage);
+        longer(&mut self.outage_roaming, ran.number, &ran.outage_roaming);
     }
 
     /// Rounds in which something is wrong.
@@ -102,12 +104,7 @@ impl Summary {
             self.skipped
         )?;
         self.write_paths(out)?;
-        let (round, outage) = &self.outage;
-        writeln!(
-            out,
-            "longest time without an answer: {:.1} s, for clients at {} (round {round}, from {:.1} s)",
-            outage.seconds, outage.site, outage.from_s
-        )?;
+        self.write_outages(out)?;
         self.write_verdict(out)
     }
 
@@ -163,6 +160,23 @@ impl Summary {
         writeln!(out, "answers by path: {}", paths.join(", "))
     }
 
+    fn write_outages(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "longest time without an answer for clients that")?;
+        let stay = ("stay with a replica", &self.outage);
+        for (who, (round, outage)) in [stay, ("ask another one then", &self.outage_roaming)] {
+            let Outage {
+                site,
+                from_s,
+                seconds,
+            } = outage;
+            writeln!(
+                out,
+                "  {who}: {seconds:.1} s at {site} (round {round}, from {from_s:.1} s)"
+            )?;
+        }
+        Ok(())
+    }
+
     fn write_verdict(&self, out: &mut String) -> std::fmt::Result {
         if self.undecided > 0 {
             writeln!(
@@ -182,6 +196,13 @@ impl Summary {
                 self.rounds.len()
             ),
         }
+    }
+}
+
+/// Keeps the longer of two outages, with its round.
+fn longer(longest: &mut (u32, Outage), round: u32, outage: &Outage) {
+    if outage.seconds > longest.1.seconds {
+        *longest = (round, outage.clone());
     }
 }
 

@@ -134,6 +134,7 @@ impl World {
             self.record.ended(&Ended {
                 client,
                 site: 0,
+                roams: false,
                 kind: ask.kind,
                 began_ns,
                 now_ns: self.now_ns,
