@@ -191,7 +191,7 @@ impl Run<'_> {
         let end_ns = self.ends_ns + self.drill.watch_ns;
         while !self.is_over(end_ns) {
             match self.world.advance() {
-                Some(Happened::Nothing) => {}
+                Some(Happened::Nothing | Happened::Ended(..)) => {}
                 Some(Happened::Replied(replies)) => {
                     replies.iter().for_each(|reply| self.replied(reply))
                 }
@@ -267,7 +267,7 @@ impl Run<'_> {
         let victim = self.victim.index();
         match blow {
             Blow::Kill => self.world.crash(victim),
-            Blow::Leave => self.world.leave(victim, self.drill.lasts_ns),
+            Blow::Leave => self.world.leave(victim, Some(self.drill.lasts_ns)),
             Blow::Pause => self.world.pause(victim, self.drill.lasts_ns),
             Blow::Cut | Blow::Mute | Blow::Deaf => self.cut(blow, true),
             Blow::Move(to) => self.world.operate(victim, Operator::Transfer(to)),

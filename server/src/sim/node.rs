@@ -17,6 +17,13 @@ pub enum Trap {
     Pause(u64),
 }
 
+/// A replica that was told to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    /// After how many ns its process starts again, if at all.
+    pub(super) down_ns: Option<u64>,
+}
+
 /// A process that stands still.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
@@ -47,8 +54,8 @@ pub struct Node {
     pub(super) trap: Option<(u32, Trap)>,
     /// It is killed during its next sync, and started again after this many ns.
     pub(super) crash_in_sync: Option<u64>,
-    /// It was told to end, and is started again after this many ns.
-    pub(super) leaving: Option<u64>,
+    /// It was told to end, and has not yet.
+    pub(super) leaving: Option<Leaving>,
     /// Its disk is damaged or was lost: it never takes part again.
     pub(super) lost: bool,
 }

@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
     fn drive(&mut self) {
         while self.world.violation().is_none() {
             match self.world.advance() {
-                Some(Happened::Nothing) => {}
+                Some(Happened::Nothing | Happened::Ended(..)) => {}
                 Some(Happened::Replied(replies)) => {
                     for reply in &replies {
                         self.workload.replied(reply, &mut self.world);

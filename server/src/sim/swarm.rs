@@ -226,7 +226,7 @@ impl Swarm {
             }
             Fault::Leave if world.is_up(node) => {
                 world.note_fault(fault);
-                world.leave(node, outage);
+                world.leave(node, Some(outage));
             }
             Fault::Torn => world.crash_in_sync(node, outage),
             Fault::CrashMidStep | Fault::PauseMidStep => {

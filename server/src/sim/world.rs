@@ -17,6 +17,7 @@ use rand_pcg::Pcg64Mcg;
 
 use self::effects::Flight;
 use self::events::Event;
+pub use self::harm::LEAVE_WITHIN_NS;
 use self::queue::Queue;
 use super::clock::Clock;
 use super::disk::Disk;
@@ -72,6 +73,9 @@ pub enum Happened {
     Replied(Vec<Reply>),
     /// An alarm set with [`World::alarm`] went off.
     Alarm(u64),
+    /// The process of a replica has ended, as it was told to or in a sync. It starts again
+    /// after this many ns, if at all.
+    Ended(usize, Option<u64>),
 }
 
 /// See the module.

@@ -15,17 +15,15 @@ use super::super::load::{Ask, Due, OpenLoop, Process, Processes, closed_loops, h
 use super::super::recorder::{READERS, read_once_more};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
 use super::events::event;
-use super::faults::{Links, RESTART_NS, is_promised, roles};
+use super::faults::{Links, is_promised, roles};
 use super::route::Route;
-use crate::fault::{Action, Effect, Fault};
+use crate::fault::Effect;
 use crate::report::Event;
 
 /// How long a client tries in all before it gives an operation up, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// How often it is looked whether promises to a failed replica have run out, in ns.
 const LOOK_NS: u64 = 10_000_000;
-/// What a report says where replicas are asked to end.
-const STOP_IS_KILL: &str = "in virtual time a replica that is asked to end is killed";
 
 /// What the clients of a run wait for.
 pub(super) enum Alarm {
@@ -191,10 +189,6 @@ impl<'a> Clients<'a> {
     /// # Errors
     /// If a fault is aimed at a role that nobody has.
     pub(super) fn drive(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
-        let ends = |fault: &Fault| matches!(fault.action, Action::Stop | Action::Restart);
-        if self.plan.faults().iter().any(ends) {
-            self.recorder.notes.push(STOP_IS_KILL.to_owned());
-        }
         self.run(progress)?;
         if !self.plan.faults().is_empty() {
             self.read_all();
@@ -214,6 +208,7 @@ impl<'a> Clients<'a> {
                     replies.into_iter().for_each(|reply| self.replied(reply));
                 }
                 Some(Happened::Alarm(token)) => self.rings(token),
+                Some(Happened::Ended(node, down_ns)) => self.process_ended(node, down_ns),
                 Some(Happened::Nothing) => {}
                 None => return Ok(()),
             }
@@ -263,14 +258,18 @@ impl<'a> Clients<'a> {
             self.hung_up(node);
         }
         let now_ns = self.world.now_ns();
-        match effect {
-            Effect::Kill(node) | Effect::Stop(node) | Effect::Pause(node) => {
-                self.alarm(now_ns, Alarm::Promises(node));
-            }
-            Effect::Restart(node) => {
-                self.alarm(now_ns + RESTART_NS, Alarm::Restarted(node));
-            }
-            _ => {}
+        if let Effect::Kill(node) | Effect::Pause(node) = effect {
+            self.alarm(now_ns, Alarm::Promises(node));
+        }
+    }
+
+    /// A replica that was asked to end has ended.
+    fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
+        let now_ns = self.world.now_ns();
+        self.hung_up(node);
+        self.alarm(now_ns, Alarm::Promises(node));
+        if let Some(down_ns) = down_ns {
+            self.alarm(now_ns + down_ns, Alarm::Restarted(node));
         }
     }
 

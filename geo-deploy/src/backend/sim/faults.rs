@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leases::{ConfigId, ReplicaId};
 use server::sim::network::Worse;
-use server::sim::world::World;
+use server::sim::world::{LEAVE_WITHIN_NS, World};
 
 use super::super::faults::Roles;
 use super::super::{Plan, key_name};
@@ -12,7 +12,7 @@ use crate::bound::SiteSet;
 use crate::fault::{Effect, LinkState};
 
 /// How long a replica is down that is asked to end and to start again, in ns.
-pub(super) const RESTART_NS: u64 = 500_000_000;
+const RESTART_NS: u64 = 500_000_000;
 
 /// What fails on each link at the moment, by sender and receiver.
 #[derive(Debug, Default)]
@@ -43,17 +43,19 @@ impl Links {
         self.apply(world, link);
     }
 
-    /// Does it to the world. Returns the replica whose process has ended, if one has.
+    /// Does it to the world. Returns the replica whose process has ended at once, if
+    /// one has.
     pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
         match effect {
-            Effect::Kill(node) | Effect::Stop(node) => {
+            Effect::Kill(node) => {
                 world.crash(node);
                 return Some(node);
             }
-            Effect::Restart(node) => {
-                world.crash(node);
-                world.start_at(node, world.now_ns() + RESTART_NS);
-                return Some(node);
+            Effect::Stop(node) => world.leave(node, None),
+            Effect::Restart(node) => world.leave(node, Some(RESTART_NS)),
+            // It has not ended yet, as it was told to.
+            Effect::Start(node) if world.is_up(node) => {
+                world.start_at(node, world.now_ns() + LEAVE_WITHIN_NS)
             }
             Effect::Start(node) => world.start(node),
             Effect::Pause(node) => world.freeze(node),

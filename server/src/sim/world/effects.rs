@@ -100,6 +100,7 @@ impl World {
         self.queue.schedule(at, Event::Synced { node, run });
         if let Some(down_ns) = self.nodes[node].crash_in_sync.take() {
             let at = self.rng.random_range(self.now_ns..at);
+            let down_ns = Some(down_ns);
             self.queue.schedule(at, Event::Kill { node, run, down_ns });
         }
     }

@@ -40,7 +40,7 @@ pub(super) enum Event {
     Kill {
         node: usize,
         run: u64,
-        down_ns: u64,
+        down_ns: Option<u64>,
     },
     Resume {
         node: usize,
@@ -82,7 +82,10 @@ impl World {
                     return Happened::Nothing;
                 }
                 self.crash(node);
-                self.start_at(node, self.now_ns + down_ns);
+                if let Some(down_ns) = down_ns {
+                    self.start_at(node, self.now_ns + down_ns);
+                }
+                return Happened::Ended(node, down_ns);
             }
             Event::Resume { node, .. } => self.wake(node),
             Event::Room { node } => self.try_disk(node),

@@ -8,7 +8,7 @@ use rand::RngExt as _;
 
 use super::super::fault::Fault;
 use super::super::network::{Faults, Worse};
-use super::super::node::{Pause, Trap};
+use super::super::node::{Leaving, Pause, Trap};
 use super::super::oracle::Sight;
 use super::{Event, World};
 use crate::replica::action::Action;
@@ -16,7 +16,7 @@ use crate::replica::{Input, Replica};
 use crate::shell::{Reading, Watches};
 
 /// How long a replica may take to leave, in ns.
-const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
+pub const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
 /// How often a full disk is tried again, in ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
 /// Longer than any run: a century, in ns.
@@ -92,10 +92,10 @@ impl World {
         self.tell(node, format_args!("is killed"));
     }
 
-    /// Tells a replica to end: it is killed once it has left, or after a while, and started
-    /// again later.
-    pub fn leave(&mut self, node: usize, down_ns: u64) {
-        self.nodes[node].leaving = Some(down_ns);
+    /// Tells a replica to end: it is killed once it has left, or after a while. It is started
+    /// again after `down_ns`, if at all.
+    pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
+        self.nodes[node].leaving = Some(Leaving { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
         let run = self.nodes[node].run;
         let at = self.now_ns + LEAVE_WITHIN_NS;
@@ -104,7 +104,7 @@ impl World {
 
     /// A replica that was told to end has left: its process ends.
     pub(super) fn left(&mut self, node: usize) {
-        if let Some(down_ns) = self.nodes[node].leaving {
+        if let Some(Leaving { down_ns }) = self.nodes[node].leaving {
             let run = self.nodes[node].run;
             let at = self.now_ns;
             self.queue.schedule(at, Event::Kill { node, run, down_ns });
