@@ -100,6 +100,9 @@ pub struct Timing {
     /// Silence of the leader after which another replica campaigns, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election_timeout_ms: Option<u64>,
+    /// How long a replica waits for an answer of another before it asks again, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retransmit_ms: Option<u64>,
 }
 
 impl Timing {
@@ -336,6 +339,7 @@ impl Experiment {
         server::replica::settings::Timing {
             heartbeat: or(self.timing.heartbeat_ms, default.heartbeat),
             election_timeout: or(self.timing.election_timeout_ms, default.election_timeout),
+            retransmit: or(self.timing.retransmit_ms, default.retransmit),
             reconfigure: self.lease.reconfigure(),
             ..default
         }
