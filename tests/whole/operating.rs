@@ -168,8 +168,9 @@ fn links_fail_and_are_healed() {
 fn roles_are_resolved_and_a_full_disk_has_room_again() {
     let cluster = Cluster::up();
     let paused = told(&cluster, "cluster pause holder --key greeting --for 1").good();
-    assert!(paused.contains("OR"), "the leader's nearest: {paused}");
-    until_up(&cluster, "OR");
+    // Which one it is rests on round trips, as measured while the machine was busy.
+    let holder = ["OR", "JP"].into_iter().find(|site| paused.contains(site));
+    until_up(&cluster, holder.expect("one that does not lead"));
     let filled = told(&cluster, "fault fill-disk leader").good();
     assert!(
         filled.contains("fault") && filled.contains("CA"),

@@ -62,13 +62,17 @@ fn words_of(report: &Report, run: &RunSummary) -> String {
     }
 }
 
-/// What the faults of a run meant to clients at the sites that did not fail; `None`
-/// without faults.
+/// What the faults of a run meant to clients at the sites that did not fail, or at all of
+/// them if each failed; `None` without faults.
 fn of_outages(run: &RunSummary) -> Option<String> {
     let first = run.outages.first()?;
+    let everywhere = run.outages.iter().all(|o| o.at_failed_site);
     let longest = |leased: bool| {
-        let others = run.outages.iter().filter(|o| !o.at_failed_site);
-        let meant = others.filter(|o| o.leased.unwrap_or(true) == leased);
+        let waited = run
+            .outages
+            .iter()
+            .filter(|o| everywhere || !o.at_failed_site);
+        let meant = waited.filter(|o| o.leased.unwrap_or(true) == leased);
         meant
             .map(|o| o.outage_s.max(o.longest_s))
             .max_by(f64::total_cmp)
@@ -81,9 +85,9 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     };
     let said = |wait: Option<f64>, whose: &str| wait.map(|s| format!("{whose} at most {s:.2} s"));
     let known = run.outages.iter().any(|o| o.leased.is_some());
-    let leased = match known {
-        true => "operations on keys leased to the failed replica waited",
-        false => "operations waited",
+    let leased = match (everywhere, known) {
+        (false, true) => "operations on keys leased to the failed replica waited",
+        _ => "operations waited",
     };
     let parts = [said(longest(true), leased), said(longest(false), "others")];
     let broken = run
@@ -99,8 +103,9 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     };
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     Some(format!(
-        "{}, {what}: at other sites {}{verdict}",
+        "{}, {what}: {}{}{verdict}",
         run.label,
+        if everywhere { "" } else { "at other sites " },
         parts.join(", ")
     ))
 }

@@ -515,9 +515,14 @@ fn the_title_is_what_was_found() {
         "{found}"
     );
     assert!(
-        found.contains("bounds broken"),
+        found.contains("bounds broken") && found.contains("at other sites"),
         "others' writes take more than 0.1 s: {found}"
     );
+    let mut blackout = faulty;
+    blackout.runs[0].faults[0].sites = (0..5).collect();
+    let found = prose::finding(&blackout, &blackout.summary());
+    assert!(found.contains("operations waited at most"), "{found}");
+    assert!(!found.contains("other sites"), "{found}");
 }
 
 #[test]
