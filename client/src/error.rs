@@ -109,11 +109,13 @@ impl Error {
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
             Error::Refused { code, resent, .. } => match code {
                 ErrorCode::Internal | ErrorCode::Unavailable => true,
-                ErrorCode::SessionExpired => *resent,
-                ErrorCode::BadRequest
+                // What its execution found.
+                ErrorCode::NotARecord => false,
+                // Another replica, perhaps of another version, may have taken an earlier copy.
+                ErrorCode::SessionExpired
+                | ErrorCode::BadRequest
                 | ErrorCode::TooLarge
-                | ErrorCode::NotARecord
-                | ErrorCode::WrongCluster => false,
+                | ErrorCode::WrongCluster => *resent,
             },
         }
     }
@@ -148,6 +150,8 @@ mod tests {
         assert!(refused(ErrorCode::SessionExpired, true).may_have_taken_effect());
         assert!(!refused(ErrorCode::SessionExpired, false).may_have_taken_effect());
         assert!(!refused(ErrorCode::NotARecord, true).may_have_taken_effect());
+        assert!(refused(ErrorCode::TooLarge, true).may_have_taken_effect());
+        assert!(!refused(ErrorCode::TooLarge, false).may_have_taken_effect());
         assert!(Error::Closed.may_have_taken_effect());
     }
 }

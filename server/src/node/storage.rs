@@ -106,6 +106,9 @@ impl Storage {
         if records.is_empty() {
             return Ok(());
         }
+        if self.durability != Durability::Sync {
+            self.sync_restart_waits(records)?;
+        }
         let mut batch = WriteBatch::default();
         records::append(&self.db, records, &mut batch);
         self.write_batch(batch, self.durability)?;
@@ -134,6 +137,20 @@ impl Storage {
         flushed.map_err(|error| self.failed("closing", error))?;
         self.mark()?;
         self.marker.sync().map_err(|error| self.unmarked(error))
+    }
+
+    /// Restart waits are synced whatever the durability, before anything beside them. A run
+    /// that ended as planned has left a wait of zero. Should the next one lose the wait that it
+    /// wrote, the third would vote while promises of the second are believed (hazard 15).
+    fn sync_restart_waits(&self, records: &[Record]) -> Result<(), StorageError> {
+        let waits = |record: &&Record| matches!(record, Record::RestartWait(_));
+        let waits: Vec<Record> = records.iter().filter(waits).cloned().collect();
+        if waits.is_empty() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::default();
+        records::append(&self.db, &waits, &mut batch);
+        self.write_batch(batch, Durability::Sync)
     }
 
     /// Synced whatever the durability: two runs with one incarnation would honour

@@ -433,6 +433,21 @@ fn a_planned_restart_keeps_nobody_waiting() {
 }
 
 #[test]
+fn who_leaves_with_a_clock_that_was_wrong_waits_at_its_next_start() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    cluster.input(1, Input::Stop);
+    cluster.pass(50);
+    assert!(needs_no_wait(&cluster, 1));
+    // The clock that said so may have run too fast: others may believe its promises still.
+    cluster.input(1, Input::ClockTrusted(false));
+    cluster.pass(50);
+    cluster.crash(1);
+    cluster.start(1);
+    let until = cluster.node(1).outwaits_until();
+    assert!(until > cluster.clock(1), "{until:?}");
+}
+
+#[test]
 fn a_leader_that_ends_hands_over_first() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     cluster.input(0, Input::Stop);

@@ -409,6 +409,32 @@ fn every_durability_survives_a_clean_end() {
     }
 }
 
+#[test]
+fn a_restart_wait_survives_a_kill_whatever_the_durability() {
+    for durability in [Durability::Sync, Durability::Async, Durability::None] {
+        let dir = tempfile::tempdir().unwrap();
+        let (storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        storage
+            .write(&[Record::RestartWait(Duration::ZERO)])
+            .unwrap();
+        storage.close().unwrap();
+        let (storage, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        assert_eq!(recovered.restart_wait, Some(Duration::ZERO));
+        let wait = Duration::from_millis(1760);
+        let records = [accepted(1, "a"), Record::RestartWait(wait)];
+        storage.write(&records).unwrap();
+        // What a process that is killed leaves behind.
+        let left = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), left.path().join(entry.file_name())).unwrap();
+        }
+        let (_, recovered) = Storage::open(left.path(), &stamp(), durability).unwrap();
+        assert_eq!(recovered.restart_wait, Some(wait), "{durability:?}");
+        drop(storage);
+    }
+}
+
 /// A disk that answers as it is told, and remembers what it was given.
 struct Scripted {
     answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,

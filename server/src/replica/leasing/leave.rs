@@ -80,9 +80,21 @@ impl Leasing {
         }
     }
 
+    /// The clock that said when grants ended is not to be believed (hazard 80): the next run
+    /// waits as if this one had been killed.
+    pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
+        let wait = self.restart_wait.asked;
+        if let Some(leaving) = &mut self.leaving
+            && std::mem::take(&mut leaving.recorded)
+        {
+            leaving.durable = false;
+            step.record(Record::RestartWait(wait));
+        }
+    }
+
     pub fn left_durable(&mut self) {
         if let Some(leaving) = &mut self.leaving {
-            leaving.durable = true;
+            leaving.durable = leaving.recorded;
         }
     }
 

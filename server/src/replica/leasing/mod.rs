@@ -341,7 +341,10 @@ impl Leasing {
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         match step.us.clock_trusted {
             true => self.grantor.trust(step.now),
-            false => self.grantor.distrust(),
+            false => {
+                self.grantor.distrust();
+                self.take_back_leaving(step);
+            }
         }
         step.set_timer(Timer::Lease, step.now);
     }
