@@ -7,7 +7,7 @@ use server::replica::action::Record;
 use server::replica::message::{Batch, LogId, Message, Proposed, Reported, RequestId, Value};
 use server::replica::{Input, Operator};
 
-use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
+use super::cluster::{Cluster, Packet, accept, between, heartbeat_of, put, votes_on};
 
 fn prepare(packet: &Packet) -> bool {
     matches!(packet.0.message, Message::Prepare { .. })
@@ -515,4 +515,30 @@ fn an_operator_moves_leadership_through_any_replica() {
     cluster.pass_until(30_000, "preference counts again", |cluster| {
         cluster.leads(0)
     });
+}
+
+/// A replica that stood still finds an old hand-over in its inbox, and behind it a heartbeat
+/// of who leads by now.
+#[test]
+fn an_old_hand_over_deposes_nobody() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let newest = |cluster: &Cluster, from: u8| {
+        let of = |packet: &&Packet| packet.0.from == ReplicaId(from) && packet.1 == ReplicaId(2);
+        let mut sent = cluster.sent.iter().rev().filter(of);
+        let found = sent.find(|packet| heartbeat_of(packet).is_some());
+        found.expect("a heartbeat").clone()
+    };
+    let ballot = heartbeat_of(&newest(&cluster, 0)).expect("a heartbeat");
+    let hand_over = Message::Transfer {
+        ballot,
+        by_operator: false,
+    };
+    let old = cluster.node(0).envelope(ReplicaId(2), hand_over);
+    cluster.isolate(2);
+    cluster.elect(1);
+    let (heartbeat, _) = newest(&cluster, 1);
+    let since = cluster.sent.len();
+    cluster.inputs(2, vec![Input::Peer(old), Input::Peer(heartbeat)]);
+    assert_eq!(cluster.node(2).leader(), Some(ReplicaId(1)));
+    assert!(!cluster.sent[since..].iter().any(prepare));
 }

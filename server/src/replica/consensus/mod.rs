@@ -71,6 +71,8 @@ pub(super) struct Consensus {
     led_since: Time,
     /// Whom this replica takes to be leading or about to, and whether it may campaign.
     canvassing: Canvassing,
+    /// The ballot whose leader hands over to this replica, and whether an operator wants that.
+    handed_over: Option<(Ballot, bool)>,
     /// An operator moved leadership to this replica, and nobody else has led since.
     moved_here: bool,
     logs: PerLog<Log>,
@@ -90,7 +92,7 @@ impl std::hash::Hash for Consensus {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
         (self.fetching, self.last_answer).hash(state);
-        (&self.canvassing, self.moved_here).hash(state);
+        (&self.canvassing, self.handed_over, self.moved_here).hash(state);
     }
 }
 
@@ -105,6 +107,7 @@ impl Consensus {
             round_seen: recovered.promised.round,
             leader: Ballot::ZERO,
             led_since: now,
+            handed_over: None,
             moved_here: false,
             canvassing: Canvassing::begin(now, recovered.promised),
             marks: restore::marks(&logs.commands),

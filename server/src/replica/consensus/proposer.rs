@@ -377,8 +377,17 @@ impl Consensus {
         }
     }
 
-    /// Whether the leader of `ballot`, which is followed here, hands over to this replica.
-    pub fn is_handed_over(&self, from: ReplicaId, ballot: Ballot) -> bool {
-        ballot == self.leader && from == ballot.replica && self.is_follower()
+    /// The leader of `ballot` hands over to this replica.
+    pub fn note_hand_over(&mut self, from: ReplicaId, ballot: Ballot, by_operator: bool) {
+        if from == ballot.replica {
+            self.handed_over = Some((ballot, by_operator));
+        }
+    }
+
+    /// Whether the leader that is followed here hands over to this replica, and if so
+    /// whether an operator wants that.
+    pub fn take_hand_over(&mut self) -> Option<bool> {
+        let (ballot, by_operator) = self.handed_over.take()?;
+        (ballot == self.leader && self.is_follower()).then_some(by_operator)
     }
 }

@@ -192,16 +192,14 @@ impl Parts {
         self.propose_recovered(step, log, ballot, Value::Noop);
     }
 
-    /// The leader hands over to this replica. Nobody is asked first: the leader wants it.
-    pub(super) fn on_transfer(
-        &mut self,
-        step: &mut Step<'_>,
-        from: ReplicaId,
-        (ballot, by_operator): (Ballot, bool),
-    ) {
-        let handed_over = self.consensus.is_handed_over(from, ballot);
-        let stays = !self.leasing.in_restart_wait(step.now) && !self.leasing.is_leaving();
-        if handed_over && stays {
+    /// Campaigns, if the leader that is followed has handed over to this replica. Nobody is
+    /// asked first: the leader wants it. Done once a group of steps: a replica that stood
+    /// still may find, behind an old hand-over, that somebody else leads by now.
+    pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
+        let Some(by_operator) = self.consensus.take_hand_over() else {
+            return;
+        };
+        if !self.leasing.in_restart_wait(step.now) && !self.leasing.is_leaving() {
             self.consensus.note_moved_here(by_operator);
             self.campaign(step);
         }

@@ -60,7 +60,7 @@ impl Parts {
             Message::Transfer {
                 ballot,
                 by_operator,
-            } => self.on_transfer(step, from, (ballot, by_operator)),
+            } => self.consensus.note_hand_over(from, ballot, by_operator),
             Message::Move { to } => self.move_leadership(step, to),
             _ if !current => step.metrics.stale_incarnation += 1,
             message => self.on_current(step, from, message),

@@ -159,6 +159,7 @@ impl Parts {
     /// Does what is done once a group of steps: sends votes, forwards and news of
     /// commits, and proposes batches.
     pub fn flush(&mut self, step: &mut Step<'_>) {
+        self.take_over(step);
         self.send_votes(step);
         self.propose_batches(step);
         self.consensus.continue_transfer(step);
