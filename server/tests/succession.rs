@@ -197,7 +197,8 @@ fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
 }
 
 /// Each replica in turn is told to end and started again, the leader too: no write fails,
-/// and none waits for more than an election.
+/// none waits for more than an election, and it leaves within three round trips and the time
+/// that an election takes.
 #[test]
 fn a_planned_restart_stalls_nobody() {
     for (seed, strategy) in (0..).zip(strategies()) {
@@ -215,6 +216,43 @@ fn a_planned_restart_stalls_nobody() {
                 "{name}, r{victim}: {} ms",
                 longest_ns / MS
             );
+            let [(left_ns, _)] = after.left[..] else {
+                panic!("{name}, r{victim} never left");
+            };
+            let took_ns = left_ns - after.struck_ns;
+            assert!(took_ns <= 3 * 212 * MS, "{name}, r{victim}: {took_ns} ns");
         }
+    }
+}
+
+/// The best successor dies just before the leader is told to end: another takes over, and
+/// nobody waits for the silence of a leader that has gone.
+#[test]
+fn a_leader_that_ends_hands_over_to_whoever_lives() {
+    for (seed, lasts_ms) in (0..).zip([50, 150, 300]) {
+        let mut settings = Settings::new(ReplicaId(0), 5);
+        settings.strategy = StrategySpec::None;
+        let quiet = drill(&settings, Blow::Pause);
+        let leader = Drill {
+            blow: None,
+            ..quiet
+        }
+        .run(seed)
+        .leader();
+        let dead = best_but(leader.expect("somebody leads"));
+        let mut drill = drill(&settings, Blow::LeaveAfter(dead));
+        drill.lasts_ns = lasts_ms * MS;
+        let after = drill.run(seed);
+        assert_eq!(after.violation, None);
+        assert_eq!(after.elections(), 1);
+        let told_ns = after.struck_ns + drill.lasts_ns;
+        let (led_ns, _) = *after.led.last().expect("somebody leads");
+        // Two round trips and two heartbeats for the dead one, then another's election.
+        assert!(
+            led_ns - told_ns <= 1250 * MS,
+            "{} ms",
+            (led_ns - told_ns) / MS
+        );
+        assert_eq!(after.left.len(), 1, "it left before its time was over");
     }
 }

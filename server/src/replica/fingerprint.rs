@@ -53,10 +53,20 @@ impl Replica {
             leasing,
             writes,
             reads,
+            awaits_heir,
             left,
         } = parts;
         (us, joining, consensus, machine.kv()).hash(state);
-        (leasing, writes, reads, left, persister, requests).hash(state);
+        (
+            leasing,
+            writes,
+            reads,
+            awaits_heir,
+            left,
+            persister,
+            requests,
+        )
+            .hash(state);
         timers.until(horizon).hash(state);
         hasher.finish()
     }

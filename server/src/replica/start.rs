@@ -51,6 +51,7 @@ impl Replica {
                 machine: Machine::restore(session_ttl_ms, recovered.state),
                 writes: Default::default(),
                 reads: Default::default(),
+                awaits_heir: Time::ZERO,
                 left: false,
             },
         };

@@ -131,6 +131,13 @@ impl Us {
         u32::try_from((commit + mean).as_millis() + 1).ok()
     }
 
+    /// Whether a peer was heard of lately.
+    pub(super) fn is_heard(&self, now: Time, peer: ReplicaId) -> bool {
+        let timing = &self.settings.timing;
+        let patience = timing.election_timeout.max(timing.ping * 3);
+        now.since(self.peers[peer.index()].heard) < patience
+    }
+
     /// How many others should campaign before this replica: those heard of lately that would
     /// serve the sites better, and whoever is preferred. Not `silent`, the leader that is
     /// gone.
@@ -145,24 +152,26 @@ impl Us {
         };
         let own = self.cost_ms().filter(|_| fit).unwrap_or(0);
         let mine = key(self.me(), own);
-        let patience = self
-            .settings
-            .timing
-            .election_timeout
-            .max(self.settings.timing.ping * 3);
         let better = self.others().filter(|other| {
             let peer = &self.peers[other.index()];
-            let lives = *other != silent && now.since(peer.heard) < patience;
+            let lives = *other != silent && self.is_heard(now, *other);
             lives && peer.cost_ms > 0 && key(*other, peer.cost_ms) < mine
         });
         better.count() as u32
     }
 
-    /// The other replica that should lead next: of those heard of lately the one that would
-    /// serve the sites best. `None` in a cluster of one.
-    pub(super) fn successor(&self, now: Time) -> Option<ReplicaId> {
+    /// The other replicas that would lead well, as they say.
+    pub(super) fn fit(&self) -> ReplicaSet {
+        let fit = |other: &ReplicaId| self.peers[other.index()].cost_ms > 0;
+        self.others().filter(fit).collect()
+    }
+
+    /// Which other replica of `among` should lead next: of those heard of lately the one that
+    /// would serve the sites best.
+    pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         let patience = self.settings.timing.ping * 3;
-        self.others().min_by_key(|other| {
+        let others = self.others().filter(|other| among.contains(*other));
+        others.min_by_key(|other| {
             let Peer { heard, cost_ms, .. } = self.peers[other.index()];
             let unfit = cost_ms == 0;
             (now.since(heard) >= patience, unfit, cost_ms, *other)

@@ -34,6 +34,8 @@ pub enum Blow {
     Deaf,
     /// It is told to end, and started again at the end.
     Leave,
+    /// This one is killed, and when that has lasted the leader is told to end.
+    LeaveAfter(ReplicaId),
     /// An operator moves leadership to this replica.
     Move(ReplicaId),
 }
@@ -87,6 +89,8 @@ pub struct Aftermath {
     pub campaigned: Vec<(u64, ReplicaId)>,
     /// Configurations that excluded somebody: when, in ns, and how many.
     pub excluded: Vec<(u64, usize)>,
+    /// Who had left after it was told to end, and when, in ns.
+    pub left: Vec<(u64, ReplicaId)>,
     /// The rule that was seen broken.
     pub violation: Option<String>,
 }
@@ -267,6 +271,7 @@ impl Run<'_> {
         let victim = self.victim.index();
         match blow {
             Blow::Kill => self.world.crash(victim),
+            Blow::LeaveAfter(dead) => self.world.crash(dead.index()),
             Blow::Leave => self.world.leave(victim, Some(self.drill.lasts_ns)),
             Blow::Pause => self.world.pause(victim, self.drill.lasts_ns),
             Blow::Cut | Blow::Mute | Blow::Deaf => self.cut(blow, true),
@@ -288,6 +293,7 @@ impl Run<'_> {
 
     fn mend(&mut self) {
         match self.drill.blow {
+            Some((Blow::LeaveAfter(_), _)) => self.world.leave(self.victim.index(), None),
             Some((Blow::Kill, _)) => self.world.start(self.victim.index()),
             Some((blow @ (Blow::Cut | Blow::Mute | Blow::Deaf), _)) => self.cut(blow, false),
             _ => {}
@@ -311,6 +317,7 @@ impl Run<'_> {
             victim: self.victim,
             led: noted(|note| matches!(note, Event::Leading(_))),
             campaigned: noted(|note| matches!(note, Event::Campaigning(_))),
+            left: noted(|note| matches!(note, Event::Left)),
             excluded: excluded.collect(),
             violation: self.world.violation().map(|seen| format!("{seen:?}")),
             writes: self.writes,

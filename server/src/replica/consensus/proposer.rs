@@ -13,10 +13,13 @@ use super::super::per_log::PerLog;
 use super::super::persist::After;
 use super::super::step::Step;
 use super::acceptor::{Entry, vote_tag};
+use super::lead::Attempt;
 use super::{Consensus, Leadership};
 
 /// Accepts sent again in one go.
 const RETRANSMIT_MAX: usize = 256;
+/// A leader that leaves waits for so many others to take over, one after another.
+const HEIRS_MAX: usize = 2;
 /// Uncommitted slots that are looked at for whoever blocks them.
 const STUCK_MAX: usize = 64;
 
@@ -309,12 +312,42 @@ impl Consensus {
         }
     }
 
-    /// This replica is to end: if it leads, `to` is to lead instead.
-    pub fn begin_leave(&mut self, to: ReplicaId) {
+    /// This replica is to end: an heir is chosen anew.
+    pub fn end_transfer(&mut self) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.transfer.end();
-            leadership.transfer.begin(to, false, Time::MAX);
         }
+    }
+
+    /// While this leader leaves: begins to hand over, to another if the first has not taken
+    /// over in `span`. Only to replicas that have answered lately and say that they are fit.
+    /// Returns whether to resign instead: nobody is left, or what was proposed does not commit.
+    pub fn hand_over(&mut self, step: &Step<'_>, span: Duration) -> bool {
+        let patience = step.us.settings.timing.election_timeout;
+        let Some(leadership) = self.leadership_mut() else {
+            return false;
+        };
+        match leadership.transfer.attempt(step.now) {
+            Attempt::Waits => return false,
+            Attempt::Blocked => return true,
+            Attempt::Open => {}
+        }
+        let failed = leadership.transfer.failed();
+        let heirs = leadership.in_touch(step.now, patience).minus(failed);
+        let heir = step
+            .us
+            .successor(step.now, heirs.intersection(step.us.fit()));
+        let Some(heir) = heir.filter(|_| failed.len() < HEIRS_MAX) else {
+            return true;
+        };
+        leadership.transfer.begin(heir, false, step.now + span);
+        false
+    }
+
+    /// Who did not take over while this leader leaves.
+    pub fn failed_heirs(&self) -> ReplicaSet {
+        let leadership = self.leadership();
+        leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
     }
 
     /// Notes whether an operator wants this replica to lead, which is about to campaign.

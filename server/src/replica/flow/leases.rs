@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leases::mutants::{Rule, off};
-use leases::{LeaseMessage, ReplicaId, Time};
+use leases::{LeaseMessage, ReplicaId, ReplicaSet, Time};
 
 use super::super::action::Event;
 use super::super::input::Operator;
@@ -99,15 +99,33 @@ impl Parts {
         }
         self.send_probe(step);
         let grace = self.leasing.grace();
-        self.consensus.give_up_transfer(step.now, grace);
+        match self.leasing.is_leaving() {
+            true => return self.hand_over(step),
+            false => self.consensus.give_up_transfer(step.now, grace),
+        }
         self.suspect_blockers(step, grace);
     }
 
-    /// This leader cannot commit any more. It may still be heard, so it says that it ends: who
+    /// This leader is to end: another takes over, and is heard of before this one goes. Two
+    /// round trips are enough to commit what is proposed, and to hear of the heir's campaign.
+    pub(super) fn hand_over(&mut self, step: &mut Step<'_>) {
+        if step.us.others().next().is_none() {
+            return;
+        }
+        let span = (step.us.rtt_max() + step.us.settings.timing.heartbeat) * 2;
+        self.awaits_heir = step.now + span;
+        if self.consensus.hand_over(step, span) {
+            self.resign(step);
+        }
+    }
+
+    /// This leader cannot commit any more, or ends. It may still be heard, so it says so: who
     /// should lead next need not wait for its silence.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
-        let successor = step.us.successor(step.now);
+        let failed = self.consensus.failed_heirs();
+        let others: ReplicaSet = step.us.others().collect();
+        let successor = step.us.successor(step.now, others.minus(failed));
         self.step_down(step);
         if let Some(to) = successor {
             let by_operator = false;
@@ -126,7 +144,7 @@ impl Parts {
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
         let blockers = match blockers_count() {
             true => self.consensus.blockers(step.now, grace),
-            false => leases::ReplicaSet::EMPTY,
+            false => ReplicaSet::EMPTY,
         };
         if self.leasing.note_blockers(step, blockers) {
             self.reconfigure(step);

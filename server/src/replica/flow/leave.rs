@@ -10,8 +10,9 @@ impl Parts {
         self.leasing.leave(step);
         let (reads, view) = self.reads();
         reads.look_again_all(step, view);
-        if let Some(successor) = step.us.successor(step.now) {
-            self.consensus.begin_leave(successor);
+        if self.consensus.leads() {
+            self.consensus.end_transfer();
+            self.hand_over(step);
         }
     }
 
@@ -26,8 +27,12 @@ impl Parts {
             self.leasing.record_leaving(step);
         }
         let alone = step.us.others().next().is_none();
-        let leads = self.consensus.leads() && !alone;
-        if !joined || !leads && self.leasing.has_left(step) {
+        let unsettled = match self.consensus.leader() {
+            Some(leader) => leader == step.me() && !alone,
+            // Whoever goes while another campaigns could keep it from what it still lacks.
+            None => step.now < self.awaits_heir,
+        };
+        if !joined || !unsettled && self.leasing.has_left(step) {
             self.left = true;
             step.announce(Event::Left);
         }

@@ -19,8 +19,8 @@ mod peers;
 mod propose;
 mod upkeep;
 
-use ::leases::Key;
 use ::leases::mutants::mutated;
+use ::leases::{Key, Time};
 
 use super::consensus::Consensus;
 use super::joining::Joining;
@@ -38,6 +38,8 @@ pub(super) struct Parts {
     pub(super) leasing: Leasing,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
+    /// Until when a leader that leaves waits to hear of the next.
+    pub(super) awaits_heir: Time,
     /// That this replica has left was said.
     pub(super) left: bool,
 }

@@ -25,6 +25,8 @@ use super::Leasing;
 /// How far a replica is with leaving.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Leaving {
+    /// The last sequence sent: nothing is promised, and nobody guarded, after it.
+    recalls: u64,
     /// Who has given back everything, and promised to nobody here any more.
     told: ReplicaSet,
     /// That nobody believes this replica is on its way to disk, or there.
@@ -40,7 +42,10 @@ impl Leasing {
     /// Begins to leave: gives every lease back, and promises nothing any more.
     pub fn leave(&mut self, step: &mut Step<'_>) {
         if self.leaving.is_none() {
-            self.leaving = Some(Leaving::default());
+            self.leaving = Some(Leaving {
+                recalls: self.grantor.last_sequence(),
+                ..Leaving::default()
+            });
             self.holder.relinquish();
             self.say_leave(step);
         }
@@ -51,7 +56,7 @@ impl Leasing {
         let Some(leaving) = &self.leaving else {
             return;
         };
-        let recalls = self.grantor.last_sequence();
+        let recalls = leaving.recalls;
         for to in step.us.others().filter(|to| !leaving.told.contains(*to)) {
             step.send(to, Message::Lease(LeaseMessage::Leave { recalls }));
         }
@@ -59,9 +64,8 @@ impl Leasing {
 
     /// A holder has given promises back.
     pub(super) fn note_recalled(&mut self, from: ReplicaId, up_to: u64) {
-        let last = self.grantor.last_sequence();
         if let Some(leaving) = &mut self.leaving
-            && up_to >= last
+            && up_to >= leaving.recalls
         {
             leaving.told.insert(from);
         }
@@ -99,11 +103,12 @@ impl Leasing {
     }
 
     /// Whether nobody waits for this replica any more, nor will after its next start. Where
-    /// it had just started its old wait stands, and it does not wait for that.
+    /// it had just started its old wait stands, and it does not wait for that. Nor does it wait
+    /// for the answer of who is silent: a promise to that one has to lapse.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
-            let all = step.us.others().all(|other| leaving.told.contains(other));
-            all && (leaving.durable || self.in_restart_wait(step.now))
+            let waits = |other| step.us.is_heard(step.now, other) && !leaving.told.contains(other);
+            !step.us.others().any(waits) && (leaving.durable || self.in_restart_wait(step.now))
         })
     }
 }

@@ -164,7 +164,11 @@ impl Leasing {
 
     /// Peers that have not answered this replica's promises for t_grace.
     pub(super) fn suspects(&self) -> ReplicaSet {
-        self.grantor.suspects()
+        match self.leaving {
+            // It asks nobody any more.
+            Some(_) => ReplicaSet::EMPTY,
+            None => self.grantor.suspects(),
+        }
     }
 
     /// Whom a vote must name that leaves at `now`.
@@ -227,7 +231,9 @@ impl Leasing {
         };
         let mut messages = Vec::new();
         let lapsed = self.grantor.poll(step.now, &context, &mut messages);
-        for (to, message) in messages {
+        // Who leaves promises nothing, and a guard would be for nothing.
+        let stays = self.leaving.is_none();
+        for (to, message) in messages.into_iter().filter(|_| stays) {
             step.send(to, Message::Lease(message));
         }
         if !waited && !std::mem::replace(&mut self.restart_wait.told, true) {

@@ -60,7 +60,7 @@ impl Leasing {
             members: step.us.members,
             grace: self.grace(),
         };
-        let mine = self.grantor.suspects();
+        let mine = self.suspects();
         let excluded = self.configs.excluded();
         let suspicions = &mut self.office.suspicions;
         suspicions.exclusions(step.now, mine, excluded, rule)

@@ -19,6 +19,7 @@ use crate::replica::per_log::PerLog;
 use crate::replica::plausible::NUMBER_MAX;
 use in_flight::InFlight;
 use queue::Queue;
+pub use transfer::Attempt;
 use transfer::Transfer;
 
 /// A leadership.

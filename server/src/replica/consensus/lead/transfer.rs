@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leases::{ReplicaId, Time};
+use leases::{ReplicaId, ReplicaSet, Time};
 
 /// After a transfer that failed a leader leads on for this many grace periods before
 /// it tries another. Whoever asks again at once would keep every write waiting.
@@ -26,6 +26,19 @@ pub struct Transfer {
     under_way: Option<UnderWay>,
     /// A transfer has failed: none that is asked for by preference before this.
     none_before: Time,
+    /// Who was to take over and did not, while this leader leaves.
+    failed: ReplicaSet,
+}
+
+/// How a handing over goes on that has to succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The other has time yet.
+    Waits,
+    /// What this leader proposed has not been committed in time.
+    Blocked,
+    /// The other has not taken over, or nobody is to yet.
+    Open,
 }
 
 impl Transfer {
@@ -33,6 +46,7 @@ impl Transfer {
         Transfer {
             under_way: None,
             none_before: now,
+            failed: ReplicaSet::EMPTY,
         }
     }
 
@@ -50,6 +64,29 @@ impl Transfer {
                 told: None,
             });
         }
+    }
+
+    /// While this leader leaves: how the attempt goes. One that has taken too long ends.
+    pub fn attempt(&mut self, now: Time) -> Attempt {
+        match self.under_way {
+            None => Attempt::Open,
+            Some(begun) if now < begun.give_up => Attempt::Waits,
+            Some(begun) => {
+                self.under_way = None;
+                match begun.told {
+                    None => Attempt::Blocked,
+                    Some(_) => {
+                        self.failed.insert(begun.to);
+                        Attempt::Open
+                    }
+                }
+            }
+        }
+    }
+
+    /// Who did not take over while this leader leaves.
+    pub fn failed(&self) -> ReplicaSet {
+        self.failed
     }
 
     /// Ends what has begun: this replica leads on.
