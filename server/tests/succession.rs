@@ -256,3 +256,29 @@ fn a_leader_that_ends_hands_over_to_whoever_lives() {
         assert_eq!(after.left.len(), 1, "it left before its time was over");
     }
 }
+
+/// Round trips at and above the election timeout: there is a leader all the same, once the
+/// round trips are measured.
+#[test]
+fn replicas_far_apart_elect_a_leader() {
+    for rtt_ms in [200, 240, 270, 300, 400, 800] {
+        let settings = fast(StrategySpec::None);
+        let mut drill = drill(&settings, Blow::Pause);
+        drill.blow = None;
+        drill.every_ns = 0;
+        for (from, delays) in (0..).zip(&mut drill.one_way_ns) {
+            for (to, delay) in (0..).zip(delays) {
+                *delay = if from == to { 50_000 } else { rtt_ms * MS / 2 };
+            }
+        }
+        drill.watch_ns = 20_000 * MS;
+        let after = drill.run(1);
+        assert_eq!(after.violation, None);
+        let settled = after
+            .led
+            .iter()
+            .filter(|(at, _)| *at >= 4 * rtt_ms * MS + 4000 * MS);
+        assert!(!after.led.is_empty(), "{rtt_ms} ms: nobody leads");
+        assert_eq!(settled.count(), 0, "{rtt_ms} ms: {:?}", after.led);
+    }
+}

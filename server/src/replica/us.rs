@@ -10,6 +10,9 @@ use smallvec::SmallVec;
 use super::message::{Envelope, Message};
 use super::settings::Settings;
 
+/// Whoever answers later than this is waited for in vain.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+
 /// What is known of another replica.
 #[derive(Clone, Debug, Default)]
 struct Peer {
@@ -119,16 +122,29 @@ impl Us {
     /// ms, without the holders of leases: the round trip to here, and the one from here to
     /// the nearest majority. At least 1; `None` until enough round trips are measured.
     pub(super) fn cost_ms(&self) -> Option<u32> {
+        let commit = self.majority_rtt()?;
+        let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
+        let sites = rtts.clone().count() as u32 + 1;
+        let mean = rtts.sum::<Duration>() / sites;
+        u32::try_from((commit + mean).as_millis() + 1).ok()
+    }
+
+    /// The round trip to the nearest majority, once enough are measured.
+    fn majority_rtt(&self) -> Option<Duration> {
         let mut rtts: SmallVec<[Duration; 8]> = self.peers.iter().filter_map(|p| p.rtt).collect();
         rtts.sort_unstable();
-        let majority = self.members.majority();
-        let commit = match majority {
-            0 | 1 => Duration::ZERO,
-            _ => *rtts.get(majority - 2)?,
-        };
-        let sites = rtts.len() as u32 + 1;
-        let mean = rtts.iter().sum::<Duration>() / sites;
-        u32::try_from((commit + mean).as_millis() + 1).ok()
+        match self.members.majority() {
+            0 | 1 => Some(Duration::ZERO),
+            majority => rtts.get(majority - 2).copied(),
+        }
+    }
+
+    /// How long this replica waits for a majority's answers: an election timeout, or two round
+    /// trips to the nearest majority where that takes longer.
+    pub(super) fn patience(&self) -> Duration {
+        let answers = self.majority_rtt().unwrap_or_default() * 2;
+        let timeout = self.settings.timing.election_timeout;
+        timeout.max(answers.min(PATIENCE_MAX))
     }
 
     /// Whether a peer was heard of lately.

@@ -27,9 +27,18 @@ use super::Consensus;
 #[derive(Clone, Debug)]
 struct Canvass {
     ballot: Ballot,
-    ask: u64,
+    /// The first time that it was asked, and when.
+    first: u64,
     asked: Time,
     agreed: ReplicaSet,
+}
+
+impl Canvass {
+    /// Whether answers to it count. Not when they are old: this replica may have stood still
+    /// meanwhile, and another lead.
+    fn is_fresh(&self, step: &Step<'_>) -> bool {
+        step.now.since(self.asked) < step.us.patience()
+    }
 }
 
 /// See the module.
@@ -52,7 +61,7 @@ impl Hash for Canvassing {
     /// When a leader was heard decides nothing before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let open = self.open.as_ref();
-        open.map(|open| (open.ballot, open.ask, open.agreed))
+        open.map(|open| (open.ballot, open.first, open.agreed))
             .hash(state);
         self.asks.hash(state);
     }
@@ -93,6 +102,12 @@ impl Consensus {
     pub(in super::super) fn reset_election(&mut self, step: &mut Step<'_>) {
         self.canvassing.waited = false;
         let patience = step.us.settings.timing.election_timeout + self.jitter(step);
+        step.set_timer(Timer::Election, step.now + patience);
+    }
+
+    /// Waits for a majority's promises.
+    pub(super) fn await_promises(&mut self, step: &mut Step<'_>) {
+        let patience = step.us.patience() + self.jitter(step);
         step.set_timer(Timer::Election, step.now + patience);
     }
 
@@ -137,11 +152,16 @@ impl Consensus {
         };
         self.canvassing.asks += 1;
         let ask = self.canvassing.asks;
-        self.canvassing.open = Some(Canvass {
-            ballot,
-            ask,
-            asked: step.now,
-            agreed: ReplicaSet::one(step.me()),
+        // Asked again, answers to the first time count.
+        let open = self.canvassing.open.take();
+        let open = open.filter(|open| open.ballot == ballot && open.is_fresh(step));
+        self.canvassing.open = open.or_else(|| {
+            Some(Canvass {
+                ballot,
+                first: ask,
+                asked: step.now,
+                agreed: ReplicaSet::one(step.me()),
+            })
         });
         step.broadcast(&Message::PreVote { ballot, ask });
     }
@@ -166,20 +186,19 @@ impl Consensus {
     }
 
     /// Another would promise. Returns whether a majority would, and this replica is to
-    /// campaign. Not on an old answer: this replica may have stood still meanwhile, and
-    /// another lead.
+    /// campaign.
     pub(in super::super) fn take_agreement(
         &mut self,
         step: &Step<'_>,
         from: ReplicaId,
         (ballot, ask): (Ballot, u64),
     ) -> bool {
+        let asks = self.canvassing.asks;
         let Some(open) = &mut self.canvassing.open else {
             return false;
         };
-        let patience = step.us.settings.timing.election_timeout;
-        let fresh = step.now.since(open.asked) < patience;
-        if fresh && (open.ballot, open.ask) == (ballot, ask) {
+        let fresh = open.is_fresh(step);
+        if fresh && open.ballot == ballot && (open.first..=asks).contains(&ask) {
             open.agreed.insert(from);
         }
         fresh && step.us.members.is_quorum(open.agreed)

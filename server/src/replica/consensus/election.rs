@@ -143,6 +143,7 @@ impl Consensus {
         self.promise(step, ballot);
         self.leader = Ballot::ZERO;
         self.end_canvass();
+        self.await_promises(step);
         self.role = Role::Candidate(Candidacy::new(ballot));
         step.after(After::Campaign { ballot });
         step.announce(Event::Campaigning(ballot));

@@ -257,11 +257,11 @@ impl Consensus {
         true
     }
 
-    /// Whether a majority, this leader included, has not answered it for an election timeout.
+    /// Whether a majority, this leader included, has not answered it in time (`Us::patience`).
     /// Either it is not heard or it does not hear: nothing that it proposes is committed, and
     /// whoever still hears it would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
-        let patience = step.us.settings.timing.election_timeout;
+        let patience = step.us.patience();
         self.leadership().is_some_and(|leadership| {
             let touched = leadership.in_touch(step.now, patience);
             let touched = touched.union(ReplicaSet::one(step.me()));
@@ -323,7 +323,7 @@ impl Consensus {
     /// over in `span`. Only to replicas that have answered lately and say that they are fit.
     /// Returns whether to resign instead: nobody is left, or what was proposed does not commit.
     pub fn hand_over(&mut self, step: &Step<'_>, span: Duration) -> bool {
-        let patience = step.us.settings.timing.election_timeout;
+        let patience = step.us.patience();
         let Some(leadership) = self.leadership_mut() else {
             return false;
         };

@@ -56,7 +56,9 @@ impl Parts {
             step.send(from, Message::Rejected { promised });
         } else if step.us.writable && self.consensus.would_promise(step, from) {
             step.send(from, Message::PreVoted { ballot, ask });
-            self.consensus.give_way(step);
+            if self.consensus.is_follower() {
+                self.consensus.give_way(step);
+            }
         }
     }
 
@@ -68,7 +70,6 @@ impl Parts {
         asked: (Ballot, u64),
     ) {
         if self.consensus.take_agreement(step, from, asked) {
-            self.consensus.reset_election(step);
             self.campaign(step);
         }
     }
@@ -76,7 +77,7 @@ impl Parts {
     /// Asks to lead, unless this replica could not keep its promise, or nobody would
     /// hear it.
     pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
-        if !step.us.may_campaign(step.now) {
+        if !step.us.may_campaign(step.now) || self.leasing.is_leaving() {
             return;
         }
         if !self.consensus.is_follower() {
@@ -131,7 +132,7 @@ impl Parts {
     /// A peer has promised a higher ballot than this replica's, and will never accept this
     /// one. A leader asks for a higher ballot of its own at once: whoever follows it agrees,
     /// and the peer, which a lost election had left behind, follows again. If another leads
-    /// meanwhile nobody agrees, and this replica follows.
+    /// meanwhile no majority agrees, and this replica follows.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_anew = self.consensus.asks_below(promised);
         let led = self.consensus.leads();
