@@ -282,3 +282,30 @@ fn replicas_far_apart_elect_a_leader() {
         assert_eq!(settled.count(), 0, "{rtt_ms} ms: {:?}", after.led);
     }
 }
+
+/// The preferred leader is back, and stops hearing the leader before it may ask it to hand
+/// over: the leader leads on, and nobody waits for who cannot take over.
+#[test]
+fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
+    for seed in 0..4 {
+        let mut settings = Settings::new(ReplicaId(0), 5);
+        settings.strategy = StrategySpec::None;
+        settings.preferred_leader = Some(ReplicaId(2));
+        let mut drill = drill(&settings, Blow::KillUnheard);
+        drill.watch_ns = 20_000 * MS;
+        let after = drill.run(seed);
+        assert_eq!(after.violation, None);
+        let back_ns = after.struck_ns + drill.lasts_ns;
+        let since = after
+            .writes
+            .iter()
+            .filter(|w| w.site != 2 && w.asked_ns >= back_ns);
+        let waits = since.map(|write| write.answered_ns.map(|at| at - write.asked_ns));
+        let waits = waits
+            .collect::<Option<Vec<u64>>>()
+            .expect("all is answered");
+        let longest_ns = waits.into_iter().max().expect("there are writes");
+        assert!(longest_ns <= 500 * MS, "{} ms", longest_ns / MS);
+        assert_eq!(after.elections(), 1, "seed {seed}");
+    }
+}

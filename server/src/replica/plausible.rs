@@ -10,8 +10,8 @@
 //! # A replica that was away
 //! It must believe an honest leader again, however much happened meanwhile:
 //! - Slots, configurations and log time: the bounds are decades of work.
-//! - Rounds: 2^20 campaigns, which is 18 days in which nobody ever leads longer than the
-//!   shortest election timeout of 1.5 s. If there were more, the first messages are
+//! - Rounds: 2^20 campaigns, which is 12 days in which nobody ever leads longer than the
+//!   default election timeout of 1 s. If there were more, the first messages are
 //!   refused, but each brings the rounds seen nearer by 2^20 ([`nearer`]), so that the
 //!   replica soon believes its peers again. A message near the decoders' limit costs
 //!   2^20 of the 2^56 rounds.

@@ -194,6 +194,12 @@ impl Us {
         })
     }
 
+    /// How long handing over takes at most: two round trips are enough to commit what is
+    /// proposed and to hear of the heir's campaign, and each may wait for a heartbeat.
+    pub(super) fn hand_over_span(&self) -> Duration {
+        (self.rtt_max() + self.settings.timing.heartbeat) * 2
+    }
+
     /// The longest round trip measured.
     pub(super) fn rtt_max(&self) -> Duration {
         let measured = self.peers.iter().filter_map(|peer| peer.rtt);

@@ -36,6 +36,8 @@ pub enum Blow {
     Leave,
     /// This one is killed, and when that has lasted the leader is told to end.
     LeaveAfter(ReplicaId),
+    /// Killed and started again. From 0.9 s later on it does not hear who leads.
+    KillUnheard,
     /// An operator moves leadership to this replica.
     Move(ReplicaId),
 }
@@ -270,7 +272,7 @@ impl Run<'_> {
         self.victim = whom.or(self.leader()).expect("somebody leads");
         let victim = self.victim.index();
         match blow {
-            Blow::Kill => self.world.crash(victim),
+            Blow::Kill | Blow::KillUnheard => self.world.crash(victim),
             Blow::LeaveAfter(dead) => self.world.crash(dead.index()),
             Blow::Leave => self.world.leave(victim, Some(self.drill.lasts_ns)),
             Blow::Pause => self.world.pause(victim, self.drill.lasts_ns),
@@ -294,6 +296,15 @@ impl Run<'_> {
     fn mend(&mut self) {
         match self.drill.blow {
             Some((Blow::LeaveAfter(_), _)) => self.world.leave(self.victim.index(), None),
+            Some((Blow::KillUnheard, _)) if self.world.replica(self.victim.index()).is_some() => {
+                let leader = self.leader().expect("somebody leads");
+                self.world
+                    .set_cut(leader.index(), self.victim.index(), true);
+            }
+            Some((Blow::KillUnheard, _)) => {
+                self.world.start(self.victim.index());
+                self.world.alarm(self.world.now_ns() + 900 * MS, MEND);
+            }
             Some((Blow::Kill, _)) => self.world.start(self.victim.index()),
             Some((blow @ (Blow::Cut | Blow::Mute | Blow::Deaf), _)) => self.cut(blow, false),
             _ => {}

@@ -542,3 +542,50 @@ fn an_old_hand_over_deposes_nobody() {
     assert_eq!(cluster.node(2).leader(), Some(ReplicaId(1)));
     assert!(!cluster.sent[since..].iter().any(prepare));
 }
+
+/// Who knows of commits that it lacks would spend its campaign on fetching them.
+#[test]
+fn who_lags_takes_nothing_over() {
+    for lags in [false, true] {
+        let mut cluster = Cluster::new(3, StrategySpec::None);
+        if lags {
+            cluster.isolate(2);
+        }
+        let written = cluster.ask(0, put(1, 1, "k", "v"));
+        cluster.pass(2000);
+        assert!(cluster.done(written));
+        let to_2 = |packet: &&Packet| packet.0.from == ReplicaId(0) && packet.1 == ReplicaId(2);
+        let mut sent = cluster.sent.iter().rev().filter(to_2);
+        let heartbeat = sent.find(|packet| heartbeat_of(packet).is_some());
+        let heartbeat = heartbeat.expect("a heartbeat").clone();
+        let hand_over = Message::Transfer {
+            ballot: heartbeat_of(&heartbeat).expect("a heartbeat"),
+            by_operator: false,
+        };
+        let hand_over = cluster.node(0).envelope(ReplicaId(2), hand_over);
+        cluster.heal();
+        let since = cluster.sent.len();
+        cluster.inputs(2, vec![Input::Peer(heartbeat.0), Input::Peer(hand_over)]);
+        cluster.pass(5);
+        assert_eq!(!lags, cluster.sent[since..].iter().any(prepare), "{lags}");
+    }
+}
+
+/// A move to a replica that does not answer would keep every write waiting in vain.
+#[test]
+fn nothing_is_handed_over_to_who_does_not_answer() {
+    let mut cluster = asking(3);
+    let leader = (0..3)
+        .find(|id| cluster.leads(*id))
+        .expect("somebody leads");
+    let gone = (leader + 1) % 3;
+    cluster.isolate(gone);
+    cluster.pass(10_000);
+    cluster.input(
+        leader,
+        Input::Operator(Operator::Transfer(ReplicaId(gone as u8))),
+    );
+    let written = cluster.ask(leader, put(1, 1, "k", "v"));
+    cluster.pass(200);
+    assert!(cluster.done(written));
+}

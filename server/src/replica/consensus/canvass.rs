@@ -88,6 +88,12 @@ impl Consensus {
         self.reset_election(step);
     }
 
+    /// Whether a leader was heard of so lately that it would be heard now.
+    pub(super) fn hears_leader(&self, step: &Step<'_>) -> bool {
+        let lately = |heard: Time| step.now.since(heard) < step.us.hand_over_span();
+        self.canvassing.heard.is_some_and(lately)
+    }
+
     /// The leader has lost what it knew, so it leads no more: nobody waits for it.
     pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, who: ReplicaId) {
         if self.leader() == Some(who) && self.is_follower() {

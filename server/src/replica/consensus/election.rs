@@ -14,7 +14,7 @@ use super::super::step::Step;
 use super::super::timers::Timer;
 use super::super::weight::weigh;
 use super::candidacy::{self, Candidacy, Prepared};
-use super::lead::Leadership;
+use super::lead::{Leadership, Pause};
 use super::recover::recover_log;
 use super::{Consensus, Role};
 
@@ -113,6 +113,9 @@ impl Consensus {
             self.leader = ballot;
             self.led_since = step.now;
             self.moved_here = false;
+            if step.us.settings.preferred_leader == Some(ballot.replica) {
+                self.pause = Pause::none();
+            }
             step.announce(Event::Following(ballot));
         }
         new

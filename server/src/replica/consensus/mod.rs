@@ -48,6 +48,7 @@ pub use votes::committed;
 use acceptor::Vote;
 use canvass::Canvassing;
 use catchup::Fetching;
+use lead::Pause;
 
 /// What this replica does about leadership.
 #[derive(Clone, Debug, Hash)]
@@ -71,6 +72,8 @@ pub(super) struct Consensus {
     led_since: Time,
     /// Whom this replica takes to be leading or about to, and whether it may campaign.
     canvassing: Canvassing,
+    /// How long this replica, if it leads, hands over to nobody by preference.
+    pause: Pause,
     /// The ballot whose leader hands over to this replica, and whether an operator wants that.
     handed_over: Option<(Ballot, bool)>,
     /// An operator moved leadership to this replica, and nobody else has led since.
@@ -92,7 +95,13 @@ impl std::hash::Hash for Consensus {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
         (self.fetching, self.last_answer).hash(state);
-        (&self.canvassing, self.handed_over, self.moved_here).hash(state);
+        (
+            &self.canvassing,
+            self.pause,
+            self.handed_over,
+            self.moved_here,
+        )
+            .hash(state);
     }
 }
 
@@ -107,6 +116,7 @@ impl Consensus {
             round_seen: recovered.promised.round,
             leader: Ballot::ZERO,
             led_since: now,
+            pause: Pause::none(),
             handed_over: None,
             moved_here: false,
             canvassing: Canvassing::begin(now, recovered.promised),

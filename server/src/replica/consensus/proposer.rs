@@ -291,19 +291,25 @@ impl Consensus {
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
 
-    /// Whether a configuration may be proposed: none is open, nor the opening no-op, and
-    /// the window has room.
+    /// Whether a configuration may be proposed: none is open, nor the opening no-op, the
+    /// window has room, and this leader hands over to nobody.
     pub fn may_configure(&self, leadership: &Leadership) -> bool {
         let (next, configs) = (leadership.next.configs, &self.logs.configs);
-        next == configs.executed.next() && configs.may_propose(next)
+        !leadership.transfer.is_under_way()
+            && next == configs.executed.next()
+            && configs.may_propose(next)
     }
 
-    /// An operator wants `to` to lead, from now on and whoever is preferred.
-    pub fn begin_move(&mut self, me: ReplicaId, to: ReplicaId, give_up: Time) {
+    /// An operator wants `to` to lead, from now on and whoever is preferred. Nothing is handed
+    /// over to who does not answer.
+    pub fn begin_move(&mut self, step: &mut Step<'_>, to: ReplicaId, give_up: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
         };
-        if to == me {
+        let touched = leadership.in_touch(step.now, step.us.patience());
+        if to != step.me() && !touched.contains(to) {
+            step.metrics.refused_messages += 1;
+        } else if to == step.me() {
             leadership.moved_here = true;
             leadership.transfer.end();
             self.moved_here = true;
@@ -356,13 +362,18 @@ impl Consensus {
     }
 
     /// Who is preferred asks this leader to hand over, which it does unless an operator
-    /// wants it to lead.
+    /// wants it to lead, or the other may not hear it.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
         let preferred = step.us.settings.preferred_leader == Some(from);
+        let over = self.pause.is_over(step.now);
         if let Some(leadership) = self.leadership_mut()
             && preferred
+            && over
             && !leadership.moved_here
-            && leadership.transfer.may_begin(step.now)
+            && !leadership.transfer.is_under_way()
+            && leadership
+                .in_touch(step.now, step.us.hand_over_span())
+                .contains(from)
         {
             leadership.transfer.begin(from, false, give_up);
         }
@@ -392,19 +403,29 @@ impl Consensus {
 
     /// Gives up a transfer that has taken longer than `grace`.
     pub fn give_up_transfer(&mut self, now: Time, grace: Duration) {
-        if let Some(leadership) = self.leadership_mut() {
-            leadership.transfer.give_up(now, grace);
+        if self
+            .leadership_mut()
+            .is_some_and(|leadership| leadership.transfer.give_up(now))
+        {
+            self.pause.begin(now, grace);
         }
     }
 
-    /// Who is preferred asks for leadership, once it has caught up.
+    /// Whether everything is here that this replica knows to be committed.
+    pub fn is_caught_up(&self) -> bool {
+        LogId::ALL
+            .into_iter()
+            .all(|log| !self.logs[log].misses_commits())
+    }
+
+    /// Who is preferred asks for leadership, while it hears the leader.
     pub fn seek_leadership(&self, step: &mut Step<'_>) {
         let leader = self.leader().filter(|leader| *leader != step.me());
-        let caught_up = self.logs.commands.commit_point >= self.logs.commands.heard_commit;
         if let Some(leader) = leader
             && step.us.settings.preferred_leader == Some(step.me())
             && self.is_follower()
-            && caught_up
+            && self.hears_leader(step)
+            && step.us.may_campaign(step.now)
         {
             step.send(leader, Message::TransferRequest);
         }

@@ -35,10 +35,11 @@ impl Parts {
     }
 
     /// Whether this replica would lead as well as any: it takes part, its disk takes writes,
-    /// and its votes name nobody without need.
+    /// its votes name nobody without need, and it has what it knows to be committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
+        let stays = stays && self.consensus.is_caught_up();
         stays && step.us.writable && step.us.clock_trusted && !waits
     }
 
@@ -200,7 +201,8 @@ impl Parts {
         let Some(by_operator) = self.consensus.take_hand_over() else {
             return;
         };
-        if !self.leasing.in_restart_wait(step.now) && !self.leasing.is_leaving() {
+        let ready = self.consensus.is_caught_up() && !self.leasing.in_restart_wait(step.now);
+        if ready && !self.leasing.is_leaving() {
             self.consensus.note_moved_here(by_operator);
             self.campaign(step);
         }
@@ -213,7 +215,7 @@ impl Parts {
             step.metrics.refused_messages += 1;
         } else if self.consensus.leads() {
             let give_up = step.now + self.leasing.grace();
-            self.consensus.begin_move(step.me(), to, give_up);
+            self.consensus.begin_move(step, to, give_up);
         } else if let Some(leader) = self.consensus.leader().filter(|l| *l != step.me()) {
             step.send(leader, Message::Move { to });
         }

@@ -106,13 +106,12 @@ impl Parts {
         self.suspect_blockers(step, grace);
     }
 
-    /// This leader is to end: another takes over, and is heard of before this one goes. Two
-    /// round trips are enough to commit what is proposed, and to hear of the heir's campaign.
+    /// This leader is to end: another takes over, and is heard of before this one goes.
     pub(super) fn hand_over(&mut self, step: &mut Step<'_>) {
         if step.us.others().next().is_none() {
             return;
         }
-        let span = (step.us.rtt_max() + step.us.settings.timing.heartbeat) * 2;
+        let span = step.us.hand_over_span();
         self.awaits_heir = step.now + span;
         if self.consensus.hand_over(step, span) {
             self.resign(step);

@@ -19,8 +19,8 @@ use crate::replica::per_log::PerLog;
 use crate::replica::plausible::NUMBER_MAX;
 use in_flight::InFlight;
 use queue::Queue;
-pub use transfer::Attempt;
 use transfer::Transfer;
+pub use transfer::{Attempt, Pause};
 
 /// A leadership.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Leadership {
             probe: 0,
             probe_acks: vec![0; n],
             answered: vec![now; n],
-            transfer: Transfer::none(now),
+            transfer: Transfer::default(),
             moved_here: false,
         }
     }

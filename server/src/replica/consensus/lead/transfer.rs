@@ -8,6 +8,35 @@ use leases::{ReplicaId, ReplicaSet, Time};
 /// After a transfer that failed a leader leads on for this many grace periods before
 /// it tries another. Whoever asks again at once would keep every write waiting.
 const PAUSE_GRACES: u32 = 4;
+/// It tries less and less often, but at least so often.
+const PAUSE_GRACES_MAX: u32 = 256;
+
+/// How long nobody is handed over to by preference, after transfers that failed.
+#[derive(Clone, Copy, Debug, Hash)]
+pub struct Pause {
+    until: Time,
+    /// How long the next one is, in grace periods.
+    graces: u32,
+}
+
+impl Pause {
+    pub fn none() -> Pause {
+        Pause {
+            until: Time::ZERO,
+            graces: PAUSE_GRACES,
+        }
+    }
+
+    pub fn is_over(&self, now: Time) -> bool {
+        now >= self.until
+    }
+
+    /// A transfer has failed.
+    pub fn begin(&mut self, now: Time, grace: Duration) {
+        self.until = now + grace * self.graces;
+        self.graces = (self.graces * 2).min(PAUSE_GRACES_MAX);
+    }
+}
 
 /// A handing over that has begun.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -21,11 +50,9 @@ struct UnderWay {
 }
 
 /// A leader's plans to hand over.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     under_way: Option<UnderWay>,
-    /// A transfer has failed: none that is asked for by preference before this.
-    none_before: Time,
     /// Who was to take over and did not, while this leader leaves.
     failed: ReplicaSet,
 }
@@ -42,21 +69,15 @@ pub enum Attempt {
 }
 
 impl Transfer {
-    pub fn none(now: Time) -> Transfer {
-        Transfer {
-            under_way: None,
-            none_before: now,
-            failed: ReplicaSet::EMPTY,
-        }
-    }
-
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Begins. An operator's takes the place of any other.
+    /// Begins. An operator's takes the place of any other, but one to the same replica goes on.
     pub fn begin(&mut self, to: ReplicaId, by_operator: bool, give_up: Time) {
-        if by_operator || self.under_way.is_none() {
+        if let Some(begun) = self.under_way.as_mut().filter(|begun| begun.to == to) {
+            begun.by_operator |= by_operator;
+        } else if by_operator || self.under_way.is_none() {
             self.under_way = Some(UnderWay {
                 to,
                 by_operator,
@@ -94,11 +115,6 @@ impl Transfer {
         self.under_way = None;
     }
 
-    /// Whether one that is asked for by preference may begin.
-    pub fn may_begin(&self, now: Time) -> bool {
-        self.under_way.is_none() && now >= self.none_before
-    }
-
     /// Whom to tell now to take over, and whether an operator wants it; again after `again`.
     pub fn tell(&mut self, now: Time, again: Duration) -> Option<(ReplicaId, bool)> {
         let under_way = self.under_way.as_mut()?;
@@ -109,11 +125,12 @@ impl Transfer {
         Some((under_way.to, under_way.by_operator))
     }
 
-    /// Gives up what has taken too long.
-    pub fn give_up(&mut self, now: Time, grace: Duration) {
-        if self.under_way.is_some_and(|begun| now >= begun.give_up) {
+    /// Gives up what has taken too long. Returns whether it did.
+    pub fn give_up(&mut self, now: Time) -> bool {
+        let late = self.under_way.is_some_and(|begun| now >= begun.give_up);
+        if late {
             self.under_way = None;
-            self.none_before = now + grace * PAUSE_GRACES;
         }
+        late
     }
 }
