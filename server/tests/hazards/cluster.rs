@@ -355,14 +355,17 @@ impl Cluster {
             .filter(|(envelope, _)| envelope.from == leader);
         let ballot = news.filter_map(heartbeat_of).next();
         let ballot = ballot.expect("a leader sends heartbeats");
+        let message = Message::Transfer {
+            ballot,
+            by_operator: false,
+        };
+        // Between the runs that this node knows, whether or not the leader is up.
+        let back = self.node(node).envelope(leader, message);
         let envelope = Envelope {
             from: leader,
-            from_incarnation: Default::default(),
-            to_incarnation: Default::default(),
-            message: Message::Transfer {
-                ballot,
-                by_operator: false,
-            },
+            from_incarnation: back.to_incarnation,
+            to_incarnation: back.from_incarnation,
+            message: back.message,
         };
         self.deliver((envelope, ReplicaId(node as u8)));
     }

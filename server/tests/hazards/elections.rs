@@ -589,3 +589,24 @@ fn nothing_is_handed_over_to_who_does_not_answer() {
     cluster.pass(200);
     assert!(cluster.done(written));
 }
+
+#[test]
+fn a_hand_over_to_an_earlier_run_is_not_taken() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let mut sent = cluster.sent.iter().rev();
+    let ballot = sent.find_map(heartbeat_of).expect("a heartbeat");
+    let hand_over = Message::Transfer {
+        ballot,
+        by_operator: true,
+    };
+    let old = cluster.node(0).envelope(ReplicaId(2), hand_over);
+    cluster.crash(2);
+    cluster.start(2);
+    // Its restart wait is over, and it follows.
+    cluster.pass(20_000);
+    assert_eq!(cluster.node(2).leader(), Some(ReplicaId(0)));
+    let since = cluster.sent.len();
+    cluster.input(2, Input::Peer(old));
+    assert!(!cluster.sent[since..].iter().any(prepare));
+    assert!(cluster.leads(0));
+}

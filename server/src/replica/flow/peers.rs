@@ -57,10 +57,6 @@ impl Parts {
                 suspects,
             } => self.on_heartbeat_ack(step, from, (ballot, probe), suspects),
             Message::TransferRequest => self.on_transfer_request(step, from),
-            Message::Transfer {
-                ballot,
-                by_operator,
-            } => self.consensus.note_hand_over(from, ballot, by_operator),
             Message::Move { to } => self.move_leadership(step, to),
             _ if !current => step.metrics.stale_incarnation += 1,
             message => self.on_current(step, from, message),
@@ -72,6 +68,11 @@ impl Parts {
     /// one has forgotten: it would be stored at a lower one.
     fn on_current(&mut self, step: &mut Step<'_>, from: leases::ReplicaId, message: Message) {
         match message {
+            // An earlier run was to lead: its leader may have given that up long ago.
+            Message::Transfer {
+                ballot,
+                by_operator,
+            } => self.consensus.note_hand_over(from, ballot, by_operator),
             Message::PreVoted { ballot, ask } => self.on_pre_voted(step, from, (ballot, ask)),
             Message::Fetch {
                 log,
