@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `message.rs` | what grantors and holders say to each other |
 //! | `rules.rs` | the hazard rules of the engine, one predicate each |
-//! | `grantor.rs`, `grants.rs` | what this replica has promised to the others |
+//! | `grantor.rs`, `peer.rs`, `grants.rs` | what this replica has promised to the others |
 //! | `live.rs` | whom an acceptance must notify because of that (tags) |
 //! | `holder.rs`, `chain.rs` | what it has been promised, and may read because of it |
 
@@ -24,6 +24,7 @@ mod grants;
 mod holder;
 mod live;
 mod message;
+mod peer;
 mod rules;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,132 @@
+//! What a grantor remembers of one holder.
+
+use std::time::Duration;
+
+use super::grants::Grants;
+use super::rules;
+use crate::time::Time;
+use crate::types::{ConfigId, Incarnation};
+
+/// The newest ack received from a holder.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Base {
+    pub(super) sequence: u64,
+    pub(super) received: Time,
+}
+
+/// The newest promise sent to a holder, whose ack alone may shorten its grant.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Latest {
+    pub(super) sequence: u64,
+    pub(super) config: ConfigId,
+    /// How long the grant is kept from receipt of that ack.
+    pub(super) keep: Duration,
+}
+
+/// What is remembered of one holder.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Peer {
+    pub(super) incarnation: Incarnation,
+    pub(super) base: Option<Base>,
+    /// The newest configuration the holder said it knows.
+    pub(super) known: ConfigId,
+    pub(super) latest: Option<Latest>,
+    pub(super) grants: Grants,
+    /// The holder has erased and refuses everything up to this sequence.
+    relinquished: u64,
+    pub(super) next_send: Time,
+    /// A guard was just answered: the promise that builds on it is due.
+    pub(super) promise_due: bool,
+    pub(super) last_reply: Time,
+    pub(super) suspected: bool,
+}
+
+impl Peer {
+    /// A holder of whose run `incarnation` nothing has been heard yet.
+    pub(super) fn new(now: Time, incarnation: Incarnation) -> Peer {
+        Peer {
+            incarnation,
+            base: None,
+            known: ConfigId(0),
+            latest: None,
+            grants: Grants::default(),
+            relinquished: 0,
+            next_send: now,
+            promise_due: false,
+            last_reply: now,
+            suspected: false,
+        }
+    }
+
+    /// It answered what was sent with `sequence`, and knows configuration `known`.
+    pub(super) fn acknowledged(&mut self, now: Time, sequence: u64, known: ConfigId) {
+        self.known = self.known.max(known);
+        self.last_reply = now;
+        self.suspected = false;
+        // An ack that was overtaken by its holder's Relinquish opens no window.
+        let newer = self.base.is_none_or(|base| base.sequence < sequence);
+        if newer && sequence > self.relinquished {
+            self.base = Some(Base {
+                sequence,
+                received: now,
+            });
+        }
+    }
+
+    /// It took the promise with `sequence`. Returns whether its grant became shorter.
+    pub(super) fn shorten(&mut self, now: Time, sequence: u64) -> bool {
+        let Some(latest) = self.latest else {
+            return false;
+        };
+        rules::only_latest_ack_shortens(latest.sequence, sequence)
+            && self
+                .grants
+                .shorten(latest.sequence, latest.config, now + latest.keep)
+    }
+
+    /// It gave back everything up to `up_to`. Returns whether a grant ended.
+    /// The holder would refuse a promise on a window that it has erased, and the
+    /// promise would bind this replica all the same. So the next one needs a new guard.
+    pub(super) fn relinquished(&mut self, up_to: u64) -> bool {
+        self.relinquished = self.relinquished.max(up_to);
+        self.base = self.base.filter(|base| base.sequence > up_to);
+        self.grants.drop_up_to(up_to)
+    }
+
+    /// When something is due for it, or a grant of it ends.
+    pub(super) fn next_deadline(&self) -> Time {
+        let send = match self.promise_due {
+            true => Time::ZERO,
+            false => self.next_send,
+        };
+        let expiries = self.grants.iter().map(|grant| grant.expires);
+        expiries.fold(send, Time::min)
+    }
+
+    /// Panics if the state cannot be. `next` is the grantor's next sequence.
+    pub(super) fn check(&self, next: u64) {
+        self.grants.check();
+        for grant in self.grants.iter() {
+            assert!(grant.sequence < next, "granted by a promise that was sent");
+            assert!(grant.sequence > self.relinquished, "not given back");
+        }
+        if let Some(base) = self.base {
+            assert!(base.sequence < next, "an ack of what was sent");
+            assert!(
+                base.sequence > self.relinquished,
+                "its window is not erased"
+            );
+        }
+        assert!(self.relinquished < next, "only what was sent is given back");
+        let Some(latest) = self.latest else {
+            assert!(self.grants.is_empty(), "no grant without a promise");
+            return;
+        };
+        assert!(latest.sequence < next, "the latest promise was sent");
+        let own = self.grants.iter().find(|g| g.config == latest.config);
+        assert!(
+            own.is_none_or(|grant| grant.sequence == latest.sequence),
+            "the latest promise is the newest behind its grant"
+        );
+    }
+}
