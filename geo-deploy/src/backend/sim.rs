@@ -5,6 +5,7 @@ mod clients;
 mod events;
 mod faults;
 mod route;
+mod slot;
 #[cfg(test)]
 mod tests;
 

@@ -4,19 +4,20 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use client::wire::{Command, Outcome, Path, command::Op};
+use client::wire::{Outcome, Path};
 use foldhash::fast::FixedState;
 use server::sim::world::{Happened, Reply, World};
 use ycsb::sample::OpKind;
 use ycsb::site_stream::SiteStream;
 
 use super::super::faults::{Faults, Turn};
-use super::super::load::{Ask, Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
+use super::super::load::{Due, OpenLoop, Processes, closed_loops, held_back_note};
 use super::super::recorder::{READERS, read_once_more};
-use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
+use super::super::{Ended, Interval, Plan, Progress, Recorder};
 use super::events::event;
 use super::faults::{Links, is_promised, roles};
 use super::route::Route;
+use super::slot::{Operation, Slot};
 use crate::fault::Effect;
 use crate::report::Event;
 
@@ -51,32 +52,6 @@ pub(super) enum Alarm {
     GiveUp { slot: usize, first: u64 },
     /// A replica that did not answer is tried again.
     Probe { site: usize, node: usize },
-}
-
-/// A client, and what it waits for.
-pub(super) struct Slot {
-    pub(super) process: Process,
-    /// Log time at which its session began, in ms.
-    opened_ms: u64,
-    sequence: u64,
-    /// Attempts so far, of all operations: names requests.
-    pub(super) attempts: u64,
-    /// Operations that ended.
-    ended: u64,
-    pub(super) operation: Option<Operation>,
-}
-
-pub(super) struct Operation {
-    ask: Ask,
-    due_ns: u64,
-    sent_ns: u64,
-    pub(super) command: Command,
-    /// The number of its first attempt.
-    pub(super) first: u64,
-    /// Whom each of its attempts asked.
-    pub(super) asked: Vec<usize>,
-    /// Who may still answer one of them.
-    pub(super) open: Vec<usize>,
 }
 
 /// Where requests come from.
@@ -166,14 +141,8 @@ impl<'a> Clients<'a> {
         // What a replica says of the log time when a client connects.
         let replicas = (0..self.world.n()).filter_map(|node| self.world.replica(node));
         let opened_ms = replicas.map(|replica| replica.log_time_ms()).max();
-        self.slots.push(Slot {
-            process: self.processes.make(site),
-            opened_ms: opened_ms.unwrap_or(0),
-            sequence: 0,
-            attempts: 0,
-            ended: 0,
-            operation: None,
-        });
+        let process = self.processes.make(site);
+        self.slots.push(Slot::new(process, opened_ms.unwrap_or(0)));
         self.slots.len() - 1
     }
 
@@ -437,24 +406,5 @@ impl<'a> Clients<'a> {
         };
         let held_back: Vec<(usize, u64)> = sites.iter().map(|s| (s.site, s.held_back)).collect();
         held_back_note(self.plan, &held_back).into_iter().collect()
-    }
-}
-
-impl Slot {
-    fn command(&mut self, ask: Ask) -> Command {
-        if ask.kind == OpKind::Read {
-            return Op::get(key_name(ask.key)).into();
-        }
-        self.sequence += 1;
-        let op = Op::put(key_name(ask.key), value(ask.value, 8));
-        let session = u64::from(self.process.id) + 1;
-        Command::session(session, self.sequence, self.sequence, op).opened(self.opened_ms)
-    }
-
-    /// Whom an attempt of the operation in flight asked; `None` if it is not of that one.
-    pub(super) fn asked(&self, attempt: u64) -> Option<usize> {
-        let operation = self.operation.as_ref()?;
-        let index = attempt.checked_sub(operation.first)?;
-        operation.asked.get(index as usize).copied()
     }
 }

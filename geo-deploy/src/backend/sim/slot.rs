@@ -1,0 +1,66 @@
+//! One client of a simulated run, and its operation in flight.
+
+use client::wire::{Command, command::Op};
+use ycsb::sample::OpKind;
+
+use super::super::load::{Ask, Process};
+use super::super::{key_name, value};
+
+/// A client, and what it waits for.
+pub(super) struct Slot {
+    pub(super) process: Process,
+    /// Log time at which its session began, in ms.
+    opened_ms: u64,
+    sequence: u64,
+    /// Attempts so far, of all operations: names requests.
+    pub(super) attempts: u64,
+    /// Operations that ended.
+    pub(super) ended: u64,
+    pub(super) operation: Option<Operation>,
+}
+
+/// An operation in flight.
+pub(super) struct Operation {
+    pub(super) ask: Ask,
+    pub(super) due_ns: u64,
+    pub(super) sent_ns: u64,
+    pub(super) command: Command,
+    /// The number of its first attempt.
+    pub(super) first: u64,
+    /// Whom each of its attempts asked.
+    pub(super) asked: Vec<usize>,
+    /// Who may still answer one of them.
+    pub(super) open: Vec<usize>,
+}
+
+impl Slot {
+    /// The client `process`, whose session began at log time `opened_ms`.
+    pub(super) fn new(process: Process, opened_ms: u64) -> Slot {
+        Slot {
+            process,
+            opened_ms,
+            sequence: 0,
+            attempts: 0,
+            ended: 0,
+            operation: None,
+        }
+    }
+
+    /// The next command of its session, which asks `ask`.
+    pub(super) fn command(&mut self, ask: Ask) -> Command {
+        if ask.kind == OpKind::Read {
+            return Op::get(key_name(ask.key)).into();
+        }
+        self.sequence += 1;
+        let op = Op::put(key_name(ask.key), value(ask.value, 8));
+        let session = u64::from(self.process.id) + 1;
+        Command::session(session, self.sequence, self.sequence, op).opened(self.opened_ms)
+    }
+
+    /// Whom an attempt of the operation in flight asked; `None` if it is not of that one.
+    pub(super) fn asked(&self, attempt: u64) -> Option<usize> {
+        let operation = self.operation.as_ref()?;
+        let index = attempt.checked_sub(operation.first)?;
+        operation.asked.get(index as usize).copied()
+    }
+}
