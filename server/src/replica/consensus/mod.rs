@@ -3,7 +3,7 @@
 //! sessions to tell which writes are *sure*, and the tags that votes carry.
 //!
 //! `canvass` is what comes before a campaign, `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
-//! the commit rule, `learner` what is known to be committed, `catchup` what was
+//! the commit rule, `hand_over` a leader's leaving office, `learner` what is known to be committed, `catchup` what was
 //! missed, `lead` what a leader keeps. A slot is *chosen* when the votes say so, and
 //! *committed* here when that is known here.
 
@@ -13,6 +13,7 @@ mod canvass;
 mod catchup;
 mod cell;
 mod election;
+mod hand_over;
 mod lead;
 mod learner;
 mod log;

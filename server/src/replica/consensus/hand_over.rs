@@ -1,0 +1,161 @@
+//! Handing leadership over: by an operator's wish, to who is preferred, or before this
+//! replica ends.
+
+use std::time::Duration;
+
+use leases::{Ballot, ReplicaId, ReplicaSet, Time};
+
+use super::super::message::{LogId, Message};
+use super::super::step::Step;
+use super::Consensus;
+use super::lead::Attempt;
+
+/// A leader that leaves waits for so many others to take over, one after another.
+const HEIRS_MAX: usize = 2;
+
+impl Consensus {
+    /// An operator wants `to` to lead, from now on and whoever is preferred. Nothing is handed
+    /// over to who does not answer.
+    pub fn begin_move(&mut self, step: &mut Step<'_>, to: ReplicaId, give_up: Time) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        let touched = leadership.in_touch(step.now, step.us.patience());
+        if to != step.me() && !touched.contains(to) {
+            step.metrics.refused_messages += 1;
+        } else if to == step.me() {
+            leadership.moved_here = true;
+            leadership.transfer.end();
+            self.moved_here = true;
+        } else {
+            leadership.transfer.begin(to, true, give_up);
+        }
+    }
+
+    /// This replica is to end: an heir is chosen anew.
+    pub fn end_transfer(&mut self) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.transfer.end();
+        }
+    }
+
+    /// While this leader leaves: begins to hand over, to another if the first has not taken
+    /// over in `span`. Only to replicas that have answered lately and say that they are fit.
+    /// Returns whether to resign instead: nobody is left, or what was proposed does not commit.
+    pub fn hand_over(&mut self, step: &Step<'_>, span: Duration) -> bool {
+        let patience = step.us.patience();
+        let Some(leadership) = self.leadership_mut() else {
+            return false;
+        };
+        match leadership.transfer.attempt(step.now) {
+            Attempt::Waits => return false,
+            Attempt::Blocked => return true,
+            Attempt::Open => {}
+        }
+        let failed = leadership.transfer.failed();
+        let heirs = leadership.in_touch(step.now, patience).minus(failed);
+        let heir = step
+            .us
+            .successor(step.now, heirs.intersection(step.us.fit()));
+        let Some(heir) = heir.filter(|_| failed.len() < HEIRS_MAX) else {
+            return true;
+        };
+        leadership.transfer.begin(heir, false, step.now + span);
+        false
+    }
+
+    /// Who did not take over while this leader leaves.
+    pub fn failed_heirs(&self) -> ReplicaSet {
+        let leadership = self.leadership();
+        leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
+    }
+
+    /// Notes whether an operator wants this replica to lead, which is about to campaign.
+    pub fn note_moved_here(&mut self, by_operator: bool) {
+        self.moved_here = by_operator;
+    }
+
+    /// Who is preferred asks this leader to hand over, which it does unless an operator
+    /// wants it to lead, or the other may not hear it.
+    pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
+        let preferred = step.us.settings.preferred_leader == Some(from);
+        let over = self.pause.is_over(step.now);
+        if let Some(leadership) = self.leadership_mut()
+            && preferred
+            && over
+            && !leadership.moved_here
+            && !leadership.transfer.is_under_way()
+            && leadership
+                .in_touch(step.now, step.us.hand_over_span())
+                .contains(from)
+        {
+            leadership.transfer.begin(from, false, give_up);
+        }
+    }
+
+    /// Hands over once everything proposed is committed.
+    pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
+        let Some(leadership) = self.leadership() else {
+            return;
+        };
+        if !leadership.transfer.is_under_way() || !self.is_drained(leadership) {
+            return;
+        }
+        let (ballot, again) = (leadership.ballot, step.us.settings.timing.heartbeat);
+        let leadership = self.leadership_mut();
+        let told = leadership.and_then(|l| l.transfer.tell(step.now, again));
+        if let Some((to, by_operator)) = told {
+            step.send(
+                to,
+                Message::Transfer {
+                    ballot,
+                    by_operator,
+                },
+            );
+        }
+    }
+
+    /// Gives up a transfer that has taken longer than `grace`.
+    pub fn give_up_transfer(&mut self, now: Time, grace: Duration) {
+        if self
+            .leadership_mut()
+            .is_some_and(|leadership| leadership.transfer.give_up(now))
+        {
+            self.pause.begin(now, grace);
+        }
+    }
+
+    /// Whether everything is here that this replica knows to be committed.
+    pub fn is_caught_up(&self) -> bool {
+        LogId::ALL
+            .into_iter()
+            .all(|log| !self.logs[log].misses_commits())
+    }
+
+    /// Who is preferred asks for leadership, while it hears the leader.
+    pub fn seek_leadership(&self, step: &mut Step<'_>) {
+        let leader = self.leader().filter(|leader| *leader != step.me());
+        if let Some(leader) = leader
+            && step.us.settings.preferred_leader == Some(step.me())
+            && self.is_follower()
+            && self.hears_leader(step)
+            && step.us.may_campaign(step.now)
+        {
+            step.send(leader, Message::TransferRequest);
+        }
+    }
+
+    /// The leader of `ballot` hands over to this replica.
+    pub fn note_hand_over(&mut self, from: ReplicaId, ballot: Ballot, by_operator: bool) {
+        if from == ballot.replica {
+            self.handed_over = Some((ballot, by_operator));
+        }
+    }
+
+    /// Whether the leader that is followed here hands over to this replica, and if so
+    /// whether an operator wants that.
+    pub fn take_hand_over(&mut self) -> Option<bool> {
+        let (ballot, by_operator) = self.handed_over.take()?;
+        (ballot == self.leader && self.is_follower()).then_some(by_operator)
+    }
+}
