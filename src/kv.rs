@@ -39,7 +39,8 @@ pub struct KvArgs {
         default_value = "leasehold-cluster"
     )]
     dir: PathBuf,
-    /// How long to wait for an answer, in seconds
+    /// How long to wait for an answer, in seconds. If nobody accepts the first connection, the command
+    /// fails at once; if replicas end later, they are tried again until the time is over
     #[arg(
         long,
         global = true,

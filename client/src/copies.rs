@@ -117,8 +117,6 @@ impl<'a> Operation<'a> {
 enum Failure {
     Refused(crate::wire::Error),
     Timeout,
-    /// Nobody can be connected to.
-    Nobody,
     Lost,
     Closed,
 }
@@ -142,8 +140,6 @@ struct Copies<'a> {
     unavailable: Option<(Backoff, Instant)>,
     /// Nobody is asked before.
     not_before: Option<Instant>,
-    /// Since when nobody could be asked.
-    nobody_since: Option<Instant>,
     /// What replicas said that is no result.
     said: BTreeMap<usize, String>,
 }
@@ -161,7 +157,6 @@ impl<'a> Copies<'a> {
             attempts: 0,
             unavailable: None,
             not_before: None,
-            nobody_since: None,
             said: BTreeMap::new(),
         }
     }
@@ -188,13 +183,13 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Asks the nearest replica that has not had its time, unless another one still has.
+    /// Asks the nearest replica that has not had its time, unless another one still has. If
+    /// nobody can be asked, the tasks of the replicas tell when one greets again.
     fn ask_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
         }
         let Some(index) = self.next_replica() else {
-            self.nobody_since.get_or_insert_with(Instant::now);
             return Ok(());
         };
         let connection = &self.replicas.all()[index];
@@ -202,7 +197,6 @@ impl<'a> Copies<'a> {
         let call = call.map_err(|_| Failure::Closed)?;
         self.first.get_or_insert(index);
         self.active = Some((index, Instant::now()));
-        self.nobody_since = None;
         self.attempts += 1;
         self.operation.was_asked(index);
         self.asked.push((index, call));
@@ -222,10 +216,9 @@ impl<'a> Copies<'a> {
     /// Until when the active replica has time, or whatever else is waited for.
     fn wake_at(&self) -> Instant {
         let patience = self.replicas.options.patience();
-        let wake = match (self.active, self.not_before, self.nobody_since) {
-            (Some((_, since)), ..) if self.may_pass() => Some(since + patience),
-            (None, Some(at), _) => Some(at),
-            (None, None, Some(since)) if self.asked.is_empty() => Some(since + patience),
+        let wake = match (self.active, self.not_before) {
+            (Some((_, since)), _) if self.may_pass() => Some(since + patience),
+            (None, Some(at)) => Some(at),
             _ => None,
         };
         wake.map_or(self.operation.deadline, |wake| {
@@ -279,10 +272,7 @@ impl<'a> Copies<'a> {
             self.active = None;
             self.passed.push(index);
         }
-        match self.nobody_since {
-            Some(since) if is_late(since) && self.asked.is_empty() => Err(Failure::Nobody),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn responded(
@@ -395,7 +385,6 @@ impl<'a> Copies<'a> {
                 tried,
                 sent,
             },
-            Failure::Nobody => Error::Connect { tried, sent },
             Failure::Lost => Error::Lost {
                 tried,
                 attempts: self.attempts,
@@ -409,6 +398,7 @@ impl<'a> Copies<'a> {
         let said = |(index, connection): (usize, &Connection)| {
             let is_asked = self.asked.iter().any(|(asked, _)| *asked == index);
             let said = match (is_asked, connection.state()) {
+                (true, State::Connecting) => "no connection yet".to_owned(),
                 (true, _) => "no answer".to_owned(),
                 (false, State::Dead(dead)) => dead.said,
                 (false, _) => self.said.get(&index)?.clone(),

@@ -27,7 +27,7 @@ fn list(tried: &[Tried]) -> String {
 fn doubt(sent: bool) -> &'static str {
     match sent {
         true => "; a write may have taken effect",
-        false => "",
+        false => "; nothing was sent",
     }
 }
 
@@ -40,13 +40,11 @@ impl fmt::Display for Tried {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No connection could be made to any replica, for the attempt timeout.
-    #[error("cannot connect to {}{}", list(.tried), doubt(*.sent))]
+    /// The first connection could not be made to any replica.
+    #[error("cannot connect to {}", list(.tried))]
     Connect {
         /// All addresses.
         tried: Vec<Tried>,
-        /// Whether an attempt had left before, so that a write may have taken effect.
-        sent: bool,
     },
     /// The server belongs to another cluster than the one asked for.
     #[error("{address} is not of the cluster asked for: {message}")]
@@ -57,7 +55,7 @@ pub enum Error {
         message: String,
     },
     /// No answer within the request timeout, retries included.
-    #[error("no answer within {after:?} ({}){}", list(.tried), if *.sent { doubt(true) } else { "; nothing was sent" })]
+    #[error("no answer within {after:?} ({}){}", list(.tried), doubt(*.sent))]
     Timeout {
         /// The request timeout.
         after: Duration,
@@ -104,8 +102,8 @@ impl Error {
     /// means that it has not and never will.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
-            Error::WrongCluster { .. } => false,
-            Error::Connect { sent, .. } | Error::Timeout { sent, .. } => *sent,
+            Error::Connect { .. } | Error::WrongCluster { .. } => false,
+            Error::Timeout { sent, .. } => *sent,
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
             Error::Refused { code, resent, .. } => match code {
                 ErrorCode::Internal | ErrorCode::Unavailable => true,
@@ -132,10 +130,7 @@ mod tests {
             tried: Vec::new(),
             sent,
         };
-        let unreachable = |sent| Error::Connect {
-            tried: Vec::new(),
-            sent,
-        };
+        let unreachable = Error::Connect { tried: Vec::new() };
         let refused = |code, resent| Error::Refused {
             code,
             message: String::new(),
@@ -144,8 +139,7 @@ mod tests {
         };
         assert!(timeout(true).may_have_taken_effect());
         assert!(!timeout(false).may_have_taken_effect());
-        assert!(unreachable(true).may_have_taken_effect());
-        assert!(!unreachable(false).may_have_taken_effect());
+        assert!(!unreachable.may_have_taken_effect());
         assert!(refused(ErrorCode::Unavailable, false).may_have_taken_effect());
         assert!(refused(ErrorCode::SessionExpired, true).may_have_taken_effect());
         assert!(!refused(ErrorCode::SessionExpired, false).may_have_taken_effect());

@@ -18,11 +18,11 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// How long a replica may be silent before another is asked, too; default 1 s, and at
     /// most a third of the request timeout. Also for a connection and its handshake, if
-    /// there are several addresses, and how long an operation waits while none can be
-    /// connected to.
+    /// there are several addresses.
     pub attempt_timeout: Duration,
     /// For an operation, all its attempts and the pauses between them included;
-    /// default 10 s.
+    /// default 10 s. While nobody can be connected to, all addresses are tried again
+    /// until then. The first connection is not: a mistyped address is told at once.
     pub request_timeout: Duration,
     /// How often an operation is attempted again after a connection broke, or a replica was
     /// unavailable or silent; default 32. With 0 an operation leaves at most once.

@@ -4,9 +4,9 @@
 //! A replica is *dead* for a client if it cannot be connected to, ends connections without
 //! an answer, or leaves an operation unanswered that another replica then answers. Nobody
 //! asks a dead one, as long as others serve. Its task looks after it, with pauses that grow
-//! and differ: it connects, and asks for a key that nobody writes. That shows more than a
-//! greeting does, which comes also from a replica that is cut off from the others. The
-//! first answer brings it back.
+//! and differ, and are short while nobody serves: it connects, and asks for a key that
+//! nobody writes. That shows more than a greeting does, which comes also from a replica that
+//! is cut off from the others. The first answer brings it back.
 //!
 //! New operations go to the nearest replica that serves; those under way stay where they
 //! are. A connection that is no longer needed ends with its last call.
@@ -92,8 +92,7 @@ impl Replicas {
                 Err(NoLink::Failed(said)) => tried.push(Tried { address, said }),
             }
         }
-        let sent = false;
-        Err(Error::Connect { tried, sent })
+        Err(Error::Connect { tried })
     }
 
     /// Connects, to no other cluster than before: a write that is sent again must find the
@@ -196,7 +195,7 @@ impl Keeper {
                 }
                 Err(no_link) => {
                     self.connection().died(&no_link.said());
-                    sleep(self.backoff.pause()).await;
+                    self.pause().await;
                 }
             }
         }
@@ -222,7 +221,16 @@ impl Keeper {
                 self.replicas.rest(pause).await;
             }
         }
-        sleep(self.backoff.pause()).await;
+        self.pause().await;
+    }
+
+    /// Before the next connection: a quarter as long while nobody serves, when operations
+    /// may be waiting for the first replica that comes back.
+    async fn pause(&mut self) {
+        let pause = self.backoff.pause();
+        let least = pause / 4;
+        sleep(least).await;
+        self.replicas.rest(pause - least).await;
     }
 }
 
@@ -314,5 +322,38 @@ impl Replicas {
             failovers: self.failovers.load(Ordering::Relaxed),
             replicas: self.connections.iter().map(health).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_dead_is_left_alone_for_less_while_nobody_serves() {
+        let options = ClientOptions::nearest_first(["a:1", "b:1"]);
+        let replicas = Arc::new(Replicas::new(options));
+        let mut keeper = Keeper::new(&replicas, 0);
+        for _ in 0..10 {
+            let _ = keeper.backoff.pause();
+        }
+        let ms = Duration::from_millis;
+        replicas.connections[0].died("killed");
+        let began = Instant::now();
+        keeper.pause().await;
+        assert!(began.elapsed() >= ms(500), "{:?}", began.elapsed());
+
+        let began = Instant::now();
+        let the_other_dies = async {
+            sleep(ms(300)).await;
+            replicas.connections[1].died("killed");
+        };
+        tokio::join!(keeper.pause(), the_other_dies);
+        assert_eq!(began.elapsed().as_millis(), 300);
+
+        let began = Instant::now();
+        keeper.pause().await;
+        let paused = began.elapsed();
+        assert!(paused >= ms(125) && paused <= ms(251), "{paused:?}");
     }
 }

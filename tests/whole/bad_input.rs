@@ -454,7 +454,8 @@ fn an_address_that_is_no_replicas_is_told() {
         .words("kv --address here get x")
         .refused(&["'here' is no HOST:PORT"]);
     let port = ports(1);
-    let nobody = format!("kv --address 127.0.0.1:{port} get x");
+    // At once: the timeout is longer than this test waits.
+    let nobody = format!("kv --timeout 600 --address 127.0.0.1:{port} get x");
     place
         .words(&nobody)
         .refused(&[&format!("cannot connect to 127.0.0.1:{port}")]);

@@ -88,7 +88,9 @@ Properties of YCSB's core workload, and some of our own:
                         Otherwise the load ends there (0, false)
   leasehold.start       seconds since 1970 at which to begin, so that several load
                         generators begin together
-  leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000)
+  leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000).
+                        While all replicas refuse connections, they are tried again
+                        until then. If all refuse the first one, the run does not begin
   leasehold.attempt_timeout_ms
                         time after which another replica is asked, too (1000)
 

@@ -78,9 +78,8 @@ impl Survey {
             .by_ref()
             .filter_map(|(at, it)| Some((at, it.as_ref().ok()?)));
         let Some((first, one)) = answered.next() else {
-            let sent = false;
             let tried = self.dead().collect();
-            return Err(Error::Connect { tried, sent }.into());
+            return Err(Error::Connect { tried }.into());
         };
         match answered.find(|(_, other)| other.cluster != one.cluster) {
             None => Ok(()),

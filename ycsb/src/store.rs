@@ -96,10 +96,7 @@ mod tests {
             tried: Vec::new(),
             sent,
         };
-        let unreachable = Error::Connect {
-            tried: Vec::new(),
-            sent: true,
-        };
+        let unreachable = Error::Connect { tried: Vec::new() };
         let cases = [
             (timeout(true), "TIMEOUT"),
             (timeout(false), "SERVICE_UNAVAILABLE"),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::wire::{
@@ -25,12 +26,17 @@ async fn serve() -> (String, Records) {
 /// As `serve`. After so many answers in all, every connection is closed, and new ones are
 /// refused.
 async fn serve_until(answers: Option<u64>) -> (String, Records) {
+    let records = Records::default();
+    let address = serve_at("127.0.0.1:0", answers, &records).await;
+    (address, records)
+}
+
+async fn serve_at(address: &str, answers: Option<u64>, records: &Records) -> String {
     let (dies, dead) = tokio::sync::watch::channel(false);
     let left = Arc::new(Mutex::new(answers));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let records = Records::default();
-    let shared = Arc::clone(&records);
+    let shared = Arc::clone(records);
     tokio::spawn(async move {
         let mut over = dead.clone();
         loop {
@@ -50,7 +56,7 @@ async fn serve_until(answers: Option<u64>) -> (String, Records) {
             }
         }
     });
-    (address, records)
+    address
 }
 
 async fn converse(
@@ -275,9 +281,42 @@ async fn a_replica_that_dies_is_named_and_its_outage_is_told() {
 }
 
 #[tokio::test]
+async fn operations_wait_for_the_only_replica_to_come_back_and_the_gap_is_told() {
+    let (address, records) = serve_until(Some(100 + 20)).await;
+    let load = format!("load -P workloadb -p recordcount=100 --address {address}");
+    ycsb(&load).await.unwrap();
+    let line = format!(
+        "run -P workloadb -p recordcount=100 -p site=JP --address {address} -threads 2 \
+         -p operationcount=200 -p leasehold.timeout_ms=60000 -p leasehold.attempt_timeout_ms=20"
+    );
+    let comes_back = async {
+        while TcpStream::connect(&address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        serve_at(&address, None, &records).await
+    };
+    let (run, _) = tokio::join!(ycsb(&line), comes_back);
+    let (report, outcome) = run.unwrap();
+    let account = outcome.account;
+    assert_eq!((account.succeeded, account.failed), (200, 0), "{report}");
+    assert_eq!(
+        figure(&report, &format!("[REPLICA@{address}], Answered")),
+        200
+    );
+    assert!(!report.contains("SilentSince"), "{report}");
+    assert!(
+        figure(&report, "[READS@JP], LongestGap(ms)") >= 250,
+        "{report}"
+    );
+}
+
+#[tokio::test]
 async fn a_replica_that_is_not_there_is_an_error() {
     let address = nowhere().await;
-    let result = ycsb(&format!("run -P workloadc --address {address}")).await;
+    // It is told at once, whatever the operations' timeout.
+    let line = format!("run -P workloadc --address {address} -p leasehold.timeout_ms=600000");
+    let result = ycsb(&line).await;
     assert!(
         matches!(result, Err(CommandError::Connect(_))),
         "{result:?}"

@@ -284,15 +284,20 @@ async fn a_slow_operation_is_answered_by_whoever_is_first() {
     assert_eq!(client.health().failovers, 0);
 }
 
+/// How long a client tries that waits for replicas in vain.
+const IN_VAIN: Duration = Duration::from_millis(400);
+
 #[tokio::test]
 async fn nobody_left_is_one_error_that_names_all() {
     let [near, far] = two([]).await;
-    let client = Client::connect(hasty(&[&near, &far])).await.unwrap();
+    let mut impatient = hasty(&[&near, &far]);
+    impatient.request_timeout = IN_VAIN;
+    let client = Client::connect(impatient).await.unwrap();
     near.kill().await;
     far.kill().await;
     let (result, trace) = client.execute_traced(Op::put("a", "1")).await;
     let error = result.unwrap_err();
-    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(trace.answered, None);
     assert!(!error.may_have_taken_effect(), "{error}");
     let text = error.to_string();
@@ -300,14 +305,54 @@ async fn nobody_left_is_one_error_that_names_all() {
         assert_eq!(text.matches(&server.address).count(), 1, "{text}");
     }
     assert_eq!(text.matches("refused").count(), 2, "{text}");
+    // The request timeout is long.
     let error = Client::connect(hasty(&[&near, &far])).await.unwrap_err();
-    assert_eq!(error.to_string(), text);
+    let Error::Connect { tried } = error else {
+        panic!("{error}");
+    };
+    for (server, tried) in [&near, &far].into_iter().zip(tried) {
+        assert_eq!(tried.address, server.address);
+        assert!(tried.said.contains("refused"), "{tried}");
+    }
+}
+
+#[tokio::test]
+async fn operations_live_through_a_time_when_nobody_can_be_connected_to() {
+    for fault in [Fault::Silence, Fault::ExecuteThenSilence] {
+        for known in [1, 2] {
+            let [near, far] = two([fault]).await;
+            let client = Client::connect(hasty(&[&near, &far][..known])).await;
+            let client = client.unwrap();
+            far.kill().await;
+            let under_way = write_of(&client, "a");
+            near.arrived(1).await;
+            near.kill().await;
+            until(|| client.health().replicas.iter().all(|it| it.dead.is_some())).await;
+            let begun_then = write_of(&client, "b");
+            tokio::time::sleep(3 * SHORT).await;
+            assert!(!under_way.is_finished() && !begun_then.is_finished());
+            let last = [&near, &far][known - 1];
+            let _back = last.restart().await;
+            under_way.await.unwrap().unwrap();
+            begun_then.await.unwrap().unwrap();
+            let state = near.state();
+            let writes = state.executed.iter().filter(|it| it.is_write());
+            assert_eq!(writes.count(), 2, "each once");
+        }
+    }
+}
+
+fn write_of(client: &Client, key: &'static str) -> JoinHandle<Result<Version, Error>> {
+    let client = client.clone();
+    tokio::spawn(async move { client.put(key, "1").await })
 }
 
 #[tokio::test]
 async fn a_write_that_had_left_before_all_died_is_in_doubt() {
     let [near, far] = two([Fault::Silence]).await;
-    let client = Client::connect(hasty(&[&near, &far])).await.unwrap();
+    let mut impatient = hasty(&[&near, &far]);
+    impatient.request_timeout = IN_VAIN;
+    let client = Client::connect(impatient).await.unwrap();
     far.kill().await;
     let writer = client.clone();
     let write = tokio::spawn(async move { writer.put("a", "1").await });
@@ -315,9 +360,10 @@ async fn a_write_that_had_left_before_all_died_is_in_doubt() {
     near.kill().await;
     let error = write.await.unwrap().unwrap_err();
     assert!(
-        matches!(error, Error::Connect { sent: true, .. }),
+        matches!(error, Error::Timeout { sent: true, .. }),
         "{error}"
     );
+    assert!(error.to_string().contains("refused"), "{error}");
     assert!(error.may_have_taken_effect(), "{error}");
 }
 
@@ -361,7 +407,9 @@ async fn a_copy_that_never_left_does_not_keep_a_refused_write_in_doubt() {
 async fn a_write_is_never_sent_to_another_cluster() {
     let near = Server::start([Fault::Silence]).await;
     let stranger = near.peer("XX").await;
-    let client = Client::connect(hasty(&[&near, &stranger])).await.unwrap();
+    let mut impatient = hasty(&[&near, &stranger]);
+    impatient.request_timeout = IN_VAIN;
+    let client = Client::connect(impatient).await.unwrap();
     let writer = client.clone();
     let write = tokio::spawn(async move { writer.put("a", "1").await });
     near.arrived(1).await;
