@@ -29,6 +29,7 @@ use super::descriptors::{FAREWELLS, Seat, Seats};
 use super::frames::Frames;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
+use super::sockets;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
 
@@ -36,6 +37,8 @@ use crate::replica::input::Input;
 const READ_BYTES: usize = 16 << 10;
 /// How long a new connection may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// A client's machine that has sent nothing for so long is asked whether it is there.
+const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -185,6 +188,7 @@ impl Clients {
     fn connect(&self, stream: TcpStream, address: SocketAddr) -> (Rc<Connection>, Frames) {
         // A connection that cannot be set up is as good as broken.
         let _ = stream.set_nodelay(true);
+        let _ = sockets::notice_silence(&stream, SILENT_AFTER);
         let (reader, writer) = stream.into_split();
         let id = self.last_id.get() + 1;
         self.last_id.set(id);

@@ -25,6 +25,7 @@ mod listener;
 mod moves;
 mod outbox;
 mod serve;
+mod sockets;
 pub mod storage;
 #[cfg(test)]
 mod tests;

@@ -566,3 +566,54 @@ fn garbage_on_the_peers_port_harms_nobody() {
     });
     node.stop().unwrap();
 }
+
+/// Whether the kernel asks the other end of this connection for signs of life, seen from the
+/// node's end: its line in the table of connections has a timer of kind 2.
+#[cfg(target_os = "linux")]
+fn is_asked_for_life(stream: &TcpStream) -> bool {
+    let hex = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
+    let (node, here) = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let fields = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut own =
+        fields.filter(|found| found[1].ends_with(&hex(node)) && found[2].ends_with(&hex(here)));
+    own.any(|found| found[5].starts_with("02:"))
+}
+
+/// A machine that loses its power closes nothing: without questions its connections would
+/// stay, and each partition would take a place on the peers' port for good.
+#[cfg(target_os = "linux")]
+#[test]
+fn machines_that_fall_silent_are_asked_whether_they_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = greeted(&config).await;
+        let mut peer = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
+        let hello = crate::codec::proto::Hello {
+            magic: 0x4C48_5004,
+            cluster: "demo".to_owned(),
+            members: 2,
+            from: 1,
+            from_name: "JP".to_owned(),
+            to: 0,
+            to_name: "CA".to_owned(),
+        };
+        let mut buffer = BytesMut::new();
+        encode_frame(&hello, &mut buffer).unwrap();
+        peer.write_all(&buffer).await.unwrap();
+        let greeting: Option<crate::codec::proto::Greeting> =
+            FrameReader::new(&mut peer).next().await.unwrap();
+        assert_eq!(greeting.unwrap().refusal, "", "welcome");
+        for stream in [client, peer] {
+            // Not before what the node has sent is acknowledged.
+            while !is_asked_for_life(&stream) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    node.stop().unwrap();
+}

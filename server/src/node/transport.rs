@@ -19,6 +19,7 @@ use super::descriptors::{Seat, Seats};
 use super::frames::Frames;
 use super::inbox::Inbox;
 use super::outbox::{Outbox, Unread};
+use super::sockets;
 use crate::codec::{self, proto};
 use crate::replica::input::Input;
 use crate::replica::message::Envelope;
@@ -34,6 +35,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Unacknowledged for so long, a connection is given up: TCP alone would wait
 /// longer after an outage the longer the outage was.
 const STALLED_AFTER_MS: u32 = 5_000;
+/// Peers ping each other more often than that: who has sent nothing for so long is asked.
+const SILENT_AFTER: Duration = Duration::from_secs(4);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -330,5 +333,5 @@ fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<()
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
-    Ok(())
+    sockets::notice_silence(stream, SILENT_AFTER)
 }

@@ -1,0 +1,28 @@
+//! Options of sockets.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+/// Questions that a silent machine may leave unanswered.
+const QUESTIONS: u32 = 3;
+
+/// Has the kernel ask the machine at the other end for a sign of life: after `idle` without any,
+/// and then every quarter of it. A connection whose other end lost its power or its network
+/// says nothing of it. One that is only read from would stay, and keep its descriptor, for
+/// as long as this process runs. A process that stands still is no such case: its machine
+/// answers.
+///
+/// # Errors
+/// If the socket is broken already.
+pub(super) fn notice_silence(socket: impl AsFd, idle: Duration) -> io::Result<()> {
+    let socket = socket.as_fd();
+    // The kernel counts in seconds.
+    let again = (idle / 4).max(Duration::from_secs(1));
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    sockopt::set_tcp_keepintvl(socket, again)?;
+    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
+}
