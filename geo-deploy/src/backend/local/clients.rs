@@ -19,7 +19,9 @@ use super::super::outage::ATTEMPT_S;
 use super::super::recorder::{READERS, read_once_more};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
 use super::LocalCluster;
+use super::cluster::start_wan;
 use super::disturb::disturb;
+use crate::wan::Wan;
 use crate::wan::alarm::Alarm;
 
 /// How long a client tries before it gives an operation up.
@@ -42,8 +44,10 @@ pub(super) async fn drive(
     epoch: Instant,
     progress: Progress<'_>,
 ) -> anyhow::Result<Asked> {
+    // Dropped last: it carries what clients ask replicas of other sites.
+    let wan = start_wan(plan, cluster.client_addresses())?;
     let options: Vec<ClientOptions> = (0..plan.topology().len())
-        .map(|site| options(plan, cluster, site))
+        .map(|site| options(plan, cluster, &wan, site))
         .collect();
     let mut connections = Vec::new();
     for options in &options {
@@ -193,12 +197,14 @@ fn start(
     Ok((sites.iter().map(begin).collect(), sites))
 }
 
-/// Clients of a site ask its own replica, and while that is dead the nearest other one. In
-/// reality they would then pay the way there; here nothing lies between a client and any
-/// replica, so what a far one answers comes too early by one round trip.
-fn options(plan: &Plan<'_>, cluster: &LocalCluster, site: usize) -> ClientOptions {
-    let order = [site].into_iter().chain(plan.topology().nearest_to(site));
-    let addresses = order.map(|at| cluster.client_addresses()[at].to_string());
+/// Clients of a site ask its own replica, and while that is dead the nearest other one,
+/// over `wan`.
+fn options(plan: &Plan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> ClientOptions {
+    let own = cluster.client_addresses()[site];
+    let nearest = plan.topology().nearest_to(site).into_iter();
+    let others = nearest.filter_map(|at| wan.via(site, at));
+    let addresses = [own].into_iter().chain(others);
+    let addresses = addresses.map(|address| address.to_string());
     let mut options = ClientOptions::nearest_first(addresses);
     options.cluster = Some(cluster.name().to_string());
     options.request_timeout = PATIENCE;

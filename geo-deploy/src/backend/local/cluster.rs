@@ -289,13 +289,14 @@ fn free_disk(file: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))
 }
 
-fn start_wan(plan: &Plan<'_>, peers: &[SocketAddr]) -> anyhow::Result<Wan> {
+/// Links between all sites, each of which leads to the target of the other one.
+pub(super) fn start_wan(plan: &Plan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
     let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
     let link = |rtt_ms| LinkSettings {
         jitter,
         ..LinkSettings::of_round_trip_ms(rtt_ms)
     };
-    Wan::start_with(plan.topology(), peers, link).context("starting the emulated WAN")
+    Wan::start_with(plan.topology(), targets, link).context("starting the emulated WAN")
 }
 
 /// The replicas of a plan, each with the ends of the WAN that lead to the others.
