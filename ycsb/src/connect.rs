@@ -260,7 +260,7 @@ fn words(change: &ReplicaChange) -> String {
     let address = &change.address;
     match &change.liveness {
         Liveness::Dead { said } => {
-            format!("{address}{name} is dead: {said}. Others are asked until it answers again")
+            format!("{address}{name} does not answer ({said}); others are asked until it does")
         }
         Liveness::Back { after } => {
             let after = after.as_secs_f64();

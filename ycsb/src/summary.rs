@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::measurement::Gap;
+use crate::measurement::{Gap, Replica};
 use crate::runner::Outcome;
 
 /// Shorter times without an answer are not worth a line; the report has them all.
@@ -23,16 +23,32 @@ pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
             warnings.push(gap_words(site, class.name(), gap));
         }
     }
-    for (name, replica) in outcome.availability.replicas() {
-        if let Some(since) = replica.silent_since() {
-            warnings.push(format!(
-                "{name} is silent since {:.1} s: {} operations failed there or had no answer",
-                since.as_secs_f64(),
-                replica.unanswered
-            ));
-        }
+    for (address, replica) in outcome.availability.replicas() {
+        let site = replica.site.and_then(|site| sites.get(usize::from(site)));
+        let site = site.map(|name| format!(" (site {name})"));
+        let name = format!("{address}{}", site.unwrap_or_default());
+        silence(&name, replica, &mut warnings);
     }
     warnings
+}
+
+fn silence(name: &str, replica: &Replica, warnings: &mut Vec<String>) {
+    if let Some(gap) = replica.longest_silence()
+        && gap.length >= GAP_MIN
+    {
+        warnings.push(format!(
+            "{name} gave no answer for {:.1} s, from {:.1} s on",
+            gap.length.as_secs_f64(),
+            gap.began.as_secs_f64()
+        ));
+    }
+    if let Some(since) = replica.silent_since() {
+        warnings.push(format!(
+            "{name} is silent since {:.1} s: {} operations failed there or had no answer",
+            since.as_secs_f64(),
+            replica.unanswered
+        ));
+    }
 }
 
 fn unanswered(outcome: &Outcome, warnings: &mut Vec<String>) {
@@ -85,10 +101,13 @@ mod tests {
     #[test]
     fn an_outage_is_told_with_its_site_its_replica_and_its_time() {
         let mut availability = Availability::new(seconds(0));
+        availability.used(&"a:1".into(), 1);
         for time in 0..6 {
             availability.succeeded(1, OpKind::Read, seconds(time));
             availability.answered(&"a:1".into(), seconds(time));
+            availability.unanswered(&"b:2".into(), seconds(0));
         }
+        availability.answered(&"b:2".into(), seconds(5));
         availability.unanswered(&"a:1".into(), seconds(6));
         availability.left(1, seconds(10));
         let account = Account {
@@ -102,7 +121,8 @@ mod tests {
             "1 operations were sent and had no answer at the end; they count as abandoned",
             "40 operations were due and never sent; their latency counts up to the end of the run",
             "site CA: no successful answer to reads for 5.0 s, from 5.0 s on",
-            "a:1 is silent since 5.0 s: 1 operations failed there or had no answer",
+            "a:1 (site CA) is silent since 5.0 s: 1 operations failed there or had no answer",
+            "b:2 gave no answer for 5.0 s, from 0.0 s on",
         ];
         assert_eq!(told, expected);
     }

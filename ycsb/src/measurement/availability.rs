@@ -69,14 +69,19 @@ impl Answers {
 /// What came of the requests that were sent to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replica {
+    /// The site whose threads ask it, by its index.
+    pub site: Option<u8>,
     /// Requests that it answered, be it with a refusal.
     pub answered: u64,
     /// Requests that it did not answer: connection refused or lost, timeout, abandoned.
     pub unanswered: u64,
     /// When it answered last; `None`: never.
     pub last_answer: Option<Duration>,
-    /// When the newest request that it did not answer was sent.
+    /// When the newest request was sent that it did not answer, or that went to another one
+    /// because of that.
     last_in_vain: Option<Duration>,
+    /// Its longest silence that has ended.
+    silence: Gap,
 }
 
 impl Replica {
@@ -87,6 +92,27 @@ impl Replica {
         self.last_in_vain
             .filter(|sent| *sent >= last_answer)
             .map(|_| last_answer)
+    }
+
+    /// The longest time between two answers of it, if what was sent in that time was in
+    /// vain or went to another replica.
+    pub fn longest_silence(&self) -> Option<Gap> {
+        Some(self.silence).filter(|gap| !gap.length.is_zero())
+    }
+
+    fn answers(&mut self, at: Duration) {
+        if let Some(began) = self.silent_since() {
+            let length = at.saturating_sub(began);
+            if length > self.silence.length {
+                self.silence = Gap { began, length };
+            }
+        }
+        self.answered += 1;
+        self.last_answer = self.last_answer.max(Some(at));
+    }
+
+    fn is_missed(&mut self, sent: Duration) {
+        self.last_in_vain = self.last_in_vain.max(Some(sent));
     }
 }
 
@@ -136,23 +162,27 @@ impl Availability {
         *until = at.max(*until);
     }
 
-    /// Notes that a replica is used, so that it is listed whatever it does.
-    pub fn used(&mut self, replica: &ReplicaName) {
-        self.replica(replica);
+    /// Notes that a site's threads use a replica, so that it is listed whatever it does.
+    pub fn used(&mut self, replica: &ReplicaName, site: u8) {
+        self.replica(replica).site = Some(site);
     }
 
     /// Notes that a replica answered, with success or not.
     pub fn answered(&mut self, replica: &ReplicaName, at: Duration) {
-        let replica = self.replica(replica);
-        replica.answered += 1;
-        replica.last_answer = replica.last_answer.max(Some(at));
+        self.replica(replica).answers(at);
     }
 
     /// Notes that a request, which was sent to a replica at `sent`, has no answer of it.
     pub fn unanswered(&mut self, replica: &ReplicaName, sent: Duration) {
         let replica = self.replica(replica);
         replica.unanswered += 1;
-        replica.last_in_vain = replica.last_in_vain.max(Some(sent));
+        replica.is_missed(sent);
+    }
+
+    /// Notes that another replica answered a request, sent at `sent`, of a thread that asks
+    /// this one if it can.
+    pub fn passed_over(&mut self, replica: &ReplicaName, sent: Duration) {
+        self.replica(replica).is_missed(sent);
     }
 
     fn replica(&mut self, name: &ReplicaName) -> &mut Replica {
@@ -246,7 +276,7 @@ mod tests {
         let name: ReplicaName = "a:1".into();
         let mut seen = Availability::new(ms(0));
         let since = |seen: &Availability| seen.replicas().next().unwrap().1.silent_since();
-        seen.used(&name);
+        seen.used(&name, 0);
         assert_eq!(since(&seen), None);
         seen.unanswered(&name, ms(5));
         assert_eq!(since(&seen), Some(ms(0)), "it never answered");
@@ -260,5 +290,26 @@ mod tests {
         assert_eq!((replica.answered, replica.unanswered), (1, 4));
         seen.answered(&name, ms(120));
         assert_eq!(since(&seen), None);
+    }
+
+    #[test]
+    fn a_silence_lasts_from_answer_to_answer_and_nobody_is_silent_whom_nobody_asked() {
+        let name: ReplicaName = "a:1".into();
+        let mut seen = Availability::new(ms(0));
+        let longest = |seen: &Availability| seen.replicas().next().unwrap().1.longest_silence();
+        seen.answered(&name, ms(100));
+        seen.answered(&name, ms(900));
+        assert_eq!(longest(&seen), None, "nobody asked in between");
+        seen.unanswered(&name, ms(850));
+        seen.answered(&name, ms(1_900));
+        assert_eq!(longest(&seen), None, "it answered after that was sent");
+        // Its clients knew that it was dead, and asked another one.
+        seen.passed_over(&name, ms(2_000));
+        seen.answered(&name, ms(2_400));
+        seen.unanswered(&name, ms(2_400));
+        seen.answered(&name, ms(2_500));
+        assert_eq!(longest(&seen), Some(gap(1_900, 500)));
+        let (_, replica) = seen.replicas().next().unwrap();
+        assert_eq!((replica.answered, replica.unanswered), (5, 2));
     }
 }

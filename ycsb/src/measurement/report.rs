@@ -133,6 +133,10 @@ impl Report<'_> {
             let metric = format!("REPLICA@{name}");
             lines.push(&metric, "Answered", Number::Whole(replica.answered));
             lines.push(&metric, "Unanswered", Number::Whole(replica.unanswered));
+            if let Some(gap) = replica.longest_silence() {
+                lines.push(&metric, "LongestSilence(ms)", in_ms(gap.length));
+                lines.push(&metric, "LongestSilenceStart(ms)", in_ms(gap.began));
+            }
             if let Some(since) = replica.silent_since() {
                 lines.push(&metric, "SilentSince(ms)", in_ms(since));
             }

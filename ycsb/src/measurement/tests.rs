@@ -420,7 +420,7 @@ fn sites_and_replicas_have_lines_of_their_own() {
         availability.answered(&"a:1".into(), ms(100 * latency));
     }
     availability.unanswered(&"a:1".into(), ms(950));
-    availability.used(&"b:2".into());
+    availability.used(&"b:2".into(), 1);
     let report = Report {
         measurements: &measurements,
         account: &Account {

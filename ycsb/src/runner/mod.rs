@@ -166,7 +166,7 @@ pub async fn run<S: Store>(
     let mut workers = JoinSet::new();
     for thread in 0..shared.threads {
         let store = stores[(thread % stores.len() as u64) as usize].clone();
-        shared.book().availability.used(&store.address);
+        shared.book().availability.used(&store.address, store.site);
         let worker = Worker {
             thread,
             threads: shared.threads,

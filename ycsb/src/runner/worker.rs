@@ -186,8 +186,8 @@ impl<S: Store> Worker<S> {
         if step.returned == Return::Ok {
             book.availability.succeeded(site, step.kind, ended);
         }
+        let sent = self.shared.since_start(step.started);
         for replica in &step.silent {
-            let sent = self.shared.since_start(step.started);
             book.availability.unanswered(replica, sent);
         }
         // The parts of a read-modify-write are counted, and not the whole once more.
@@ -197,6 +197,9 @@ impl<S: Store> Worker<S> {
             .filter(|_| step.kind != OpKind::ReadModifyWrite)
         {
             book.availability.answered(replica, ended);
+            if *replica != self.store.address {
+                book.availability.passed_over(&self.store.address, sent);
+            }
         }
     }
 
