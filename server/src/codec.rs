@@ -91,12 +91,7 @@ pub enum CodecError {
 /// # Errors
 /// `TooLong`, and then `buffer` is as it was.
 pub fn encode_envelope(envelope: Envelope, buffer: &mut BytesMut) -> Result<(), CodecError> {
-    let encoded = proto::Envelope {
-        from: envelope.from.0.into(),
-        from_incarnation: envelope.from_incarnation.0,
-        to_incarnation: envelope.to_incarnation.0,
-        message: Some(message::encode(envelope.message)),
-    };
+    let encoded = wire_envelope(envelope);
     let length = encoded.encoded_len();
     if length > FRAME_BYTES_MAX {
         return Err(CodecError::TooLong { length });
@@ -105,6 +100,20 @@ pub fn encode_envelope(envelope: Envelope, buffer: &mut BytesMut) -> Result<(), 
     buffer.put_u32(length as u32);
     encoded.encode_raw(buffer);
     Ok(())
+}
+
+/// How many bytes the frame of an envelope has.
+pub fn envelope_bytes(envelope: Envelope) -> usize {
+    4 + wire_envelope(envelope).encoded_len()
+}
+
+fn wire_envelope(envelope: Envelope) -> proto::Envelope {
+    proto::Envelope {
+        from: envelope.from.0.into(),
+        from_incarnation: envelope.from_incarnation.0,
+        to_incarnation: envelope.to_incarnation.0,
+        message: Some(message::encode(envelope.message)),
+    }
 }
 
 /// The envelope in a frame, its length prefix taken off.

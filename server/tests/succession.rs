@@ -41,6 +41,7 @@ fn drill(settings: &Settings, blow: Blow) -> Drill {
         settings: settings.clone(),
         one_way_ns: one_way_ns.to_vec(),
         faults: Faults::default(),
+        bytes_per_s: 0,
         every_ns: 25 * MS,
         blow: Some((blow, None)),
         blow_ns: 0,
@@ -280,6 +281,40 @@ fn replicas_far_apart_elect_a_leader() {
             .filter(|(at, _)| *at >= 4 * rtt_ms * MS + 4000 * MS);
         assert!(!after.led.is_empty(), "{rtt_ms} ms: nobody leads");
         assert_eq!(settled.count(), 0, "{rtt_ms} ms: {:?}", after.led);
+    }
+}
+
+/// A leader dies with 30 MB of open slots, which its successor has to hear of and to propose
+/// again over links of 25 MB/s: longer than an election timeout each time. There is one
+/// election all the same.
+#[test]
+fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
+    for (seed, fast_one) in (0..).zip([true, false, true, false]) {
+        let mut settings = match fast_one {
+            true => fast(StrategySpec::None),
+            false => Settings::new(ReplicaId(0), 5),
+        };
+        settings.strategy = StrategySpec::None;
+        let mut drill = drill(&settings, Blow::Flood(30, 1_000_000));
+        drill.bytes_per_s = 25_000_000;
+        drill.every_ns = 100 * MS;
+        // Until the last of it has reached the others.
+        drill.lasts_ns = 1500 * MS;
+        drill.watch_ns = 15_000 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        assert_eq!(after.elections(), 1, "seed {seed}: {:?}", after.led);
+        let transfer_ns = 30 * 1000 * MS / 25;
+        let timeout_ns = settings.timing.election_timeout.as_nanos() as u64;
+        let (led_ns, _) = *after.led.last().expect("somebody leads");
+        let led_ns = led_ns - after.struck_ns;
+        assert!(led_ns > 2 * transfer_ns, "the promises were large");
+        let bound_ns = 2 * (transfer_ns + timeout_ns) + 500 * MS;
+        assert!(led_ns <= bound_ns, "seed {seed}: {} ms", led_ns / MS);
+        // Then the open slots commit. Their Accepts are sent again meanwhile.
+        let outage_ns = after.outage_ns(5).expect("every site writes again");
+        let bound_ns = bound_ns + 3 * transfer_ns;
+        assert!(outage_ns <= bound_ns, "seed {seed}: {} ms", outage_ns / MS);
     }
 }
 

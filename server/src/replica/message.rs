@@ -169,7 +169,8 @@ pub enum Message {
         /// The first life that the sender ever heard of the addressee.
         life: u64,
     },
-    /// Would the addressee promise this ballot? Nothing is raised yet.
+    /// Would the addressee promise this ballot? Nothing is raised yet. Once it has promised:
+    /// the sender is collecting promises still, and they arrive.
     PreVote {
         /// The ballot that the sender would campaign under.
         ballot: Ballot,

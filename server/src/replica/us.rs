@@ -185,7 +185,9 @@ impl Us {
     /// Which other replica of `among` should lead next: of those heard of lately the one that
     /// would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
-        let patience = self.settings.timing.ping * 3;
+        // A leader that hears nobody resigns after its patience: all are silent for as long.
+        let timing = &self.settings.timing;
+        let patience = (timing.ping * 3).max(self.patience() + timing.heartbeat * 3);
         let others = self.others().filter(|other| among.contains(*other));
         others.min_by_key(|other| {
             let Peer { heard, cost_ms, .. } = self.peers[other.index()];

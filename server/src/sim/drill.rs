@@ -40,6 +40,9 @@ pub enum Blow {
     KillUnheard,
     /// An operator moves leadership to this replica.
     Move(ReplicaId),
+    /// It hears nobody while a client writes so many values of so many bytes there. So they
+    /// stay open at all others. It is killed at the end.
+    Flood(u64, usize),
 }
 
 /// A drill.
@@ -51,6 +54,8 @@ pub struct Drill {
     pub one_way_ns: Vec<Vec<u64>>,
     /// What goes wrong between replicas throughout.
     pub faults: Faults,
+    /// How many bytes a link takes in a second; 0: any number.
+    pub bytes_per_s: u64,
     /// How often a site writes, in ns; 0: nobody writes.
     pub every_ns: u64,
     /// What goes wrong, with whom; nobody named: whoever leads.
@@ -152,7 +157,7 @@ impl Drill {
     /// Runs it. The same drill and seed give the same aftermath.
     pub fn run(&self, seed: u64) -> Aftermath {
         let n = self.settings.n;
-        let world = World::new(
+        let mut world = World::new(
             WorldSettings {
                 replica: self.settings.clone(),
                 one_way_ns: self.one_way_ns.clone(),
@@ -166,6 +171,7 @@ impl Drill {
             },
             seed,
         );
+        world.set_bandwidth(self.bytes_per_s);
         let strike_ns = SETTLE_NS + self.blow_ns;
         let run = Run {
             drill: self,
@@ -223,19 +229,28 @@ impl Run<'_> {
             return;
         }
         self.world.alarm(now_ns + self.drill.every_ns, site as u64);
-        if self.world.refuses(site) {
-            return;
+        if !self.world.refuses(site) {
+            self.ask(site, 5);
         }
+    }
+
+    /// A client of `site` asks for a value of so many bytes to be written.
+    fn ask(&mut self, site: usize, bytes: usize) {
         let sequence = self.next[site];
         self.next[site] += 1;
         self.open[site].insert(sequence, self.writes.len());
         let acked_below = self.open[site].keys().next().copied().unwrap_or(sequence);
         let key = format!("key{}", sequence % 16);
         let client = 1 + site as u64;
-        let command = Command::session(client, sequence, acked_below, Op::put(key, "value"));
+        let command = Command::session(
+            client,
+            sequence,
+            acked_below,
+            Op::put(key, vec![b'v'; bytes]),
+        );
         self.writes.push(Write {
             site,
-            asked_ns: now_ns,
+            asked_ns: self.world.now_ns(),
             answered_ns: None,
             failed: false,
         });
@@ -277,6 +292,10 @@ impl Run<'_> {
             Blow::Leave => self.world.leave(victim, Some(self.drill.lasts_ns)),
             Blow::Pause => self.world.pause(victim, self.drill.lasts_ns),
             Blow::Cut | Blow::Mute | Blow::Deaf => self.cut(blow, true),
+            Blow::Flood(values, bytes) => {
+                self.cut(Blow::Deaf, true);
+                (0..values).for_each(|_| self.ask(victim, bytes));
+            }
             Blow::Move(to) => self.world.operate(victim, Operator::Transfer(to)),
         }
     }
@@ -305,6 +324,7 @@ impl Run<'_> {
                 self.world.start(self.victim.index());
                 self.world.alarm(self.world.now_ns() + 900 * MS, MEND);
             }
+            Some((Blow::Flood(..), _)) => self.world.crash(self.victim.index()),
             Some((Blow::Kill, _)) => self.world.start(self.victim.index()),
             Some((blow @ (Blow::Cut | Blow::Mute | Blow::Deaf), _)) => self.cut(blow, false),
             _ => {}

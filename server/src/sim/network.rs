@@ -49,6 +49,10 @@ pub struct Network {
     cut: Vec<Vec<bool>>,
     /// Links that are worse than the others, by sender and receiver.
     worse: Vec<Vec<Worse>>,
+    /// How fast each link takes bytes, one message after another; 0: at once.
+    pub bytes_per_s: u64,
+    /// Until when each link is busy with what it has taken, by sender and receiver.
+    busy_until_ns: Vec<Vec<u64>>,
     /// What went wrong, and how often.
     pub fired: Fired,
 }
@@ -63,8 +67,18 @@ impl Network {
             last: vec![vec![0; n]; n],
             cut: vec![vec![false; n]; n],
             worse: vec![vec![Worse::default(); n]; n],
+            bytes_per_s: 0,
+            busy_until_ns: vec![vec![0; n]; n],
             fired: Fired::default(),
         }
+    }
+
+    /// When the last byte of a message leaves that was given to a link at `now_ns`.
+    pub fn leaves_ns(&mut self, now_ns: u64, from: usize, to: usize, bytes: usize) -> u64 {
+        let takes = (bytes as u64 * 1_000_000_000).checked_div(self.bytes_per_s);
+        let busy = &mut self.busy_until_ns[from][to];
+        *busy = now_ns.max(*busy) + takes.unwrap_or(0);
+        *busy
     }
 
     /// Cuts the link from one replica to another, or mends it.
@@ -77,7 +91,7 @@ impl Network {
         self.worse[from][to] = worse;
     }
 
-    /// When a message sent at `now_ns` arrives: never, once or twice.
+    /// When a message that has left at `now_ns` arrives: never, once or twice.
     pub fn deliveries(
         &mut self,
         rng: &mut Pcg64Mcg,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use client::wire::command::Op;
 use leases::{Ballot, ReplicaId, Slot, StrategySpec};
 use server::replica::action::Record;
 use server::replica::message::{Batch, LogId, Message, Proposed, Reported, RequestId, Value};
@@ -11,6 +12,13 @@ use super::cluster::{Cluster, Packet, accept, between, heartbeat_of, put, votes_
 
 fn prepare(packet: &Packet) -> bool {
     matches!(packet.0.message, Message::Prepare { .. })
+}
+
+fn asked(packet: &Packet) -> Option<Ballot> {
+    match packet.0.message {
+        Message::Prepare { ballot, .. } => Some(ballot),
+        _ => None,
+    }
 }
 
 fn fetch(packet: &Packet) -> bool {
@@ -154,6 +162,44 @@ pub(super) fn h27_a_candidate_behind_its_quorum_fetches_first() {
     let read = cluster.read(2, "k");
     cluster.pass(1000);
     assert_eq!(cluster.value(read).as_deref(), Some("new"));
+}
+
+/// A candidate that fetches for longer than an election timeout goes on while something
+/// arrives, and who has promised waits with it. If nothing does, another campaigns.
+#[test]
+fn a_candidate_waits_for_as_long_as_it_hears_something_new() {
+    for arrives in [true, false] {
+        let mut cluster = Cluster::new(5, StrategySpec::None);
+        cluster.isolate(2);
+        for sequence in 1..9 {
+            // Each of them fills a message.
+            let write = Op::put("k", vec![0; 700_000]);
+            let write = cluster.ask(0, super::cluster::write(1, sequence, write));
+            assert!(cluster.done(write));
+        }
+        cluster.pass(300);
+        cluster.heal();
+        cluster.isolate(0);
+        let since = cluster.sent.len();
+        cluster.hold(|packet| matches!(packet.0.message, Message::Fetched { .. }));
+        cluster.elect(2);
+        for _ in 0..6 {
+            cluster.pass(600);
+            assert!(!cluster.leads(2), "it lacks what is committed");
+            if arrives {
+                let fetched = cluster.held.pop().expect("it is asked for");
+                cluster.deliver(fetched);
+            }
+        }
+        let mut rounds: Vec<Ballot> = cluster.sent[since..].iter().filter_map(asked).collect();
+        rounds.sort_unstable();
+        rounds.dedup();
+        assert_eq!(rounds.len() == 1, arrives, "{rounds:?}");
+        if arrives {
+            cluster.release();
+            cluster.pass_until(2000, "it leads at last", |cluster| cluster.leads(2));
+        }
+    }
 }
 
 #[test]

@@ -225,6 +225,10 @@ impl Consensus {
         from: ReplicaId,
         accepted: &Acceptances,
     ) -> SmallVec<[Slot; 8]> {
+        let leadership = self.leadership_mut();
+        if let Some(leadership) = leadership.filter(|l| l.ballot == accepted.ballot) {
+            leadership.heard(step.now, from);
+        }
         let log = accepted.log;
         let mut chosen = SmallVec::new();
         for (slot, tag) in &accepted.votes {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
 use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, Time};
 
@@ -54,7 +55,7 @@ impl Reply {
         self.parts > 0 && self.seen.len() == self.parts as usize
     }
 
-    /// Takes a part, and returns whether it did. Those of an older answer are refused: what is accepted may differ
+    /// Takes a part, and returns whether it is new. Those of an older answer are refused: what is accepted may differ
     /// between two answers, and a part of the older one would stand for entries that
     /// the newer one tells elsewhere.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
@@ -70,11 +71,12 @@ impl Reply {
                 ..Reply::default()
             };
         }
-        if prepared.parts == self.parts && self.seen.insert(prepared.part) {
+        let new = prepared.parts == self.parts && self.seen.insert(prepared.part);
+        if new {
             self.entries.extend(prepared.entries);
             self.log_starts.extend(prepared.log_starts);
         }
-        true
+        new
     }
 }
 
@@ -82,24 +84,33 @@ impl Reply {
 #[derive(Clone, Debug)]
 pub struct Candidacy {
     pub ballot: Ballot,
+    /// When it began.
+    pub(super) since: Time,
     /// When others were asked last; the own promise is durable then.
     asked: Option<Time>,
+    /// When those who promised were last told that promises arrive.
+    told: Time,
     replies: BTreeMap<ReplicaId, Reply>,
+    /// When each last sent a new part.
+    arrived: BTreeMap<ReplicaId, Time>,
 }
 
 impl Hash for Candidacy {
-    /// When it asked decides only when it asks again: not before the horizon.
+    /// Times decide only when it asks again or gives up: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.asked.is_some(), &self.replies).hash(state);
     }
 }
 
 impl Candidacy {
-    pub(super) fn new(ballot: Ballot) -> Candidacy {
+    pub(super) fn new(now: Time, ballot: Ballot) -> Candidacy {
         Candidacy {
             ballot,
+            since: now,
             asked: None,
+            told: now,
             replies: BTreeMap::new(),
+            arrived: BTreeMap::new(),
         }
     }
 
@@ -117,7 +128,24 @@ impl Candidacy {
         self.replies.get(&replica).is_some_and(Reply::is_complete)
     }
 
-    /// Takes a part of a promise. Returns whether it was one.
+    /// Whether parts of the promise of `replica` arrive, or all did: asked again, it would
+    /// say everything once more.
+    pub(super) fn hears(&self, replica: ReplicaId, now: Time, patience: Duration) -> bool {
+        let lately = |at: &Time| now.since(*at) < patience;
+        self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
+    }
+
+    /// Whether those who promised are to be told that promises arrive, `again` after the
+    /// last time.
+    pub(super) fn tells(&mut self, now: Time, again: Duration) -> bool {
+        let due = now.since(self.told) >= again;
+        if due {
+            self.told = now;
+        }
+        due
+    }
+
+    /// Takes a part of a promise. Returns whether it was one, and new.
     pub(super) fn take(
         &mut self,
         step: &mut Step<'_>,
@@ -132,8 +160,15 @@ impl Candidacy {
             step.metrics.refused_beyond_window += 1;
             return false;
         }
-        let reply = self.replies.entry(from).or_default();
-        reply.take(incarnation, prepared)
+        let new = self
+            .replies
+            .entry(from)
+            .or_default()
+            .take(incarnation, prepared);
+        if new {
+            self.arrived.insert(from, step.now);
+        }
+        new
     }
 
     /// Who has promised, and said all that it had to say.

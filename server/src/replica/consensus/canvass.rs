@@ -21,7 +21,11 @@ use super::super::message::Message;
 use super::super::plausible::NUMBER_MAX;
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::Consensus;
+use super::{Consensus, Role};
+
+/// A candidate whose promises still arrive gives up after waiting so many times as long as
+/// it would wait for the first: others may be reached faster.
+const CANDIDACY_PATIENCES: u32 = 60;
 
 /// A question to all others: would you promise this ballot?
 #[derive(Clone, Debug)]
@@ -115,6 +119,26 @@ impl Consensus {
     pub(super) fn await_promises(&mut self, step: &mut Step<'_>) {
         let patience = step.us.patience() + self.jitter(step);
         step.set_timer(Timer::Election, step.now + patience);
+    }
+
+    /// Some of what this candidate waits for has come: it waits on, though not for ever, and
+    /// those who have promised wait with it. Large promises take longer than an election
+    /// timeout.
+    pub(in super::super) fn candidacy_progressed(&mut self, step: &mut Step<'_>) {
+        let (patience, jitter) = (step.us.patience(), self.jitter(step));
+        let Role::Candidate(candidacy) = &mut self.role else {
+            return;
+        };
+        let end = candidacy.since + patience * CANDIDACY_PATIENCES;
+        if step.now >= end {
+            return;
+        }
+        let again = step.us.settings.timing.election_timeout / 4;
+        if candidacy.tells(step.now, again) {
+            let (ballot, ask) = (candidacy.ballot, self.canvassing.asks);
+            step.broadcast(&Message::PreVote { ballot, ask });
+        }
+        step.set_timer(Timer::Election, end.min(step.now + patience + jitter));
     }
 
     /// A short random span, so that two do not ask at the same moment.

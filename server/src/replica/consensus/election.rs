@@ -147,12 +147,12 @@ impl Consensus {
         self.leader = Ballot::ZERO;
         self.end_canvass();
         self.await_promises(step);
-        self.role = Role::Candidate(Candidacy::new(ballot));
+        self.role = Role::Candidate(Candidacy::new(step.now, ballot));
         step.after(After::Campaign { ballot });
         step.announce(Event::Campaigning(ballot));
     }
 
-    /// Asks those who have not promised. Returns whether this replica is the candidate
+    /// Asks those who have not promised, and from whom no promise arrives. Returns whether this replica is the candidate
     /// of `ballot` still.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);
@@ -163,8 +163,11 @@ impl Consensus {
             return false;
         }
         candidacy.set_asked(step.now);
-        for to in step.us.others().filter(|to| !candidacy.has_promised(*to)) {
-            step.send(to, Message::Prepare { ballot, commits });
+        let patience = step.us.settings.timing.retransmit;
+        for to in step.us.others() {
+            if !candidacy.hears(to, step.now, patience) {
+                step.send(to, Message::Prepare { ballot, commits });
+            }
         }
         true
     }
@@ -235,7 +238,7 @@ impl Consensus {
         })
     }
 
-    /// Takes a part of a promise. Returns whether it was one.
+    /// Takes a part of a promise. Returns whether it was one, and new.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,

@@ -22,6 +22,7 @@ impl Parts {
         }
         // An answer that brings nothing is no reason to ask for more at once.
         let progress = !entries.is_empty();
+        let mut news = false;
         for (slot, value) in entries {
             // Storing it at the promised ballot is safe: the value is chosen, so any later
             // Phase 1 finds the same one. And it was chosen at that ballot or below, for
@@ -37,10 +38,15 @@ impl Parts {
             let ballot = self.consensus.ballot_of_fetched(log, slot);
             self.store(step, log, slot, Entry::plain(ballot, value));
             step.metrics.fetched_entries += 1;
+            news = true;
             self.commit(step, log, &[slot]);
         }
         if self.consensus.is_candidate() {
-            return self.try_lead(step);
+            self.try_lead(step);
+            if news {
+                self.consensus.candidacy_progressed(step);
+            }
+            return;
         }
         let more = self.consensus.log(log).misses_commits();
         if more && progress && self.consensus.leader() == Some(from) {

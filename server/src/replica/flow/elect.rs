@@ -50,10 +50,13 @@ impl Parts {
         from: ReplicaId,
         (ballot, ask): (Ballot, u64),
     ) {
+        let promised = self.consensus.promised();
         if ballot.replica != from {
             step.metrics.refused_messages += 1;
-        } else if ballot <= self.consensus.promised() {
-            let promised = self.consensus.promised();
+        } else if ballot == promised {
+            // The candidate that has this promise says that others' arrive.
+            self.consensus.heard_leader(step);
+        } else if ballot < promised {
             step.send(from, Message::Rejected { promised });
         } else if step.us.writable && self.consensus.would_promise(step, from) {
             step.send(from, Message::PreVoted { ballot, ask });
@@ -127,6 +130,7 @@ impl Parts {
     ) {
         if self.consensus.take_promise(step, from, prepared) {
             self.try_lead(step);
+            self.consensus.candidacy_progressed(step);
         }
     }
 

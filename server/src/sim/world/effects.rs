@@ -8,6 +8,7 @@ use rand::RngExt as _;
 
 use super::super::oracle::Sight;
 use super::{Event, Reply, World};
+use crate::codec;
 use crate::replica::Input;
 use crate::replica::action::{Asker, ClientHandle, Event as Note, Record, Sequence};
 use crate::replica::input::ReadFrom;
@@ -134,9 +135,14 @@ impl World {
                 Err(violation) => return self.judge(Err(violation)),
             };
         }
+        let mut left_ns = self.now_ns;
+        if self.network.bytes_per_s > 0 {
+            let bytes = codec::envelope_bytes(envelope.clone());
+            left_ns = self.network.leaves_ns(left_ns, from, to, bytes);
+        }
         let mut arrivals = self
             .network
-            .deliveries(&mut self.rng, self.now_ns, from, to)
+            .deliveries(&mut self.rng, left_ns, from, to)
             .peekable();
         while let Some(at) = arrivals.next() {
             if arrivals.peek().is_none() {

@@ -33,6 +33,11 @@ impl World {
         self.network.set_cut(from, to, cut);
     }
 
+    /// Links take so many bytes in a second, one message after another; 0: any number.
+    pub fn set_bandwidth(&mut self, bytes_per_s: u64) {
+        self.network.bytes_per_s = bytes_per_s;
+    }
+
     /// Makes the link from one replica to another worse than its delay says, or mends it.
     pub fn set_worse(&mut self, from: usize, to: usize, worse: Worse) {
         self.network.set_worse(from, to, worse);

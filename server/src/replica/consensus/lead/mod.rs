@@ -40,7 +40,7 @@ pub struct Leadership {
     pub probe: u64,
     /// Per replica, the newest probe it answered.
     probe_acks: Vec<u64>,
-    /// Per replica, when it last answered one.
+    /// Per replica, when it last answered one, or voted.
     answered: Vec<Time>,
     pub transfer: Transfer,
     /// An operator wants this replica to lead, whoever is preferred.
@@ -121,10 +121,15 @@ impl Leadership {
     pub fn probe_answered(&mut self, now: Time, from: ReplicaId, probe: u64) {
         let answered = &mut self.probe_acks[from.index()];
         *answered = (*answered).max(probe);
+        self.heard(now, from);
+    }
+
+    /// A peer has said that it hears this leader.
+    pub fn heard(&mut self, now: Time, from: ReplicaId) {
         self.answered[from.index()] = now;
     }
 
-    /// Who has answered a probe within `patience`.
+    /// Who has answered a probe within `patience`, or voted: probes wait behind large Accepts.
     pub fn in_touch(&self, now: Time, patience: Duration) -> ReplicaSet {
         let each = self.answered.iter().zip(0..);
         let lately = each.filter(|(at, _)| now.since(**at) < patience);
