@@ -24,6 +24,17 @@ pub enum ExperimentError {
     /// An override of something that does not exist.
     #[error("--set {key}: there is no such setting; there are {known}")]
     UnknownKey { key: String, known: String },
+    /// An override of a fault, or of a field of one, that does not exist.
+    #[error(
+        "--set {key}: there is no such setting; write fault.<number>.<field>. The experiment has \
+         {faults} [[fault]] for all strategies, the first has number 1, and others are written in \
+         its file (see `exp show`); fields are {fields}"
+    )]
+    UnknownFault {
+        key: String,
+        faults: usize,
+        fields: String,
+    },
     /// An override with a value that the field does not accept.
     #[error("--set {key}={value}: {message}")]
     BadValue {

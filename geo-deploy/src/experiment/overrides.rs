@@ -22,6 +22,19 @@ const ALIASES: [(&str, &str); 8] = [
     ("clients", "workload.clients"),
 ];
 
+/// Fields that an experiment need not have, so that its table does not name them.
+const TIMING_FIELDS: [&str; 3] = ["heartbeat_ms", "election_timeout_ms", "retransmit_ms"];
+const FAULT_FIELDS: [&str; 8] = [
+    "at_s",
+    "until_s",
+    "action",
+    "target",
+    "to",
+    "direction",
+    "delay_ms",
+    "loss",
+];
+
 pub(super) fn apply(
     experiment: Experiment,
     sets: &[String],
@@ -107,9 +120,16 @@ fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentE
 fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, ExperimentError> {
     let path = dotted_name(key);
     let table = as_table(&experiment)?;
-    let unknown = || ExperimentError::UnknownKey {
-        key: key.to_owned(),
-        known: known(&table).join(", "),
+    let unknown = || match path.starts_with("fault.") {
+        true => ExperimentError::UnknownFault {
+            key: key.to_owned(),
+            faults: experiment.fault.len(),
+            fields: FAULT_FIELDS.join(", "),
+        },
+        false => ExperimentError::UnknownKey {
+            key: key.to_owned(),
+            known: known(&table).join(", "),
+        },
     };
     let mut changed = Value::Table(table.clone());
     put(&mut changed, path, value).ok_or_else(unknown)?;
@@ -141,10 +161,15 @@ fn out_of_range(value: &str) -> Option<String> {
 }
 
 fn as_table(experiment: &Experiment) -> Result<Table, ExperimentError> {
-    Table::try_from(experiment).map_err(|error| ExperimentError::Malformed {
+    let table = Table::try_from(experiment).map_err(|error| ExperimentError::Malformed {
         name: experiment.name.clone(),
         message: error.to_string(),
-    })
+    });
+    let mut table = table?;
+    table
+        .entry("timing")
+        .or_insert_with(|| Value::Table(Table::new()));
+    Ok(table)
 }
 
 /// Writes `text` at the dotted `path`; `None` if the path leads nowhere. A last
@@ -201,14 +226,16 @@ fn dotted(prefix: &str, table: &Table, names: &mut Vec<String>) {
             Value::Table(_) if name == "topology.rtt_ms" => {
                 names.push("topology.rtt_ms.<site>.<site>".to_owned());
             }
+            Value::Table(_) if name == "timing" => {
+                names.extend(TIMING_FIELDS.map(|field| format!("timing.{field}")));
+            }
             Value::Table(inner) => dotted(&format!("{name}."), inner, names),
             Value::Array(_) if name == "strategies" => {
                 let fields = ["strategy", "distribution"];
                 names.extend(fields.map(|field| format!("strategies.<label>.{field}")));
             }
             Value::Array(_) if name == "fault" => {
-                let fields = ["at_s", "until_s", "action", "target"];
-                names.extend(fields.map(|field| format!("fault.<number>.{field}")));
+                names.extend(FAULT_FIELDS.map(|field| format!("fault.<number>.{field}")));
             }
             _ => names.push(name),
         }

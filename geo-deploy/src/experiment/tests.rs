@@ -147,7 +147,11 @@ fn faults_are_fields_like_others_and_checked() {
             &["fault.1.target", "JP, CA"][..],
         ),
         (&["fault.1.target=all"], &["fault.1.until_s", "majority"]),
-        (&["fault.2.at_s=5"], &["fault.2.at_s", "no such setting"]),
+        (
+            &["fault.2.at_s=5"],
+            &["fault.2.at_s", "no such setting", "has 1 [[fault]]"],
+        ),
+        (&["fault.1.tagret=JP"], &["fault.1.tagret", "target, to"]),
         (&["fault.0.at_s=5"], &["fault.0.at_s", "no such setting"]),
         (&["fault.1.action=explode"], &["explode"]),
         (
@@ -168,6 +172,26 @@ fn faults_are_fields_like_others_and_checked() {
     assert!(
         error.to_string().contains("strategies.QL.fault.1.target"),
         "{error}"
+    );
+}
+
+#[test]
+fn fields_that_an_experiment_leaves_out_can_be_set() {
+    let fig7 = Experiment::find("fig7").unwrap();
+    assert!(fig7.timing.is_default(), "fig7 says nothing about timing");
+    let sets = [
+        "timing.election_timeout_ms=500",
+        "fault.1.action=slow",
+        "fault.1.target=JP",
+        "fault.1.to=CA",
+        "fault.1.delay_ms=80",
+    ];
+    let e = fig7.with(&sets.map(str::to_owned)).unwrap();
+    assert_eq!(e.timing.election_timeout_ms, Some(500));
+    assert_eq!(e.fault[0].to_string(), "slow JP from CA by 80 ms");
+    refused(
+        &["timing.election_timeot_ms=5"],
+        &["no such setting", "timing.election_timeout_ms"],
     );
 }
 
