@@ -51,7 +51,7 @@ pub fn show(dir: &Path) -> anyhow::Result<()> {
     }
     for node in &overview.nodes {
         if let Some(why) = &node.why {
-            say!("{} is down since {}: {why}", node.site, ago(node.for_s));
+            say!("{} has been down for {}: {why}", node.site, ago(node.for_s));
         }
     }
     if let Some(line) = standstill(&overview.nodes) {
@@ -151,8 +151,10 @@ fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
     if !newest.unlisted.is_empty() {
         line += &format!("; unlisted keys are held by {}", newest.unlisted.join(", "));
     }
-    if listed > 0 {
-        line += &format!("; {listed} keys are listed with holders of their own");
+    match listed {
+        0 => {}
+        1 => line += "; 1 key is listed with holders of its own",
+        n => line += &format!("; {n} keys are listed with holders of their own"),
     }
     if !newest.excluded.is_empty() {
         line += &format!("; excluded: {}", newest.excluded.join(", "));
@@ -179,10 +181,9 @@ pub fn fault_line(fault: &FaultReport) -> String {
         None => format!("until `leasehold fault heal {}`", fault.number),
     };
     format!(
-        "fault {}: {} ({}), for {}, {end}",
+        "fault {}: {}, for {}, {end}",
         fault.number,
         fault.text,
-        fault.sites.join(", "),
         ago(fault.for_s)
     )
 }

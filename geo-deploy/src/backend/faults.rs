@@ -100,23 +100,15 @@ impl<'a> Faults<'a> {
             chance: &mut self.chance,
         };
         let failed = |error: String| anyhow!("fault.{}: {error}", index + 1);
-        let targets = scene.resolve(&fault.target).map_err(failed)?;
-        // By name from here on: a role is asked for once, and chance decides once.
-        let names = self.plan.topology().names();
-        let named = Fault {
-            target: targets
-                .iter()
-                .map(|site| crate::fault::Target::named(names[*site]))
-                .collect(),
-            ..fault.clone()
-        };
+        let named = fault.named(&mut scene).map_err(failed)?;
+        let targets = scene.resolve(&named.target).map_err(failed)?;
         let effects = named.begin(&mut scene).map_err(failed)?;
         let sites: SiteSet = targets.into_iter().collect();
         let span = FaultSpan {
             at_s: now_ns as f64 / 1e9,
             until_s: None,
             sites,
-            text: in_words(fault, &named),
+            text: fault.in_words(&named),
             bounds: outage::bounds(self.plan, fault, sites, roles.leader),
         };
         if !roles.leases.is_empty() {
@@ -169,21 +161,6 @@ impl<'a> Faults<'a> {
             spans: self.begun.into_iter().map(|begun| begun.span).collect(),
             leases: self.leases,
         }
-    }
-}
-
-/// "kill OR (holder)": who it was, and why.
-fn in_words(asked: &Fault, named: &Fault) -> String {
-    let names = |fault: &Fault| -> Vec<String> {
-        fault
-            .target
-            .iter()
-            .map(|target| target.to_string())
-            .collect()
-    };
-    match names(asked) == names(named) {
-        true => named.to_string(),
-        false => format!("{named} ({})", names(asked).join(", ")),
     }
 }
 

@@ -4,7 +4,7 @@ use rand::seq::IndexedRandom as _;
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Direction, Fault, Target};
+use super::{Action, Direction, Fault, Target, list};
 use crate::topology::Topology;
 
 /// One change to a cluster. Sites by their index in the topology.
@@ -152,6 +152,31 @@ pub(super) fn unknown(name: &str, topology: &Topology) -> String {
 }
 
 impl Fault {
+    /// The same, aimed at sites by name: a role is asked for once, and chance decides once.
+    ///
+    /// # Errors
+    /// If nobody has a role that it names.
+    pub fn named(&self, scene: &mut Scene<'_>) -> Result<Fault, String> {
+        let names = scene.topology.names();
+        let mut by_name = |targets: &[Target]| -> Result<Vec<Target>, String> {
+            let sites = scene.resolve(targets)?.into_iter();
+            Ok(sites.map(|site| Target::named(names[site])).collect())
+        };
+        Ok(Fault {
+            target: by_name(&self.target)?,
+            to: by_name(&self.to)?,
+            ..self.clone()
+        })
+    }
+
+    /// "kill OR (holder)": who it was, and why. `named` is the same by name.
+    pub fn in_words(&self, named: &Fault) -> String {
+        match list(&self.target) == list(&named.target) {
+            true => named.to_string(),
+            false => format!("{named} ({})", list(&self.target)),
+        }
+    }
+
     /// What happens when it begins.
     ///
     /// # Errors

@@ -47,6 +47,38 @@ fn roles_are_who_has_them_when_the_fault_begins() {
 }
 
 #[test]
+fn roles_are_told_beside_whom_they_meant() {
+    let topology = Topology::paper();
+    let mut chance = Pcg64Mcg::seed_from_u64(1);
+    let mut scene = Scene {
+        topology: &topology,
+        leader: topology.index("CA"),
+        holders: Vec::new(),
+        up: vec![true; topology.len()],
+        chance: &mut chance,
+    };
+    let mut told = |fault: Fault| {
+        let named = fault.named(&mut scene).expect("somebody leads");
+        fault.in_words(&named)
+    };
+    let cut = |target: Target| Fault::now(Action::Partition, vec![target]);
+    assert_eq!(
+        told(cut(Target::Leader)),
+        "partition CA from the others (leader)"
+    );
+    assert_eq!(
+        told(cut(Target::named("JP"))),
+        "partition JP from the others"
+    );
+    let to = vec![Target::Leader];
+    let both = Fault {
+        to,
+        ..cut(Target::named("JP"))
+    };
+    assert_eq!(told(both), "partition JP from CA");
+}
+
+#[test]
 fn one_way_partitions_cut_one_way_and_are_mended_where_they_were_cut() {
     let cut = LinkState {
         cut: true,

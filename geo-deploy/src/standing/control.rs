@@ -87,10 +87,8 @@ pub struct NodeReport {
 pub struct FaultReport {
     /// To name it by.
     pub number: u64,
-    /// What was asked for.
+    /// What is done to whom; roles that were asked for in brackets.
     pub text: String,
-    /// The sites that were meant.
-    pub sites: Vec<String>,
     /// For how long it has held, in s.
     pub for_s: f64,
     /// When it ends by itself, in s from now.

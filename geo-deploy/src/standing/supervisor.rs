@@ -21,7 +21,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// A fault that holds, and what undoes it.
 struct Active {
     number: u64,
-    fault: Fault,
+    /// What is done to whom, and by which role.
+    text: String,
     effects: Vec<Effect>,
     began: Instant,
     ends: Option<Instant>,
@@ -138,7 +139,9 @@ impl<'a> Supervisor<'a> {
     async fn begin(&mut self, fault: Fault, key: Option<String>) -> Told {
         check(&fault, self.topology)?;
         let roles = self.cluster.roles(key.as_deref().map(str::as_bytes)).await;
-        let effects = fault.begin(&mut roles.scene(self.topology, &mut self.chance))?;
+        let mut scene = roles.scene(self.topology, &mut self.chance);
+        let named = fault.named(&mut scene)?;
+        let effects = named.begin(&mut scene)?;
         let mut done = Vec::new();
         let mut problems = Vec::new();
         for effect in effects {
@@ -157,17 +160,18 @@ impl<'a> Supervisor<'a> {
         {
             self.restarts[site].asked(Instant::now());
         }
-        let mut lines = self.remember(fault, done);
+        let stays = fault.until_s.is_none() && fault.action != Action::Restart;
+        let mut lines = self.remember(&fault, fault.in_words(&named), done);
         lines.extend(problems);
-        lines.extend(self.majority_lost());
+        lines.extend(stays.then(|| self.majority_lost()).flatten());
         Ok(lines)
     }
 
     /// Notes what is to be undone some day. Returns what to say of it.
-    fn remember(&mut self, fault: Fault, effects: Vec<Effect>) -> Vec<String> {
+    fn remember(&mut self, fault: &Fault, text: String, effects: Vec<Effect>) -> Vec<String> {
         let of_process = !fault.action.is_of_links() && fault.action != Action::FillDisk;
         let sites = self.names_of(&effects);
-        tracing::info!("{fault}: {sites}");
+        tracing::info!("{text}: {sites}");
         if of_process && (fault.until_s.is_none() || fault.action == Action::Restart) {
             // What its processes do shows in their status.
             return vec![format!(
@@ -183,10 +187,10 @@ impl<'a> Supervisor<'a> {
             Some(s) => format!("it ends by itself in {s} s"),
             None => format!("`leasehold fault heal {}` ends it", self.numbered),
         };
-        let line = format!("fault {}: {fault}; {sites}; {until}", self.numbered);
+        let line = format!("fault {}: {text}; {until}", self.numbered);
         self.faults.push(Active {
             number: self.numbered,
-            fault,
+            text,
             effects,
             began,
             ends,
@@ -267,11 +271,11 @@ impl<'a> Supervisor<'a> {
     fn undo(&mut self, place: usize) -> Vec<String> {
         let Active {
             number,
-            fault,
+            text,
             effects,
             ..
         } = self.faults.remove(place);
-        let mut lines = vec![format!("fault {number} ended: {fault}")];
+        let mut lines = vec![format!("fault {number} ended: {text}")];
         for undone in effects.into_iter().filter_map(Effect::undone) {
             match self.cluster.perform(undone) {
                 Ok(()) => {}
@@ -335,11 +339,7 @@ impl<'a> Supervisor<'a> {
         let left = |ends: Instant| ends.saturating_duration_since(now).as_secs_f64();
         FaultReport {
             number: active.number,
-            text: active.fault.to_string(),
-            sites: sites_of(&active.effects)
-                .into_iter()
-                .map(|site| self.name(site).to_owned())
-                .collect(),
+            text: active.text.clone(),
             for_s: now.duration_since(active.began).as_secs_f64(),
             ends_in_s: active.ends.map(left),
         }
@@ -350,20 +350,16 @@ impl<'a> Supervisor<'a> {
     }
 
     fn names_of(&self, effects: &[Effect]) -> String {
-        let names = sites_of(effects).into_iter().map(|site| self.name(site));
+        let mut sites: Vec<usize> = effects.iter().flat_map(|effect| effect.sites()).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let names = sites.into_iter().map(|site| self.name(site));
         names.collect::<Vec<_>>().join(", ")
     }
 }
 
 fn is_of_link(effect: Effect) -> bool {
     matches!(effect, Effect::Fail { .. } | Effect::Mend { .. })
-}
-
-fn sites_of(effects: &[Effect]) -> Vec<usize> {
-    let mut sites: Vec<usize> = effects.iter().flat_map(|effect| effect.sites()).collect();
-    sites.sort_unstable();
-    sites.dedup();
-    sites
 }
 
 /// What undoes what was done to a process.

@@ -227,7 +227,7 @@ impl Replica {
         let site = self.recipe.site.clone();
         let process = self.there("resume")?;
         if !process.paused {
-            bail!("{site} is not paused: nothing is to resume");
+            bail!("{site} is not paused: there is nothing to resume");
         }
         process.signal(Signal::CONT)?;
         process.paused = false;
