@@ -23,13 +23,10 @@ const RESERVED_MAX: u64 = 1 << 22;
 /// Clients of a site that read keys at the end of a run with faults.
 pub(crate) const READERS: usize = 10;
 
-/// What a report says of these reads.
-pub(crate) fn read_once_more(keys: usize) -> String {
-    format!(
-        "after the run each of the {keys} keys that were written was read once more: the \
-         history that was judged includes these reads"
-    )
-}
+/// What a report says of these reads, in the same words after each of several runs: it
+/// says so once.
+pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written was read \
+     once more: the history that was judged includes these reads";
 
 /// An operation that was answered or given up.
 pub(crate) struct Ended<'a> {

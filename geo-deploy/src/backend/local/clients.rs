@@ -16,7 +16,7 @@ use ycsb::site_stream::SiteStream;
 use super::super::faults::Faults;
 use super::super::load::{Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
 use super::super::outage::ATTEMPT_S;
-use super::super::recorder::{READERS, read_once_more};
+use super::super::recorder::{READ_ONCE_MORE, READERS};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
 use super::LocalCluster;
 use super::cluster::start_wan;
@@ -228,7 +228,7 @@ async fn read_all(options: &[ClientOptions], shared: &Rc<Shared>) -> anyhow::Res
         .recorder
         .borrow_mut()
         .notes
-        .push(read_once_more(keys.len()));
+        .push(READ_ONCE_MORE.to_owned());
     let keys = Rc::new(RefCell::new(keys));
     let mut tasks = Vec::new();
     for (site, options) in options.iter().enumerate() {

@@ -12,7 +12,7 @@ use ycsb::site_stream::SiteStream;
 
 use super::super::faults::{Faults, Turn};
 use super::super::load::{Due, OpenLoop, Processes, closed_loops, held_back_note};
-use super::super::recorder::{READERS, read_once_more};
+use super::super::recorder::{READ_ONCE_MORE, READERS};
 use super::super::{Ended, Interval, Plan, Progress, Recorder};
 use super::events::event;
 use super::faults::{Links, is_promised, roles};
@@ -259,7 +259,7 @@ impl<'a> Clients<'a> {
     /// Clients of every site read all keys.
     fn read_all(&mut self) {
         let keys: VecDeque<u64> = self.recorder.written_keys().into();
-        self.recorder.notes.push(read_once_more(keys.len()));
+        self.recorder.notes.push(READ_ONCE_MORE.to_owned());
         self.load = Load::Check(keys);
         for site in 0..self.plan.topology().len() {
             for _ in 0..READERS {

@@ -179,6 +179,10 @@ fn repeated_runs_follow_each_other_and_each_is_judged() {
     let labels: Vec<&str> = ran.iter().map(|ran| ran.run.label.as_str()).collect();
     assert_eq!(labels, ["killed", "paused", "cut-off"]);
     for ran in &ran {
+        let again = ran.run.notes.iter().filter(|n| n.contains("once more"));
+        assert_eq!(again.count(), 1, "said once: {:?}", ran.run.notes);
+    }
+    for ran in &ran {
         let run = &ran.run;
         let measured = run.measured.unwrap();
         assert!(
