@@ -112,7 +112,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         let (reply, trace) = client.execute_traced(op).await;
         let (reply, took) = (reply?, started.elapsed());
         dead.extend(silent(&client, &trace));
-        say_dead(dead, &reply);
+        say_dead(dead, &place, &reply);
         if args.verbose {
             eprintln!(
                 "served: {}, {:.2} ms, at {}",
@@ -130,8 +130,10 @@ struct Place {
     cluster: Option<String>,
     /// Whom to ask first, and then.
     addresses: Vec<String>,
-    /// The sites of a standing cluster, unless one of them was asked for.
+    /// The sites of a standing cluster.
     sites: Vec<ClientPort>,
+    /// Whether to ask whoever leads.
+    at_leader: bool,
 }
 
 impl Place {
@@ -151,8 +153,18 @@ impl Place {
         Some(Place {
             cluster: self.cluster.clone(),
             addresses: [&first].into_iter().chain(others).cloned().collect(),
-            sites: Vec::new(),
+            sites: self.sites.clone(),
+            at_leader: false,
         })
+    }
+
+    /// An address, and whose it is if that is known.
+    fn named(&self, address: &str) -> String {
+        let mut sites = self.sites.iter();
+        match sites.find(|port| port.address.to_string() == address) {
+            Some(port) => format!("{address} ({})", port.site),
+            None => address.to_owned(),
+        }
     }
 }
 
@@ -167,7 +179,7 @@ async fn connect(
     timeout: Duration,
 ) -> anyhow::Result<(Client, Dead)> {
     let client = connect_to(args, place, timeout).await?;
-    if place.sites.is_empty() {
+    if !place.at_leader {
         return Ok((client, Dead::new()));
     }
     let leader = client.status().await.map(|status| status.leader);
@@ -205,9 +217,10 @@ fn silent(client: &Client, trace: &Trace) -> Dead {
     dead.collect()
 }
 
-fn say_dead(dead: Dead, reply: &Reply) {
+fn say_dead(dead: Dead, place: &Place, reply: &Reply) {
     for (address, said) in dead {
         let name = &reply.replica;
+        let address = place.named(&address);
         eprintln!("note: {address} does not answer ({said}); {name} was asked instead");
     }
 }
@@ -238,6 +251,7 @@ fn place(args: &KvArgs) -> anyhow::Result<Place> {
         cluster: None,
         addresses: args.addresses.clone(),
         sites: Vec::new(),
+        at_leader: false,
     })
 }
 
@@ -250,19 +264,20 @@ fn of_cluster(args: &KvArgs) -> anyhow::Result<Place> {
         cluster: Some(state.cluster),
         addresses: addresses.collect(),
         sites: state.clients,
+        at_leader: args.site.is_none(),
     };
     let site = args.site.as_deref().unwrap_or(&state.leader);
-    let mut begun = place.beginning_at(site).with_context(|| {
+    let begun = place.beginning_at(site).with_context(|| {
         let known: Vec<&str> = place.sites.iter().map(|p| p.site.as_str()).collect();
         format!(
             "--site: there is no site '{site}'; there are {}",
             known.join(", ")
         )
     })?;
-    if args.site.is_none() {
-        begun.sites = place.sites;
-    }
-    Ok(begun)
+    Ok(Place {
+        at_leader: place.at_leader,
+        ..begun
+    })
 }
 
 fn op(command: &KvCommand) -> anyhow::Result<Op> {

@@ -4,7 +4,7 @@
 //! percentile distribution for each operation (`READ.hgrm`).
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -31,7 +31,8 @@ pub struct IntervalFiles {
 }
 
 impl IntervalFiles {
-    /// Creates the files of a run that measures `interval` and starts at `start`.
+    /// Creates the files of a run that measures `interval` and starts at `start`, and the
+    /// folder that they are in.
     /// `sites` names the sites by index.
     ///
     /// # Errors
@@ -132,8 +133,11 @@ impl IntervalFiles {
 
 fn open(prefix: &str, file: &str, title: &str, start: SystemTime) -> Result<Log, HlogError> {
     let create = || {
-        let out = BufWriter::new(File::create(path(prefix, file))?);
-        HlogWriter::new(out, title, start)
+        let path = path(prefix, file);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        HlogWriter::new(BufWriter::new(File::create(path)?), title, start)
     };
     create().map_err(|error| failed(prefix, file, error))
 }

@@ -328,7 +328,9 @@ fn samples_become_a_log_that_can_be_read_back() {
 #[test]
 fn files_of_a_run_hold_every_operation() {
     let folder = tempfile::tempdir().unwrap();
-    let prefix = format!("{}/", folder.path().display());
+    // The folder is made, as the documented `-p hdrhistogram.output.path=run/` asks.
+    let folder = folder.path().join("run");
+    let prefix = format!("{}/", folder.display());
     let start = SystemTime::UNIX_EPOCH;
     let mut files =
         IntervalFiles::create(&prefix, start, vec!["VA".into()], Interval::Both).unwrap();
@@ -346,12 +348,12 @@ fn files_of_a_run_hold_every_operation() {
             .unwrap();
     }
     files.finish(&measurements).unwrap();
-    let count = |file: &str, tag: &str| read_hlog(&folder.path().join(file)).unwrap()[tag].len();
+    let count = |file: &str, tag: &str| read_hlog(&folder.join(file)).unwrap()[tag].len();
     assert_eq!(count("READ.hdr", ""), 6);
     assert_eq!(count("Intended-READ.hdr", ""), 6);
     assert_eq!(count("latency.hlog", "VA:READ:held"), 3);
     assert_eq!(count("latency.hlog", "VA:Intended-READ:local"), 3);
-    let distribution = std::fs::read_to_string(folder.path().join("READ.hgrm")).unwrap();
+    let distribution = std::fs::read_to_string(folder.join("READ.hgrm")).unwrap();
     assert!(distribution.contains("Total count    =            6]"));
 }
 
