@@ -30,10 +30,11 @@ Examples:
   leasehold chaos --seed 7 --minutes 60 --round 12     one round of it again
   leasehold chaos --minutes 0.5 --control stale-read   a falsified history must be noticed
 
-Five replica processes behind an emulated WAN are killed, stopped, restarted, paused, cut off one way
-or both, slowed down, and run out of disk, as the seed says, while clients at every site get, put,
-delete, compare and swap, scan, and read and write several keys. Each round has a cluster and a
-strategy of its own. At its end all replicas are killed and started, and everything is read through each.
+Five replica processes behind an emulated WAN are killed, stopped, restarted, paused, cut off
+one way or both, slowed down, and run out of disk, as the seed says, while clients at every site
+get, put, delete, compare and swap, scan, and read and write several keys. Each round has a
+cluster and a strategy of its own. At its end all replicas are killed and started, and everything
+is read through each.
 
 A violation ends the run with exit status 1: a history that is not linearizable, an acknowledged
 write that is lost, replicas that differ, one that ends by itself, that does not serve when all is

@@ -25,12 +25,12 @@ t_lease_ms = 1000, t_guard_ms = 750, renew_ms = 150, reconfigure_ms = 10000, gra
 rho = 0.001, and for fixed [[lease.range]] with from and holders; in [timing]: heartbeat_ms = 150,
 election_timeout_ms = 1000, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
 
-The first start of all needs more nodes than a majority: three of three, four of five. A node whose data
-directory was emptied stops, for it has forgotten what it voted for; bring the directory back from a
-copy made since the node last ran, and never start it on an older one.
+The first start of all needs more nodes than a majority: three of three, four of five. A node
+whose data directory was emptied stops, for it has forgotten what it voted for; bring the
+directory back from a copy made since the node last ran, and never start it on an older one.
 
-A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 450 of them for its
-storage and the other nodes, and refuses clients above what is left.";
+A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 450 of them
+for its storage and the other nodes, and refuses clients above what is left.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
