@@ -52,6 +52,11 @@ impl SiteSet {
         self.0 & other.0 != 0
     }
 
+    /// The sites of both.
+    pub fn union(self, other: SiteSet) -> SiteSet {
+        SiteSet(self.0 | other.0)
+    }
+
     /// The sites, rising.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..64).filter(move |&site| self.contains(site))

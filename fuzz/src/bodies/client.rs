@@ -169,6 +169,7 @@ pub mod seeds {
             holders: vec!["CA".into(), "JP".into()],
             unlisted: vec!["CA".into()],
             excluded: vec!["OR".into()],
+            may_hold: vec!["CA".into(), "JP".into(), "OR".into()],
         }
     }
 }

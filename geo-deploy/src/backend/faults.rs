@@ -21,15 +21,25 @@ pub(crate) enum Turn {
     End(usize),
 }
 
-/// Who has which role, and who holds a lease on which key.
+/// Who has which role, and who may hold a lease on which key.
 #[derive(Debug)]
 pub(crate) struct Roles {
     pub(crate) leader: Option<usize>,
     /// Of the hottest key.
     pub(crate) holders: Vec<usize>,
     pub(crate) up: Vec<bool>,
-    /// Holders by key; empty if they are not known.
-    pub(crate) leases: Vec<SiteSet>,
+    pub(crate) held: Held,
+}
+
+/// Who may have held a lease on which key when a fault began.
+#[derive(Clone, Debug)]
+pub(crate) enum Held {
+    /// Nobody has asked.
+    Unasked,
+    /// It was asked, and is not sure: every key counts as leased to everybody.
+    Unknown,
+    /// These sites, by key. Nobody else.
+    By(Vec<SiteSet>),
 }
 
 /// See the module.
@@ -38,12 +48,12 @@ pub(crate) struct Faults<'a> {
     faults: &'a [Fault],
     chance: Pcg64Mcg,
     begun: Vec<Begun>,
-    /// Who held what when each fault began, and when that was, in ns.
-    leases: Vec<(u64, Vec<SiteSet>)>,
 }
 
 struct Begun {
     index: usize,
+    at_ns: u64,
+    held: Held,
     effects: Vec<Effect>,
     span: FaultSpan,
 }
@@ -52,7 +62,8 @@ struct Begun {
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     pub(crate) spans: Vec<FaultSpan>,
-    /// Who held what when each fault began, in order of time.
+    /// Who may have held what when each fault began, and when that was, in ns; in order of
+    /// time. Empty if nobody has asked.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -64,7 +75,6 @@ impl<'a> Faults<'a> {
             faults: plan.faults(),
             chance: Pcg64Mcg::seed_from_u64(plan.seed() ^ CHANCE_SALT),
             begun: Vec::new(),
-            leases: Vec::new(),
         }
     }
 
@@ -111,15 +121,21 @@ impl<'a> Faults<'a> {
             text: fault.in_words(&named),
             bounds: outage::bounds(self.plan, fault, sites, roles.leader),
         };
-        if !roles.leases.is_empty() {
-            self.leases.push((now_ns, roles.leases));
-        }
         self.begun.push(Begun {
             index,
+            at_ns: now_ns,
+            held: roles.held,
             effects: effects.clone(),
             span,
         });
         Ok(effects)
+    }
+
+    /// It is known, or will never be, who may have held what when a fault began.
+    pub(crate) fn held(&mut self, index: usize, held: Held) {
+        if let Some(begun) = self.begun.iter_mut().find(|begun| begun.index == index) {
+            begun.held = held;
+        }
     }
 
     /// A fault ends: what is undone.
@@ -156,20 +172,94 @@ impl<'a> Faults<'a> {
                 self.faults[index].at_s
             )
         });
+        let unsure = self.begun.iter();
+        let unsure = unsure.filter(|begun| matches!(begun.held, Held::Unknown));
+        let unsure = unsure.map(|begun| {
+            format!(
+                "it is not sure who held what when fault.{} began: every key counts as leased \
+                 to who failed",
+                begun.index + 1
+            )
+        });
         Passed {
-            notes: never.collect(),
+            notes: never.chain(unsure).collect(),
+            leases: self.leases(),
             spans: self.begun.into_iter().map(|begun| begun.span).collect(),
-            leases: self.leases,
         }
+    }
+
+    /// See [`Passed::leases`].
+    fn leases(&self) -> Vec<(u64, Vec<SiteSet>)> {
+        let everybody = SiteSet::all(self.plan.topology().len());
+        let keys = self.plan.experiment.workload.keys as usize;
+        let of = |begun: &Begun| match &begun.held {
+            Held::Unasked => None,
+            Held::Unknown => Some((begun.at_ns, vec![everybody; keys])),
+            Held::By(sites) => Some((begun.at_ns, sites.clone())),
+        };
+        let all: Option<Vec<_>> = self.begun.iter().map(of).collect();
+        all.unwrap_or_default()
     }
 }
 
 impl Passed {
-    /// The sites that held a lease on a key for an operation that ended then: as they did
+    /// The sites that may have held a lease on a key for an operation that ended then: as
     /// when the last fault before that began, or the first one after.
     pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
         let after = self.leases.partition_point(|(at_ns, _)| *at_ns <= ended_ns);
         let (_, holders) = self.leases.get(after.saturating_sub(1))?;
         holders.get(key as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment;
+
+    const JP: usize = 0;
+    const VA: usize = 3;
+
+    fn roles(held: Held) -> Roles {
+        Roles {
+            leader: Some(1),
+            holders: vec![1, VA],
+            up: vec![true; 5],
+            held,
+        }
+    }
+
+    /// What became of the first fault of `fig7`, with two keys.
+    fn passed(held: Held, later: Option<Held>) -> Passed {
+        let experiment = Experiment::find("fig7").unwrap();
+        let experiment = experiment.with(&["keys=2".to_owned()]).unwrap();
+        let plan = Plan::new(&experiment, &experiment.strategies[0]);
+        let mut faults = Faults::new(&plan);
+        faults.begin(0, 10, roles(held)).unwrap();
+        if let Some(later) = later {
+            faults.held(0, later);
+        }
+        faults.passed(Measured::default())
+    }
+
+    #[test]
+    fn what_is_learned_after_a_fault_began_is_of_its_beginning() {
+        let by = vec![SiteSet::one(VA), SiteSet::EMPTY];
+        let passed = passed(Held::Unknown, Some(Held::By(by.clone())));
+        for ended_ns in [5, 10, 15] {
+            assert_eq!(passed.leased_to(0, ended_ns), Some(by[0]));
+            assert_eq!(passed.leased_to(1, ended_ns), Some(by[1]));
+        }
+        assert_eq!(passed.notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_key_is_leased_to_everybody_unless_it_surely_was_not() {
+        let unsure = passed(Held::Unknown, None);
+        assert_eq!(unsure.leased_to(1, 15), Some(SiteSet::all(5)));
+        assert!(unsure.notes[0].contains("fault.1"), "{:?}", unsure.notes);
+        assert!(unsure.leased_to(1, 15).unwrap().contains(JP));
+        let unasked = passed(Held::Unasked, None);
+        assert_eq!(unasked.leased_to(1, 15), None);
     }
 }

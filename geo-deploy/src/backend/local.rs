@@ -3,6 +3,7 @@
 mod clients;
 mod cluster;
 mod disturb;
+mod holdings;
 mod links;
 mod ports;
 mod replica;

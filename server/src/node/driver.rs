@@ -240,8 +240,9 @@ impl Driver {
         for (client, asked) in waiting {
             let mut status = status.clone();
             if asked.holders {
-                self.replica.tell_holders(&asked.key, &mut status);
+                self.replica.tell_holders(now, &asked.key, &mut status);
                 self.name_all(&mut status.holders);
+                self.name_all(&mut status.may_hold);
             }
             self.clients.reply_status(client, status);
         }

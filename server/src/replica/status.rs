@@ -47,8 +47,9 @@ impl Replica {
         self.parts.leasing.grace() + self.us.settings.timing.election_timeout * 2
     }
 
-    /// Says who holds `key`; of the hottest key that is known here, if it is empty.
-    pub fn tell_holders(&self, key: &[u8], status: &mut StatusReply) {
+    /// Says who holds `key`, and who may hold it because of a promise of this replica that
+    /// lasts at `now`; of the hottest key that is known here, if it is empty.
+    pub fn tell_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
         let hottest = || self.parts.leasing.hottest().cloned();
         let key = match key {
             [] => hottest().unwrap_or_default(),
@@ -58,7 +59,9 @@ impl Replica {
             true => self.configs().unlisted(),
             false => self.configs().holders(&key),
         };
+        let promised = self.parts.leasing.promised_to(now, &key);
         status.holders = names(holders);
+        status.may_hold = names(holders.union(promised));
         status.holders_of = key;
     }
 

@@ -1,11 +1,13 @@
 //! Promises and tags, as the replica uses them.
 
+use std::time::Duration;
+
 use client::wire::Path;
 use leases::{ReplicaId, StrategySpec};
 use server::replica::Input;
 use server::replica::message::{LogId, Message};
 
-use super::cluster::{Cluster, about_leases, accept, between, put, votes_on};
+use super::cluster::{Cluster, about_leases, accept, between, put, settings, votes_on};
 
 #[test]
 pub(super) fn h07_a_promise_counts_what_is_on_its_way_to_disk() {
@@ -58,6 +60,30 @@ pub(super) fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptan
     assert!(!tags.is_empty(), "it votes");
     let two = |tag: &leases::ReplicaSet| tag.contains(ReplicaId(2));
     assert!(tags.iter().all(two), "{tags:?}");
+}
+
+#[test]
+fn a_status_names_a_holder_of_an_older_configuration_while_it_is_promised_anything() {
+    // It is excluded long before what it was promised runs out.
+    let mut settings = settings(3, StrategySpec::All);
+    settings.params.t_grace = Duration::from_secs(1);
+    let mut cluster = Cluster::with(settings);
+    let told = |cluster: &Cluster| {
+        let mut status = cluster.node(1).status(cluster.clock(1));
+        let now = cluster.clock(1);
+        cluster.node(1).tell_holders(now, b"k", &mut status);
+        let names = |names: &[String]| names.concat();
+        (names(&status.holders), names(&status.may_hold))
+    };
+    assert_eq!(told(&cluster), ("012".into(), "012".into()));
+    let before = cluster.node(1).configuration();
+    cluster.crash(2);
+    while cluster.node(1).configuration() == before {
+        cluster.pass(50);
+    }
+    assert_eq!(told(&cluster), ("01".into(), "012".into()));
+    cluster.pass(10_000);
+    assert_eq!(told(&cluster), ("01".into(), "01".into()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use leases::{ConfigId, ReplicaId};
 use server::sim::network::Worse;
 use server::sim::world::{LEAVE_WITHIN_NS, World};
 
-use super::super::faults::Roles;
+use super::super::faults::{Held, Roles};
 use super::super::{Plan, key_name};
 use crate::bound::SiteSet;
 use crate::fault::{Effect, LinkState};
@@ -102,7 +102,7 @@ pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
         leader: leader.map(|(node, _)| node),
         holders: holders(plan.hottest_key()).iter().collect(),
         up,
-        leases: (0..plan.experiment.workload.keys).map(holders).collect(),
+        held: Held::By((0..plan.experiment.workload.keys).map(holders).collect()),
     }
 }
 

@@ -179,6 +179,12 @@ impl Leasing {
         }
     }
 
+    /// Whom a vote for a write of `key` must name that leaves at `now`.
+    pub(super) fn promised_to(&self, now: Time, key: &[u8]) -> ReplicaSet {
+        let view = self.configs.view(key);
+        self.grantor.live(now).tag(std::iter::once(view))
+    }
+
     /// The holders of all keys that a command writes: its class (§3.9).
     pub(super) fn class(&self, command: &Command) -> ReplicaSet {
         let written = command.keys().filter(|_| command.is_write());

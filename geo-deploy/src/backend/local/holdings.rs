@@ -1,0 +1,168 @@
+//! Which replica may hold a lease on which key, as the replicas themselves say.
+//!
+//! A replica that is asked for a key names those that hold it under its newest
+//! configuration, and those that its vote for a write would have to name now because of
+//! what it has promised them. All replicas that run are asked, just before a fault and
+//! again just after it. A key was surely not leased to a replica that nobody has named
+//! either time, unless more than one configuration came between: then one of them may
+//! have been missed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use client::{Client, ClientOptions};
+
+use super::super::{Plan, key_name};
+use super::LocalCluster;
+use crate::bound::SiteSet;
+
+/// With more keys than this, nobody is asked.
+const KEYS_MAX: u64 = 10_000;
+/// How long a replica may take to say who may hold a key.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Whom to ask for what.
+#[derive(Clone)]
+pub(super) struct Inquiry {
+    cluster: String,
+    sites: Vec<String>,
+    /// Of the replicas that run, beside their sites.
+    addresses: Vec<(usize, SocketAddr)>,
+    keys: u64,
+}
+
+/// What replicas said, each beside its site.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holdings(Vec<(usize, Said)>);
+
+/// What one replica said of each key in turn.
+#[derive(Clone, Debug)]
+struct Said {
+    /// Its newest configuration when it was asked for the first key, and for the last.
+    configurations: (u64, u64),
+    may_hold: Vec<SiteSet>,
+}
+
+impl Inquiry {
+    /// Of the replicas that run now; `None` if there are too many keys.
+    pub(super) fn new(plan: &Plan<'_>, cluster: &LocalCluster) -> Option<Inquiry> {
+        let keys = plan.experiment.workload.keys;
+        let up = cluster.up();
+        let addresses = cluster.client_addresses().iter().copied().enumerate();
+        (keys <= KEYS_MAX).then(|| Inquiry {
+            cluster: cluster.name().to_owned(),
+            sites: plan
+                .topology()
+                .names()
+                .iter()
+                .map(|s| s.to_string())
+                .collect(),
+            addresses: addresses.filter(|(site, _)| up[*site]).collect(),
+            keys,
+        })
+    }
+
+    /// Asks all of them for every key; `None` if one does not answer.
+    pub(super) async fn ask(self) -> Option<Holdings> {
+        let mut asked = tokio::task::JoinSet::new();
+        for (site, address) in self.addresses.clone() {
+            let inquiry = self.clone();
+            asked.spawn(async move { Some((site, inquiry.ask_one(address).await?)) });
+        }
+        let said: Option<Vec<(usize, Said)>> = asked.join_all().await.into_iter().collect();
+        said.map(Holdings)
+    }
+
+    /// One question at a time: the replica has clients to serve, too.
+    async fn ask_one(&self, address: SocketAddr) -> Option<Said> {
+        let mut options = ClientOptions::new(address.to_string());
+        options.cluster = Some(self.cluster.clone());
+        options.connect_timeout = ANSWER_WITHIN;
+        options.request_timeout = ANSWER_WITHIN;
+        let client = Client::connect(options).await.ok()?;
+        let (mut first, mut last) = (None, 0);
+        let mut may_hold = Vec::with_capacity(self.keys as usize);
+        for key in 0..self.keys {
+            let status = client.status_and_holders(Some(&key_name(key))).await.ok()?;
+            last = status.configuration;
+            first.get_or_insert(last);
+            may_hold.push(self.sites(&status.may_hold));
+        }
+        let configurations = (first?, last);
+        Some(Said {
+            configurations,
+            may_hold,
+        })
+    }
+
+    fn sites(&self, names: &[String]) -> SiteSet {
+        let index = |name: &String| self.sites.iter().position(|site| site == name);
+        names.iter().filter_map(index).collect()
+    }
+}
+
+impl Holdings {
+    /// Who may have held each key at a moment between this inquiry and a later one; `None`
+    /// if that is not sure.
+    pub(super) fn until(&self, later: &Holdings) -> Option<Vec<SiteSet>> {
+        let of_site = |wanted: usize| later.0.iter().find(|(site, _)| *site == wanted);
+        let missed = |(site, said): &(usize, Said)| {
+            of_site(*site)
+                .is_some_and(|(_, later)| later.configurations.1 > said.configurations.0 + 1)
+        };
+        let answered = !self.0.is_empty() && !later.0.is_empty();
+        if !answered || self.0.iter().any(missed) {
+            return None;
+        }
+        let mut all = Vec::new();
+        for (_, said) in self.0.iter().chain(&later.0) {
+            all.resize(said.may_hold.len(), SiteSet::EMPTY);
+            for (all, said) in all.iter_mut().zip(&said.may_hold) {
+                *all = all.union(*said);
+            }
+        }
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VA: usize = 3;
+
+    /// What replicas said of two keys.
+    fn said(replicas: &[(usize, (u64, u64), [SiteSet; 2])]) -> Holdings {
+        let of = |(site, configurations, may_hold): &(usize, (u64, u64), [SiteSet; 2])| {
+            let may_hold = may_hold.to_vec();
+            let configurations = *configurations;
+            (
+                *site,
+                Said {
+                    configurations,
+                    may_hold,
+                },
+            )
+        };
+        Holdings(replicas.iter().map(of).collect())
+    }
+
+    #[test]
+    fn a_key_that_was_leased_between_the_inquiry_and_the_fault_counts_as_leased() {
+        let (va, nobody) = (SiteSet::one(VA), SiteSet::EMPTY);
+        let before = said(&[(0, (11, 11), [va, nobody]), (VA, (11, 11), [va, nobody])]);
+        // VA is dead, and a new configuration has given it the second key meanwhile.
+        let after = said(&[(0, (12, 12), [nobody, va])]);
+        assert_eq!(before.until(&after), Some(vec![va, va]));
+    }
+
+    #[test]
+    fn nothing_is_sure_if_a_configuration_may_have_been_missed() {
+        let (va, nobody) = (SiteSet::one(VA), SiteSet::EMPTY);
+        let before = said(&[(0, (11, 12), [va, nobody])]);
+        let after = said(&[(0, (12, 13), [nobody, nobody])]);
+        assert_eq!(before.until(&after), None);
+        assert_eq!(before.until(&Holdings::default()), None);
+        assert_eq!(Holdings::default().until(&before), None);
+    }
+}
