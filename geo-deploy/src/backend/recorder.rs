@@ -115,6 +115,7 @@ impl Recorder {
             workload: plan.words(),
             samples: operations.iter().map(|(sample, _)| *sample).collect(),
             leased_to: leased_to(operations, &passed),
+            repeats: Vec::new(),
             measured: Some(measured),
             faults: passed.spans,
             wall_s: around.started.elapsed().as_secs_f64(),

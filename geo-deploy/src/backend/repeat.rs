@@ -16,6 +16,7 @@ pub(super) fn joined(runs: Vec<Ran>) -> Option<Ran> {
     }
     let mut verdicts = vec![first.run.linearizable.clone()];
     let mut all = only_measured(first);
+    all.run.repeats = vec![measured(&all.run)];
     for next in runs {
         verdicts.push(next.run.linearizable.clone());
         append(&mut all, only_measured(next));
@@ -40,9 +41,14 @@ fn append(all: &mut Ran, next: Ran) {
     let shift_s = before.end_s - after.start_s;
     let shift_ns = (shift_s * 1e9) as i64;
     let run = &mut all.run;
+    let end_s = after.end_s + shift_s;
     run.measured = Some(Measured {
         start_s: before.start_s,
-        end_s: after.end_s + shift_s,
+        end_s,
+    });
+    run.repeats.push(Measured {
+        start_s: before.end_s,
+        end_s,
     });
     // Who held what is known of all operations, or of none.
     let known = run.samples.len() == run.leased_to.len()

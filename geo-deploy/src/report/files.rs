@@ -144,17 +144,19 @@ impl Bucket {
     }
 }
 
-/// One line per run, fault, site and group of operations; see [`super::outage`]. Empty
-/// where nothing is known or promised.
+/// One line per strategy, run of several, fault, site and group of operations; see
+/// [`super::outage`]. Empty where nothing is known or promised.
 pub(super) fn outages_csv(summary: &Summary) -> String {
     let mut csv = String::from(
-        "strategy,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
+        "strategy,run,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
          bound_s,median_before_ms,median_after_ms\n",
     );
     let given = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.6}"));
     for run in &summary.runs {
         for o in &run.outages {
-            let prefix = format!("{},{},{}", quoted(&run.label), o.fault, quoted(&o.text));
+            let repeat = o.run.map_or_else(String::new, |run| run.to_string());
+            let numbers = format!("{repeat},{}", o.fault);
+            let prefix = format!("{},{numbers},{}", quoted(&run.label), quoted(&o.text));
             let leased = o
                 .leased
                 .map_or_else(String::new, |leased| leased.to_string());

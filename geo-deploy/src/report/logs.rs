@@ -78,6 +78,7 @@ fn timeline_of(run: &Run, gathered: &Gathered) -> Timeline {
             .collect(),
         marks: Vec::new(),
         since: "the log began",
+        note: String::new(),
     }
 }
 

@@ -16,22 +16,29 @@
 //!   due at some time in the window, successful or not. In a closed loop it shows a stall
 //!   of one key that other keys of the group hide from the outage.
 //!
+//! Writes that were in flight through a failed replica are counted with those on leased
+//! keys.
+//!
 //! A bound is kept if neither of the two exceeds it.
 
+mod group;
 mod rows;
 
-use serde::Serialize;
 use ycsb::sample::{End, Sample};
 
 use super::digest::Class;
 use crate::bound::SiteSet;
+pub(super) use group::groups;
+pub use group::{Group, Longest};
 pub(super) use rows::table;
 
 use super::{FaultSpan, OutageBound, Report, StrategyRun};
 
 /// What a fault meant to one group of operations.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
+    /// The number of the run, from 1, if there are several.
+    pub run: Option<usize>,
     /// The fault's number in its run, from 1.
     pub fault: usize,
     /// What was done.
@@ -66,16 +73,26 @@ pub struct Outage {
 impl Outage {
     /// Whether the bound was kept; `None` without one.
     pub fn kept(&self) -> Option<bool> {
-        Some(self.outage_s.max(self.longest_s) <= self.bound_s?)
+        Some(self.waited_s() <= self.bound_s?)
+    }
+
+    /// The longer of the outage and the longest wait, in s.
+    pub(super) fn waited_s(&self) -> f64 {
+        self.outage_s.max(self.longest_s)
     }
 
     /// The operations in words.
     pub(super) fn group(&self) -> String {
-        match self.leased {
-            None => self.operation.to_owned(),
-            Some(true) => format!("{}, leased to it", self.operation),
-            Some(false) => format!("{}, other keys", self.operation),
-        }
+        in_words(self.operation, self.leased)
+    }
+}
+
+/// A group of operations.
+fn in_words(operation: &str, leased: Option<bool>) -> String {
+    match leased {
+        None => operation.to_owned(),
+        Some(true) => format!("{operation}, leased to it"),
+        Some(false) => format!("{operation}, other keys"),
     }
 }
 
@@ -87,12 +104,14 @@ pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
     let mut all = Vec::new();
     for (index, fault) in run.faults.iter().enumerate() {
         let window = Window::of(run, index);
+        let (repeat, number) = numbered(run, index);
         for (place, ops) in by_site.iter().enumerate() {
             let (site, class) = (place / 2, Class::BOTH[place % 2]);
             let bound = fault.bounds.get(site);
-            for (leased, ops) in by_lease(fault, ops) {
+            for (leased, ops) in by_lease(fault, (site, class), ops) {
                 let found = window.judge(&ops).map(|seen| Outage {
-                    fault: index + 1,
+                    run: repeat,
+                    fault: number,
                     text: fault.text.clone(),
                     site: names[site].to_owned(),
                     operation: class.name(),
@@ -106,6 +125,15 @@ pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
         }
     }
     all
+}
+
+/// The number of a fault's run, if there are several, and its own in that run.
+fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
+    let repeat = |fault: &FaultSpan| run.repeat_at(fault.at_s);
+    let of_run = repeat(&run.faults[index]);
+    let before = run.faults[..index].iter();
+    let same = before.filter(|fault| repeat(fault) == of_run).count();
+    (of_run, same + 1)
 }
 
 /// Operations and who held a lease on their keys: reads of the first site, its writes,
@@ -123,11 +151,23 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(Op, Option<SiteSet>)>> {
     all
 }
 
-/// Operations apart by whether a site of the fault held a lease on their keys.
-fn by_lease(fault: &FaultSpan, ops: &[(Op, Option<SiteSet>)]) -> [(Option<bool>, Vec<Op>); 3] {
+/// Operations of a site and class apart by whether a site of the fault held a lease on
+/// their keys. A write that was in flight through a replica that failed belongs to those:
+/// it is sent again, and a leader that has it twice cannot tell what becomes of it before
+/// the slots before it are executed, blocked ones included.
+fn by_lease(
+    fault: &FaultSpan,
+    (site, class): (usize, Class),
+    ops: &[(Op, Option<SiteSet>)],
+) -> [(Option<bool>, Vec<Op>); 3] {
+    let at_ns = (fault.at_s * 1e9) as u64;
+    let through_it = class == Class::Writes && fault.sites.contains(site);
+    let sent_again = |op: &Op| through_it && op.start < at_ns && op.end > at_ns;
     [Some(true), Some(false), None].map(|wanted| {
-        let leased = |held: Option<SiteSet>| held.map(|held| held.meets(fault.sites));
-        let meant = ops.iter().filter(|(_, held)| leased(*held) == wanted);
+        let leased = |op: &Op, held: Option<SiteSet>| {
+            held.map(|held| held.meets(fault.sites) || sent_again(op))
+        };
+        let meant = ops.iter().filter(|(op, held)| leased(op, *held) == wanted);
         (wanted, meant.map(|(op, _)| *op).collect())
     })
 }
@@ -203,6 +243,7 @@ impl Window {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let third = self.end - (self.end - self.start) / 3;
         Some(Outage {
+            run: None,
             fault: 0,
             text: String::new(),
             site: String::new(),

@@ -92,7 +92,7 @@ fn happened(report: &Report, summary: &Summary) -> Section {
     let outages = summary
         .runs
         .iter()
-        .filter_map(|run| outage::table(&run.label, &run.outages));
+        .filter_map(|run| outage::table(&run.label, &run.outage_groups));
     Section {
         heading: "What happened, and what clients saw of it",
         paragraphs: match report.has_faults() {

@@ -283,7 +283,9 @@ pub(super) fn reading_the_outages() -> Vec<String> {
          The longest wait is that of a single operation; in a closed loop it also shows a stall of \
          one key that other keys hide. A bound is kept if neither exceeds it."
             .to_owned(),
-        "\"Leased to it\" are keys that a failed site held a lease on when the fault began. \
+        "\"Leased to it\" are keys that a failed site held a lease on when the fault began, or may \
+         have held one on. Writes that were in flight through a failed replica are counted there: \
+         sent twice, they are answered after all before them. \
          Median before is of the operations since the previous fault, after of those that started \
          in the last third of the time that the fault is given."
             .to_owned(),

@@ -127,6 +127,9 @@ pub struct StrategyRun {
     pub leased_to: Vec<SiteSet>,
     /// The interval in which operations are counted; `None` if the backend has none.
     pub measured: Option<Measured>,
+    /// If it was run several times: the measured interval of each run, as they follow each
+    /// other. Empty if it was run once.
+    pub repeats: Vec<Measured>,
     /// What was done to the cluster on purpose, in order of time.
     pub faults: Vec<FaultSpan>,
     /// How long the run took, in s, warm-up included.
@@ -150,6 +153,36 @@ pub struct StrategyRun {
 }
 
 impl StrategyRun {
+    /// The number, from 1, of the run in whose interval this time is, if there are several.
+    pub fn repeat_at(&self, at_s: f64) -> Option<usize> {
+        let begun = self.repeats.partition_point(|one| one.start_s <= at_s);
+        (begun > 0).then_some(begun)
+    }
+
+    /// Of several runs, the one with this number alone, from 1; its times as they are.
+    ///
+    /// # Panics
+    /// If there is no such run.
+    pub(crate) fn only(&self, number: usize) -> StrategyRun {
+        let at = |sample: &Sample| self.repeat_at(sample.start_ns as f64 / 1e9);
+        let of_run = |index: &usize| at(&self.samples[*index]) == Some(number);
+        let meant: Vec<usize> = (0..self.samples.len()).filter(of_run).collect();
+        let known = self.leased_to.len() == self.samples.len();
+        let leased_to = meant.iter().filter(|_| known);
+        let faults = self.faults.iter();
+        StrategyRun {
+            leased_to: leased_to.map(|index| self.leased_to[*index]).collect(),
+            samples: meant.iter().map(|index| self.samples[*index]).collect(),
+            measured: Some(self.repeats[number - 1]),
+            repeats: Vec::new(),
+            faults: faults
+                .filter(|fault| self.repeat_at(fault.at_s) == Some(number))
+                .cloned()
+                .collect(),
+            ..self.clone()
+        }
+    }
+
     /// Beginnings and ends of faults, as events. `names` are the sites' names.
     pub fn fault_events(&self, names: &[&str]) -> Vec<Event> {
         let event = |fault: &FaultSpan, kind: &str, at_s: f64, text: String| Event {

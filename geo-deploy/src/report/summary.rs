@@ -8,7 +8,7 @@ use ycsb::measurement::path_name;
 use ycsb::sample::{End, Sample};
 
 use super::digest::{Class, Digest, Latencies, share};
-use super::outage::{self, Outage};
+use super::outage::{self, Group, Outage};
 use super::tolerance::Tolerance;
 use super::{Measured, Report, StrategyRun};
 use crate::bound::{Bounds, Replies, SiteSet};
@@ -72,9 +72,12 @@ pub struct RunSummary {
     pub linearizable: &'static str,
     /// What was checked, found, or why nothing was.
     pub linearizable_text: String,
-    /// The outages that clients saw because of faults.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The outages that clients saw because of faults, one by one: `outages.csv`.
+    #[serde(skip)]
     pub outages: Vec<Outage>,
+    /// The same summed up.
+    #[serde(rename = "outages", skip_serializing_if = "Vec::is_empty")]
+    pub outage_groups: Vec<Group>,
     /// Counters of the replicas.
     pub counters: BTreeMap<String, u64>,
     /// One per site, in the topology's order.
@@ -214,6 +217,7 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
     let all = AllSummary::of(&Latencies::merged(
         digest.reads.iter().chain(&digest.writes),
     ));
+    let outages = outage::outages(report, run);
     RunSummary {
         label: run.label.clone(),
         strategy: run.strategy.clone(),
@@ -236,7 +240,8 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
         min_latency_fraction: totals.min_latency_fraction,
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),
-        outages: outage::outages(report, run),
+        outage_groups: outage::groups(&outages),
+        outages,
         counters: run.counters.clone(),
         sites,
     }

@@ -116,6 +116,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         workload: "reads:writes 1:1".to_owned(),
         samples,
         leased_to: Vec::new(),
+        repeats: Vec::new(),
         measured: None,
         faults: Vec::new(),
         wall_s: 1.5,
@@ -425,7 +426,7 @@ fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound
         warnings.contains("bounds were broken; the worst: after \"kill OR\""),
         "{warnings}"
     );
-    let table = outage::table("QL", &summary.runs[0].outages).expect("a fault");
+    let table = outage::table("QL", &summary.runs[0].outage_groups).expect("a fault");
     let text = table.text();
     assert!(
         text.contains("writes, leased to it") && text.contains("NO"),
@@ -474,7 +475,7 @@ fn faults_make_a_timeline() {
         timeline.contains("QL,OR,writes,11.1,2,2,0,,,,0\n"),
         "{timeline}"
     );
-    assert!(text("outages.csv").contains("QL,1,kill OR,JP,writes,true,"));
+    assert!(text("outages.csv").contains("QL,,1,kill OR,JP,writes,true,"));
     let svg = text("plots/timeline-QL.svg");
     for word in [
         "kill OR",

@@ -198,6 +198,12 @@ fn repeated_runs_follow_each_other_and_each_is_judged() {
             assert!((at_s - expected).abs() < 1e-3, "{faults:?}");
         }
         assert_eq!(faults.len(), 3);
+        let second = run.only(2);
+        assert_eq!((run.repeats.len(), second.faults.len()), (3, 1));
+        assert_eq!(second.faults[0], run.faults[1]);
+        assert_eq!(second.samples.len(), second.leased_to.len());
+        let each: usize = (1..=3).map(|number| run.only(number).samples.len()).sum();
+        assert_eq!(each, run.samples.len());
         assert_eq!(ran.histories.len(), 3);
         assert!(
             ran.histories[0] != ran.histories[1],

@@ -33,6 +33,8 @@ pub(in super::super) struct Timeline {
     pub marks: Vec<Mark>,
     /// What the time counts from.
     pub since: &'static str,
+    /// What else its reader should know; begins with a space.
+    pub note: String,
 }
 
 /// What one panel shows.
@@ -213,7 +215,8 @@ fn caption(timeline: &Timeline) -> String {
     };
     format!(
         "Latency (logarithmic) and below it successes a second, over time, reads and writes \
-         apart, a row for each site. {latencies} Nothing is smoothed."
+         apart, a row for each site. {latencies} Nothing is smoothed.{}",
+        timeline.note
     )
 }
 

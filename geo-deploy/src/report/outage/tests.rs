@@ -99,6 +99,7 @@ fn nothing_due_is_no_row() {
 #[test]
 fn a_bound_is_kept_only_by_both() {
     let outage = Outage {
+        run: None,
         fault: 1,
         text: "kill OR".to_owned(),
         site: "CA".to_owned(),
@@ -130,4 +131,66 @@ fn a_bound_is_kept_only_by_both() {
     assert_eq!(promised(&bound, Class::Writes, None), Some(9.0));
     assert_eq!(promised(&bound, Class::Writes, Some(false)), Some(0.2));
     assert_eq!(promised(&bound, Class::Reads, Some(true)), None);
+}
+
+#[test]
+fn a_write_in_flight_through_a_failed_replica_counts_with_those_on_leased_keys() {
+    let fault = FaultSpan {
+        at_s: 10.0,
+        sites: SiteSet::one(3),
+        ..FaultSpan::default()
+    };
+    let nobody = Some(SiteSet::EMPTY);
+    let ops = [(ok(9.9, 12.5), nobody), (ok(10.1, 10.2), nobody)];
+    let counts =
+        |site: usize, class: Class| by_lease(&fault, (site, class), &ops).map(|(_, ops)| ops.len());
+    assert_eq!(counts(3, Class::Writes), [1, 1, 0]);
+    assert_eq!(counts(3, Class::Reads), [0, 2, 0]);
+    assert_eq!(counts(2, Class::Writes), [0, 2, 0]);
+}
+
+#[test]
+fn many_faults_are_summed_up_and_the_longest_named_by_their_runs() {
+    let outage = |run: usize, outage_s: f64, longest_s: f64| Outage {
+        run: Some(run),
+        fault: 1,
+        text: "kill CA (leader)".to_owned(),
+        site: "JP".to_owned(),
+        operation: "writes",
+        leased: Some(true),
+        at_failed_site: false,
+        due: 10,
+        failed: 1,
+        timed_out: 0,
+        outage_s,
+        longest_s,
+        bound_s: Some(1.0),
+        median_before_ms: Some(run as f64),
+        median_after_ms: None,
+    };
+    // Run 7 waits longest, and 40 and 41 after it.
+    let outages: Vec<Outage> = (1..=100)
+        .map(|run| match run {
+            7 => outage(run, 0.5, 3.0),
+            40 | 41 => outage(run, 0.9 + run as f64 / 100.0, 0.2),
+            _ => outage(run, 0.5, 0.5),
+        })
+        .collect();
+    let groups = groups(&outages);
+    assert_eq!(groups.len(), 1);
+    let group = &groups[0];
+    assert_eq!((group.faults, group.due, group.failed), (100, 1000, 100));
+    assert_eq!((group.outage_p50_s, group.outage_p99_s), (0.5, 1.3));
+    assert_eq!((group.outage_s, group.longest_s), (1.31, 3.0));
+    assert_eq!((group.bounded, group.kept), (100, 97));
+    assert_eq!(group.median_before_ms, Some(50.0));
+    let runs: Vec<Option<usize>> = group.longest.iter().map(|one| one.run).collect();
+    assert_eq!(runs, [Some(7), Some(41), Some(40)]);
+    let table = table("killed", &groups).expect("a row").text();
+    assert!(
+        table.contains("97 of 100") && table.contains("7, 41, 40"),
+        "{table}"
+    );
+    let json = serde_json::to_string(&groups).expect("it is plain data");
+    assert!(json.len() < 1000, "{json}");
 }

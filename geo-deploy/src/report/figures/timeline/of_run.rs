@@ -14,8 +14,30 @@ const FAULTS_WITH_EVENTS_MAX: usize = 8;
 /// About how many stretches of time a panel is divided into.
 const STRETCHES: f64 = 150.0;
 
-/// The time line of a run; its time counts from the beginning of the run.
+/// The time line of a run; its time counts from the beginning of the run. Of several runs
+/// it is the one in which an operation waited longest.
 pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Timeline {
+    let Some(number) = longest(run) else {
+        return of_one(report, run, &run.label);
+    };
+    let all = run.repeats.len();
+    let name = format!("{}, run {number} of {all}", run.label);
+    Timeline {
+        note: format!(" Of {all} runs it is the one in which an operation waited longest."),
+        ..of_one(report, &run.only(number), &name)
+    }
+}
+
+/// Of several runs, the number of the one with the longest wait.
+fn longest(run: &StrategyRun) -> Option<usize> {
+    let waits = run.samples.iter().filter_map(|sample| {
+        let number = run.repeat_at(seconds(sample.start_ns))?;
+        Some((sample.latency_ns, std::cmp::Reverse(number)))
+    });
+    waits.max().map(|(_, std::cmp::Reverse(number))| number)
+}
+
+fn of_one(report: &Report, run: &StrategyRun, name: &str) -> Timeline {
     let starts = || run.samples.iter().map(|sample| sample.start_ns);
     let ends = run
         .samples
@@ -32,7 +54,7 @@ pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Tim
     let failed = failed_sites(run);
     let fault_texts: Vec<&str> = run.faults.iter().map(|fault| fault.text.as_str()).collect();
     Timeline {
-        title: title(run, &fault_texts),
+        title: title(name, &fault_texts),
         from_s,
         to_s,
         rows: sites
@@ -43,21 +65,16 @@ pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Tim
             .collect(),
         marks: marks(report, run, (from_s, to_s)),
         since: "the run began",
+        note: String::new(),
     }
 }
 
-fn title(run: &StrategyRun, faults: &[&str]) -> String {
+fn title(name: &str, faults: &[&str]) -> String {
+    let what = format!("{name}: latency and throughput over time");
     match faults {
-        [] => format!("{}: latency and throughput over time", run.label),
-        [one] => format!(
-            "{}: latency and throughput over time, with the fault \"{one}\"",
-            run.label
-        ),
-        several => format!(
-            "{}: latency and throughput over time, with {} faults",
-            run.label,
-            several.len()
-        ),
+        [] => what,
+        [one] => format!("{what}, with the fault \"{one}\""),
+        several => format!("{what}, with {} faults", several.len()),
     }
 }
 
