@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use geo_deploy::chaos::schedule::Span;
 use geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
+use geo_deploy::standing::Lock;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::terminal::{Interrupted, interrupted, runtime, say};
@@ -102,6 +103,7 @@ fn within(text: &str, least: f64, most: f64) -> Result<f64, String> {
 
 pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     let settings = settings(args)?;
+    let _lock = Lock::take_for_run(&settings.dir).context("--dir")?;
     let (rounds, _) = rounds(args.minutes);
     let numbers = match args.round {
         Some(round) if round > rounds => bail!(

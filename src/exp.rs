@@ -120,6 +120,12 @@ fn run_and_report(
             out.display()
         )
     })?;
+    tempfile::tempfile_in(out).with_context(|| {
+        format!(
+            "--out: nothing can be written into {}; name another directory",
+            out.display()
+        )
+    })?;
     remove_histories(out)?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();

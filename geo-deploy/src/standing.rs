@@ -93,8 +93,11 @@ pub async fn supervise(
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     let _lock = Lock::take(&dir)?;
-    // A supervisor that was killed has left its file behind.
-    let _ = std::fs::remove_file(State::path(&dir));
+    // A supervisor that was killed has left its file behind, and its replicas are about to end.
+    if let Ok(earlier) = State::load(&dir) {
+        earlier.left_over();
+    }
+    State::remove(&dir).context("removing a stale state.json")?;
     let settings = LocalSettings {
         program: standing.program.clone(),
         cluster: "standing".to_string(),
@@ -127,7 +130,7 @@ async fn hold(
     };
     listening.abort();
     supervisor.end();
-    let _ = std::fs::remove_file(State::path(dir));
+    let _ = State::remove(dir);
     if let Some(reply) = reply {
         reply.send(&Response::Done(Vec::new())).await;
     }
@@ -171,13 +174,13 @@ fn gone(dir: &Path) -> String {
 /// If none is up there, or its supervisor does not answer.
 pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     let state = State::load(dir)?;
-    let left = || state.still_open().into_iter().cloned().collect::<Vec<_>>();
     if !state.alive() {
-        std::fs::remove_file(State::path(dir)).context("removing a stale state.json")?;
+        let left = state.left_over();
+        State::remove(dir).context("removing a stale state.json")?;
         bail!(
             "the cluster in {} was down already: its supervisor is gone, and its replicas with it{}",
             dir.display(),
-            by_hand(&left())
+            by_hand(&left)
         );
     }
     let asked = state.request(Request::Down, DOWN_WITHIN);
@@ -188,7 +191,7 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
             dir.join("supervisor.log").display()
         )
     })?;
-    Ok(left())
+    Ok(state.still_open())
 }
 
 /// What to say of replicas that go on without their cluster.

@@ -87,6 +87,9 @@ fn an_interrupted_chaos_leaves_no_process_running_or_paused() {
     until("a paused replica", || {
         place.processes().into_iter().any(is_stopped)
     });
+    place
+        .words(&format!("{SMALL} --minutes 0.2"))
+        .refused(&["--dir", "another run is at work"]);
     signal("INT", chaos.child.id());
     chaos
         .ended()

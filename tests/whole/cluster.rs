@@ -180,6 +180,21 @@ fn replicas_end_with_their_supervisor_and_lose_nothing() {
 }
 
 #[test]
+fn a_cluster_starts_again_right_after_its_supervisor_was_killed() {
+    let cluster = Cluster::up();
+    cluster.kv("put greeting hello").good();
+    signal("KILL", cluster.supervisor());
+    // Its replicas have ports and data yet, and are about to end.
+    cluster.up_again().good();
+    assert_eq!(cluster.kv("get greeting").good(), "hello\n");
+    signal("KILL", cluster.supervisor());
+    let told = cluster.down();
+    assert!(!told.err.contains("started by hand"), "{told:#?}");
+    told.refused(&["its supervisor is gone"]);
+    cluster.place.is_deserted();
+}
+
+#[test]
 fn the_others_go_on_without_a_replica() {
     let cluster = Cluster::up();
     cluster.kv("put greeting hello").good();

@@ -82,6 +82,14 @@ fn a_run_leaves_no_history_of_an_earlier_one() {
 }
 
 #[test]
+fn where_no_report_can_be_written_nothing_is_run() {
+    // A directory in which nobody can make a file.
+    Place::new()
+        .words("exp run demo --out /proc")
+        .refused(&["--out", "into /proc"]);
+}
+
+#[test]
 fn an_interrupted_demo_says_so_and_leaves_nothing_behind() {
     let place = Place::new();
     let endless = ["--set", "requests=100000000"];

@@ -32,6 +32,24 @@ fn until_up(cluster: &Cluster, site: &str) {
 }
 
 #[test]
+fn a_replica_that_could_not_be_started_is_tried_again() {
+    let cluster = Cluster::up();
+    let log = cluster.dir().join("JP.log");
+    std::fs::remove_file(&log).unwrap();
+    // Nobody can open that as a log.
+    std::fs::create_dir(&log).unwrap();
+    signal("KILL", cluster.replica("JP"));
+    until("the start that fails", || {
+        cluster.logs().contains("a replica cannot be started")
+    });
+    let status = status(&cluster);
+    assert!(status.contains("it starts again in"), "{status}");
+    std::fs::remove_dir(&log).unwrap();
+    until_up(&cluster, "JP");
+    cluster.done();
+}
+
+#[test]
 fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     let cluster = Cluster::up();
     let before = cluster.replica("JP");

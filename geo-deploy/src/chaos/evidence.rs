@@ -9,8 +9,15 @@ use super::ran::Ran;
 use super::round::Lived;
 use crate::fault::Fault;
 
-/// A directory without anything of an earlier run in it.
+/// What is in the directory of a round that has a violation.
+const VIOLATION: &str = "violation.txt";
+
+/// A directory without anything of an earlier run in it. The evidence of a violation is not
+/// lost: it moves aside.
 pub fn make_empty(dir: &Path) -> anyhow::Result<()> {
+    if dir.join(VIOLATION).exists() {
+        move_aside(dir)?;
+    }
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("emptying {}", dir.display()));
@@ -18,6 +25,14 @@ pub fn make_empty(dir: &Path) -> anyhow::Result<()> {
         _ => {}
     }
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))
+}
+
+fn move_aside(dir: &Path) -> anyhow::Result<()> {
+    let named = |number: u32| dir.with_extension(format!("violation-{number}"));
+    let mut names = (1..).map(named);
+    let aside = names.find(|aside| !aside.exists()).context("a free name")?;
+    std::fs::rename(dir, &aside)
+        .with_context(|| format!("moving {} to {}", dir.display(), aside.display()))
 }
 
 fn write(dir: &Path, name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
@@ -39,8 +54,40 @@ pub fn write_schedule(dir: &Path, faults: &[Fault]) -> anyhow::Result<()> {
 pub fn keep(dir: &Path, lived: &Lived, ran: &Ran) -> anyhow::Result<()> {
     write(dir, "faults.log", lived.performed.log.join("\n") + "\n")?;
     let words: Vec<&str> = ran.violations().map(String::as_str).collect();
-    write(dir, "violation.txt", words.join("\n\n") + "\n")?;
+    write(dir, VIOLATION, words.join("\n\n") + "\n")?;
     lived.record.history.save(&dir.join("history.bin"))?;
     lived.record.grouped().save(&dir.join("groups.bin"))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_the_same_directory_keeps_the_evidence_of_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let round = dir.path().join("round-1");
+        for run in ["first", "second"] {
+            make_empty(&round).unwrap();
+            write(&round, VIOLATION, run).unwrap();
+        }
+        make_empty(&round).unwrap();
+        assert_eq!(std::fs::read_dir(&round).unwrap().count(), 0);
+        for (number, run) in [(1, "first"), (2, "second")] {
+            let kept = dir.path().join(format!("round-1.violation-{number}"));
+            assert_eq!(std::fs::read_to_string(kept.join(VIOLATION)).unwrap(), run);
+        }
+    }
+
+    #[test]
+    fn what_a_round_without_a_violation_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let round = dir.path().join("round-1");
+        std::fs::create_dir(&round).unwrap();
+        write(&round, "CA.log", "").unwrap();
+        make_empty(&round).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(&round).unwrap().count(), 0);
+    }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::control::{self, ANSWER_WITHIN, Request, Response};
 use crate::backend::Plan;
 use crate::backend::local::LocalCluster;
+
+/// Replicas whose supervisor has died end in this time: a planned end takes 2 s at most, and
+/// then the storage is closed.
+const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Where the clients of a site connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +106,14 @@ impl State {
         write().with_context(|| format!("writing {}", path.display()))
     }
 
+    /// Removes the file. Another command may have done so: no error.
+    pub(super) fn remove(dir: &Path) -> io::Result<()> {
+        match std::fs::remove_file(State::path(dir)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether its supervisor still answers. An open port alone would prove nothing:
     /// another program may have it by now.
     pub fn alive(&self) -> bool {
@@ -112,12 +124,25 @@ impl State {
         control::ask(self.control, &self.token, request, within)
     }
 
+    /// Replicas that go on without their supervisor: those that were started by hand. The
+    /// others end by themselves, and are waited for.
+    pub(super) fn left_over(&self) -> Vec<ClientPort> {
+        let give_up = Instant::now() + ORPHANS_END_WITHIN;
+        loop {
+            let open = self.still_open();
+            if open.is_empty() || Instant::now() >= give_up {
+                return open;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Replicas whose ports are still open, though no supervisor holds them.
-    pub(super) fn still_open(&self) -> Vec<&ClientPort> {
+    pub(super) fn still_open(&self) -> Vec<ClientPort> {
         let open = |port: &&ClientPort| {
             TcpStream::connect_timeout(&port.address, Duration::from_secs(1)).is_ok()
         };
-        self.clients.iter().filter(open).collect()
+        self.clients.iter().filter(open).cloned().collect()
     }
 }
 
@@ -169,6 +194,21 @@ impl Lock {
             .set_len(0)
             .and_then(|()| writeln!(&file, "{}", std::process::id()));
         told.with_context(|| format!("writing {}", path.display()))?;
+        Ok(Lock(file))
+    }
+
+    /// For a run that is alone in `dir`, and leaves no file of the lock there.
+    ///
+    /// # Errors
+    /// If another run has it.
+    pub fn take_for_run(dir: &Path) -> anyhow::Result<Lock> {
+        let file = File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
+        if !is_locked(&file) {
+            bail!(
+                "another run is at work in {}: wait until it has ended, or name another directory",
+                dir.display()
+            );
+        }
         Ok(Lock(file))
     }
 }

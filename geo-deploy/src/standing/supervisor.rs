@@ -120,18 +120,30 @@ impl<'a> Supervisor<'a> {
         }
         for site in 0..self.restarts.len() {
             if self.restarts[site].is_due(now) {
-                let started = self.cluster.perform(Effect::Start(site));
-                tracing::info!(
-                    site = self.name(site),
-                    ?started,
-                    "a replica that died is started again"
-                );
+                self.start_again(site, now);
             }
         }
         let over = |active: &Active| active.ends.is_some_and(|ends| ends <= now);
         while let Some(place) = self.faults.iter().position(over) {
             for line in self.undo(place) {
                 tracing::info!("{line}");
+            }
+        }
+    }
+
+    /// Starts a replica that died. One that cannot be started counts as dead once more.
+    fn start_again(&mut self, site: usize, now: Instant) {
+        let name = self.name(site);
+        match self.cluster.perform(Effect::Start(site)) {
+            Ok(()) => tracing::info!(site = name, "a replica that died is started again"),
+            Err(error) => {
+                self.restarts[site].died(now);
+                let then = self.restarts[site].words(now, name);
+                tracing::error!(
+                    site = name,
+                    error = format!("{error:#}"),
+                    "a replica cannot be started; {then}"
+                );
             }
         }
     }
