@@ -11,9 +11,9 @@ use clap::{Args, Subcommand};
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Path, Version};
-use client::{Client, ClientOptions, Reply, Trace};
-use geo_deploy::standing::{ClientPort, State};
+use client::{Client, Reply, Trace};
 
+use crate::place::{Connected, Place};
 use crate::terminal::runtime;
 
 #[derive(Args)]
@@ -105,9 +105,11 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     }
     let op = op(&args.command)?;
     let timeout = timeout(args)?;
-    let place = place(args)?;
+    let mut place = Place::new(&args.addresses, &args.dir, args.site.as_deref())?;
+    place.options.request_timeout = timeout;
     runtime()?.block_on(async {
-        let (client, mut dead) = connect(args, &place, timeout).await?;
+        let Connected { client, before } = place.connect().await?;
+        let mut dead = before.map_or_else(Dead::new, |it| silent(&it, &Trace::default()));
         let started = Instant::now();
         let (reply, trace) = client.execute_traced(op).await;
         let (reply, took) = (reply?, started.elapsed());
@@ -125,86 +127,8 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Where to ask, and of what cluster.
-struct Place {
-    cluster: Option<String>,
-    /// Whom to ask first, and then.
-    addresses: Vec<String>,
-    /// The sites of a standing cluster.
-    sites: Vec<ClientPort>,
-    /// Whether to ask whoever leads.
-    at_leader: bool,
-}
-
-impl Place {
-    fn options(&self, timeout: Duration) -> ClientOptions {
-        ClientOptions {
-            cluster: self.cluster.clone(),
-            request_timeout: timeout,
-            ..ClientOptions::nearest_first(&self.addresses)
-        }
-    }
-
-    /// The same, with this site asked first.
-    fn beginning_at(&self, site: &str) -> Option<Place> {
-        let first = self.sites.iter().find(|port| port.site == site)?;
-        let first = first.address.to_string();
-        let others = self.addresses.iter().filter(|other| **other != first);
-        Some(Place {
-            cluster: self.cluster.clone(),
-            addresses: [&first].into_iter().chain(others).cloned().collect(),
-            sites: self.sites.clone(),
-            at_leader: false,
-        })
-    }
-
-    /// An address, and whose it is if that is known.
-    fn named(&self, address: &str) -> String {
-        let mut sites = self.sites.iter();
-        match sites.find(|port| port.address.to_string() == address) {
-            Some(port) => format!("{address} ({})", port.site),
-            None => address.to_owned(),
-        }
-    }
-}
-
 /// Replicas that did not answer, by address, and what was heard of them.
 type Dead = BTreeMap<String, String>;
-
-/// Connects to whom the arguments name, or else to the replica that leads. Who leads is
-/// asked of any replica that answers: the one that should may be dead.
-async fn connect(
-    args: &KvArgs,
-    place: &Place,
-    timeout: Duration,
-) -> anyhow::Result<(Client, Dead)> {
-    let client = connect_to(args, place, timeout).await?;
-    if !place.at_leader {
-        return Ok((client, Dead::new()));
-    }
-    let leader = client.status().await.map(|status| status.leader);
-    let leader = leader.unwrap_or_default();
-    let dead = silent(&client, &Trace::default());
-    match place.beginning_at(&leader) {
-        Some(elsewhere) if leader != client.welcome().replica => {
-            Ok((connect_to(args, &elsewhere, timeout).await?, dead))
-        }
-        _ => Ok((client, dead)),
-    }
-}
-
-async fn connect_to(args: &KvArgs, place: &Place, timeout: Duration) -> anyhow::Result<Client> {
-    let connected = Client::connect(place.options(timeout)).await;
-    if !args.addresses.is_empty() {
-        return Ok(connected?);
-    }
-    connected.with_context(|| {
-        format!(
-            "no replica answers; `leasehold cluster status --dir {}` shows which are up",
-            args.dir.display()
-        )
-    })
-}
 
 /// Those that are dead, or gave no answer to the operation of this trace.
 fn silent(client: &Client, trace: &Trace) -> Dead {
@@ -233,51 +157,6 @@ fn timeout(args: &KvArgs) -> anyhow::Result<Duration> {
         );
     }
     Ok(Duration::from_secs_f64(args.timeout))
-}
-
-fn place(args: &KvArgs) -> anyhow::Result<Place> {
-    if args.addresses.is_empty() {
-        return of_cluster(args);
-    }
-    for address in &args.addresses {
-        let port = address
-            .rsplit_once(':')
-            .map(|(_, port)| port.parse::<u16>());
-        if !matches!(port, Some(Ok(1..))) {
-            bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
-        }
-    }
-    Ok(Place {
-        cluster: None,
-        addresses: args.addresses.clone(),
-        sites: Vec::new(),
-        at_leader: false,
-    })
-}
-
-/// The replicas of a standing cluster, the site asked for first, or else the one that should
-/// lead.
-fn of_cluster(args: &KvArgs) -> anyhow::Result<Place> {
-    let state = State::load(&args.dir)?;
-    let addresses = state.clients.iter().map(|port| port.address.to_string());
-    let place = Place {
-        cluster: Some(state.cluster),
-        addresses: addresses.collect(),
-        sites: state.clients,
-        at_leader: args.site.is_none(),
-    };
-    let site = args.site.as_deref().unwrap_or(&state.leader);
-    let begun = place.beginning_at(site).with_context(|| {
-        let known: Vec<&str> = place.sites.iter().map(|p| p.site.as_str()).collect();
-        format!(
-            "--site: there is no site '{site}'; there are {}",
-            known.join(", ")
-        )
-    })?;
-    Ok(Place {
-        at_leader: place.at_leader,
-        ..begun
-    })
 }
 
 fn op(command: &KvCommand) -> anyhow::Result<Op> {

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use client::wire::StatusReply;
-use client::{Client, ClientOptions};
-use geo_deploy::standing::State;
+use client::{Client, Error};
 
+use crate::place::Place;
 use crate::terminal::{runtime, say};
 
 /// How long a replica may take to accept a connection.
@@ -16,8 +16,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct LeaderArgs {
-    /// Client addresses of replicas: the first that answers is asked [default: the cluster that `cluster
-    /// up` started]
+    /// Client addresses of replicas: the first that answers is asked, and passes a move on to the leader [default:
+    /// the cluster that `cluster up` started]
     #[arg(
         long,
         global = true,
@@ -58,45 +58,47 @@ enum LeaderCommand {
 
 pub fn run(args: &LeaderArgs) -> anyhow::Result<()> {
     runtime()?.block_on(async {
-        let client = first_that_answers(args).await?;
+        let client = place(args)?.connect().await?.client;
         match &args.command {
             LeaderCommand::Show => show(&client.status().await?),
-            LeaderCommand::Move { node } => {
-                let status = client
-                    .move_leadership(node)
-                    .await
-                    .with_context(|| format!("leadership did not move to {node}"))?;
-                say!("{} leads, round {}", status.leader, status.ballot_round);
-            }
+            LeaderCommand::Move { node } => move_to(&client, node).await?,
         }
         Ok(())
     })
 }
 
-/// The addresses given, or those of the standing cluster; and its name.
-fn addresses(args: &LeaderArgs) -> anyhow::Result<(Vec<String>, Option<String>)> {
-    if !args.address.is_empty() {
-        return Ok((args.address.clone(), None));
-    }
-    let state = State::load(&args.dir)?;
-    let ports = state.clients.iter().map(|port| port.address.to_string());
-    Ok((ports.collect(), Some(state.cluster)))
+/// Asks one replica at a time, and leaves it all the time that there is: a move takes long.
+fn place(args: &LeaderArgs) -> anyhow::Result<Place> {
+    let mut place = Place::new(&args.address, &args.dir, None)?;
+    let timeout = Duration::from_secs(args.timeout.into());
+    place.options.connect_timeout = CONNECT;
+    place.options.attempt_timeout = timeout;
+    place.options.request_timeout = timeout;
+    Ok(place)
 }
 
-async fn first_that_answers(args: &LeaderArgs) -> anyhow::Result<Client> {
-    let (addresses, cluster) = addresses(args)?;
-    let mut refusals = Vec::new();
-    for address in &addresses {
-        let mut options = ClientOptions::new(address);
-        options.cluster.clone_from(&cluster);
-        options.connect_timeout = CONNECT;
-        options.request_timeout = Duration::from_secs(args.timeout.into());
-        match Client::connect(options).await {
-            Ok(client) => return Ok(client),
-            Err(error) => refusals.push(error.to_string()),
+async fn move_to(client: &Client, node: &str) -> anyhow::Result<()> {
+    let before = client.status().await?;
+    let status = match client.move_leadership(node).await {
+        Err(error @ Error::Refused { .. }) => {
+            return Err(error).context(format!("leadership did not move to {node}"));
         }
-    }
-    bail!("no replica answers: {}", refusals.join("; "))
+        answer => answer.with_context(|| {
+            format!(
+                "nobody said whether leadership moves to {node}; `leasehold leader show` says who leads"
+            )
+        })?,
+    };
+    let already = match before.leader == status.leader {
+        true => " already",
+        false => "",
+    };
+    say!(
+        "{} leads{already}, round {}",
+        status.leader,
+        status.ballot_round
+    );
+    Ok(())
 }
 
 fn show(status: &StatusReply) {

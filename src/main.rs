@@ -6,6 +6,7 @@ mod exp;
 mod fault;
 mod kv;
 mod leader;
+mod place;
 mod plot;
 mod serve;
 mod sim;

@@ -97,6 +97,27 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
 }
 
 #[test]
+fn leadership_moves_or_the_reason_is_told() {
+    let cluster = Cluster::up();
+    let moved = told(&cluster, "leader move OR").good();
+    assert!(moved.starts_with("OR leads, round"), "{moved}");
+    let again = told(&cluster, "leader move OR").good();
+    assert!(again.starts_with("OR leads already"), "{again}");
+    let shown = told(&cluster, "leader show").good();
+    assert!(
+        shown.contains("as OR knows"),
+        "the leader is asked: {shown}"
+    );
+    told(&cluster, "leader move XX").refused(&["no node \"XX\"", "CA, OR, JP"]);
+    told(&cluster, "cluster kill JP").good();
+    until("the leader to know that JP is down", || {
+        let refused = told(&cluster, "leader move JP");
+        refused.err.contains("JP has not answered lately") && refused.err.contains("OR leads on")
+    });
+    cluster.done();
+}
+
+#[test]
 fn a_replica_whose_data_is_lost_keeps_nobody_down() {
     let cluster = Cluster::up();
     cluster.kv("put greeting hello").good();

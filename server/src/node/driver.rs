@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::wire::{Counter, Error, ErrorCode, Outcome, Path, StatusReply};
+use client::wire::{Counter, Outcome, Path, StatusReply};
 use leases::{ReplicaId, Slot, Time};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
@@ -22,7 +22,7 @@ use super::clock;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::listener::Clients;
-use super::moves::{Asked, Moves};
+use super::moves::{Asked, Moves, Scene};
 use super::storage::{Durability, Report, StorageError, Writer};
 use super::transport::Peers;
 use crate::replica::Replica;
@@ -250,25 +250,33 @@ impl Driver {
 
     /// Takes wishes to move leadership, and answers those that have come true or that will not.
     fn answer_moves(&self, now: Time) {
-        let leader = self.replica.leader();
-        for (client, asked) in self.inbox.take_moves() {
-            let times = (now, self.replica.handing_over_max());
-            match self.moves.ask((client, &asked), &self.names, leader, times) {
-                Asked::Leads => self.reply_status(now, client),
-                Asked::Begun(to) => {
-                    self.inbox.push(Input::Operator(Operator::Transfer(to)));
+        let asked = self.inbox.take_moves();
+        if asked.is_empty() && self.moves.is_empty() {
+            return;
+        }
+        let scene = Scene {
+            now,
+            names: &self.names,
+            leader: self.replica.leader(),
+            silent: self.replica.out_of_touch(now),
+            patience: self.replica.handing_over_max(),
+        };
+        let wish = |to| self.inbox.push(Input::Operator(Operator::Transfer(to)));
+        for (client, asked) in asked {
+            match self.moves.ask(client, &asked, &scene) {
+                Asked::Leads(to) => {
+                    wish(to);
+                    self.reply_status(now, client);
                 }
+                Asked::Begun(to) => wish(to),
                 Asked::Refused(refusal) => self.clients.refuse(client, refusal),
             }
         }
-        for client in self.moves.take_done(leader) {
-            self.reply_status(now, client);
-        }
-        for client in self.moves.take_overdue(now) {
-            let problem = "the leader leads on: the replica named did not take over in time. It may be down, cut off, \
-                           far behind, or in the wait after its restart; `leader show` says who is heard";
-            let refusal = Error::new(ErrorCode::BadRequest, problem);
-            self.clients.refuse(client, refusal);
+        for (client, end) in self.moves.take_ended(&scene) {
+            match end {
+                Ok(()) => self.reply_status(now, client),
+                Err(refusal) => self.clients.refuse(client, refusal),
+            }
         }
     }
 

@@ -47,6 +47,18 @@ impl Replica {
         self.parts.leasing.grace() + self.us.settings.timing.election_timeout * 2
     }
 
+    /// Who has not answered this leader lately; nobody, if it does not lead.
+    pub fn out_of_touch(&self, now: Time) -> ReplicaSet {
+        match self.parts.consensus.in_touch(now, self.us.patience()) {
+            Some(touched) => self
+                .us
+                .others()
+                .filter(|it| !touched.contains(*it))
+                .collect(),
+            None => ReplicaSet::EMPTY,
+        }
+    }
+
     /// Says who holds `key`, and who may hold it because of a promise of this replica that
     /// lasts at `now`; of the hottest key that is known here, if it is empty.
     pub fn tell_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {

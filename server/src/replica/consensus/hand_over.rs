@@ -32,6 +32,12 @@ impl Consensus {
         }
     }
 
+    /// Who has answered this leader within `patience`; `None`, if it does not lead.
+    pub fn in_touch(&self, now: Time, patience: Duration) -> Option<ReplicaSet> {
+        let leadership = self.leadership()?;
+        Some(leadership.in_touch(now, patience))
+    }
+
     /// This replica is to end: an heir is chosen anew.
     pub fn end_transfer(&mut self) {
         if let Some(leadership) = self.leadership_mut() {

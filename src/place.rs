@@ -1,0 +1,134 @@
+//! Which replicas a command asks: those whose addresses were given, or those of the cluster that
+//! `cluster up` started.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use client::{Client, ClientOptions};
+use geo_deploy::standing::{ClientPort, State};
+
+/// Where to ask, and of what cluster.
+pub struct Place {
+    /// Whom to ask first, and then; and how long to wait for them.
+    pub options: ClientOptions,
+    /// The sites of a standing cluster.
+    sites: Vec<ClientPort>,
+    /// Whether to ask whoever leads.
+    at_leader: bool,
+    /// Told to who finds nobody.
+    advice: Option<String>,
+}
+
+/// A connection to whom a command asks.
+pub struct Connected {
+    pub client: Client,
+    /// The one that was asked who leads, if it does not lead itself.
+    pub before: Option<Client>,
+}
+
+impl Place {
+    /// The replicas at these addresses; of the standing cluster, if there are none.
+    pub fn new(addresses: &[String], dir: &Path, site: Option<&str>) -> anyhow::Result<Place> {
+        match addresses {
+            [] => Place::of_cluster(dir, site),
+            _ => Place::at(addresses),
+        }
+    }
+
+    fn at(addresses: &[String]) -> anyhow::Result<Place> {
+        for address in addresses {
+            let port = address.rsplit_once(':');
+            let port = port.map(|(_, port)| port.parse::<u16>());
+            if !matches!(port, Some(Ok(1..))) {
+                bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
+            }
+        }
+        Ok(Place {
+            options: ClientOptions::nearest_first(addresses),
+            sites: Vec::new(),
+            at_leader: false,
+            advice: None,
+        })
+    }
+
+    /// The replicas of a standing cluster, the site asked for first, or else the one that should
+    /// lead.
+    fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Place> {
+        let state = State::load(dir)?;
+        let addresses = state.clients.iter().map(|port| port.address.to_string());
+        let place = Place {
+            options: ClientOptions {
+                cluster: Some(state.cluster),
+                ..ClientOptions::nearest_first(addresses)
+            },
+            sites: state.clients,
+            at_leader: site.is_none(),
+            advice: Some(format!(
+                "no replica answers; `leasehold cluster status --dir {}` shows which are up",
+                dir.display()
+            )),
+        };
+        let first = place.beginning_at(site.unwrap_or(&state.leader));
+        let begun = first.with_context(|| {
+            let known: Vec<&str> = place.sites.iter().map(|p| p.site.as_str()).collect();
+            let (site, known) = (site.unwrap_or(&state.leader), known.join(", "));
+            format!("--site: there is no site '{site}'; there are {known}")
+        })?;
+        Ok(Place {
+            at_leader: place.at_leader,
+            ..begun
+        })
+    }
+
+    /// The same, with this site asked first.
+    fn beginning_at(&self, site: &str) -> Option<Place> {
+        let first = self.sites.iter().find(|port| port.site == site)?;
+        let first = first.address.to_string();
+        let mut options = self.options.clone();
+        options.addresses.retain(|other| *other != first);
+        options.addresses.insert(0, first);
+        Some(Place {
+            options,
+            sites: self.sites.clone(),
+            at_leader: false,
+            advice: self.advice.clone(),
+        })
+    }
+
+    /// An address, and whose it is if that is known.
+    pub fn named(&self, address: &str) -> String {
+        let mut sites = self.sites.iter();
+        match sites.find(|port| port.address.to_string() == address) {
+            Some(port) => format!("{address} ({})", port.site),
+            None => address.to_owned(),
+        }
+    }
+
+    /// Connects to whom the arguments name, or else to the replica that leads. Who leads is
+    /// asked of any replica that answers: the one that should may be dead.
+    pub async fn connect(&self) -> anyhow::Result<Connected> {
+        let client = self.connect_to_first().await?;
+        let leader = match self.at_leader {
+            true => client.status().await.unwrap_or_default().leader,
+            false => String::new(),
+        };
+        match self.beginning_at(&leader) {
+            Some(elsewhere) if leader != client.welcome().replica => Ok(Connected {
+                client: elsewhere.connect_to_first().await?,
+                before: Some(client),
+            }),
+            _ => Ok(Connected {
+                client,
+                before: None,
+            }),
+        }
+    }
+
+    async fn connect_to_first(&self) -> anyhow::Result<Client> {
+        let connected = Client::connect(self.options.clone()).await;
+        match &self.advice {
+            Some(advice) => connected.with_context(|| advice.clone()),
+            None => Ok(connected?),
+        }
+    }
+}
