@@ -144,6 +144,7 @@ async fn hold(
 pub fn ask(dir: &Path, request: Request) -> anyhow::Result<Response> {
     let state = State::load(dir)?;
     if !state.alive() {
+        is_gone(dir)?;
         bail!("{}", gone(dir));
     }
     let response = state.request(request, DONE_WITHIN).with_context(|| {
@@ -157,6 +158,18 @@ pub fn ask(dir: &Path, request: Request) -> anyhow::Result<Response> {
         Response::Refused(why) => bail!("{why}"),
         done => Ok(done),
     }
+}
+
+/// Refuses to take a supervisor for gone that does not answer, but has its lock.
+fn is_gone(dir: &Path) -> anyhow::Result<()> {
+    drop(Lock::take(dir).with_context(|| {
+        format!(
+            "the supervisor of the cluster in {} does not answer; it may stand still, or the machine \
+             may be too busy: try again, or end its process, and its replicas end with it",
+            dir.display()
+        )
+    })?);
+    Ok(())
 }
 
 fn gone(dir: &Path) -> String {
@@ -175,6 +188,7 @@ fn gone(dir: &Path) -> String {
 pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     let state = State::load(dir)?;
     if !state.alive() {
+        is_gone(dir)?;
         let left = state.left_over();
         State::remove(dir).context("removing a stale state.json")?;
         bail!(

@@ -32,6 +32,36 @@ fn until_up(cluster: &Cluster, site: &str) {
 }
 
 #[test]
+fn a_supervisor_that_stands_still_is_not_taken_for_gone() {
+    let cluster = Cluster::up();
+    signal("STOP", cluster.supervisor());
+    let still = "does not answer; it may stand still";
+    told(&cluster, "cluster status").refused(&[still]);
+    cluster.down().refused(&[still, "process"]);
+    signal("CONT", cluster.supervisor());
+    until_up(&cluster, "CA");
+    cluster.done();
+}
+
+#[test]
+fn many_who_say_nothing_to_the_supervisor_leave_it_descriptors() {
+    let cluster = Cluster::up();
+    let state: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(cluster.dir().join("state.json")).unwrap())
+            .unwrap();
+    let control = state["control"].as_str().unwrap();
+    let connect = |_| std::net::TcpStream::connect(control).unwrap();
+    let idle: Vec<_> = (0..300).map(connect).collect();
+    let descriptors = format!("/proc/{}/fd", cluster.supervisor());
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let open = std::fs::read_dir(descriptors).unwrap().count();
+    assert!(open < 250, "{open}");
+    drop(idle);
+    until_up(&cluster, "CA");
+    cluster.done();
+}
+
+#[test]
 fn a_replica_that_could_not_be_started_is_tried_again() {
     let cluster = Cluster::up();
     let log = cluster.dir().join("JP.log");

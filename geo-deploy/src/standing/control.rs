@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -10,13 +11,15 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::fault::{Fault, Target};
 
 /// How long either side may take with its line. The supervisor does not listen while it
 /// starts replicas.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// So many are heard at a time; others wait. The descriptors are needed for the WAN.
+const HEARD_AT_ONCE: usize = 64;
 /// The longest line: a fault that names every site of the largest cluster fits.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -147,7 +150,11 @@ impl Reply {
 
 /// Hears everyone who connects, for ever. Who does not know the token gets no answer.
 pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Sender<Asked>) {
+    let places = Arc::new(Semaphore::new(HEARD_AT_ONCE));
     loop {
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return; // it is never closed
+        };
         let Ok((stream, _)) = control.accept().await else {
             // Too many open files: not again at once.
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -155,6 +162,7 @@ pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Send
         };
         let (token, asks) = (token.clone(), asks.clone());
         tokio::spawn(async move {
+            let _place = place;
             let heard = tokio::time::timeout(ANSWER_WITHIN, hear(stream, &token)).await;
             match heard {
                 Ok(Ok(asked)) => drop(asks.send(asked).await),
