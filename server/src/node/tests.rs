@@ -455,6 +455,25 @@ fn a_majority_goes_on_when_a_node_stops_and_comes_back() {
     first.stop().unwrap();
 }
 
+#[test]
+fn leadership_moves_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP", "BR"]);
+    let nodes = ["CA", "JP", "BR"].map(|name| Running::started(&config, name));
+    block_on(async {
+        put_at_each(&config).await;
+        let client = connect(&config).await;
+        for name in ["CA", "JP", "BR", "CA", "BR", "JP"] {
+            let status = client.move_leadership(name).await.unwrap();
+            assert_eq!(status.leader, name);
+        }
+        client.put("k", "v").await.unwrap();
+    });
+    for node in nodes {
+        node.stop().unwrap();
+    }
+}
+
 /// Sends reads of these keys together, and returns how each was served.
 async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();

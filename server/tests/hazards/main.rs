@@ -7,6 +7,7 @@ mod cluster;
 mod elections;
 mod forged;
 mod frames;
+mod hand_over;
 mod joining;
 mod leases;
 #[cfg(feature = "mutants")]

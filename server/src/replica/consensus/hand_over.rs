@@ -70,6 +70,12 @@ impl Consensus {
         false
     }
 
+    /// Whether this leader has told `who` to take over.
+    pub fn hands_over_to(&self, who: ReplicaId) -> bool {
+        let leadership = self.leadership();
+        leadership.is_some_and(|leadership| leadership.transfer.has_told(who))
+    }
+
     /// Who did not take over while this leader leaves.
     pub fn failed_heirs(&self) -> ReplicaSet {
         let leadership = self.leadership();

@@ -137,13 +137,14 @@ impl Parts {
     /// A peer has promised a higher ballot than this replica's, and will never accept this
     /// one. A leader asks for a higher ballot of its own at once: whoever follows it agrees,
     /// and the peer, which a lost election had left behind, follows again. If another leads
-    /// meanwhile no majority agrees, and this replica follows.
+    /// meanwhile no majority agrees, and this replica follows. Not if the ballot is that of who
+    /// was told to take over: its promise may become durable only after it was heard of.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_anew = self.consensus.asks_below(promised);
-        let led = self.consensus.leads();
+        let leads_on = self.consensus.leads() && !self.consensus.hands_over_to(promised.replica);
         if self.consensus.is_rejected_by(promised) {
             self.step_down(step);
-            asks_anew = led;
+            asks_anew = leads_on;
         }
         if asks_anew && step.us.may_campaign(step.now) && step.us.settings.pre_vote {
             self.canvass(step);

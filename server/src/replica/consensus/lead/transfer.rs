@@ -125,6 +125,12 @@ impl Transfer {
         Some((under_way.to, under_way.by_operator))
     }
 
+    /// Whether `who` was told to take over.
+    pub fn has_told(&self, who: ReplicaId) -> bool {
+        let begun = self.under_way.as_ref();
+        begun.is_some_and(|begun| begun.to == who && begun.told.is_some())
+    }
+
     /// Gives up what has taken too long. Returns whether it did.
     pub fn give_up(&mut self, now: Time) -> bool {
         let late = self.under_way.is_some_and(|begun| now >= begun.give_up);
