@@ -91,6 +91,10 @@ impl<W: Write> HlogWriter<W> {
         histogram: &Histogram<u64>,
     ) -> io::Result<()> {
         let tag = tag.map(clean_tag);
+        // The log has whole milliseconds. Ends are rounded, not lengths: intervals that
+        // follow each other must not overlap by one.
+        let (begin, end) = (whole_ms(start), whole_ms(start + length));
+        let (start, length) = (begin, end - begin);
         // Without comments or times of its own the builder writes no head.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.out, &mut self.serializer)?
@@ -109,6 +113,10 @@ impl<W: Write> HlogWriter<W> {
         self.out.flush()?;
         Ok(self.out)
     }
+}
+
+fn whole_ms(time: Duration) -> Duration {
+    Duration::from_millis((time.as_micros() as u64 + 500) / 1_000)
 }
 
 fn clean_tag(tag: &str) -> String {

@@ -358,6 +358,29 @@ fn files_of_a_run_hold_every_operation() {
 }
 
 #[test]
+fn intervals_that_follow_each_other_do_not_overlap_in_the_log() {
+    let mut log = HlogWriter::new(Vec::new(), "test", SystemTime::UNIX_EPOCH).unwrap();
+    // Start and length of the first, rounded by themselves, would end at 2.001.
+    let ends_us = [1_000_600, 2_000_400, 3_000_600, 4_000_100];
+    let measured = Histogram::<u64>::new(3).unwrap();
+    for pair in ends_us.windows(2) {
+        let [from, to] = [pair[0], pair[1]].map(Duration::from_micros);
+        log.write(from, to - from, None, &measured).unwrap();
+    }
+    let text = String::from_utf8(log.finish().unwrap()).unwrap();
+    let times = text.lines().filter_map(|line| line.rsplit_once(",HIST"));
+    let times: Vec<&str> = times.map(|(times, _)| times).collect();
+    assert_eq!(
+        times,
+        [
+            "1.001,0.999,0.000",
+            "2.000,1.001,0.000",
+            "3.001,0.999,0.000"
+        ]
+    );
+}
+
+#[test]
 fn a_damaged_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.hlog");
