@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
+use server::node::NodeError;
 
 /// Every operation allocates and frees values, batches and messages.
 #[global_allocator]
@@ -127,6 +128,11 @@ fn status(error: &anyhow::Error) -> ExitCode {
         ExitCode::from(terminal::Interrupted::STATUS)
     } else if error.is::<terminal::TargetMissed>() {
         ExitCode::from(terminal::TargetMissed::STATUS)
+    } else if error
+        .downcast_ref::<NodeError>()
+        .is_some_and(NodeError::is_final)
+    {
+        ExitCode::from(NodeError::FINAL_STATUS)
     } else {
         ExitCode::FAILURE
     }

@@ -30,7 +30,10 @@ whose data directory was emptied stops, for it has forgotten what it voted for; 
 directory back from a copy made since the node last ran, and never start it on an older one.
 
 A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 450 of them
-for its storage and the other nodes, and refuses clients above what is left.";
+for its storage and the other nodes, and refuses clients above what is left.
+
+Exit status: 0 after SIGINT or SIGTERM; 78 if the data directory cannot be used before somebody mends it
+(wiped, damaged, of another replica or of another version), so that starting again cannot help; else 1.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]

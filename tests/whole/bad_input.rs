@@ -152,19 +152,19 @@ fn a_directory_of_another_is_refused_and_unharmed() {
     let mend = "an empty directory of its own";
     place
         .run(&SERVE)
-        .refused(&["data/CA", "cluster is test", "says prod", mend]);
+        .refused_for_good(&["data/CA", "cluster is test", "says prod", mend]);
     place.write("cluster.toml", &good.replace("\"CA\"", "\"OR\""));
     std::fs::rename(place.path("data/CA"), place.path("data/OR")).unwrap();
     let other = ["serve", "--config", "cluster.toml", "--node", "OR"];
     place
         .run(&other)
-        .refused(&["data/OR", "replica name is CA", "says OR", mend]);
+        .refused_for_good(&["data/OR", "replica name is CA", "says OR", mend]);
     std::fs::rename(place.path("data/OR"), place.path("data/CA")).unwrap();
     let second = format!("{good}[[node]]\nname = \"OR\"\nclient = \"h:1\"\npeer = \"h:2\"\n");
     place.write("cluster.toml", &second);
     place
         .run(&SERVE)
-        .refused(&["list of members is CA,", "says CA, OR", mend]);
+        .refused_for_good(&["list of members is CA,", "says CA, OR", mend]);
     place.write("cluster.toml", &good);
     std::fs::write(place.path("file"), "").unwrap();
     place.write("cluster.toml", &good.replace("\"data\"", "\"file\""));

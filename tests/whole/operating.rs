@@ -161,6 +161,12 @@ fn a_replica_whose_data_is_lost_keeps_nobody_down() {
     let named = named.unwrap_or_else(|| panic!("CA is not named in {up}"));
     assert!(named.contains("run on another one before"), "{named}");
     assert!(named.contains("copy made since"), "{named}");
+    assert!(named.contains("a restart cannot mend that"), "{named}");
+    assert_eq!(
+        cluster.logs().matches("a replica refuses to run").count(),
+        1
+    );
+    assert!(!cluster.logs().contains("a replica died"), "it is final");
     assert_eq!(cluster.kv("--site OR get greeting").good(), "hello\n");
     cluster.down().good();
     // A majority is needed: nothing starts without.

@@ -37,6 +37,11 @@ impl Ended {
         self.ended(1, parts);
     }
 
+    /// A replica that cannot use its directory, however often it is started.
+    pub fn refused_for_good(self, parts: &[&str]) {
+        self.ended(78, parts);
+    }
+
     /// A load generator missed its target, and says so.
     pub fn missed(self, parts: &[&str]) {
         self.ended(3, parts);

@@ -59,7 +59,7 @@ fn look_after(cluster: &mut LocalCluster, sites: &Topology) -> anyhow::Result<()
     for (site, happened) in cluster.tend() {
         let site = &sites.sites()[site].name;
         match happened {
-            Happened::Ended(Why::Died(how)) => {
+            Happened::Ended(Why::Died(how) | Why::Refused(how)) => {
                 bail!("the replica of {site} ended, and nobody had asked it to: {how}")
             }
             Happened::NotStarted(why) => {

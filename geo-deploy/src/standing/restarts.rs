@@ -18,6 +18,8 @@ pub(super) struct Restarts {
     wanted: bool,
     started: Instant,
     deaths: u32,
+    /// It said that it cannot run before something is mended.
+    refused: bool,
     due: Option<Instant>,
 }
 
@@ -28,6 +30,7 @@ impl Restarts {
             wanted,
             started: now,
             deaths: 0,
+            refused: false,
             due: None,
         }
     }
@@ -47,6 +50,12 @@ impl Restarts {
         self.due = (self.wanted && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
+    /// It says that it cannot run: starting it again would end in the same way.
+    pub fn refused(&mut self, now: Instant) {
+        self.asked(now);
+        self.refused = true;
+    }
+
     /// Whether it is to start now; says so once.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
@@ -64,6 +73,10 @@ impl Restarts {
                 let wait = due.saturating_duration_since(now).as_secs_f64();
                 format!("it starts again in {wait:.0} s")
             }
+            None if self.refused => format!(
+                "a restart cannot mend that, so there is none: mend it, then \
+                 `leasehold cluster start {site}`"
+            ),
             None if self.wanted && self.deaths >= DEATHS_MAX => format!(
                 "it died {} times in a row and is left alone: mend what is wrong, then \
                  `leasehold cluster start {site}`",
@@ -110,6 +123,21 @@ mod tests {
         let later = now + FIRST_WAIT + RECOVERED_AFTER;
         restarts.died(later);
         assert!(restarts.is_due(later + FIRST_WAIT));
+    }
+
+    #[test]
+    fn a_replica_that_says_that_it_cannot_run_is_left_alone_at_once() {
+        let now = Instant::now();
+        let mut restarts = Restarts::new(true, now);
+        restarts.died(now);
+        assert!(restarts.is_due(now + FIRST_WAIT));
+        restarts.refused(now);
+        assert!(!restarts.is_due(now + Duration::from_secs(3600)));
+        assert!(restarts.words(now, "JP").contains("a restart cannot mend"));
+        restarts.asked(now);
+        assert!(!restarts.words(now, "JP").contains("cannot mend"));
+        restarts.died(now);
+        assert!(restarts.is_due(now + FIRST_WAIT), "somebody has mended it");
     }
 
     #[test]

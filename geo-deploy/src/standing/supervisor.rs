@@ -108,6 +108,11 @@ impl<'a> Supervisor<'a> {
                     let then = self.restarts[site].words(now, name);
                     tracing::warn!(site = name, how, "a replica died; {then}");
                 }
+                Happened::Ended(Why::Refused(why)) => {
+                    self.restarts[site].refused(now);
+                    let then = self.restarts[site].words(now, name);
+                    tracing::warn!(site = name, why, "a replica refuses to run; {then}");
+                }
                 Happened::Ended(why) => {
                     self.restarts[site].asked(now);
                     tracing::info!(site = name, %why, "a replica ended");

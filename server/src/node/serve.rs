@@ -101,6 +101,26 @@ pub enum NodeError {
     },
 }
 
+impl NodeError {
+    /// The exit status of a process that ended so, if starting it again cannot help: 78,
+    /// what `sysexits.h` calls a configuration error.
+    pub const FINAL_STATUS: u8 = 78;
+
+    /// Whether starting the node again would end in the same way, until somebody has mended
+    /// something.
+    pub fn is_final(&self) -> bool {
+        matches!(
+            self,
+            NodeError::Storage(
+                StorageError::Wiped { .. }
+                    | StorageError::Damaged { .. }
+                    | StorageError::Format { .. }
+                    | StorageError::Mismatch { .. }
+            )
+        )
+    }
+}
+
 /// Runs the node called `name` until SIGINT or SIGTERM.
 ///
 /// # Errors

@@ -138,7 +138,9 @@ impl Disturbance<'_, '_, '_> {
             let name = self.plan.topology().names()[site];
             match happened {
                 Happened::Started => self.faults.started(site, self.shared.now_ns()),
-                Happened::Ended(Why::Died(how)) => bail!("replica {name} died: {how}"),
+                Happened::Ended(Why::Died(how) | Why::Refused(how)) => {
+                    bail!("replica {name} died: {how}")
+                }
                 Happened::NotStarted(how) => {
                     bail!("replica {name} could not be started again: {how}")
                 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use server::node::NodeError;
 
 /// How long a replica has to end by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ pub enum Why {
     Stopped,
     /// Nobody asked for it. What it said last, or how it ended.
     Died(String),
+    /// It says that it cannot run before something is mended, and what.
+    Refused(String),
 }
 
 impl std::fmt::Display for Why {
@@ -45,6 +48,7 @@ impl std::fmt::Display for Why {
             Why::Killed => f.write_str("killed"),
             Why::Stopped => f.write_str("stopped"),
             Why::Died(how) => write!(f, "died: {how}"),
+            Why::Refused(why) => write!(f, "refuses to run: {why}"),
         }
     }
 }
@@ -254,6 +258,9 @@ impl Replica {
         let then_start = ending.as_ref().is_some_and(|ending| ending.then_start);
         let why = match ending {
             Some(ending) => ending.why,
+            None if status.code() == Some(i32::from(NodeError::FINAL_STATUS)) => {
+                Why::Refused(self.recipe.last_words(status))
+            }
             None => Why::Died(self.recipe.last_words(status)),
         };
         self.down = (why.clone(), SystemTime::now());
