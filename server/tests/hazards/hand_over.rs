@@ -6,7 +6,7 @@ use leases::{Ballot, LeaseParams, ReplicaId, StrategySpec};
 use server::replica::message::{LogId, Message};
 use server::replica::{Input, Operator};
 
-use super::cluster::{Cluster, Packet, heartbeat_of, put};
+use super::cluster::{Cluster, Packet, heartbeat_of, put, votes_on};
 
 /// A campaign, or the question before it, of this replica.
 fn campaigns(packet: &Packet, of: u8) -> bool {
@@ -195,4 +195,52 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(!configures(&cluster, since), "the transfer is under way");
     cluster.pass(2000);
     assert!(configures(&cluster, since), "it was given up");
+}
+
+/// The first packet that hands leadership over, and to whom.
+fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
+    let mut sent = cluster.sent[since..].iter();
+    sent.find(|packet| transfer(packet)).map(|packet| packet.1)
+}
+
+/// 1 is heard, but does not hear: it would take nothing over.
+#[test]
+fn a_leader_that_ends_hands_over_to_who_answers() {
+    let mut cluster = asking(3);
+    cluster.lose(|(envelope, to)| envelope.from == ReplicaId(0) && *to == ReplicaId(1));
+    cluster.pass(3000);
+    let since = cluster.sent.len();
+    cluster.input(0, Input::Stop);
+    cluster.pass(100);
+    assert_eq!(handed_to(&cluster, since), Some(ReplicaId(2)));
+    assert!(cluster.leads(2));
+}
+
+/// What it proposed does not commit, so it never has nothing left to wait for.
+#[test]
+fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
+    let mut cluster = asking(3);
+    cluster.lose(|packet| votes_on(packet, None) && packet.1 == ReplicaId(0));
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    assert!(!cluster.answered(write));
+    cluster.input(0, Input::Stop);
+    cluster.pass_until(1200, "another takes over", |cluster| {
+        cluster.leads(1) || cluster.leads(2)
+    });
+}
+
+/// Who is preferred asks for leadership, and would not hear that it may take over.
+#[test]
+fn a_leader_hands_over_by_preference_only_to_who_answers() {
+    let mut cluster = asking(3);
+    cluster.elect(1);
+    cluster.lose(|(envelope, to)| envelope.from == ReplicaId(1) && *to == ReplicaId(0));
+    cluster.pass(1000);
+    let request = cluster
+        .node(0)
+        .envelope(ReplicaId(1), Message::TransferRequest);
+    cluster.deliver((request, ReplicaId(1)));
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    cluster.pass(100);
+    assert!(cluster.done(write), "the leader leads on");
 }

@@ -140,3 +140,23 @@ impl Transfer {
         late
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        let grace = Duration::from_secs(2);
+        let mut pause = Pause::none();
+        assert!(pause.is_over(Time::ZERO));
+        let mut lasts = Vec::new();
+        for at_s in (0..10).map(|i| i * 10_000) {
+            let now = Time::ZERO + Duration::from_secs(at_s);
+            pause.begin(now, grace);
+            let over = (1..10_000).find(|s| pause.is_over(now + Duration::from_secs(*s)));
+            lasts.push(over.expect("it ends") / 2);
+        }
+        assert_eq!(lasts, [4, 8, 16, 32, 64, 128, 256, 256, 256, 256]);
+    }
+}
