@@ -1,7 +1,7 @@
 //! One panel: latencies above, throughput below, on one axis of time.
 
 use super::super::{ms_label, one_two_five_above};
-use super::{Anchor, Ink, Lettering, LogAxis, Mark, Scale, Series, Stroke, Svg};
+use super::{Anchor, Band, Ink, Lettering, LogAxis, Mark, Scale, Series, Stroke, Svg};
 
 const LATENCY_HEIGHT: f64 = 96.0;
 const GAP: f64 = 8.0;
@@ -54,21 +54,22 @@ impl Panel<'_> {
         svg.text((self.left, self.top - 21.0), title, Lettering::title());
         let axis = self.axis();
         let number = Lettering::small(Ink::Muted, Anchor::End);
-        for (value, _) in axis.ticks().into_iter().filter(|(_, labelled)| *labelled) {
-            let y = axis.place(value);
-            self.level(svg, y, Stroke::plain(Ink::Grid, 1.0));
-            svg.text((self.left - 7.0, y + 4.0), ms_label(value), number);
+        let grid = Stroke::plain(Ink::Grid, 1.0);
+        let ticks = axis.ticks().into_iter().filter(|(_, labelled)| *labelled);
+        let ticks: Vec<f64> = ticks.map(|(value, _)| value).collect();
+        for &value in &ticks {
+            self.level(svg, axis.place(value), grid);
+        }
+        self.level(svg, self.bottom() - THROUGHPUT_HEIGHT, grid);
+        for &value in &ticks {
+            let at = (self.left - 7.0, axis.place(value) + 4.0);
+            svg.text(at, ms_label(value), number);
         }
         let most = format!("{}", self.throughput_max);
         svg.text(
             (self.left - 7.0, self.bottom() - THROUGHPUT_HEIGHT + 8.0),
             most,
             number,
-        );
-        self.level(
-            svg,
-            self.bottom() - THROUGHPUT_HEIGHT,
-            Stroke::plain(Ink::Grid, 1.0),
         );
         self.level(svg, self.bottom(), Stroke::plain(Ink::Muted, 1.0));
         self.seconds(svg);
@@ -86,17 +87,16 @@ impl Panel<'_> {
     fn seconds(&self, svg: &mut Svg) {
         let (from, to) = (self.scale.from_s, self.scale.to_s);
         let step = one_two_five_above((to - from) / 8.0);
-        let mut at = (from / step).ceil() * step;
-        while at <= to + step / 1e6 {
-            let x = self.x(at);
-            svg.line(
-                (x, self.top),
-                (x, self.bottom()),
-                Stroke::plain(Ink::Grid, 1.0),
-            );
-            let look = Lettering::small(Ink::Muted, Anchor::Middle);
-            svg.text((x, self.bottom() + 15.0), ms_label(at), look);
-            at += step;
+        let first = (from / step).ceil();
+        let ticks = (0..).map(|i| (first + f64::from(i)) * step);
+        let ticks: Vec<f64> = ticks.take_while(|at| *at <= to + step / 1e6).collect();
+        for &at in &ticks {
+            let (x, grid) = (self.x(at), Stroke::plain(Ink::Grid, 1.0));
+            svg.line((x, self.top), (x, self.bottom()), grid);
+        }
+        let look = Lettering::small(Ink::Muted, Anchor::Middle);
+        for &at in &ticks {
+            svg.text((self.x(at), self.bottom() + 15.0), ms_label(at), look);
         }
     }
 
@@ -167,22 +167,24 @@ impl Panel<'_> {
     }
 
     fn bands(&self, svg: &mut Svg, series: &Series, axis: &LogAxis) {
-        for band in &series.bands {
+        let span = |band: &Band| {
             let (from, to) = (self.x(band.from_s), self.x(band.to_s));
-            let width = (to - from).max(0.7);
-            let [p50, p99, max] = [band.p50_ms, band.p99_ms, band.max_ms].map(|ms| axis.place(ms));
+            (from, (to - from).max(0.7))
+        };
+        for band in &series.bands {
+            let (from, width) = span(band);
+            let [p50, p99] = [band.p50_ms, band.p99_ms].map(|ms| axis.place(ms));
             svg.rect((from, p99), (width, (p50 - p99).max(1.0)), Ink::Pale(0));
-            svg.line(
-                (from, p50),
-                (from + width, p50),
-                Stroke::plain(Ink::Series(0), 2.2),
-            );
-            svg.line(
-                (from, max),
-                (from + width, max),
-                Stroke::plain(Ink::Series(0), 0.9),
-            );
         }
+        let mut level = |at_ms: fn(&Band) -> f64, thick: f64| {
+            for band in &series.bands {
+                let ((from, width), y) = (span(band), axis.place(at_ms(band)));
+                let stroke = Stroke::plain(Ink::Series(0), thick);
+                svg.line((from, y), (from + width, y), stroke);
+            }
+        };
+        level(|band| band.p50_ms, 2.2);
+        level(|band| band.max_ms, 0.9);
     }
 
     fn throughput(&self, svg: &mut Svg, series: &Series) {
