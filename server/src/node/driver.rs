@@ -24,6 +24,7 @@ use super::inbox::Inbox;
 use super::listener::Clients;
 use super::moves::{Asked, Moves, Scene};
 use super::storage::{Durability, Report, StorageError, Writer};
+use super::timeout_watch::{self, TimeoutWatch};
 use super::transport::Peers;
 use crate::replica::Replica;
 use crate::replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
@@ -54,6 +55,7 @@ pub(super) struct Driver {
     pub(super) reports: UnboundedReceiver<Report>,
     pub(super) events: Events,
     pub(super) watches: Watches,
+    pub(super) timeout_watch: TimeoutWatch,
     /// Nobody waits for this replica any more: it may end.
     pub(super) left: bool,
     /// When clocks were last compared.
@@ -155,6 +157,10 @@ impl Driver {
         self.perform(now, scratch)?;
         self.answer_statuses(now);
         self.answer_moves(now);
+        let (watch, replica) = (&mut self.timeout_watch, &self.replica);
+        if let Some(short) = watch.look(now, || replica.short_timeout()) {
+            timeout_watch::warn(short);
+        }
         self.clients.set_log_time(self.replica.log_time_ms());
         self.peers.flush();
         self.clients.flush();

@@ -29,6 +29,7 @@ mod sockets;
 pub mod storage;
 #[cfg(test)]
 mod tests;
+mod timeout_watch;
 mod transport;
 
 pub use config::{ClusterConfig, ConfigError};

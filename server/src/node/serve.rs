@@ -19,6 +19,7 @@ use super::events::Events;
 use super::inbox::Inbox;
 use super::listener::Clients;
 use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
+use super::timeout_watch::TimeoutWatch;
 use super::transport::{Member, Peers};
 use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
@@ -273,6 +274,7 @@ impl Node<'_> {
             reports,
             events,
             watches: Watches::default(),
+            timeout_watch: TimeoutWatch::new(clock::now()),
             left: false,
             compared: Default::default(),
         })

@@ -62,6 +62,7 @@ pub use self::consensus::committed;
 pub use self::input::{Input, Operator};
 pub use self::joining::witnesses;
 pub use self::settings::Settings;
+pub use self::status::ShortTimeout;
 
 use self::flow::Parts;
 use self::message::{Envelope, Message, PerLog};

@@ -16,7 +16,30 @@ fn names(replicas: ReplicaSet) -> Vec<String> {
         .collect()
 }
 
+/// An election timeout that is too short for the distances.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortTimeout {
+    /// The election timeout that is set.
+    pub set: Duration,
+    /// The measured round trip to the nearest majority.
+    pub rtt: Duration,
+}
+
+impl ShortTimeout {
+    /// The smallest election timeout that would do, in ms.
+    pub fn least_ms(&self) -> u64 {
+        (self.rtt * 2).as_micros().div_ceil(1000) as u64
+    }
+}
+
 impl Replica {
+    /// The election timeout, if it is less than two measured round trips to the nearest
+    /// majority. Elections then wait longer than it says, and a late heartbeat deposes a
+    /// healthy leader.
+    pub fn short_timeout(&self) -> Option<ShortTimeout> {
+        self.us.short_timeout()
+    }
+
     /// The state in a few words; replicas are named by their index.
     pub fn status(&self, now: Time) -> StatusReply {
         let name = |replica: ReplicaId| replica.0.to_string();

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::message::{Envelope, Message};
 use super::settings::Settings;
+use super::status::ShortTimeout;
 
 /// Whoever answers later than this is waited for in vain.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
@@ -137,6 +138,12 @@ impl Us {
             0 | 1 => Some(Duration::ZERO),
             majority => rtts.get(majority - 2).copied(),
         }
+    }
+
+    /// The election timeout, if it is less than two round trips to the nearest majority.
+    pub(super) fn short_timeout(&self) -> Option<ShortTimeout> {
+        let (rtt, set) = (self.majority_rtt()?, self.settings.timing.election_timeout);
+        (set < rtt * 2).then_some(ShortTimeout { set, rtt })
     }
 
     /// How long this replica waits for a majority's answers: an election timeout, or two round
