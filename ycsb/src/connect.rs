@@ -219,13 +219,22 @@ impl Survey {
     fn watcher(&self) -> Watcher {
         let told = self.dead().map(|dead| (dead.address, true));
         let told: Mutex<BTreeMap<String, bool>> = Mutex::new(told.collect());
+        let names = self.names();
         Watcher::new(move |change| {
             let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
             let is_dead = matches!(change.liveness, Liveness::Dead { .. });
             if told.insert(change.address.clone(), is_dead) != Some(is_dead) {
-                eprintln!("warning: {}", words(change));
+                let name = names.get(&change.address).map(String::as_str);
+                eprintln!("warning: {}", words(change, name));
             }
         })
+    }
+
+    /// The replicas that are known, by their addresses.
+    fn names(&self) -> BTreeMap<String, String> {
+        let all = self.addresses.iter().zip(&self.replicas);
+        let named = all.filter_map(|(address, name)| Some((address.to_string(), name.clone()?)));
+        named.collect()
     }
 }
 
@@ -254,8 +263,10 @@ fn replicas(found: &[Result<Found, String>]) -> Vec<Option<String>> {
     replicas
 }
 
-fn words(change: &ReplicaChange) -> String {
-    let name = change.replica.as_ref();
+/// `name` is of the replica at this address, if it was asked before the run: a client that has
+/// not needed it yet does not know it.
+fn words(change: &ReplicaChange, name: Option<&str>) -> String {
+    let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));
     let address = &change.address;
     match &change.liveness {

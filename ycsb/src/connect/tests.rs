@@ -103,6 +103,26 @@ fn who_does_not_answer_is_the_one_that_is_missing() {
 }
 
 #[test]
+fn a_dead_replica_is_named_also_by_a_client_that_never_reached_it() {
+    let here = survey(vec![found("CA"), found("OR"), dead(), dead()]);
+    let names = here.names();
+    assert_eq!(names.len(), 2, "{names:?}");
+    let change = ReplicaChange {
+        address: "a:2".into(),
+        replica: None,
+        liveness: Liveness::Dead {
+            said: "connection refused".into(),
+        },
+    };
+    let told = words(&change, names.get("a:2").map(String::as_str));
+    assert!(
+        told.starts_with("a:2 (OR) does not answer (connection"),
+        "{told}"
+    );
+    assert!(words(&change, None).starts_with("a:2 does not answer"));
+}
+
+#[test]
 fn threads_ask_the_nearest_next() {
     let here = survey(vec![found("CA"), found("JP"), found("OR")]);
     assert_eq!(here.order(0), [0, 2, 1]);
