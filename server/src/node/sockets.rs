@@ -13,7 +13,7 @@ const QUESTIONS: u32 = 3;
 /// and then every quarter of it. A connection whose other end lost its power or its network
 /// says nothing of it. One that is only read from would stay, and keep its descriptor, for
 /// as long as this process runs. A process that stands still is no such case: its machine
-/// answers.
+/// answers. Where data waits to be acknowledged, the time limit of that decides.
 ///
 /// # Errors
 /// If the socket is broken already.

@@ -22,13 +22,13 @@ use super::outbox::{Outbox, Unread};
 use super::sockets;
 use crate::codec::{self, proto};
 use crate::replica::input::Input;
-use crate::replica::message::Envelope;
+use crate::replica::message::{Envelope, Message};
 
 /// "LHP" and the protocol's version.
 const MAGIC: u32 = 0x4C48_5004;
 /// Bytes asked of a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes that may wait for a peer that reads nothing.
+/// Bytes that may wait for a peer that reads nothing; promises may exceed that.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -97,14 +97,17 @@ impl Peers {
         self.unsendable.get()
     }
 
-    /// Appends a message; [`Peers::flush`] sends it.
+    /// Appends a message; [`Peers::flush`] sends it. It is dropped if too much waits. But a
+    /// promise of many parts is taken whole, since a part is of no use without the others:
+    /// whoever asked for it would ask again, in vain.
     pub(super) fn send(&self, to: ReplicaId, envelope: Envelope) {
         let link = &self.links[to.index()];
         let connected = link.connected.borrow();
         let Some(outbox) = connected.as_ref() else {
             return;
         };
-        if outbox.pending_bytes() > QUEUE_BYTES_MAX {
+        let belongs = link.dirty.get() && matches!(envelope.message, Message::Prepared { .. });
+        if !belongs && outbox.pending_bytes() > QUEUE_BYTES_MAX {
             if link.dropped.replace(link.dropped.get() + 1) == 0 {
                 let peer = &self.members[to.index()].name;
                 tracing::warn!(peer, "takes no messages; what is new is dropped");
@@ -334,4 +337,81 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
     sockets::notice_silence(stream, SILENT_AFTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use leases::{Ballot, Incarnation, Slot};
+
+    use super::*;
+    use crate::replica::message::{LogId, PerLog};
+
+    const TO: ReplicaId = ReplicaId(1);
+
+    /// Two members, of which the second is connected and reads nothing.
+    async fn unread_peers() -> (Peers, TcpStream) {
+        let member = |name: &str| Member {
+            name: name.to_owned(),
+            address: "127.0.0.1:9".to_owned(),
+        };
+        let members = vec![member("A"), member("B")];
+        let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), Seats::new(1));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap());
+        let (stream, accepted) = tokio::join!(stream, listener.accept());
+        let writer = stream.unwrap().into_split().1;
+        let outbox = Rc::new(Outbox::new(writer, peers.unread.clone()));
+        peers.links[TO.index()].connected.replace(Some(outbox));
+        (peers, accepted.unwrap().0)
+    }
+
+    fn pending(peers: &Peers) -> usize {
+        let connected = peers.links[TO.index()].connected.borrow();
+        connected.as_ref().unwrap().pending_bytes()
+    }
+
+    /// Sends a message over and over, as one round, until so many bytes would wait.
+    fn round(peers: &Peers, message: &Message, bytes: usize) {
+        let envelope = Envelope {
+            from: ReplicaId(0),
+            from_incarnation: Incarnation(1),
+            to_incarnation: Incarnation(1),
+            message: message.clone(),
+        };
+        for _ in 0..bytes.div_ceil(codec::envelope_bytes(envelope.clone())) {
+            peers.send(TO, envelope.clone());
+        }
+        peers.flush();
+    }
+
+    #[tokio::test]
+    async fn a_promise_is_queued_whole_or_not_at_all() {
+        let (peers, _silent) = unread_peers().await;
+        let ballot = Ballot::ZERO;
+        let starts = |n| (1..=n).map(|slot| (LogId::Commands, ballot, Slot(slot)));
+        let part = Message::Prepared {
+            ballot,
+            answer: 1,
+            part: 0,
+            parts: 1,
+            commits: PerLog::default(),
+            entries: Vec::new(),
+            log_starts: starts(50_000).collect(),
+        };
+        let large = QUEUE_BYTES_MAX * 3 / 2;
+        round(&peers, &part, large);
+        let whole = pending(&peers);
+        assert!(whole > QUEUE_BYTES_MAX, "{whole}");
+        round(&peers, &part, large);
+        assert_eq!(pending(&peers), whole, "nothing of another one");
+    }
+
+    #[tokio::test]
+    async fn what_would_be_sent_again_is_dropped_past_a_bound() {
+        let (peers, _silent) = unread_peers().await;
+        let accept = Message::TransferRequest;
+        round(&peers, &accept, QUEUE_BYTES_MAX * 5 / 4);
+        let pending = pending(&peers);
+        assert!(pending <= QUEUE_BYTES_MAX + 100, "{pending}");
+    }
 }

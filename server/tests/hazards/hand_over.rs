@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leases::{Ballot, LeaseParams, ReplicaId, StrategySpec};
-use server::replica::message::{LogId, Message};
+use server::replica::message::{LogId, Message, PerLog};
 use server::replica::{Input, Operator};
 
 use super::cluster::{Cluster, Packet, heartbeat_of, put, votes_on};
@@ -243,4 +243,65 @@ fn a_leader_hands_over_by_preference_only_to_who_answers() {
     let write = cluster.ask(1, put(1, 1, "k", "v"));
     cluster.pass(100);
     assert!(cluster.done(write), "the leader leads on");
+}
+
+/// A campaign that took long and failed all the same is not repeated at once: those who promised
+/// have waited, too, and may do better.
+#[test]
+fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
+    let mut cluster = asking(5);
+    cluster.crash(0);
+    // Parts of a promise come, but never all of them.
+    cluster.hold(|packet| matches!(packet.0.message, Message::Prepared { .. }));
+    cluster.pass_until(20_000, "somebody campaigns", |cluster| {
+        !cluster.held.is_empty()
+    });
+    let (promise, candidate) = cluster.held[0].clone();
+    let ballot = asked_for(&promise.message).expect("a promise");
+    let anew = |packet: &&Packet| asked_for(&packet.0.message) > Some(ballot);
+    let mut parts = 0..1000;
+    while cluster.sent.iter().find(anew).is_none() {
+        let message = Message::Prepared {
+            ballot,
+            answer: 1 << 20,
+            part: parts.next().expect("it gives up"),
+            parts: 1000,
+            commits: PerLog::default(),
+            entries: Vec::new(),
+            log_starts: Vec::new(),
+        };
+        let replier = cluster.node(promise.from.index());
+        let envelope = replier.envelope(candidate, message);
+        cluster.deliver((envelope, candidate));
+        cluster.pass(250);
+    }
+    assert!(parts.start > 100, "it waited for {} parts", parts.start);
+    let first = cluster.sent.iter().find(anew).expect("somebody asks");
+    assert_ne!(first.0.from, candidate);
+}
+
+/// Which ballot a message asks for, or promises.
+fn asked_for(message: &Message) -> Option<Ballot> {
+    match message {
+        Message::PreVote { ballot, .. } | Message::Prepared { ballot, .. } => Some(*ballot),
+        _ => None,
+    }
+}
+
+/// Who is to end does not ask, either, because a follower had promised more than its ballot.
+#[test]
+fn who_is_to_end_does_not_ask_for_a_higher_ballot() {
+    let mut cluster = asking(3);
+    cluster.input(0, Input::Stop);
+    let since = cluster.sent.len();
+    let promised = Ballot {
+        round: 1 << 10,
+        replica: ReplicaId(2),
+    };
+    let refused = cluster
+        .node(2)
+        .envelope(ReplicaId(0), Message::Rejected { promised });
+    cluster.deliver((refused, ReplicaId(0)));
+    assert!(!cluster.leads(0));
+    assert!(!cluster.sent[since..].iter().any(|p| campaigns(p, 0)));
 }

@@ -25,7 +25,9 @@ use super::{Consensus, Role};
 
 /// A candidate whose promises still arrive gives up after waiting so many times as long as
 /// it would wait for the first: others may be reached faster.
-const CANDIDACY_PATIENCES: u32 = 60;
+const PROMISES_PATIENCES: u32 = 60;
+/// The same for entries that it fetches. Others have them, and might lead at once.
+const FETCHES_PATIENCES: u32 = 10;
 
 /// A question to all others: would you promise this ballot?
 #[derive(Clone, Debug)]
@@ -121,15 +123,25 @@ impl Consensus {
         step.set_timer(Timer::Election, step.now + patience);
     }
 
-    /// Some of what this candidate waits for has come: it waits on, though not for ever, and
-    /// those who have promised wait with it. Large promises take longer than an election
-    /// timeout.
-    pub(in super::super) fn candidacy_progressed(&mut self, step: &mut Step<'_>) {
+    /// A new part of a promise has come to this candidate. Large promises take longer than an
+    /// election timeout.
+    pub(in super::super) fn promise_progressed(&mut self, step: &mut Step<'_>) {
+        self.candidacy_progressed(step, PROMISES_PATIENCES);
+    }
+
+    /// Entries have come that this candidate fetches.
+    pub(in super::super) fn fetch_progressed(&mut self, step: &mut Step<'_>) {
+        self.candidacy_progressed(step, FETCHES_PATIENCES);
+    }
+
+    /// Some of what this candidate waits for has come: it waits on, for so many patiences in
+    /// all at most, and those who have promised wait with it.
+    fn candidacy_progressed(&mut self, step: &mut Step<'_>, patiences: u32) {
         let (patience, jitter) = (step.us.patience(), self.jitter(step));
         let Role::Candidate(candidacy) = &mut self.role else {
             return;
         };
-        let end = candidacy.since + patience * CANDIDACY_PATIENCES;
+        let end = candidacy.since + patience * patiences;
         if step.now >= end {
             return;
         }
@@ -139,6 +151,13 @@ impl Consensus {
             step.broadcast(&Message::PreVote { ballot, ask });
         }
         step.set_timer(Timer::Election, end.min(step.now + patience + jitter));
+    }
+
+    /// Whether this candidate has waited for much longer than for a first answer. If it is
+    /// not elected all the same, it is another's turn.
+    pub(in super::super) fn has_waited_long(&self, step: &Step<'_>) -> bool {
+        let long = step.us.patience() * 2;
+        matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
     }
 
     /// A short random span, so that two do not ask at the same moment.

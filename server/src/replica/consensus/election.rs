@@ -152,8 +152,8 @@ impl Consensus {
         step.announce(Event::Campaigning(ballot));
     }
 
-    /// Asks those who have not promised, and from whom no promise arrives. Returns whether this replica is the candidate
-    /// of `ballot` still.
+    /// Asks those who have not promised, and from whom no promise arrives. Returns whether this
+    /// replica is the candidate of `ballot` still.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);
         let Role::Candidate(candidacy) = &mut self.role else {
@@ -163,7 +163,7 @@ impl Consensus {
             return false;
         }
         candidacy.set_asked(step.now);
-        let patience = step.us.settings.timing.retransmit;
+        let patience = step.us.patience();
         for to in step.us.others() {
             if !candidacy.hears(to, step.now, patience) {
                 step.send(to, Message::Prepare { ballot, commits });
@@ -238,7 +238,8 @@ impl Consensus {
         })
     }
 
-    /// Takes a part of a promise. Returns whether it was one, and new.
+    /// Takes a part of a promise. Returns whether it was one, and new. Those that come late say
+    /// that their senders follow this leader; what else they say may be queued behind.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
@@ -247,6 +248,10 @@ impl Consensus {
     ) -> bool {
         match &mut self.role {
             Role::Candidate(candidacy) => candidacy.take(step, from, prepared),
+            Role::Leader(leadership) if leadership.ballot == prepared.ballot => {
+                leadership.heard(step.now, from.0);
+                false
+            }
             _ => false,
         }
     }

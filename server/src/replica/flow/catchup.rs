@@ -44,7 +44,7 @@ impl Parts {
         if self.consensus.is_candidate() {
             self.try_lead(step);
             if news {
-                self.consensus.candidacy_progressed(step);
+                self.consensus.fetch_progressed(step);
             }
             return;
         }

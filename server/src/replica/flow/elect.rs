@@ -16,7 +16,11 @@ impl Parts {
     /// replica's turn.
     pub(super) fn seek_election(&mut self, step: &mut Step<'_>) {
         if !self.consensus.is_follower() {
+            let anothers_turn = self.consensus.has_waited_long(step);
             self.step_down(step); // a candidate that was not elected begins anew
+            if anothers_turn {
+                return;
+            }
         }
         let fit = self.is_fit(step);
         let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
@@ -130,7 +134,7 @@ impl Parts {
     ) {
         if self.consensus.take_promise(step, from, prepared) {
             self.try_lead(step);
-            self.consensus.candidacy_progressed(step);
+            self.consensus.promise_progressed(step);
         }
     }
 
@@ -146,7 +150,8 @@ impl Parts {
             self.step_down(step);
             asks_anew = leads_on;
         }
-        if asks_anew && step.us.may_campaign(step.now) && step.us.settings.pre_vote {
+        let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
+        if asks_anew && may && step.us.settings.pre_vote {
             self.canvass(step);
         }
     }
