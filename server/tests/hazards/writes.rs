@@ -365,6 +365,34 @@ fn a_class_that_is_blocked_leaves_room_for_the_others() {
 }
 
 #[test]
+fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
+    use leases::{RangeHolders, ReplicaId, ReplicaSet};
+    let range = |from: &'static str, ids: &[u8]| RangeHolders {
+        from: Key::from(from),
+        holders: ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>(),
+    };
+    let ranges = vec![range("a", &[0, 1, 2]), range("m", &[0, 1])];
+    let mut settings = super::cluster::settings(3, StrategySpec::Fixed { ranges });
+    // Excluded long before what it was promised has run out.
+    settings.params.t_grace = Duration::from_secs(1);
+    let mut cluster = Cluster::with(settings);
+    let before = cluster.node(0).configuration();
+    cluster.crash(2);
+    cluster.pass_until(5_000, "it is excluded", |cluster| {
+        cluster.node(0).configuration() > before
+    });
+    let holders = |key: &[u8]| cluster.node(0).configs().holders(key);
+    assert_eq!(holders(b"a"), holders(b"m"));
+    let together = vec![put(1, 1, "a", "1"), put(2, 1, "m", "1")];
+    let [a, m] = cluster.ask_together(0, together)[..] else {
+        panic!("two were asked");
+    };
+    assert!(!cluster.answered(a), "2 may read the old value still");
+    assert!(cluster.done(m));
+    cluster.pass_until(15_000, "its leases end", |cluster| cluster.done(a));
+}
+
+#[test]
 fn a_vote_that_said_less_and_was_lost_is_asked_for_again() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.crash(2);

@@ -63,7 +63,7 @@ impl Parts {
         {
             return Some(outcome);
         }
-        let class = self.leasing.class(command);
+        let class = self.leasing.class(step.now, command);
         self.consensus.enqueue(class, proposed);
         None
     }

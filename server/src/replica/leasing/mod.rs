@@ -185,11 +185,15 @@ impl Leasing {
         self.grantor.live(now).tag(std::iter::once(view))
     }
 
-    /// The holders of all keys that a command writes: its class (§3.9).
-    pub(super) fn class(&self, command: &Command) -> ReplicaSet {
-        let written = command.keys().filter(|_| command.is_write());
-        let holders = written.map(|key| self.configs.holders(key));
-        holders.fold(ReplicaSet::EMPTY, ReplicaSet::union)
+    /// The holders of all keys that a command writes: its class (§3.9). Also those that hold
+    /// them under an older configuration, as far as promises of this replica last: a write
+    /// that waits for one of these would hold up who is in the same batch.
+    pub(super) fn class(&self, now: Time, command: &Command) -> ReplicaSet {
+        let written = || command.keys().filter(|_| command.is_write());
+        let views = written().map(|key| self.configs.view(key));
+        let promised = self.grantor.live(now).tag(views);
+        let holders = written().map(|key| self.configs.holders(key));
+        holders.fold(promised, ReplicaSet::union)
     }
 
     /// Leave to read `key` here at `now`, with this much executed.
