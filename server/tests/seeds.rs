@@ -47,6 +47,13 @@ fn tally(seed: u64, choices: &Choices) -> Tally {
     Tally::of(&scenario, &outcome)
 }
 
+/// A replica that is thousands of slots behind when all is healed, and reads of a disk that bring
+/// few at a time: what is asked there waits for longer than leases and elections take.
+#[test]
+fn who_is_far_behind_has_the_time_to_catch_up() {
+    tally(13_007_956, &Choices::default());
+}
+
 #[test]
 fn a_seed_is_a_run() {
     let choices = Choices {

@@ -129,7 +129,7 @@ impl Image {
 }
 
 /// Entries read at once.
-const READ_MAX: usize = 16;
+pub const READ_MAX: usize = 16;
 
 /// See the module.
 #[derive(Clone, Debug, Hash)]

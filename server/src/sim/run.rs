@@ -9,6 +9,7 @@ use leases::LeaseParams;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
+use super::disk::READ_MAX;
 use super::fault::Fired;
 use super::oracle::Violation;
 use super::scenario::Scenario;
@@ -133,6 +134,7 @@ impl<'a> Run<'a> {
             swarm::heal(&mut self.world);
             let (params, timing) = (self.longest(), self.scenario.world.replica.timing);
             let patience = Duration::from_nanos(self.scenario.load.patience_ns) * PATIENCE_GROWS;
+            let patience = patience + self.catch_up();
             let liveness = &mut self.world.oracles.liveness;
             liveness.healed(now, &params, &timing, patience);
         }
@@ -155,6 +157,18 @@ impl<'a> Run<'a> {
         let known = (0..self.world.n()).filter_map(newest);
         let span = |params: &LeaseParams| params.t_grace + params.restart_wait();
         known.max_by_key(span).unwrap_or_default()
+    }
+
+    /// How long the replica that is furthest behind may take to fetch what it lacks. It asks
+    /// again after each read of another's disk, and the log grows meanwhile.
+    fn catch_up(&self) -> Duration {
+        let replicas = (0..self.world.n()).filter_map(|node| self.world.replica(node));
+        let executed: Vec<u64> = replicas.map(|replica| replica.executed().0).collect();
+        let (most, least) = (executed.iter().max(), executed.iter().min());
+        let lag = most.zip(least).map_or(0, |(most, least)| most - least);
+        let delays = self.scenario.world.one_way_ns.iter().flatten();
+        let round_trip_ns = 2 * delays.max().copied().unwrap_or(0);
+        Duration::from_nanos(2 * round_trip_ns) * (lag / READ_MAX as u64) as u32
     }
 
     fn finish(mut self, panicked: Option<Violation>) -> Outcome {

@@ -50,7 +50,7 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
 impl Liveness {
     /// From `now_ns` on nothing goes wrong, and a majority is up; `params` are the
     /// longest in force, and `patience` is what clients wait before they ask
-    /// again elsewhere.
+    /// again elsewhere, and what a replica that is behind needs to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
