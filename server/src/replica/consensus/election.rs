@@ -111,10 +111,10 @@ impl Consensus {
         let new = self.leader != ballot;
         if new {
             self.leader = ballot;
-            self.led_since = step.now;
-            self.moved_here = false;
+            self.succession.led_since = step.now;
+            self.succession.moved_here = false;
             if step.us.settings.preferred_leader == Some(ballot.replica) {
-                self.pause = Pause::none();
+                self.succession.pause = Pause::none();
             }
             step.announce(Event::Following(ballot));
         }
@@ -331,11 +331,10 @@ impl Consensus {
         assert!(is_elected(step, candidacy), "a majority elects");
         let n = step.us.settings.n;
         let mut leadership = Leadership::new(ballot, n, step.now, log_time_ms);
-        leadership.moved_here = self.moved_here;
         leadership.next = PerLog::of(|log| self.logs[log].commit_point.next());
         self.role = Role::Leader(Box::new(leadership));
         self.leader = ballot;
-        self.led_since = step.now;
+        self.succession.led_since = step.now;
         ballot
     }
 

@@ -1,6 +1,7 @@
 //! Handing leadership over: by an operator's wish, to who is preferred, or before this
 //! replica ends.
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use leases::{Ballot, ReplicaId, ReplicaSet, Time};
@@ -8,10 +9,41 @@ use leases::{Ballot, ReplicaId, ReplicaSet, Time};
 use super::super::message::{LogId, Message};
 use super::super::step::Step;
 use super::Consensus;
-use super::lead::Attempt;
+use super::lead::{Attempt, Pause};
 
 /// A leader that leaves waits for so many others to take over, one after another.
 const HEIRS_MAX: usize = 2;
+
+/// Since when somebody leads, and what is known of who should lead next.
+#[derive(Clone, Debug)]
+pub(super) struct Succession {
+    /// When this replica began to take the leader that it follows for the leader.
+    pub(super) led_since: Time,
+    /// How long this replica, if it leads, hands over to nobody by preference.
+    pub(super) pause: Pause,
+    /// The ballot whose leader hands over to this replica, and whether an operator wants that.
+    handed_over: Option<(Ballot, bool)>,
+    /// An operator moved leadership to this replica, and nobody else has led since.
+    pub(super) moved_here: bool,
+}
+
+impl Succession {
+    pub(super) fn begin(now: Time) -> Succession {
+        Succession {
+            led_since: now,
+            pause: Pause::none(),
+            handed_over: None,
+            moved_here: false,
+        }
+    }
+}
+
+impl Hash for Succession {
+    /// Since when somebody leads decides nothing before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.pause, self.handed_over, self.moved_here).hash(state);
+    }
+}
 
 impl Consensus {
     /// An operator wants `to` to lead, from now on and whoever is preferred. Nothing is handed
@@ -24,9 +56,8 @@ impl Consensus {
         if to != step.me() && !touched.contains(to) {
             step.metrics.refused_messages += 1;
         } else if to == step.me() {
-            leadership.moved_here = true;
             leadership.transfer.end();
-            self.moved_here = true;
+            self.succession.moved_here = true;
         } else {
             leadership.transfer.begin(to, true, give_up);
         }
@@ -84,18 +115,19 @@ impl Consensus {
 
     /// Notes whether an operator wants this replica to lead, which is about to campaign.
     pub fn note_moved_here(&mut self, by_operator: bool) {
-        self.moved_here = by_operator;
+        self.succession.moved_here = by_operator;
     }
 
     /// Who is preferred asks this leader to hand over, which it does unless an operator
     /// wants it to lead, or the other may not hear it.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
         let preferred = step.us.settings.preferred_leader == Some(from);
-        let over = self.pause.is_over(step.now);
+        let over = self.succession.pause.is_over(step.now);
+        let stays = self.succession.moved_here;
         if let Some(leadership) = self.leadership_mut()
             && preferred
             && over
-            && !leadership.moved_here
+            && !stays
             && !leadership.transfer.is_under_way()
             && leadership
                 .in_touch(step.now, step.us.hand_over_span())
@@ -133,7 +165,7 @@ impl Consensus {
             .leadership_mut()
             .is_some_and(|leadership| leadership.transfer.give_up(now))
         {
-            self.pause.begin(now, grace);
+            self.succession.pause.begin(now, grace);
         }
     }
 
@@ -160,14 +192,14 @@ impl Consensus {
     /// The leader of `ballot` hands over to this replica.
     pub fn note_hand_over(&mut self, from: ReplicaId, ballot: Ballot, by_operator: bool) {
         if from == ballot.replica {
-            self.handed_over = Some((ballot, by_operator));
+            self.succession.handed_over = Some((ballot, by_operator));
         }
     }
 
     /// Whether the leader that is followed here hands over to this replica, and if so
     /// whether an operator wants that.
     pub fn take_hand_over(&mut self) -> Option<bool> {
-        let (ballot, by_operator) = self.handed_over.take()?;
+        let (ballot, by_operator) = self.succession.handed_over.take()?;
         (ballot == self.leader && self.is_follower()).then_some(by_operator)
     }
 }

@@ -49,7 +49,7 @@ pub use votes::committed;
 use acceptor::Vote;
 use canvass::Canvassing;
 use catchup::Fetching;
-use lead::Pause;
+use hand_over::Succession;
 
 /// What this replica does about leadership.
 #[derive(Clone, Debug, Hash)]
@@ -69,16 +69,10 @@ pub(super) struct Consensus {
     round_seen: u64,
     /// The ballot whose leader was last heard of; its round is 0 if nobody leads.
     leader: Ballot,
-    /// When this replica began to take that one for the leader.
-    led_since: Time,
     /// Whom this replica takes to be leading or about to, and whether it may campaign.
     canvassing: Canvassing,
-    /// How long this replica, if it leads, hands over to nobody by preference.
-    pause: Pause,
-    /// The ballot whose leader hands over to this replica, and whether an operator wants that.
-    handed_over: Option<(Ballot, bool)>,
-    /// An operator moved leadership to this replica, and nobody else has led since.
-    moved_here: bool,
+    /// Since when that one leads, and who should lead next.
+    succession: Succession,
     logs: PerLog<Log>,
     /// The open slots that write a key.
     marks: Marks,
@@ -96,13 +90,7 @@ impl std::hash::Hash for Consensus {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
         (self.fetching, self.last_answer).hash(state);
-        (
-            &self.canvassing,
-            self.pause,
-            self.handed_over,
-            self.moved_here,
-        )
-            .hash(state);
+        (&self.canvassing, &self.succession).hash(state);
     }
 }
 
@@ -116,10 +104,7 @@ impl Consensus {
             promised: recovered.promised,
             round_seen: recovered.promised.round,
             leader: Ballot::ZERO,
-            led_since: now,
-            pause: Pause::none(),
-            handed_over: None,
-            moved_here: false,
+            succession: Succession::begin(now),
             canvassing: Canvassing::begin(now, recovered.promised),
             marks: restore::marks(&logs.commands),
             logs,
@@ -138,7 +123,7 @@ impl Consensus {
     /// For how long the present leader has led, as far as this replica knows.
     pub(super) fn led_for(&self, now: Time) -> Duration {
         match self.leader() {
-            Some(_) => now.since(self.led_since),
+            Some(_) => now.since(self.succession.led_since),
             None => Duration::ZERO,
         }
     }

@@ -43,8 +43,6 @@ pub struct Leadership {
     /// Per replica, when it last answered one, or voted.
     answered: Vec<Time>,
     pub transfer: Transfer,
-    /// An operator wants this replica to lead, whoever is preferred.
-    pub moved_here: bool,
 }
 
 impl Hash for Leadership {
@@ -53,7 +51,7 @@ impl Hash for Leadership {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
         (self.news_due, self.probe, &self.probe_acks).hash(state);
-        (&self.transfer, self.moved_here).hash(state);
+        self.transfer.hash(state);
     }
 }
 
@@ -72,7 +70,6 @@ impl Leadership {
             probe_acks: vec![0; n],
             answered: vec![now; n],
             transfer: Transfer::default(),
-            moved_here: false,
         }
     }
 
