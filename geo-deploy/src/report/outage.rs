@@ -19,6 +19,10 @@
 //! Writes that were in flight through a failed replica are counted with those on leased
 //! keys.
 //!
+//! - The *medians* before and after are of all reads or all writes of the site, whatever
+//!   their keys. Holders follow demand, also during a fault, so the keys of one group
+//!   need not have the same holders after it as before.
+//!
 //! A bound is kept if neither of the two exceeds it.
 
 mod group;
@@ -63,10 +67,10 @@ pub struct Outage {
     pub longest_s: f64,
     /// The most that either may be; `None` if nothing is promised.
     pub bound_s: Option<f64>,
-    /// Median latency of the operations that started between the previous fault, or the
-    /// beginning, and this one.
+    /// Median latency of the site's reads or writes, whatever their keys, that started
+    /// between the previous fault, or the beginning, and this one.
     pub median_before_ms: Option<f64>,
-    /// Median latency of the operations that started in the last third of the window.
+    /// The same median of those that started in the last third of the window.
     pub median_after_ms: Option<f64>,
 }
 
@@ -108,6 +112,7 @@ pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
         for (place, ops) in by_site.iter().enumerate() {
             let (site, class) = (place / 2, Class::BOTH[place % 2]);
             let bound = fault.bounds.get(site);
+            let (median_before_ms, median_after_ms) = window.medians(ops);
             for (leased, ops) in by_lease(fault, (site, class), ops) {
                 let found = window.judge(&ops).map(|seen| Outage {
                     run: repeat,
@@ -118,6 +123,8 @@ pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
                     leased,
                     at_failed_site: fault.sites.contains(site),
                     bound_s: bound.and_then(|bound| promised(bound, class, leased)),
+                    median_before_ms,
+                    median_after_ms,
                     ..seen
                 });
                 all.extend(found);
@@ -232,7 +239,8 @@ impl Window {
         }
     }
 
-    /// What was seen; `None` if nothing was due. Who saw it is for the caller to say.
+    /// What was seen; `None` if nothing was due. Who saw it, and the site's medians, are for
+    /// the caller to say.
     fn judge(&self, ops: &[Op]) -> Option<Outage> {
         let in_time = |op: &&Op| op.end > self.start && op.start < self.end;
         let due: Vec<Op> = ops.iter().filter(in_time).copied().collect();
@@ -241,7 +249,6 @@ impl Window {
         }
         let ended = |how: End| due.iter().filter(|op| op.how == how).count() as u64;
         let seconds = |ns: u64| ns as f64 / 1e9;
-        let third = self.end - (self.end - self.start) / 3;
         Some(Outage {
             run: None,
             fault: 0,
@@ -256,9 +263,16 @@ impl Window {
             outage_s: seconds(self.longest_without_success(&due)),
             longest_s: seconds(due.iter().map(Op::latency).max().unwrap_or(0)),
             bound_s: None,
-            median_before_ms: median_ms(ops, self.previous, self.start),
-            median_after_ms: median_ms(ops, third, self.end),
+            median_before_ms: None,
+            median_after_ms: None,
         })
+    }
+
+    /// Median latencies in ms before the fault and in the last third of the window.
+    fn medians(&self, ops: &[(Op, Option<SiteSet>)]) -> (Option<f64>, Option<f64>) {
+        let third = self.end - (self.end - self.start) / 3;
+        let before = median_ms(ops, self.previous, self.start);
+        (before, median_ms(ops, third, self.end))
     }
 
     /// See the module's definition of an outage.
@@ -291,9 +305,10 @@ impl Window {
 }
 
 /// Of the answered operations that started from `from` on and before `to`.
-fn median_ms(ops: &[Op], from: u64, to: u64) -> Option<f64> {
+fn median_ms(ops: &[(Op, Option<SiteSet>)], from: u64, to: u64) -> Option<f64> {
     let meant = ops
         .iter()
+        .map(|(op, _)| op)
         .filter(|op| op.how == End::Ok && (from..to).contains(&op.start));
     let mut latencies: Vec<u64> = meant.map(Op::latency).collect();
     latencies.sort_unstable();

@@ -404,6 +404,8 @@ fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound
     assert_eq!(stalled.median_before_ms, Some(130.0));
     assert_eq!(stalled.median_after_ms, Some(130.0));
     let others = seen("JP", "writes", false);
+    let reads = |leased: bool| seen("JP", "reads", leased).median_before_ms;
+    assert_eq!(reads(true), reads(false), "of all keys of the site");
     assert_eq!(
         (others.outage_s, others.kept()),
         (0.13, Some(false)),

@@ -171,6 +171,33 @@ fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
     );
 }
 
+/// The median latency in ms of the answered writes at `site` that started in `span`, in s.
+fn median_write_ms(run: &StrategyRun, site: u8, span: std::ops::Range<f64>) -> f64 {
+    let meant = run.samples.iter().filter(|sample| {
+        sample.site == site
+            && sample.kind == OpKind::Update
+            && span.contains(&(sample.start_ns as f64 / 1e9))
+    });
+    let mut latencies: Vec<u64> = meant.map(|sample| sample.latency_ns).collect();
+    latencies.sort_unstable();
+    latencies[latencies.len() / 2] as f64 / 1e6
+}
+
+#[test]
+fn writes_are_as_fast_as_before_when_the_dead_holder_is_back() {
+    let ran = ran("fig7", &["warmup_s=30"]);
+    let run = &ran[0].run;
+    let (at_s, measured) = (run.faults[0].at_s, run.measured.unwrap());
+    let last_third_s = measured.end_s - (measured.end_s - at_s) / 3.0;
+    for site in 0..5 {
+        let before = median_write_ms(run, site, measured.start_s..at_s);
+        let stalled = median_write_ms(run, site, at_s..at_s + 2.0);
+        let after = median_write_ms(run, site, last_third_s..measured.end_s);
+        assert!(stalled > before * 1.2, "{site}: {before} {stalled}");
+        assert!(after <= before * 1.05, "{site}: {before} {after}");
+    }
+}
+
 const FAILOVER: [&str; 3] = ["runs=3", "keys=50", "rate=20"];
 
 #[test]

@@ -38,7 +38,7 @@ fn columns(several: bool) -> Vec<&'static str> {
         "due",
         "failed",
         "timed out",
-        "median before ms",
+        "all keys: median before ms",
         "after ms",
     ];
     [&first[..], lengths, &last[..]].concat()
