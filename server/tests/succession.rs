@@ -148,7 +148,7 @@ fn a_follower_that_was_away_deposes_nobody() {
 fn who_is_preferred_leads_again_once_it_is_back() {
     for seed in 0..8 {
         let mut settings = fast(strategies()[seed as usize % 4].clone());
-        settings.preferred_leader = Some(ReplicaId(2));
+        settings.elections.preferred = Some(ReplicaId(2));
         let drill = drill(&settings, Blow::Kill);
         let after = drill.run(seed);
         sound(&after);
@@ -161,7 +161,7 @@ fn who_is_preferred_leads_again_once_it_is_back() {
 fn an_operators_move_wins_over_preference_and_fails_nothing() {
     for seed in 0..8 {
         let mut settings = fast(strategies()[seed as usize % 4].clone());
-        settings.preferred_leader = Some(ReplicaId(2));
+        settings.elections.preferred = Some(ReplicaId(2));
         let drill = drill(&settings, Blow::Move(ReplicaId(4)));
         let after = drill.run(seed);
         sound(&after);
@@ -325,7 +325,7 @@ fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     for seed in 0..4 {
         let mut settings = Settings::new(ReplicaId(0), 5);
         settings.strategy = StrategySpec::None;
-        settings.preferred_leader = Some(ReplicaId(2));
+        settings.elections.preferred = Some(ReplicaId(2));
         let mut drill = drill(&settings, Blow::KillUnheard);
         drill.watch_ns = 20_000 * MS;
         let after = drill.run(seed);

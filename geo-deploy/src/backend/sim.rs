@@ -120,7 +120,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     let mut replica = Settings::new(ReplicaId(0), n);
     replica.strategy = plan.spec()?;
     replica.params = plan.params();
-    replica.preferred_leader = Some(ReplicaId(plan.experiment.leader_index() as u8));
+    replica.elections.preferred = Some(ReplicaId(plan.experiment.leader_index() as u8));
     replica.timing = plan.experiment.timing_of_replicas();
     let one_way = |a: usize, b: usize| (topology.rtt_ms(a, b) / 2.0 * 1e6).round() as u64;
     let faults = faults(&plan.experiment.network);

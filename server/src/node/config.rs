@@ -19,7 +19,7 @@ pub use self::depth::from_toml;
 pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
 
 use super::storage::Durability;
-use crate::replica::settings::{AcceptReplies, Settings, Timing};
+use crate::replica::settings::{AcceptReplies, Elections, Settings, Timing};
 
 /// A cluster's configuration, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,10 +134,13 @@ impl ClusterConfig {
     /// The settings that replica `me` starts with.
     pub fn settings(&self, me: ReplicaId) -> Settings {
         Settings {
-            preferred_leader: self.leader,
             strategy: self.strategy.clone(),
             params: self.params,
             timing: self.timing,
+            elections: Elections {
+                preferred: self.leader,
+                ..Elections::default()
+            },
             accept_replies: self.accept_replies,
             batch_max: self.batch_max,
             ..Settings::new(me, self.nodes.len())

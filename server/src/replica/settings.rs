@@ -55,6 +55,25 @@ impl Default for Timing {
     }
 }
 
+/// How leaders are elected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elections {
+    /// Who should lead when it can.
+    pub preferred: Option<ReplicaId>,
+    /// Whether a replica asks the others before it raises its round. Off only where tests
+    /// choose who campaigns.
+    pub pre_vote: bool,
+}
+
+impl Default for Elections {
+    fn default() -> Self {
+        Elections {
+            preferred: None,
+            pre_vote: true,
+        }
+    }
+}
+
 /// What a replica is told at its start.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -62,8 +81,6 @@ pub struct Settings {
     pub me: ReplicaId,
     /// How many replicas there are.
     pub n: usize,
-    /// Who should lead when it can.
-    pub preferred_leader: Option<ReplicaId>,
     /// The strategy a leader puts in force when no configuration ever was. What
     /// the log holds then counts, not what a node is told.
     pub strategy: StrategySpec,
@@ -71,9 +88,8 @@ pub struct Settings {
     pub params: LeaseParams,
     /// Timers.
     pub timing: Timing,
-    /// Whether a replica asks the others before it raises its round. Off only where tests
-    /// choose who campaigns.
-    pub pre_vote: bool,
+    /// How leaders are elected.
+    pub elections: Elections,
     /// Who gets votes.
     pub accept_replies: AcceptReplies,
     /// Most commands in a slot.
@@ -97,11 +113,10 @@ impl Settings {
         Settings {
             me,
             n,
-            preferred_leader: None,
             strategy: StrategySpec::Leader,
             params: LeaseParams::for_sites(),
             timing: Timing::default(),
-            pre_vote: true,
+            elections: Elections::default(),
             accept_replies: AcceptReplies::default(),
             batch_max: 5000,
             in_flight_max: 1024,

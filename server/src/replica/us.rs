@@ -165,7 +165,7 @@ impl Us {
     /// serve the sites better, and whoever is preferred. Not `silent`, the leader that is
     /// gone.
     pub(super) fn rank(&self, now: Time, fit: bool, silent: ReplicaId) -> u32 {
-        let preferred = self.settings.preferred_leader;
+        let preferred = self.settings.elections.preferred;
         let key = |replica: ReplicaId, cost_ms: u32| {
             let cost_ms = match cost_ms {
                 0 => u32::MAX,

@@ -213,7 +213,7 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
     replica.params = draw_params(rng);
     replica.timing.reconfigure = ms(rng.random_range(500..5000));
     replica.timing.report = ms(rng.random_range(100..800));
-    replica.preferred_leader = (rng.random::<f64>() < 0.5).then_some(ReplicaId(1));
+    replica.elections.preferred = (rng.random::<f64>() < 0.5).then_some(ReplicaId(1));
     replica.accept_replies = [
         AcceptReplies::Origin,
         AcceptReplies::Leader,

@@ -61,13 +61,13 @@ pub struct Asked(u64);
 pub fn settings(n: usize, strategy: StrategySpec) -> Settings {
     let mut settings = Settings::new(ReplicaId(0), n);
     settings.strategy = strategy;
-    settings.preferred_leader = Some(ReplicaId(0));
+    settings.elections.preferred = Some(ReplicaId(0));
     // Schedules of tests count on these.
     settings.params = LeaseParams::default();
     settings.timing.heartbeat = Duration::from_millis(250);
     settings.timing.election_timeout = Duration::from_millis(1500);
     settings.timing.reconfigure = Duration::from_millis(500);
-    settings.pre_vote = false; // who campaigns is the test's choice
+    settings.elections.pre_vote = false; // who campaigns is the test's choice
     settings
 }
 

@@ -473,7 +473,7 @@ fn parts_of_two_answers_make_no_promise() {
 /// A cluster whose replicas ask before they campaign, as they do when they serve.
 fn asking(n: usize) -> Cluster {
     let mut settings = super::cluster::settings(n, StrategySpec::Leader);
-    settings.pre_vote = true;
+    settings.elections.pre_vote = true;
     Cluster::with(settings)
 }
 

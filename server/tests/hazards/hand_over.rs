@@ -21,7 +21,7 @@ fn transfer(packet: &Packet) -> bool {
 
 fn asking(n: usize) -> Cluster {
     let mut settings = super::cluster::settings(n, StrategySpec::None);
-    settings.pre_vote = true;
+    settings.elections.pre_vote = true;
     Cluster::with(settings)
 }
 

@@ -99,7 +99,7 @@ impl Scenario {
         let mut settings = Settings::new(ReplicaId(me as u8), N);
         settings.strategy = self.strategy.clone();
         settings.params = self.params();
-        settings.pre_vote = false; // a campaign may begin at any moment
+        settings.elections.pre_vote = false; // a campaign may begin at any moment
         let timing = &mut settings.timing;
         timing.heartbeat = NEVER;
         timing.election_timeout = NEVER;

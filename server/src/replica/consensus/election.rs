@@ -113,7 +113,7 @@ impl Consensus {
             self.leader = ballot;
             self.succession.led_since = step.now;
             self.succession.moved_here = false;
-            if step.us.settings.preferred_leader == Some(ballot.replica) {
+            if step.us.settings.elections.preferred == Some(ballot.replica) {
                 self.succession.pause = Pause::none();
             }
             step.announce(Event::Following(ballot));

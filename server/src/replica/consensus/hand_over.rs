@@ -121,7 +121,7 @@ impl Consensus {
     /// Who is preferred asks this leader to hand over, which it does unless an operator
     /// wants it to lead, or the other may not hear it.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
-        let preferred = step.us.settings.preferred_leader == Some(from);
+        let preferred = step.us.settings.elections.preferred == Some(from);
         let over = self.succession.pause.is_over(step.now);
         let stays = self.succession.moved_here;
         if let Some(leadership) = self.leadership_mut()
@@ -180,7 +180,7 @@ impl Consensus {
     pub fn seek_leadership(&self, step: &mut Step<'_>) {
         let leader = self.leader().filter(|leader| *leader != step.me());
         if let Some(leader) = leader
-            && step.us.settings.preferred_leader == Some(step.me())
+            && step.us.settings.elections.preferred == Some(step.me())
             && self.is_follower()
             && self.hears_leader(step)
             && step.us.may_campaign(step.now)

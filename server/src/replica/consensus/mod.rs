@@ -186,7 +186,7 @@ impl Consensus {
     /// alive (`waits`); the others give it a head start.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.us.settings.timing.election_timeout;
-        let head_start = match step.us.settings.preferred_leader {
+        let head_start = match step.us.settings.elections.preferred {
             Some(preferred) if preferred == step.me() && !waits => base / 10,
             Some(_) => base,
             None => base / 4,

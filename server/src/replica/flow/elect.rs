@@ -32,7 +32,7 @@ impl Parts {
 
     /// Asks whether the others would promise, and campaigns once a majority would.
     fn canvass(&mut self, step: &mut Step<'_>) {
-        if !step.us.settings.pre_vote || step.us.others().next().is_none() {
+        if !step.us.settings.elections.pre_vote || step.us.others().next().is_none() {
             return self.campaign(step);
         }
         self.consensus.canvass(step);
@@ -151,7 +151,7 @@ impl Parts {
             asks_anew = leads_on;
         }
         let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
-        if asks_anew && may && step.us.settings.pre_vote {
+        if asks_anew && may && step.us.settings.elections.pre_vote {
             self.canvass(step);
         }
     }

@@ -137,7 +137,7 @@ impl Parts {
         let postponed = self.joining.take_part();
         step.announce(Event::Joined);
         step.set_timer(Timer::Lease, step.now);
-        let preferred = step.us.settings.preferred_leader == Some(step.me());
+        let preferred = step.us.settings.elections.preferred == Some(step.me());
         match postponed.prepare {
             Some((ballot, commits)) => {
                 self.consensus.reset_election(step);
