@@ -59,7 +59,7 @@ pub(super) struct Driver {
     /// Nobody waits for this replica any more: it may end.
     pub(super) left: bool,
     /// When clocks were last compared.
-    pub(super) compared: Cell<Time>,
+    pub(super) compared: Cell<clock::Moment>,
 }
 
 /// Buffers that are reused for every group.
