@@ -1,7 +1,7 @@
 //! Refuses faults that make no sense, alone or together.
 
 use super::effect::unknown;
-use super::{Action, Direction, Fault, Target};
+use super::{Action, Direction, Fault, Target, list};
 use crate::topology::Topology;
 
 /// What is wrong with a list of faults: the field, what it holds, and the mend.
@@ -18,8 +18,8 @@ pub struct Refused {
 /// Checks the faults of an experiment that runs at these sites.
 ///
 /// # Errors
-/// If a fault is aimed at an unknown site, ends before it begins, has a field that its
-/// action does not look at or lacks one; if two faults of processes overlap at a replica;
+/// If a fault is aimed at an unknown site, at one twice, or at links of a site to itself; if
+/// it ends before it begins, has a field that its action does not look at or lacks one; if two faults of processes overlap at a replica;
 /// or if a majority would be lost for ever.
 pub fn check(faults: &[Fault], topology: &Topology) -> Result<(), Refused> {
     for (i, fault) in faults.iter().enumerate() {
@@ -75,15 +75,43 @@ fn alone(fault: &Fault, topology: &Topology) -> Result<(), Problem> {
         "name a site or a role",
     )?;
     for (field, targets) in [("target", &fault.target), ("to", &fault.to)] {
-        for target in targets {
-            if let Target::Site(name) = target
-                && topology.index(name).is_none()
-            {
-                return Err((field, name.clone(), unknown(name, topology)));
-            }
-        }
+        whom(field, targets, topology)?;
     }
     of_links(fault)
+}
+
+/// Sites that there are, and nobody twice.
+fn whom(field: &'static str, targets: &[Target], topology: &Topology) -> Result<(), Problem> {
+    for (i, target) in targets.iter().enumerate() {
+        if let Target::Site(name) = target
+            && topology.index(name).is_none()
+        {
+            return Err((field, name.clone(), unknown(name, topology)));
+        }
+        let once = !targets[..i].contains(target);
+        need(once, field, target, "named twice: name it once")?;
+    }
+    Ok(())
+}
+
+/// Whoever is on both sides has no link to itself. Roles are compared by name: whether
+/// one is a site that is named, too, shows when the fault begins.
+fn two_sides(fault: &Fault) -> Result<(), Problem> {
+    let everyone = fault.target.contains(&Target::All);
+    need(
+        !everyone,
+        "target",
+        "all",
+        "nobody is left on the other side: name some of the sites, or a role",
+    )?;
+    let both = |to: &Target| fault.target.contains(to);
+    need(
+        fault.to.is_empty() || !fault.to.iter().all(both),
+        "to",
+        list(&fault.to),
+        "all of these are targets, so nobody is left on the other side: name other sites, or leave it \
+         out for all others",
+    )
 }
 
 fn of_links(fault: &Fault) -> Result<(), Problem> {
@@ -92,6 +120,9 @@ fn of_links(fault: &Fault) -> Result<(), Problem> {
     need(links || fault.to.is_empty(), "to", "given", only)?;
     let both = fault.direction == Direction::Both;
     need(links || both, "direction", "given", only)?;
+    if links {
+        two_sides(fault)?;
+    }
     let slow = fault.action == Action::Slow;
     let delay = fault.delay_ms;
     let good = if slow {

@@ -157,6 +157,47 @@ fn what_is_read_is_what_is_written() {
 }
 
 #[test]
+fn whom_a_fault_means_is_named_once_and_has_another_side() {
+    let cases = [
+        ("kill", "target = [\"JP\", \"CA\", \"JP\"]", "target", "JP"),
+        (
+            "pause",
+            "target = [\"leader\", \"leader\"]",
+            "target",
+            "leader",
+        ),
+        (
+            "loss",
+            "target = \"JP\"\nto = [\"CA\", \"CA\"]\nloss = 0.1",
+            "to",
+            "CA",
+        ),
+        ("partition", "target = \"JP\"\nto = \"JP\"", "to", "JP"),
+        (
+            "partition",
+            "target = [\"JP\", \"leader\"]\nto = [\"leader\", \"JP\"]",
+            "to",
+            "leader, JP",
+        ),
+        ("partition", "target = \"all\"", "target", "all"),
+    ];
+    for (action, rest, field, found) in cases {
+        let text = format!("[[fault]]\nat_s = 1\nuntil_s = 2\naction = \"{action}\"\n{rest}");
+        let refused = check(&parse(&text), &Topology::paper()).expect_err(&text);
+        let (field, found) = (format!("fault.1.{field}"), found.to_owned());
+        assert_eq!((refused.field, refused.found), (field, found), "{text}");
+    }
+    // Who leads is not known yet, and another side is left.
+    for rest in [
+        "target = [\"JP\", \"leader\"]",
+        "target = \"JP\"\nto = [\"JP\", \"CA\"]",
+    ] {
+        let text = format!("[[fault]]\nat_s = 1\naction = \"partition\"\n{rest}");
+        assert_eq!(check(&parse(&text), &Topology::paper()), Ok(()));
+    }
+}
+
+#[test]
 fn faults_that_make_no_sense_are_refused_with_the_field_and_the_mend() {
     let cases = [
         (

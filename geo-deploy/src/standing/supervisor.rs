@@ -384,6 +384,7 @@ fn mend(action: Action) -> &'static str {
     match action {
         Action::Kill | Action::Stop => "; `leasehold cluster start` starts it again",
         Action::Pause => "; `leasehold cluster resume` lets it go on",
+        Action::Restart => "; each starts again when it has ended",
         _ => "",
     }
 }
