@@ -36,9 +36,12 @@ fn what_is_no_log_is_named_and_nothing_is_written() {
         .words("plot none.hlog")
         .refused(&["none.hlog", "No such file"]);
     place.write("words.hlog", "words\n");
-    place
-        .words("plot words.hlog")
-        .refused(&["words.hlog", "not an interval log"]);
+    place.words("plot words.hlog").refused(&[
+        "words.hlog",
+        "not an interval log",
+        "line 1",
+        "latency.hlog",
+    ]);
     place.write("empty.hlog", "#[Histogram log format version 1.3]\n");
     place
         .words("plot empty.hlog")

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{
     IntervalLogHistogram, IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError,
-    LogEntry, Tag,
+    LogEntry, LogIteratorError, Tag,
 };
 
 pub use read::{LogInterval, read_intervals};
@@ -240,7 +240,7 @@ pub fn read_hlog(path: &Path) -> Result<BTreeMap<String, Histogram<u64>>, HlogEr
 pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     let mut sums: BTreeMap<String, Histogram<u64>> = BTreeMap::new();
     for entry in IntervalLogIterator::new(text) {
-        let entry = entry.map_err(|error| format!("{error:?}"))?;
+        let entry = entry.map_err(|error| no_line_of_a_log(text, &error))?;
         let LogEntry::Interval(interval) = entry else {
             continue;
         };
@@ -249,6 +249,24 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
         add(sum, &histogram);
     }
     Ok(sums)
+}
+
+/// Most characters of a line that an error shows.
+const SHOWN: usize = 40;
+
+/// Which line is the first that is none of an interval log, and how it begins.
+fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
+    let LogIteratorError::ParseError { offset } = *error;
+    let (before, rest) = text.split_at(offset.min(text.len()));
+    let number = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let shown: String = line.chars().take(SHOWN).collect();
+    let more = if shown.len() < line.len() { " ..." } else { "" };
+    format!(
+        "line {number} is neither a comment nor a complete interval: {shown:?}{more}; experiments and \
+         `ycsb -p hdrhistogram.fileoutput=true` leave one, latency.hlog"
+    )
 }
 
 /// The tag of an interval, or "", and what it holds.

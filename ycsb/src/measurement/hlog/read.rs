@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
-use super::{HlogError, histogram_of};
+use super::{HlogError, histogram_of, no_line_of_a_log};
 
 /// A year: start times are absolute if they are not that much less than the log's.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -44,7 +44,7 @@ fn intervals(text: &[u8]) -> Result<Vec<LogInterval>, String> {
     let mut all = Vec::new();
     let (mut began, mut base) = (Duration::ZERO, None);
     for entry in IntervalLogIterator::new(text) {
-        match entry.map_err(|error| format!("{error:?}"))? {
+        match entry.map_err(|error| no_line_of_a_log(text, &error))? {
             LogEntry::StartTime(time) => began = time,
             LogEntry::BaseTime(time) => base = Some(time),
             LogEntry::Interval(interval) => {
@@ -97,6 +97,20 @@ mod tests {
         assert_eq!(found[0].counts[0].0, 400);
         // Three digits: 120,000 may come back as anything within a thousandth.
         assert!(found[0].counts[1].0.abs_diff(120_000) <= 120);
-        assert!(intervals(b"this is no log\n").is_err());
+    }
+
+    #[test]
+    fn the_first_line_that_is_none_of_a_log_is_shown() {
+        let begin = format!("# a comment\n{}\n", "x".repeat(100));
+        for (text, parts) in [
+            ("this is no log\n", ["line 1 ", "\"this is no log\";"]),
+            (begin.as_str(), ["line 2 ", "xxx\" ...;"]),
+        ] {
+            let error = intervals(text.as_bytes()).expect_err(text);
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is missing from: {error}");
+            }
+            assert!(!error.contains("ParseError"), "{error}");
+        }
     }
 }
