@@ -2,7 +2,7 @@
 //! experiments read, one JSON object a line.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -63,19 +63,78 @@ impl Events {
 }
 
 fn start(file: &Path) -> io::Result<Sender<String>> {
-    let mut file = File::options().create(true).append(true).open(file)?;
+    let out = File::options().create(true).append(true).open(file)?;
+    let mut written = Lines::new(out);
     let (lines, queue) = channel::<String>();
     std::thread::Builder::new()
         .name("events".to_owned())
         .spawn(move || {
             for line in queue {
-                if let Err(error) = file.write_all(line.as_bytes()) {
-                    tracing::warn!(%error, "events can no longer be written");
-                    return;
-                }
+                written.write(&line);
             }
         })?;
     Ok(lines)
+}
+
+/// A file of lines. One that cannot be written, as on a full disk, is lost and counted; the
+/// next one that can be has the count before it.
+#[derive(Debug)]
+struct Lines<W> {
+    out: W,
+    /// Lines lost since the last one that was written.
+    lost: u64,
+    /// A part of a line was written, and no end of it.
+    torn: bool,
+}
+
+impl<W: io::Write> Lines<W> {
+    fn new(out: W) -> Lines<W> {
+        Lines {
+            out,
+            lost: 0,
+            torn: false,
+        }
+    }
+
+    fn write(&mut self, line: &str) {
+        match self.try_write(line) {
+            Ok(()) => {}
+            Err(error) if self.lost == 0 => {
+                self.lost = 1;
+                tracing::warn!(%error, "an event cannot be written to its file; it is lost, and the next are tried");
+            }
+            Err(_) => self.lost += 1,
+        }
+    }
+
+    fn try_write(&mut self, line: &str) -> io::Result<()> {
+        if self.torn {
+            self.put("\n")?;
+        }
+        if self.lost > 0 {
+            let lost = self.lost;
+            self.put(&format!("{{\"event\":\"events_lost\",\"count\":{lost}}}\n"))?;
+            self.lost = 0;
+            tracing::warn!(lost, "events are written to their file again");
+        }
+        self.put(line)
+    }
+
+    /// All of it, or an error and a note of whether the file ends within a line.
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        let mut left = text.as_bytes();
+        while !left.is_empty() {
+            let written = match self.out.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            left = &left[written..];
+            self.torn = !left.is_empty();
+        }
+        Ok(())
+    }
 }
 
 fn describe(event: &Event) -> (&'static str, String) {
@@ -107,5 +166,60 @@ fn describe(event: &Event) -> (&'static str, String) {
         Event::ClockTrusted(true) => ("clock_trusted", String::new()),
         Event::ClockTrusted(false) => ("clock_untrusted", String::new()),
         Event::Wiped { witness } => ("wiped", format!(",\"witness\":{}", witness.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    #[derive(Default)]
+    struct Disk {
+        room: usize,
+        holds: Vec<u8>,
+    }
+
+    impl io::Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.room);
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= taken;
+            self.holds.extend(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn events_go_on_after_a_full_disk_and_say_how_many_were_lost() {
+        let mut lines = Lines::new(Disk::default());
+        lines.out.room = 6;
+        for line in ["one\n", "two\n", "three\n"] {
+            lines.write(line);
+        }
+        lines.out.room = 1_000;
+        lines.write("four\n");
+        lines.write("five\n");
+        // The rest of a line that had no room is on a line of its own.
+        let expected = "one\ntw\n{\"event\":\"events_lost\",\"count\":2}\nfour\nfive\n";
+        assert_eq!(String::from_utf8_lossy(&lines.out.holds), expected);
+    }
+
+    #[test]
+    fn a_count_that_is_torn_itself_is_not_lost() {
+        let mut lines = Lines::new(Disk::default());
+        lines.write("one\n");
+        lines.out.room = 5;
+        lines.write("two\n");
+        lines.out.room = 1_000;
+        lines.write("three\n");
+        let expected = "{\"eve\n{\"event\":\"events_lost\",\"count\":2}\nthree\n";
+        assert_eq!(String::from_utf8_lossy(&lines.out.holds), expected);
     }
 }
