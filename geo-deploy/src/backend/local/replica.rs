@@ -2,6 +2,7 @@
 //! Nothing here waits: what takes a while is finished by [`Replica::tend`].
 
 use std::fs::OpenOptions;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,7 +32,7 @@ pub enum Life {
 pub enum Why {
     /// It was never started.
     NotStarted,
-    /// It was killed on demand.
+    /// It was killed: on demand, or because it did not end when it was asked to.
     Killed,
     /// It was asked to end, and did.
     Stopped,
@@ -257,6 +258,8 @@ impl Replica {
         self.process = None;
         let then_start = ending.as_ref().is_some_and(|ending| ending.then_start);
         let why = match ending {
+            // Whoever was asked to end and did not is killed, by us or by somebody else.
+            Some(_) if status.signal() == Some(Signal::KILL.as_raw()) => Why::Killed,
             Some(ending) => ending.why,
             None if status.code() == Some(i32::from(NodeError::FINAL_STATUS)) => {
                 Why::Refused(self.recipe.last_words(status))
@@ -410,4 +413,41 @@ pub(in super::super) fn events_file(dir: &Path, site: &str) -> PathBuf {
 /// While this file exists the replica's store has no room.
 pub(super) fn disk_full_file(dir: &Path, site: &str) -> PathBuf {
     dir.join(format!("{site}.disk-full"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica that does not end when it is asked to.
+    fn stubborn() -> Replica {
+        let mut sleep = Command::new("sleep");
+        let child = sleep.arg("600").stdin(Stdio::piped()).spawn();
+        Replica {
+            recipe: Recipe {
+                program: PathBuf::new(),
+                dir: PathBuf::new(),
+                config: PathBuf::new(),
+                site: "JP".to_owned(),
+            },
+            process: Some(Process {
+                child: child.expect("a process"),
+                since: SystemTime::now(),
+                paused: false,
+                ending: None,
+            }),
+            down: (Why::NotStarted, SystemTime::now()),
+        }
+    }
+
+    #[test]
+    fn one_that_was_asked_to_end_and_was_killed_is_not_called_stopped() {
+        let mut replica = stubborn();
+        replica.stop().expect("it is asked");
+        assert_eq!(replica.condition().life, Life::Ending);
+        let process = replica.process.as_ref().expect("it has not ended");
+        process.signal(Signal::KILL).expect("its process");
+        replica.finish_end();
+        assert_eq!(replica.condition().life, Life::Down(Why::Killed));
+    }
 }
