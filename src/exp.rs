@@ -86,7 +86,7 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
             Ok(())
         }
         ExpCommand::Show(what) => {
-            say!("{}", find(what)?.to_toml().trim_end());
+            say!("{}", find(what)?.shown().trim_end());
             Ok(())
         }
         ExpCommand::Run(args) => {

@@ -9,6 +9,8 @@ mod error;
 mod lease;
 mod load;
 mod overrides;
+mod plain;
+mod shown;
 #[cfg(test)]
 mod tests;
 mod validate;

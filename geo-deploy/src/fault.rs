@@ -229,7 +229,10 @@ fn is_zero(value: &f64) -> bool {
 
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Target>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(
+        untagged,
+        expecting = "a site or a role is expected, or several: \"JP\" or [\"JP\", \"leader\"]"
+    )]
     enum Either {
         One(Target),
         Several(Vec<Target>),

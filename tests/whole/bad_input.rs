@@ -264,7 +264,10 @@ fn a_wrong_experiment_is_refused_by_its_field() {
         ("demo --set requests", &["--set requests: write key=value"]),
         (
             "demo --set requests=many",
-            &["--set requests=many", "expected u64"],
+            &[
+                "--set requests=many",
+                "a whole number, 0 or more is expected",
+            ],
         ),
         ("demo --set requests=-1", &["--set requests=-1"]),
         (

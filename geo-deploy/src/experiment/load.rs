@@ -17,7 +17,10 @@ const OUTSTANDING_MAX: u32 = 1_000_000;
 
 /// Operations a second in an open loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a number, or one for each site, as in { JP = 50, CA = 200 }, is expected"
+)]
 pub enum Rate {
     /// The same at every site.
     Equal(f64),

@@ -7,7 +7,7 @@
 use server::node::config::from_toml;
 use toml::{Table, Value};
 
-use super::{Experiment, ExperimentError, StrategyPlan};
+use super::{Experiment, ExperimentError, StrategyPlan, plain};
 use crate::topology::Topology;
 
 /// Short names of dotted fields.
@@ -140,7 +140,7 @@ fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, E
             false => ExperimentError::BadValue {
                 key: key.to_owned(),
                 value: value.to_owned(),
-                message: out_of_range(value).unwrap_or_else(|| message.to_owned()),
+                message: out_of_range(value).unwrap_or_else(|| plain::words(message)),
             },
         }
     })

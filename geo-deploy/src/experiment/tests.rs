@@ -222,12 +222,23 @@ fn mistakes_name_the_key_and_what_exists() {
     refused(&["reqests=5"], &["reqests", "requests", "lease.t_lease_ms"]);
     refused(&["lease.t_leese_ms=5"], &["t_leese_ms", "lease.t_lease_ms"]);
     refused(&["lease.x.y=5"], &["lease.x.y", "no such setting"]);
-    refused(&["requests=many"], &["requests=many", "invalid type"]);
+    let whole = "a whole number, 0 or more is expected";
+    refused(
+        &["requests=many"],
+        &["requests=many", "\"many\" was given", whole],
+    );
+    refused(
+        &["rate=fast"],
+        &["rate=fast", "a number, or one for each site"],
+    );
     for number in ["99999999999999999999", "-99_999_999_999_999_999_999"] {
         let set = format!("requests={number}");
         refused(&[&set], &[&set, "out of range", "9223372036854775807"]);
     }
-    refused(&["clients=4294967296"], &["clients=4294967296", "u32"]);
+    refused(
+        &["clients=4294967296"],
+        &["clients=4294967296", "4294967295"],
+    );
     for name in ["../../esc", "", "a/b", ".", "a b"] {
         let set = format!("name={name}");
         refused(&[&set], &[&format!("name = {name:?}"), "letters, digits"]);
@@ -287,4 +298,43 @@ fn files_refuse_unknown_fields_and_odd_ranges() {
         error.contains("QL-uniform.ranges") && error.contains("sum to 1"),
         "{error}"
     );
+}
+
+#[test]
+fn what_is_shown_has_the_values_that_apply_and_reads_back() {
+    for (name, parts) in [
+        (
+            "fig6",
+            [
+                "election_timeout_ms = 1000",
+                "# workload.rate: a closed loop",
+            ],
+        ),
+        (
+            "failover",
+            [
+                "election_timeout_ms = 250",
+                "# strategies.cut-off.fault.1.to: all but the targets",
+            ],
+        ),
+        (
+            "rolling",
+            [
+                "heartbeat_ms = ",
+                "# fault.1.until_s: a restart ends by itself",
+            ],
+        ),
+    ] {
+        let experiment = Experiment::find(name).unwrap();
+        let text = experiment.shown();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is missing from:\n{text}");
+        }
+        let again = Experiment::parse("again", &text).unwrap();
+        assert_eq!(again.timing_of_replicas(), experiment.timing_of_replicas());
+        assert_eq!(
+            (again.fault, again.strategies),
+            (experiment.fault, experiment.strategies)
+        );
+    }
 }

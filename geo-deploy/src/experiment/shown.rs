@@ -1,0 +1,75 @@
+//! An experiment as `exp show` prints it: what applies where nothing is said, too.
+
+use super::{Experiment, Timing};
+use crate::fault::Fault;
+
+impl Experiment {
+    /// As [`Experiment::to_toml`], and with the values of `[timing]` that apply. Fields
+    /// whose absence means something are explained in comments.
+    pub fn shown(&self) -> String {
+        let timing = self.timing_of_replicas();
+        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).ok();
+        let whole = Experiment {
+            timing: Timing {
+                heartbeat_ms: ms(timing.heartbeat),
+                election_timeout_ms: ms(timing.election_timeout),
+                retransmit_ms: ms(timing.retransmit),
+            },
+            ..self.clone()
+        };
+        let mut text = whole.to_toml();
+        let notes = self.notes();
+        if !notes.is_empty() {
+            text.push_str("\n# Left out above:\n");
+            for note in notes {
+                text.push_str(&format!("# {note}\n"));
+            }
+        }
+        text
+    }
+
+    /// A line for each field that is left out, and what that means.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let load = &self.workload;
+        if load.rate.is_none() {
+            notes.push("workload.rate: a closed loop".to_owned());
+        }
+        if load.seconds.is_none() {
+            notes.push("workload.seconds, warmup_s: requests and warmup say how long".to_owned());
+        }
+        notes.extend(of_faults("", &self.fault));
+        for plan in &self.strategies {
+            notes.extend(of_faults(
+                &format!("strategies.{}.", plan.label),
+                &plan.fault,
+            ));
+            if plan.fault.is_empty() && !self.fault.is_empty() && self.strategies.len() > 1 {
+                notes.push(format!(
+                    "strategies.{}.fault: the [[fault]]s of all",
+                    plan.label
+                ));
+            }
+        }
+        notes
+    }
+}
+
+/// `of`: what the names of the fields begin with.
+fn of_faults(of: &str, faults: &[Fault]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (number, fault) in (1..).zip(faults) {
+        let name = format!("{of}fault.{number}");
+        if fault.until_s.is_none() {
+            let end = match fault.action {
+                crate::fault::Action::Restart => "a restart ends by itself",
+                _ => "it never ends",
+            };
+            notes.push(format!("{name}.until_s: {end}"));
+        }
+        if fault.action.is_of_links() && fault.to.is_empty() {
+            notes.push(format!("{name}.to: all but the targets"));
+        }
+    }
+    notes
+}
