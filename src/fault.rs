@@ -34,7 +34,7 @@ pub struct FaultArgs {
 enum FaultCommand {
     /// Lets nothing pass between sites
     Partition(LinkArgs),
-    /// Makes messages between sites take longer
+    /// Makes messages between sites take longer; what was sent before the end keeps the delay
     Slow {
         #[command(flatten)]
         link: LinkArgs,

@@ -32,7 +32,8 @@ directory back from a copy made since the node last ran, and never start it on a
 A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 450 of them
 for its storage and the other nodes, and refuses clients above what is left.
 
-Exit status: 0 after SIGINT or SIGTERM; 78 if the data directory cannot be used before somebody mends it
+Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`:
+nothing was promised by then, and nothing is lost); 78 if the data directory cannot be used before somebody mends it
 (wiped, damaged, of another replica or of another version), so that starting again cannot help; else 1.";
 
 #[derive(Args)]

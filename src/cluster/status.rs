@@ -123,7 +123,7 @@ fn may_read(status: &StatusReply, n: usize) -> String {
     }
     if promised < n / 2 {
         return format!(
-            "nothing: promised by {promised} others, {} are needed",
+            "nothing: promised by {promised} of the others, {} are needed",
             n / 2
         );
     }
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(may("all", &["JP"], 2), "every key");
         assert_eq!(may("quorum", &["JP"], 3), "its lists, unlisted keys");
         assert_eq!(may("quorum", &["CA"], 3), "its lists");
-        assert!(may("all", &["JP"], 1).contains("promised by 1 others, 2 are needed"));
+        assert!(may("all", &["JP"], 1).contains("promised by 1 of the others, 2 are needed"));
         let mut suspected = status("all", &["CA"], 4);
         suspected.excluded.push("JP".to_owned());
         assert!(may_read(&suspected, 5).contains("excluded"));
