@@ -116,19 +116,13 @@ impl Image {
         }
     }
 
-    /// Some entries of a log, for a peer that lags: as many as make a frame of large ones.
-    pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
-        let entries = self
-            .accepted
-            .range((log, from)..=(log, last))
-            .take(READ_MAX);
-        entries
-            .map(|((_, slot), (_, value))| (*slot, value.clone()))
-            .collect()
+    fn read_log(&self, log: LogId, from: Slot, last: Slot) -> impl Iterator<Item = (Slot, Value)> {
+        let entries = self.accepted.range((log, from)..=(log, last));
+        entries.map(|((_, slot), (_, value))| (*slot, value.clone()))
     }
 }
 
-/// Entries read at once.
+/// Entries of a log read at once: as many as make a frame of large ones.
 pub const READ_MAX: usize = 16;
 
 /// See the module.
@@ -141,6 +135,8 @@ pub struct Disk {
     pub sync_ns: u64,
     /// No sync ends before this true time, in ns.
     pub stalled_until_ns: u64,
+    /// How many entries of a log are read at once, at most.
+    pub read_max: usize,
     /// There is no room: nothing becomes durable.
     full: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
@@ -156,6 +152,7 @@ impl Disk {
             life: 0,
             sync_ns,
             stalled_until_ns: 0,
+            read_max: READ_MAX,
             full: false,
             syncing: Vec::new(),
             queued: Vec::new(),
@@ -276,8 +273,8 @@ impl Disk {
 
     /// Entries of a log, for a peer that lags.
     pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
-        self.image
-            .as_ref()
-            .map_or_else(Vec::new, |image| image.read_log(log, from, last))
+        let image = self.image.iter();
+        let entries = image.flat_map(|image| image.read_log(log, from, last));
+        entries.take(self.read_max).collect()
     }
 }

@@ -102,28 +102,28 @@ impl<'a> Run<'a> {
     }
 
     fn drive(&mut self) {
-        while self.world.violation().is_none() {
-            match self.world.advance() {
-                Some(Happened::Nothing | Happened::Ended(..)) => {}
-                Some(Happened::Replied(replies)) => {
-                    for reply in &replies {
-                        self.workload.replied(reply, &mut self.world);
-                    }
+        while self.world.violation().is_none() && self.advance() {}
+    }
+
+    /// The next thing happens. Returns whether the run goes on.
+    fn advance(&mut self) -> bool {
+        match self.world.advance() {
+            Some(Happened::Nothing | Happened::Ended(..)) => {}
+            Some(Happened::Replied(replies)) => {
+                for reply in &replies {
+                    self.workload.replied(reply, &mut self.world);
                 }
-                Some(Happened::Alarm(LOOK)) => {
-                    if self.look() {
-                        return;
-                    }
-                }
-                Some(Happened::Alarm(token)) if token & swarm::ALARM != 0 => {
-                    if self.healed_ns.is_none() {
-                        self.swarm.alarm(token, &mut self.world);
-                    }
-                }
-                Some(Happened::Alarm(token)) => self.workload.alarm(token, &mut self.world),
-                None => return,
             }
+            Some(Happened::Alarm(LOOK)) => return !self.look(),
+            Some(Happened::Alarm(token)) if token & swarm::ALARM != 0 => {
+                if self.healed_ns.is_none() {
+                    self.swarm.alarm(token, &mut self.world);
+                }
+            }
+            Some(Happened::Alarm(token)) => self.workload.alarm(token, &mut self.world),
+            None => return false,
         }
+        true
     }
 
     /// Heals, or looks whether everything is answered; returns whether it is over.
@@ -159,16 +159,18 @@ impl<'a> Run<'a> {
         known.max_by_key(span).unwrap_or_default()
     }
 
-    /// How long the replica that is furthest behind may take to fetch what it lacks. It asks
-    /// again after each read of another's disk, and the log grows meanwhile.
+    /// How long the replica that is furthest behind now may take to fetch what it lacks: few
+    /// entries in a round trip, read from another's disk. Who has lost its disk fetches nothing.
     fn catch_up(&self) -> Duration {
-        let replicas = (0..self.world.n()).filter_map(|node| self.world.replica(node));
+        let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
+        let replicas = whole.filter_map(|node| self.world.replica(node));
         let executed: Vec<u64> = replicas.map(|replica| replica.executed().0).collect();
         let (most, least) = (executed.iter().max(), executed.iter().min());
         let lag = most.zip(least).map_or(0, |(most, least)| most - least);
-        let delays = self.scenario.world.one_way_ns.iter().flatten();
-        let round_trip_ns = 2 * delays.max().copied().unwrap_or(0);
-        Duration::from_nanos(2 * round_trip_ns) * (lag / READ_MAX as u64) as u32
+        let world = &self.scenario.world;
+        let farthest_ns = world.one_way_ns.iter().flatten().max();
+        let read_ns = farthest_ns.map_or(0, |one_way_ns| 2 * one_way_ns) + world.sync_ns;
+        Duration::from_nanos(read_ns * lag.div_ceil(READ_MAX as u64))
     }
 
     fn finish(mut self, panicked: Option<Violation>) -> Outcome {
@@ -204,5 +206,52 @@ impl<'a> Run<'a> {
             verdict = histories.judge_together(&self.workload.record.transactions);
         }
         verdict.err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::Choices;
+    use super::*;
+
+    /// What a check of a run that has just healed says.
+    fn healed<T>(seed: u64, check: impl FnOnce(Run<'_>) -> T) -> T {
+        let scenario = Scenario::draw(seed, &Choices::default());
+        let mut run = Run::begin(&scenario, None);
+        while run.healed_ns.is_none() {
+            assert!(run.advance());
+        }
+        check(run)
+    }
+
+    /// What comes of a run in which a replica is thousands of slots behind when all is healed,
+    /// if disks bring so many entries a read from then on.
+    fn catching_up(read_max: usize) -> Option<&'static str> {
+        healed(13_007_956, |mut run| {
+            assert!(run.catch_up() > Duration::from_secs(30));
+            for node in 0..run.world.n() {
+                run.world.set_read_max(node, read_max);
+            }
+            run.drive();
+            run.finish(None).violation.map(|violation| violation.oracle)
+        })
+    }
+
+    #[test]
+    fn who_is_far_behind_has_the_time_to_catch_up_and_no_more() {
+        assert_eq!(catching_up(READ_MAX), None);
+        assert_eq!(catching_up(0), Some("liveness"), "it is stuck");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_replica_that_has_lost_its_disk() {
+        healed(31_000_690, |run| {
+            let lost = |node: &usize| run.swarm.has_lost(*node);
+            assert!((0..run.world.n()).any(|node| lost(&node)));
+            assert!(
+                run.catch_up() < Duration::from_secs(2),
+                "it lacks 3,340 slots"
+            );
+        });
     }
 }

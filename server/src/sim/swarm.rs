@@ -120,6 +120,11 @@ impl Swarm {
         swarm
     }
 
+    /// Whether a replica's disk is damaged or was wiped.
+    pub fn has_lost(&self, node: usize) -> bool {
+        self.lost.contains(&node)
+    }
+
     fn next(&mut self, index: usize, world: &mut World) {
         let pause = self.rng.random_range(0..2 * self.plan.faults[index].1);
         world.alarm(world.now_ns() + pause, ALARM | index as u64);

@@ -43,6 +43,12 @@ impl World {
         self.network.set_worse(from, to, worse);
     }
 
+    /// A disk brings so many entries of a log a read, at most.
+    #[cfg(test)]
+    pub fn set_read_max(&mut self, node: usize, most: usize) {
+        self.nodes[node].disk.read_max = most;
+    }
+
     /// Starts a replica from its disk, unless it runs or is lost.
     pub fn start(&mut self, node: usize) {
         if self.nodes[node].replica.is_some() || self.nodes[node].lost {
