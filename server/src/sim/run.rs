@@ -1,11 +1,12 @@
 //! One run: a safety phase in which things go wrong, then everything heals, and a
-//! liveness phase in which every request must be answered.
+//! liveness phase in which every request must be answered, and every replica that has its
+//! disk must catch up.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use leases::LeaseParams;
+use leases::{LeaseParams, Slot};
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
@@ -30,7 +31,7 @@ pub struct Outcome {
     pub seed: u64,
     /// The first rule that was seen broken.
     pub violation: Option<Violation>,
-    /// When, in virtual ns.
+    /// When the last request was answered, or the violation seen, in virtual ns.
     pub ended_ns: u64,
     /// Operations that clients began.
     pub asked: u64,
@@ -50,7 +51,7 @@ pub struct Outcome {
     pub near_end: u64,
     /// How long after everything had healed the last request was answered, in ns.
     pub healing_ns: u64,
-    /// A digest of everything that happened.
+    /// A digest of everything that happened until then.
     pub hash: u64,
     /// The run, if a trace was asked for.
     pub trace: Option<Trace>,
@@ -81,6 +82,10 @@ struct Run<'a> {
     workload: Workload,
     swarm: Swarm,
     healed_ns: Option<u64>,
+    /// What somebody had executed when all was healed.
+    target: Slot,
+    /// When the last request was answered, in ns, and the digest then.
+    answered: Option<(u64, u64)>,
 }
 
 impl<'a> Run<'a> {
@@ -98,6 +103,8 @@ impl<'a> Run<'a> {
             workload,
             swarm,
             healed_ns: None,
+            target: Slot::ZERO,
+            answered: None,
         }
     }
 
@@ -126,7 +133,8 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Heals, or looks whether everything is answered; returns whether it is over.
+    /// Heals, or looks whether everything is answered and everybody has caught up; returns
+    /// whether it is over.
     fn look(&mut self) -> bool {
         let now = self.world.now_ns();
         if self.healed_ns.is_none() {
@@ -135,12 +143,20 @@ impl<'a> Run<'a> {
             let (params, timing) = (self.longest(), self.scenario.world.replica.timing);
             let patience = Duration::from_nanos(self.scenario.load.patience_ns) * PATIENCE_GROWS;
             let patience = patience + self.catch_up();
+            self.target = self.executed().max().unwrap_or_default();
             let liveness = &mut self.world.oracles.liveness;
             liveness.healed(now, &params, &timing, patience);
         }
+        let behind = self.executed().filter(|slot| *slot < self.target).count();
         if self.workload.under_way() == 0 {
-            return true;
+            self.answered.get_or_insert((now, self.world.trace_hash()));
+            if behind == 0 {
+                return true;
+            }
         }
+        let liveness = &self.world.oracles.liveness;
+        let verdict = liveness.caught_up(now, behind);
+        self.world.judge(verdict);
         let verdict = self.world.oracles.liveness.check(now);
         self.world.judge(verdict);
         self.world.alarm(now + LOOK_NS, LOOK);
@@ -159,14 +175,18 @@ impl<'a> Run<'a> {
         known.max_by_key(span).unwrap_or_default()
     }
 
+    /// What each replica has executed that runs and has its disk.
+    fn executed(&self) -> impl Iterator<Item = Slot> {
+        let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
+        let replicas = whole.filter_map(|node| self.world.replica(node));
+        replicas.map(|replica| replica.executed())
+    }
+
     /// How long the replica that is furthest behind now may take to fetch what it lacks: few
     /// entries in a round trip, read from another's disk. Who has lost its disk fetches nothing.
     fn catch_up(&self) -> Duration {
-        let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
-        let replicas = whole.filter_map(|node| self.world.replica(node));
-        let executed: Vec<u64> = replicas.map(|replica| replica.executed().0).collect();
-        let (most, least) = (executed.iter().max(), executed.iter().min());
-        let lag = most.zip(least).map_or(0, |(most, least)| most - least);
+        let (most, least) = (self.executed().max(), self.executed().min());
+        let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
         let world = &self.scenario.world;
         let farthest_ns = world.one_way_ns.iter().flatten().max();
         let read_ns = farthest_ns.map_or(0, |one_way_ns| 2 * one_way_ns) + world.sync_ns;
@@ -177,7 +197,9 @@ impl<'a> Run<'a> {
         self.workload.finish();
         let seen = panicked.or_else(|| self.world.violation().cloned());
         let violation = seen.or_else(|| self.judge_history());
-        let ended_ns = self.world.now_ns();
+        let now = (self.world.now_ns(), self.world.trace_hash());
+        let answered = self.answered.filter(|_| violation.is_none());
+        let (ended_ns, hash) = answered.unwrap_or(now);
         let paths = self.workload.record.paths.iter();
         Outcome {
             seed: self.scenario.seed,
@@ -194,7 +216,7 @@ impl<'a> Run<'a> {
             checks: self.world.oracles.checks(),
             near_end: self.world.near_end(),
             healing_ns: self.healed_ns.map_or(0, |healed| ended_ns - healed),
-            hash: self.world.trace_hash(),
+            hash,
             trace: self.world.trace.take(),
         }
     }
@@ -240,6 +262,8 @@ mod tests {
     #[test]
     fn who_is_far_behind_has_the_time_to_catch_up_and_no_more() {
         assert_eq!(catching_up(READ_MAX), None);
+        let slow = READ_MAX * 3 / 8;
+        assert_eq!(catching_up(slow), Some("liveness"), "it crawls");
         assert_eq!(catching_up(0), Some("liveness"), "it is stuck");
     }
 

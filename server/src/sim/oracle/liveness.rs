@@ -1,5 +1,5 @@
 //! Liveness (oracle 10; §3.7): with a majority up and connected and nothing else
-//! going wrong, every write commits, and every read that was held ends, within
+//! going wrong, every write commits, every read that was held ends, and everybody catches up, within
 //! t_grace (to suspect who is gone), t_guard + t_lease (to outwait what it was
 //! promised, stretched for drift), an election, and some slack.
 //!
@@ -111,6 +111,23 @@ impl Liveness {
         Ok(())
     }
 
+    /// To be asked now and then: so many replicas have not executed what others had when all
+    /// was healed. Clients need not notice, for they ask others.
+    ///
+    /// # Errors
+    /// They take too long.
+    pub fn caught_up(&self, now_ns: u64, behind: usize) -> Verdict {
+        if let Some((healed_ns, within_ns)) = self.healed {
+            ensure!(
+                NAME,
+                behind == 0 || now_ns <= healed_ns + within_ns,
+                "{behind} replicas have not caught up at {now_ns} ns with what others had executed at \
+                 {healed_ns} ns, when all was well again: {within_ns} ns are enough"
+            );
+        }
+        Ok(())
+    }
+
     /// Requests without an answer.
     pub fn open(&self) -> usize {
         self.open.len()
@@ -155,6 +172,14 @@ mod tests {
     fn an_answer_that_comes_too_late_is_noticed() {
         let (mut liveness, bound_ns) = healed_at(1000);
         assert!(liveness.answered(1, 1001 + bound_ns).is_err());
+    }
+
+    #[test]
+    fn a_replica_that_does_not_catch_up_is_noticed() {
+        let (liveness, bound_ns) = healed_at(1000);
+        assert!(liveness.caught_up(1000 + bound_ns, 1).is_ok());
+        assert!(liveness.caught_up(1001 + bound_ns, 0).is_ok());
+        assert!(liveness.caught_up(1001 + bound_ns, 1).is_err());
     }
 
     #[test]
