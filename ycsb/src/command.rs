@@ -72,7 +72,8 @@ pub async fn execute(
     }
     let survey = Survey::take(&settings).await?;
     settings.sites = survey.sites(&settings)?;
-    for warning in survey.warnings(&settings.sites) {
+    let idle = settings.idle_addresses();
+    for warning in survey.warnings(&settings.sites).into_iter().chain(idle) {
         eprintln!("warning: {warning}");
     }
     // A thread has a connection of its own, as in YCSB.

@@ -153,6 +153,20 @@ impl Settings {
             names => names,
         }
     }
+
+    /// What to say if there are fewer threads than addresses.
+    pub fn idle_addresses(&self) -> Option<String> {
+        let threads = usize::try_from(self.threads).unwrap_or(usize::MAX);
+        let idle = self.addresses.get(threads..)?;
+        let all = self.addresses.len();
+        (!idle.is_empty()).then(|| {
+            format!(
+                "no thread asks {} unless another replica dies: each asks one address; --threads {all} \
+                 or more asks all {all}",
+                idle.join(", ")
+            )
+        })
+    }
 }
 
 fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
@@ -326,6 +340,21 @@ mod tests {
         assert_eq!(named("JP,CA,JP"), ["JP", "CA"]);
         assert!(settings("").unwrap().reported_sites().is_empty());
         assert_eq!(settings("site=CA").unwrap().reported_sites(), ["CA"]);
+    }
+
+    #[test]
+    fn addresses_that_no_thread_asks_are_named() {
+        let idle = |threads| {
+            let text = format!("leasehold.address=a:1,b:2,c:3\nthreadcount={threads}");
+            settings(&text).unwrap().idle_addresses()
+        };
+        let words = idle(1).expect("two are left");
+        assert!(
+            words.contains("b:2, c:3") && words.contains("--threads 3"),
+            "{words}"
+        );
+        assert!(!words.contains("a:1"), "{words}");
+        assert_eq!((idle(3), idle(50)), (None, None));
     }
 
     #[test]
