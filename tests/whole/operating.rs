@@ -279,7 +279,7 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
         ),
         (
             "fault partition JP --to JP",
-            ["no link is left", "other sites", ""],
+            ["nobody is left on the other side", "other sites", ""],
         ),
         (
             "fault slow JP --delay-ms 0",
