@@ -109,6 +109,7 @@ impl Us {
 
     /// A ping that this replica sent at `stamp` was answered.
     pub(super) fn measured(&mut self, now: Time, from: ReplicaId, stamp: u64) {
+        assert!(self.is_other(from), "no replica measures the way to itself");
         let sample = now.since(Time(stamp));
         let peer = &mut self.peers[from.index()];
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
@@ -116,6 +117,7 @@ impl Us {
 
     /// A peer says what clients would wait if it led.
     pub(super) fn told_cost(&mut self, from: ReplicaId, cost_ms: u32) {
+        assert!(self.is_other(from), "what it costs here is measured");
         self.peers[from.index()].cost_ms = cost_ms;
     }
 

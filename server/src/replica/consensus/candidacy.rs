@@ -201,6 +201,24 @@ impl Candidacy {
         of_log.map(|(_, ballot, slot)| (*ballot, *slot))
     }
 
+    /// Panics if replies or times are not as they must be.
+    pub(super) fn check(&self) {
+        let (since, asked) = (self.since, self.asked.unwrap_or(self.told));
+        assert!(since <= asked, "others are asked once it has begun");
+        assert!(since <= self.told, "and told no earlier");
+        let within = |reply: &Reply| reply.seen.len() <= reply.parts as usize;
+        assert!(
+            self.replies.values().all(within),
+            "a promise has no more parts than it says"
+        );
+        assert!(
+            self.arrived
+                .keys()
+                .all(|from| self.replies.contains_key(from)),
+            "only who has answered has sent a part"
+        );
+    }
+
     /// The highest log time in what was reported, in ms.
     pub(super) fn log_time_ms(&self) -> u64 {
         let times = self

@@ -83,6 +83,20 @@ impl Canvassing {
             yielded: false,
         }
     }
+
+    /// Panics if the open question is not as it must be.
+    pub(super) fn check(&self) {
+        if let Some(open) = &self.open {
+            assert!(
+                (1..=self.asks).contains(&open.first),
+                "a question that is open was asked"
+            );
+            assert!(
+                open.agreed.contains(open.ballot.replica),
+                "who asks would promise itself"
+            );
+        }
+    }
 }
 
 impl Consensus {

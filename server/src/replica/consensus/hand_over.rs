@@ -97,6 +97,7 @@ impl Consensus {
         let Some(heir) = heir.filter(|_| failed.len() < HEIRS_MAX) else {
             return true;
         };
+        assert!(!failed.contains(heir), "nobody is asked twice to take over");
         leadership.transfer.begin(heir, false, step.now + span);
         false
     }
@@ -115,6 +116,7 @@ impl Consensus {
 
     /// Notes whether an operator wants this replica to lead, which is about to campaign.
     pub fn note_moved_here(&mut self, by_operator: bool) {
+        assert!(self.is_follower(), "leadership is moved to a follower");
         self.succession.moved_here = by_operator;
     }
 

@@ -220,9 +220,11 @@ impl Consensus {
             self.promised.round <= self.round_seen,
             "what was promised was seen"
         );
+        self.canvassing.check();
         match &self.role {
             Role::Follower => {}
             Role::Candidate(candidacy) => {
+                candidacy.check();
                 assert_eq!(
                     candidacy.ballot, self.promised,
                     "a candidate promises itself"

@@ -33,6 +33,8 @@ impl Parts {
             None => step.now < self.awaits_heir,
         };
         if !joined || !unsettled && self.leasing.has_left(step) {
+            let leads = self.consensus.leads();
+            assert!(!leads || alone, "nobody goes who leads others");
             self.left = true;
             step.announce(Event::Left);
         }

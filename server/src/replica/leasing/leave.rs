@@ -34,6 +34,17 @@ pub(super) struct Leaving {
     durable: bool,
 }
 
+impl Leaving {
+    /// Panics if it is not as it must be. `last`: the last sequence of the grantor.
+    pub(super) fn check(&self, last: u64) {
+        assert!(
+            self.recorded || !self.durable,
+            "what is on disk was written down"
+        );
+        assert!(self.recalls <= last, "only what was sent is recalled");
+    }
+}
+
 impl Leasing {
     pub fn is_leaving(&self) -> bool {
         self.leaving.is_some()
@@ -78,6 +89,7 @@ impl Leasing {
             return;
         };
         if !believed && step.us.clock_trusted && !leaving.recorded {
+            assert!(!leaving.durable, "it is written down once");
             leaving.recorded = true;
             step.record(Record::RestartWait(Duration::ZERO));
             step.after(After::Left);

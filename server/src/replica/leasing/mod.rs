@@ -340,6 +340,9 @@ impl Leasing {
             !self.configured || self.configs.newest() > ConfigId(0),
             "who is configured has executed a configuration"
         );
+        if let Some(leaving) = &self.leaving {
+            leaving.check(self.grantor.last_sequence());
+        }
         self.configs.check();
         self.grantor.check();
         self.holder.check();

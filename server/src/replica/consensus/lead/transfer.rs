@@ -33,6 +33,7 @@ impl Pause {
 
     /// A transfer has failed.
     pub fn begin(&mut self, now: Time, grace: Duration) {
+        assert!(self.graces >= PAUSE_GRACES, "pauses never become shorter");
         self.until = now + grace * self.graces;
         self.graces = (self.graces * 2).min(PAUSE_GRACES_MAX);
     }
