@@ -86,6 +86,9 @@ Properties of YCSB's core workload, and some of our own:
   core_workload_insertion_retry_limit=N, core_workload_insertion_keep_going_on_error=true
                         try a failed insertion of the load again; go on without it.
                         Otherwise the load ends there (0, false)
+  leasehold.connections connections that the threads share, so that each has several
+                        operations in flight: -threads 160 with 10 connections has 16 on
+                        each (as many as threads, as in YCSB)
   leasehold.start       seconds since 1970 at which to begin, so that several load
                         generators begin together
   leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000).

@@ -76,9 +76,8 @@ pub async fn execute(
     for warning in survey.warnings(&settings.sites).into_iter().chain(idle) {
         eprintln!("warning: {warning}");
     }
-    // A thread has a connection of its own, as in YCSB.
-    let threads = (settings.threads as usize).max(settings.addresses.len());
-    let connections = survey.connect(&settings, threads).await?;
+    let connections = settings.connections as usize;
+    let connections = survey.connect(&settings, connections).await?;
     let stores = connections.into_iter().zip(addresses(&settings));
     let stores = stores.map(|(store, (address, site))| SiteStore {
         site: site.0,

@@ -178,18 +178,22 @@ impl Survey {
         order
     }
 
-    /// A connection for each thread, of which each belongs to the next address in turn.
+    /// So many connections, of which each belongs to the next address in turn.
     ///
     /// # Errors
     /// If meanwhile nobody answers.
     pub async fn connect(
         &self,
         settings: &Settings,
-        threads: usize,
+        connections: usize,
     ) -> Result<Vec<Connection>, Error> {
         let watcher = self.watcher();
         let mut connecting = JoinSet::new();
-        for (thread, own) in (0..self.addresses.len()).cycle().take(threads).enumerate() {
+        for (place, own) in (0..self.addresses.len())
+            .cycle()
+            .take(connections)
+            .enumerate()
+        {
             let order = self.order(own).into_iter();
             let addresses: Arc<[ReplicaName]> =
                 order.map(|at| Arc::clone(&self.addresses[at])).collect();
@@ -202,12 +206,12 @@ impl Survey {
             };
             connecting.spawn(async move {
                 let client = Client::connect(options).await?;
-                Ok((thread, Connection { client, addresses }))
+                Ok((place, Connection { client, addresses }))
             });
         }
         let connected: Result<Vec<_>, Error> = connecting.join_all().await.into_iter().collect();
         let mut connected = connected?;
-        connected.sort_by_key(|(thread, _)| *thread);
+        connected.sort_by_key(|(place, _)| *place);
         Ok(connected
             .into_iter()
             .map(|(_, connection)| connection)

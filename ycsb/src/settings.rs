@@ -14,6 +14,9 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// `threadcount`.
     pub threads: u64,
+    /// `leasehold.connections`: so many clients share the threads' operations; without it
+    /// each thread has one of its own.
+    pub connections: u64,
     /// `target`, operations a second; `None`: as many as go.
     pub target: Option<f64>,
     /// `maxexecutiontime`.
@@ -93,10 +96,12 @@ impl Settings {
     pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
         let addresses = addresses(properties)?;
         let target = target(properties)?;
+        let threads = properties.number("threadcount", "a number from 1 to 1000000", |n| {
+            (1..=1_000_000).contains(n)
+        })?;
         Ok(Settings {
-            threads: properties.number("threadcount", "a number from 1 to 1000000", |n| {
-                (1..=1_000_000).contains(n)
-            })?,
+            threads,
+            connections: connections(properties, threads)?,
             target,
             time_max: Some(seconds(properties, "maxexecutiontime")?).filter(|t| !t.is_zero()),
             warmup: seconds(properties, "warmuptime")?,
@@ -154,14 +159,18 @@ impl Settings {
         }
     }
 
-    /// What to say if there are fewer threads than addresses.
+    /// What to say if there are fewer threads, or connections, than addresses.
     pub fn idle_addresses(&self) -> Option<String> {
-        let threads = usize::try_from(self.threads).unwrap_or(usize::MAX);
-        let idle = self.addresses.get(threads..)?;
+        let connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
+        let idle = self.addresses.get(connections..)?;
         let all = self.addresses.len();
+        let mend = match self.connections < self.threads {
+            true => "leasehold.connections=",
+            false => "--threads ",
+        };
         (!idle.is_empty()).then(|| {
             format!(
-                "no thread asks {} unless another replica dies: each asks one address; --threads {all} \
+                "no thread asks {} unless another replica dies: each asks one address; {mend}{all} \
                  or more asks all {all}",
                 idle.join(", ")
             )
@@ -205,6 +214,19 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<Site>, Propert
             let expected = format!("one name, or {addresses}: as many as there are addresses");
             Err(properties.invalid("site", &expected))
         }
+    }
+}
+
+/// More connections than threads would be idle.
+fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyError> {
+    let name = "leasehold.connections";
+    let expected = format!("a number from 1 to threadcount, which is {threads}");
+    match properties.text(name) {
+        None => Ok(threads),
+        Some(text) => match text.trim().parse() {
+            Ok(connections) if (1..=threads).contains(&connections) => Ok(connections),
+            _ => Err(properties.invalid(name, &expected)),
+        },
     }
 }
 
@@ -355,6 +377,17 @@ mod tests {
         );
         assert!(!words.contains("a:1"), "{words}");
         assert_eq!((idle(3), idle(50)), (None, None));
+        let text = "leasehold.address=a:1,b:2,c:3\nthreadcount=50\nleasehold.connections=2";
+        let words = settings(text).unwrap().idle_addresses();
+        let words = words.expect("one is left");
+        assert!(words.contains("leasehold.connections=3"), "{words}");
+    }
+
+    #[test]
+    fn threads_have_connections_of_their_own_unless_told_to_share() {
+        let connections = |text| settings(text).unwrap().connections;
+        assert_eq!(connections("threadcount=160"), 160);
+        assert_eq!(connections("threadcount=160\nleasehold.connections=10"), 10);
     }
 
     #[test]
@@ -377,6 +410,8 @@ mod tests {
             ("leasehold.address=localhost", "HOST:PORT"),
             ("site=a,b,c", "one name, or 1"),
             ("leasehold.start=inf", "seconds since 1970"),
+            ("leasehold.connections=0", "a number from 1 to threadcount"),
+            ("threadcount=4\nleasehold.connections=5", "which is 4"),
         ];
         for (text, expected) in cases {
             let message = settings(text).unwrap_err();

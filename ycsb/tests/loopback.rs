@@ -322,3 +322,57 @@ async fn a_replica_that_is_not_there_is_an_error() {
         "{result:?}"
     );
 }
+
+/// Answers commands only when so many have come on one connection. Counts the connections
+/// that brought any.
+async fn serve_at_once(many: usize) -> (String, Arc<Mutex<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let used = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&used);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(gather(socket, many, Arc::clone(&count)));
+        }
+    });
+    (address, used)
+}
+
+async fn gather(socket: TcpStream, many: usize, used: Arc<Mutex<usize>>) {
+    let (read, write) = socket.into_split();
+    let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+    reader.next::<Hello>().await.unwrap().unwrap();
+    writer.feed(&Welcome::default()).unwrap();
+    writer.flush().await.unwrap();
+    let (mut waiting, mut is_used) = (Vec::new(), false);
+    while let Ok(Some(request)) = reader.next::<Request>().await {
+        if let Some(Body::Status(_)) = request.body {
+            let status = Response::status(request.id, StatusReply::default());
+            writer.feed(&status).unwrap();
+        } else {
+            *used.lock().unwrap() += usize::from(!std::mem::replace(&mut is_used, true));
+            waiting.push(request.id);
+        }
+        if waiting.len() == many {
+            for id in waiting.drain(..) {
+                let value = Outcome::value("v", Version { slot: 1, index: 0 });
+                writer
+                    .feed(&Response::answer(id, Path::Local, value))
+                    .unwrap();
+            }
+        }
+        writer.flush().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn threads_that_share_a_connection_have_their_operations_in_flight_together() {
+    let (address, used) = serve_at_once(8).await;
+    let line = format!(
+        "run -P workloadc --address {address} -threads 16 -p leasehold.connections=2 \
+         -p operationcount=1600"
+    );
+    let (report, outcome) = ycsb(&line).await.unwrap();
+    assert_eq!(outcome.account.succeeded, 1_600, "{report}");
+    assert_eq!(*used.lock().unwrap(), 2);
+}
