@@ -96,8 +96,8 @@ pub fn bookkeeping(
 }
 
 /// Every read so far, and the holders that follow from it.
-struct Ledger<'a> {
-    bounds: Bounds<'a>,
+struct Ledger {
+    bounds: Bounds,
     n: usize,
     leader: usize,
     /// The other sites, nearest to the leader first: fills, and breaks ties.
@@ -109,8 +109,8 @@ struct Ledger<'a> {
     minimum: HashMap<(usize, SiteSet), bool, FixedState>,
 }
 
-impl<'a> Ledger<'a> {
-    fn new(topology: &'a Topology, leader: usize) -> Ledger<'a> {
+impl Ledger {
+    fn new(topology: &Topology, leader: usize) -> Ledger {
         Ledger {
             bounds: Bounds::new(topology, leader),
             n: topology.len(),
@@ -144,7 +144,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn at_minimum(&mut self, site: usize, holders: SiteSet) -> bool {
-        let bounds = self.bounds;
+        let bounds = &self.bounds;
         *self.minimum.entry((site, holders)).or_insert_with(|| {
             let bound = bounds.write_ms(site, holders, Replies::LeaderAndOrigin);
             bound <= bounds.write_min_ms(site) + AT_MINIMUM_SLACK_MS

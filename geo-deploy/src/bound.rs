@@ -1,23 +1,10 @@
 //! Lower bounds: the latency that distance alone costs any implementation.
 //!
-//! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
-//!
-//! - A write reaches the leader after `d(o, L)`. Acceptor `i` has it `d(L, i)`
-//!   later, and its reply is at the origin another `d(i, o)` later, if acceptors
-//!   reply to the origin (Castro's optimization, §4). The write commits when a
-//!   majority that contains the leader *and* every holder has replied:
-//!   `d(o, L) + min over majorities Q with L in Q of max over i in Q + H of
-//!   d(L, i) + d(i, o)`.
-//! - Without it the replies go to the leader, which tells the origin:
-//!   `d(o, L) + min over Q of max over i in Q + H of 2 d(L, i) + d(L, o)`.
-//! - An origin with Castro's optimization hears the leader's news too. That is
-//!   earlier only where a detour is shorter than the direct way, so the bound
-//!   is the smaller of the two.
-//! - A read costs the round trip to the nearest holder, and nothing at a holder.
-//!
-//! Clients add the round trip within their site, disks a fraction of a
-//! millisecond; neither is in these figures.
+//! The formulas are those of [`leases::latency`], by which replicas choose holders; here
+//! they are asked with the round trips of a topology.
 
+use leases::latency::{Distance, RoundTrips};
+use leases::{ReplicaId, ReplicaSet};
 use serde::{Deserialize, Serialize};
 
 use crate::topology::Topology;
@@ -69,40 +56,30 @@ impl FromIterator<usize> for SiteSet {
     }
 }
 
-/// To whom acceptors reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replies {
-    /// To the leader and to the origin (Castro's optimization).
-    LeaderAndOrigin,
-    /// To the leader, which tells the origin.
-    LeaderOnly,
-}
+pub use leases::latency::Replies;
 
 /// The bounds of one topology under one leader.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds<'a> {
-    topology: &'a Topology,
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    rtts: RoundTrips,
     leader: usize,
 }
 
-impl<'a> Bounds<'a> {
+impl Bounds {
     /// Bounds with the replica at site `leader` leading.
     ///
     /// # Panics
     /// If the topology has no such site.
-    pub fn new(topology: &'a Topology, leader: usize) -> Bounds<'a> {
+    pub fn new(topology: &Topology, leader: usize) -> Bounds {
         assert!(leader < topology.len(), "leader {leader} is not a site");
-        Bounds { topology, leader }
+        let rtts = RoundTrips::new(topology.len(), |a, b| topology.rtt_ms(a, b));
+        Bounds { rtts, leader }
     }
 
     /// Least latency in ms of a write of a key held by `holders`, by a client at `origin`.
     pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
-        let forward = self.one_way_ms(origin, self.leader);
-        let told = forward + self.gather_ms(self.leader, holders);
-        match replies {
-            Replies::LeaderOnly => forward + told,
-            Replies::LeaderAndOrigin => forward + told.min(self.gather_ms(origin, holders)),
-        }
+        let distance = self.distance(replies);
+        distance.write_ms(replica(origin), ReplicaSet(holders.0))
     }
 
     /// The least any strategy allows a write at `origin`: the leader alone holds the key.
@@ -114,33 +91,23 @@ impl<'a> Bounds<'a> {
     /// Least latency in ms of a read at `origin`: 0 at a holder, else the round
     /// trip to the nearest one; `None` if nobody holds the key.
     pub fn read_ms(&self, origin: usize, holders: SiteSet) -> Option<f64> {
-        if holders.contains(origin) {
-            return Some(0.0);
-        }
-        let distances = holders.iter().map(|h| self.topology.rtt_ms(origin, h));
-        distances.min_by(f64::total_cmp)
+        let held = holders != SiteSet::EMPTY;
+        let distance = self.distance(Replies::LeaderAndOrigin);
+        held.then(|| distance.read_ms(replica(origin), ReplicaSet(holders.0)))
     }
 
-    /// From the leader's sending of the Accepts until enough replies are at `collector`.
-    fn gather_ms(&self, collector: usize, holders: SiteSet) -> f64 {
-        let n = self.topology.len();
-        let arrival = |i| self.one_way_ms(self.leader, i) + self.one_way_ms(i, collector);
-        let mut others: Vec<f64> = (0..n).filter(|&i| i != self.leader).map(arrival).collect();
-        others.sort_by(f64::total_cmp);
-        // The best majority: the leader and the n/2 others that are heard first.
-        let majority = others.iter().copied().take(n / 2);
-        let demanded = holders.iter().filter(|&i| i < n).map(arrival);
-        majority
-            .chain(demanded)
-            .fold(arrival(self.leader), f64::max)
-    }
-
-    fn one_way_ms(&self, a: usize, b: usize) -> f64 {
-        if a == b {
-            return 0.0;
+    fn distance(&self, replies: Replies) -> Distance<'_> {
+        Distance {
+            rtts: &self.rtts,
+            leader: replica(self.leader),
+            replies,
         }
-        self.topology.rtt_ms(a, b) / 2.0
     }
+}
+
+/// The replica at a site: a topology has at most 64.
+fn replica(site: usize) -> ReplicaId {
+    ReplicaId(site as u8)
 }
 
 #[cfg(test)]

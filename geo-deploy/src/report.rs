@@ -118,7 +118,7 @@ impl Report {
         events
     }
 
-    fn bounds(&self) -> Bounds<'_> {
+    fn bounds(&self) -> Bounds {
         Bounds::new(&self.topology, self.experiment.leader_index())
     }
 

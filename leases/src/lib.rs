@@ -38,6 +38,7 @@
 pub mod config;
 pub mod demand;
 pub mod fingerprint;
+pub mod latency;
 pub mod membership;
 pub mod mutants;
 pub mod promise;

@@ -1,0 +1,223 @@
+//! What distance costs: the least latency of reads and writes, for a leader and the
+//! holders of a key.
+//!
+//! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
+//!
+//! - A write reaches the leader after `d(o, L)`. Acceptor `i` has it `d(L, i)`
+//!   later, and its reply is at the origin another `d(i, o)` later, if acceptors
+//!   reply to the origin (Castro's optimization, §4). The write commits when a
+//!   majority that contains the leader *and* every holder has replied:
+//!   `d(o, L) + min over majorities Q with L in Q of max over i in Q + H of
+//!   d(L, i) + d(i, o)`.
+//! - Without it the replies go to the leader, which tells the origin:
+//!   `d(o, L) + min over Q of max over i in Q + H of 2 d(L, i) + d(L, o)`.
+//! - An origin with Castro's optimization hears the leader's news too. That is
+//!   earlier only where a detour is shorter than the direct way, so the least
+//!   latency is the smaller of the two.
+//! - A read costs the round trip to the nearest holder, and nothing at a holder. Of a
+//!   key that nobody holds it costs the way to the leader and back, which asks a majority
+//!   meanwhile (read-index).
+//!
+//! Latencies are in milliseconds. Clients add the round trip within their site, disks a
+//! fraction of a millisecond; neither is in these figures.
+
+use crate::membership::majority;
+use crate::types::{ReplicaId, ReplicaSet};
+
+/// Round trips between replicas, in ms.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundTrips {
+    n: usize,
+    /// Row by row; 0 on the diagonal.
+    ms: Vec<f64>,
+}
+
+impl RoundTrips {
+    /// Between `n` replicas, as `rtt_ms` gives it for two different ones.
+    ///
+    /// # Panics
+    /// If a round trip is negative or not a finite number.
+    pub fn new(n: usize, rtt_ms: impl Fn(usize, usize) -> f64) -> RoundTrips {
+        let cell = |at: usize| match (at / n, at % n) {
+            (a, b) if a == b => 0.0,
+            (a, b) => rtt_ms(a, b),
+        };
+        let ms: Vec<f64> = (0..n * n).map(cell).collect();
+        let usable = |ms: &f64| ms.is_finite() && *ms >= 0.0;
+        assert!(ms.iter().all(usable), "round trips are finite: {ms:?}");
+        RoundTrips { n, ms }
+    }
+
+    /// How many replicas there are.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// The round trip from `a` to `b`; 0 from a replica to itself.
+    #[inline]
+    pub fn get(&self, a: ReplicaId, b: ReplicaId) -> f64 {
+        self.ms[a.index() * self.n + b.index()]
+    }
+
+    /// The replicas other than `from`, nearest first; of equals the first.
+    pub fn nearest_to(&self, from: ReplicaId) -> Vec<ReplicaId> {
+        let all = ReplicaSet::all(self.n).minus(ReplicaSet::one(from));
+        let mut others: Vec<ReplicaId> = all.iter().collect();
+        others.sort_by(|a, b| self.get(from, *a).total_cmp(&self.get(from, *b)));
+        others
+    }
+
+    /// Whether some round trip differs from that of `other` by more than a twentieth and
+    /// half a millisecond.
+    pub fn is_far_from(&self, other: &RoundTrips) -> bool {
+        let far = |(a, b): (&f64, &f64)| (a - b).abs() > 0.5 + a.max(*b) / 20.0;
+        self.n != other.n || self.ms.iter().zip(&other.ms).any(far)
+    }
+}
+
+/// To whom acceptors reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// To the leader and to the origin (Castro's optimization).
+    LeaderAndOrigin,
+    /// To the leader, which tells the origin.
+    LeaderOnly,
+}
+
+/// What distance costs under one leader.
+#[derive(Clone, Copy, Debug)]
+pub struct Distance<'a> {
+    /// Round trips between all replicas.
+    pub rtts: &'a RoundTrips,
+    /// Who leads.
+    pub leader: ReplicaId,
+    /// Who hears of acceptances.
+    pub replies: Replies,
+}
+
+impl Distance<'_> {
+    /// Least latency of a write at `origin` of a key that `holders` hold.
+    pub fn write_ms(&self, origin: ReplicaId, holders: ReplicaSet) -> f64 {
+        let forward = self.one_way_ms(origin, self.leader);
+        let told = forward + self.gather_ms(self.leader, holders);
+        match self.replies {
+            Replies::LeaderOnly => forward + told,
+            Replies::LeaderAndOrigin => forward + told.min(self.gather_ms(origin, holders)),
+        }
+    }
+
+    /// Least latency of a read at `origin` of a key that `holders` hold.
+    pub fn read_ms(&self, origin: ReplicaId, holders: ReplicaSet) -> f64 {
+        let distances = holders.iter().map(|holder| self.rtts.get(origin, holder));
+        match distances.min_by(f64::total_cmp) {
+            Some(nearest) => nearest,
+            None => self.read_index_ms(origin),
+        }
+    }
+
+    /// To the leader and back, which asks a majority meanwhile.
+    fn read_index_ms(&self, origin: ReplicaId) -> f64 {
+        self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)
+    }
+
+    /// From the leader's sending of the Accepts until enough replies are at `collector`.
+    fn gather_ms(&self, collector: ReplicaId, holders: ReplicaSet) -> f64 {
+        let arrival = |i| self.one_way_ms(self.leader, i) + self.one_way_ms(i, collector);
+        let members = ReplicaSet::all(self.rtts.n());
+        let others = members.minus(ReplicaSet::one(self.leader));
+        let mut arrivals: Vec<f64> = others.iter().map(arrival).collect();
+        arrivals.sort_by(f64::total_cmp);
+        // The best majority: the leader, and the others that are heard first.
+        let first = arrivals.into_iter().take(majority(self.rtts.n()) - 1);
+        let demanded = holders.intersection(members).iter().map(arrival);
+        first.chain(demanded).fold(arrival(self.leader), f64::max)
+    }
+
+    fn one_way_ms(&self, a: ReplicaId, b: ReplicaId) -> f64 {
+        self.rtts.get(a, b) / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three sites in a line: A - 10 ms - B - 20 ms - C.
+    fn line() -> RoundTrips {
+        let place = [0.0_f64, 10.0, 30.0];
+        RoundTrips::new(3, |a, b| (place[a] - place[b]).abs())
+    }
+
+    fn set(ids: &[u8]) -> ReplicaSet {
+        ids.iter().copied().map(ReplicaId).collect()
+    }
+
+    #[test]
+    fn a_write_waits_for_the_nearest_majority_and_every_holder() {
+        let rtts = line();
+        let distance = Distance {
+            rtts: &rtts,
+            leader: ReplicaId(0),
+            replies: Replies::LeaderAndOrigin,
+        };
+        for (origin, holders, expected) in [
+            (0, set(&[0]), 10.0),
+            (0, set(&[0, 2]), 30.0),
+            // To A, from there to B itself.
+            (1, set(&[0]), 10.0),
+            // C's acceptance comes back to B: 5 + 15 + 10.
+            (1, set(&[0, 2]), 30.0),
+            (2, set(&[0]), 30.0),
+        ] {
+            let found = distance.write_ms(ReplicaId(origin), holders);
+            assert_eq!(found, expected, "write at {origin}, {holders:?}");
+        }
+    }
+
+    #[test]
+    fn without_replies_to_the_origin_the_leader_tells_it() {
+        let rtts = line();
+        let distance = Distance {
+            rtts: &rtts,
+            leader: ReplicaId(0),
+            replies: Replies::LeaderOnly,
+        };
+        assert_eq!(distance.write_ms(ReplicaId(2), set(&[0])), 40.0);
+    }
+
+    #[test]
+    fn a_read_costs_the_way_to_the_nearest_holder_or_a_confirmation_by_the_leader() {
+        let rtts = line();
+        let distance = Distance {
+            rtts: &rtts,
+            leader: ReplicaId(0),
+            replies: Replies::LeaderAndOrigin,
+        };
+        assert_eq!(distance.read_ms(ReplicaId(2), set(&[0, 2])), 0.0);
+        assert_eq!(distance.read_ms(ReplicaId(2), set(&[0, 1])), 20.0);
+        assert_eq!(distance.read_ms(ReplicaId(2), ReplicaSet::EMPTY), 40.0);
+    }
+
+    #[test]
+    fn only_a_clear_difference_makes_another_matrix() {
+        let shifted = |by: f64| {
+            RoundTrips::new(3, |a, b| {
+                line().get(ReplicaId(a as u8), ReplicaId(b as u8)) + by
+            })
+        };
+        assert!(!line().is_far_from(&shifted(0.4)));
+        assert!(line().is_far_from(&shifted(2.0)));
+    }
+
+    #[test]
+    fn a_replica_alone_commits_at_once() {
+        let rtts = RoundTrips::new(1, |_, _| 0.0);
+        let distance = Distance {
+            rtts: &rtts,
+            leader: ReplicaId(0),
+            replies: Replies::LeaderAndOrigin,
+        };
+        assert_eq!(distance.write_ms(ReplicaId(0), set(&[0])), 0.0);
+        assert_eq!(rtts.nearest_to(ReplicaId(0)), []);
+    }
+}
