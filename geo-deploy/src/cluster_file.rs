@@ -9,7 +9,7 @@ use server::node::config::LeaseSection;
 use server::node::storage::Durability;
 
 use crate::backend::Plan;
-use crate::experiment::{DurabilityName, Timing};
+use crate::experiment::{AcceptRepliesName, DurabilityName, Timing};
 
 /// What the file says of a cluster.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,6 +18,8 @@ pub(crate) struct ClusterFile {
     pub leader: String,
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
+    #[serde(default)]
+    pub accept_replies: AcceptRepliesName,
     /// The directory of the replicas' data, beside the file.
     pub data: String,
     pub lease: LeaseSection,
@@ -44,6 +46,7 @@ impl ClusterFile {
             cluster: cluster.to_owned(),
             leader: plan.experiment.leader.clone(),
             durability: plan.experiment.local.durability,
+            accept_replies: plan.accept_replies(),
             data: "data".to_owned(),
             lease: plan.lease(),
             timing: plan.experiment.timing.clone(),
@@ -57,6 +60,7 @@ mod tests {
     use std::path::Path;
 
     use server::node::config::{ClusterConfig, from_toml};
+    use server::replica::settings::AcceptReplies;
 
     use super::*;
     use crate::experiment::Experiment;
@@ -77,7 +81,11 @@ mod tests {
 
     #[test]
     fn replicas_are_told_what_the_experiment_says() {
-        let sets = ["lease.t_lease_ms=800", "lease.rho=0.002"];
+        let sets = [
+            "lease.t_lease_ms=800",
+            "lease.rho=0.002",
+            "accept_replies=all",
+        ];
         let sets = sets.map(String::from);
         for unlisted in ["nearest", "leader"] {
             let unlisted = format!("lease.unlisted={unlisted}");
@@ -91,6 +99,7 @@ mod tests {
                 assert_eq!(read.cluster, "demo");
                 assert_eq!(read.strategy, plan.spec().unwrap(), "{text}");
                 assert_eq!(read.params, plan.params());
+                assert_eq!(read.accept_replies, AcceptReplies::All);
                 assert_eq!(read.leader.unwrap().index(), experiment.leader_index());
                 assert_eq!(read.nodes[0].via["CA"], "127.0.0.1:9001");
                 assert_eq!(read.nodes[4].peer, "127.0.0.1:8005");

@@ -10,6 +10,7 @@ mod lease;
 mod load;
 mod overrides;
 mod plain;
+mod replies;
 mod shown;
 #[cfg(test)]
 mod tests;
@@ -23,12 +24,13 @@ use server::node::storage::Durability;
 
 pub use error::ExperimentError;
 pub use load::{Rate, Window};
+pub use replies::AcceptRepliesName;
 
 use crate::fault::Fault;
 use crate::topology::Topology;
 
 /// Experiments that ship with the program.
-const BUILT_IN: [(&str, &str); 8] = [
+const BUILT_IN: [(&str, &str); 9] = [
     ("blackout", include_str!("experiments/blackout.toml")),
     ("demo", include_str!("experiments/demo.toml")),
     ("failover", include_str!("experiments/failover.toml")),
@@ -36,6 +38,7 @@ const BUILT_IN: [(&str, &str); 8] = [
     ("fig7", include_str!("experiments/fig7.toml")),
     ("fig7-fast", include_str!("experiments/fig7-fast.toml")),
     ("rolling", include_str!("experiments/rolling.toml")),
+    ("roster", include_str!("experiments/roster.toml")),
     ("table2", include_str!("experiments/table2.toml")),
 ];
 
@@ -62,6 +65,9 @@ pub struct Experiment {
     /// How replicas watch their leader.
     #[serde(default, skip_serializing_if = "Timing::is_default")]
     pub timing: Timing,
+    /// Who hears acceptors' votes besides the leader.
+    #[serde(default)]
+    pub accept_replies: AcceptRepliesName,
     /// What the clients do.
     pub workload: Workload,
     /// Faults of the simulated network.
@@ -211,7 +217,7 @@ pub struct Local {
 }
 
 /// One strategy to be measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyPlan {
     /// What tables, plots and files call it; unique within the experiment.
@@ -221,6 +227,9 @@ pub struct StrategyPlan {
     /// How keys are drawn for it, if not as the workload says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
+    /// Who hears acceptors' votes under it, if not who the experiment says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_replies: Option<AcceptRepliesName>,
     /// What is done to the cluster under it, if not what the experiment says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fault: Vec<Fault>,
@@ -259,6 +268,11 @@ impl StrategyPlan {
             true => &experiment.fault,
             false => &self.fault,
         }
+    }
+
+    /// Who hears acceptors' votes under this strategy.
+    pub fn accept_replies(&self, experiment: &Experiment) -> AcceptRepliesName {
+        self.accept_replies.unwrap_or(experiment.accept_replies)
     }
 
     /// How keys are drawn for this strategy.

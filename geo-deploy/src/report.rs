@@ -6,6 +6,7 @@
 //! of local reads ([`crate::bookkeeping`]), and what the paper reports.
 
 mod digest;
+mod effort;
 mod figures;
 mod files;
 mod logs;
@@ -30,6 +31,7 @@ use crate::bound::Bounds;
 use crate::experiment::{Experiment, StrategyPlan};
 use crate::topology::Topology;
 
+pub use effort::Effort;
 pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
 pub use outage::Outage;

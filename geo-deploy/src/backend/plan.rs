@@ -7,7 +7,7 @@ use server::node::config::{LeaseSection, RangeSection};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
-use crate::experiment::{Distribution, Experiment, StrategyPlan, Window};
+use crate::experiment::{AcceptRepliesName, Distribution, Experiment, StrategyPlan, Window};
 use crate::fault::Fault;
 use crate::topology::Topology;
 
@@ -147,6 +147,11 @@ impl<'a> Plan<'a> {
             unlisted: lease.unlisted.filter(|_| quorum),
             ..lease.clone()
         }
+    }
+
+    /// Who hears acceptors' votes.
+    pub fn accept_replies(&self) -> AcceptRepliesName {
+        self.strategy.accept_replies(self.experiment)
     }
 
     /// Lease durations.

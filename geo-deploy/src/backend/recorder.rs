@@ -113,6 +113,7 @@ impl Recorder {
             label: plan.strategy.label.clone(),
             strategy: plan.strategy.strategy.clone(),
             workload: plan.words(),
+            asked: self.operations.len() as u64,
             samples: operations.iter().map(|(sample, _)| *sample).collect(),
             leased_to: leased_to(operations, &passed),
             repeats: Vec::new(),

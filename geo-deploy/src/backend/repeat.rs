@@ -68,6 +68,7 @@ fn append(all: &mut Ran, next: Ran) {
             until_s: fault.until_s.map(|until| until + shift_s),
             ..fault
         }));
+    run.asked += next.run.asked;
     run.wall_s += next.run.wall_s;
     run.virtual_s = run.virtual_s.zip(next.run.virtual_s).map(|(a, b)| a + b);
     for (name, count) in next.run.counters {

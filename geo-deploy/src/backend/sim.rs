@@ -122,6 +122,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     replica.params = plan.params();
     replica.elections.preferred = Some(ReplicaId(plan.experiment.leader_index() as u8));
     replica.timing = plan.experiment.timing_of_replicas();
+    replica.accept_replies = plan.accept_replies().into();
     let one_way = |a: usize, b: usize| (topology.rtt_ms(a, b) / 2.0 * 1e6).round() as u64;
     let faults = faults(&plan.experiment.network);
     Ok(WorldSettings {

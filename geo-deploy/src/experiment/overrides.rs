@@ -105,9 +105,7 @@ fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentE
         planned.next().cloned().unwrap_or_else(|| StrategyPlan {
             label: name.to_owned(),
             strategy: name.to_owned(),
-            distribution: None,
-            fault: Vec::new(),
-            ranges: Vec::new(),
+            ..StrategyPlan::default()
         })
     };
     let strategies = names.map(plan).collect();
@@ -231,7 +229,7 @@ fn dotted(prefix: &str, table: &Table, names: &mut Vec<String>) {
             }
             Value::Table(inner) => dotted(&format!("{name}."), inner, names),
             Value::Array(_) if name == "strategies" => {
-                let fields = ["strategy", "distribution"];
+                let fields = ["strategy", "distribution", "accept_replies"];
                 names.extend(fields.map(|field| format!("strategies.<label>.{field}")));
             }
             Value::Array(_) if name == "fault" => {

@@ -81,6 +81,18 @@ fn short_names_and_dotted_names() {
 }
 
 #[test]
+fn who_hears_votes_is_a_setting_of_all_or_of_one_strategy() {
+    let e = with(&["accept_replies=all", "strategies.LL.accept_replies=leader"]).unwrap();
+    let names = e.strategies.iter().map(|s| s.accept_replies(&e).name());
+    assert_eq!(names.collect::<Vec<_>>(), ["all", "all", "leader", "all"]);
+    assert_eq!(Experiment::parse("again", &e.to_toml()).unwrap(), e);
+    refused(
+        &["accept_replies=some"],
+        &["some", "`leader`, `origin`, `all`"],
+    );
+}
+
+#[test]
 fn an_open_loop_is_any_experiment_at_a_rate() {
     // Counts become the time in which the clients of a site would make them.
     let open = with(&["rate=200"]).unwrap().workload;

@@ -90,7 +90,12 @@ impl Latencies {
             .map(move |i| (ms(self.sorted_ns[i] as f64), (i + 1) as f64 / n as f64))
     }
 
-    fn take(&mut self, sample: &Sample) {
+    /// To be called after the last [`Latencies::take`].
+    pub(super) fn sort(&mut self) {
+        self.sorted_ns.sort_unstable();
+    }
+
+    pub(super) fn take(&mut self, sample: &Sample) {
         match sample.end {
             End::Ok => self.sorted_ns.push(sample.latency_ns),
             End::Failed => self.failed += 1,
@@ -134,7 +139,7 @@ pub(super) fn digest(report: &Report) -> Vec<Digest> {
             }
         }
         for latencies in digest.reads.iter_mut().chain(&mut digest.writes) {
-            latencies.sorted_ns.sort_unstable();
+            latencies.sort();
         }
         digest
     };

@@ -6,7 +6,7 @@ use super::figures::{self, Figure};
 use super::summary::Summary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{Report, outage, prose, tables};
+use super::{Report, effort, outage, prose, tables};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -74,7 +74,9 @@ fn results(report: &Report, summary: &Summary) -> [Section; 4] {
             heading: "Local reads, and what learning allows",
             paragraphs: prose::learning(report, summary),
             figures: vec!["local-reads".to_owned()],
-            tables: tables::learning(report, summary).into_iter().collect(),
+            tables: (tables::learning(report, summary).into_iter())
+                .chain(effort::table(summary))
+                .collect(),
             ..Section::default()
         },
         Section {

@@ -120,6 +120,8 @@ pub struct StrategyRun {
     pub strategy: String,
     /// The workload in words.
     pub workload: String,
+    /// Operations of the whole run, warm-up included: what `counters` are of.
+    pub asked: u64,
     /// Every operation that started in the measured interval, failed ones included.
     pub samples: Vec<Sample>,
     /// For each sample, the sites that held a lease on its key when the last fault before

@@ -8,6 +8,7 @@ use ycsb::measurement::path_name;
 use ycsb::sample::{End, Sample};
 
 use super::digest::{Class, Digest, Latencies, share};
+use super::effort::Effort;
 use super::outage::{self, Group, Outage};
 use super::tolerance::Tolerance;
 use super::{Measured, Report, StrategyRun};
@@ -68,6 +69,8 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of all writes at their minimum.
     pub min_latency_fraction: f64,
+    /// Reads held back, and what replicas did for an operation.
+    pub effort: Effort,
     /// `yes`, `no` or `unchecked`.
     pub linearizable: &'static str,
     /// What was checked, found, or why nothing was.
@@ -238,6 +241,7 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
         local_fraction: totals.local_fraction,
         held_fraction: totals.held_fraction,
         min_latency_fraction: totals.min_latency_fraction,
+        effort: Effort::of(report, run),
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),
         outage_groups: outage::groups(&outages),

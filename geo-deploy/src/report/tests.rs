@@ -114,6 +114,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         label: plan.label.clone(),
         strategy: plan.strategy.clone(),
         workload: "reads:writes 1:1".to_owned(),
+        asked: e.workload.requests * u64::from(e.workload.clients) * 5,
         samples,
         leased_to: Vec::new(),
         repeats: Vec::new(),

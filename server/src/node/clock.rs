@@ -88,6 +88,11 @@ fn reading_of(
     Reading::alone(before)
 }
 
+/// Processor time of this process so far, all its threads together, in µs.
+pub(super) fn processor_us() -> u64 {
+    read(ClockId::ProcessCPUTime) / 1_000
+}
+
 fn read(clock: ClockId) -> u64 {
     let reading = clock_gettime(clock);
     let seconds = u64::try_from(reading.tv_sec).unwrap_or_default();

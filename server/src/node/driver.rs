@@ -305,6 +305,10 @@ impl Driver {
             name: "unsendable_messages".to_owned(),
             value: self.peers.unsendable(),
         });
+        status.counters.push(Counter {
+            name: "cpu_us".to_owned(),
+            value: clock::processor_us(),
+        });
         let shell = self.clients.counters().into_iter();
         status.counters.extend(shell.map(|(name, value)| Counter {
             name: name.to_owned(),

@@ -495,6 +495,16 @@ async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> 
     paths
 }
 
+#[test]
+fn processor_time_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    let cpu_us = block_on(async { counted(&connect(&config).await, "cpu_us").await });
+    assert!(cpu_us > 0);
+    node.stop().unwrap();
+}
+
 /// Messages that a node could not send.
 async fn unsendable(client: &Client) -> u64 {
     let counters = client.status().await.unwrap().counters;

@@ -29,6 +29,7 @@ counters! {
     fallback_uncovered: "Reads not served here: too few unexpired promises cover the key.",
     fallback_barrier: "Reads not served here: the barrier was not executed yet.",
     fallback_fence: "Answers that were held back: the permit had ended when the clock was read again.",
+    messages_sent: "Messages sent to other replicas.",
     batches: "Batches proposed.",
     batched_commands: "Commands in them.",
     retransmitted_accepts: "Accepts sent again.",

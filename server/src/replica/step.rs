@@ -30,6 +30,7 @@ impl Step<'_> {
     }
 
     pub(super) fn send(&mut self, to: ReplicaId, message: Message) {
+        self.metrics.messages_sent += 1;
         let envelope = self.us.envelope(to, message);
         self.out.push(Action::Send { to, envelope });
     }

@@ -328,3 +328,31 @@ fn a_fault_that_the_interval_does_not_reach_is_told() {
         "{notes}"
     );
 }
+
+#[test]
+fn holders_that_hear_every_vote_hold_reads_shorter_for_more_messages() {
+    let sets = [
+        "strategies=ML,ML-roster",
+        "keys=50",
+        "rate=40",
+        "warmup_s=2",
+        "seconds=10",
+    ];
+    let ran = ran("roster", &sets);
+    let held_ns = |run: &StrategyRun| -> u64 {
+        let held = run.samples.iter();
+        let held = held.filter(|sample| sample.path == client::wire::Path::Held);
+        held.map(|sample| sample.latency_ns).sum()
+    };
+    let [origin, all] = [&ran[0].run, &ran[1].run];
+    assert!(held_ns(all) > 0 && held_ns(all) < held_ns(origin));
+    let sent = |run: &StrategyRun| run.counters["messages_sent"];
+    assert!(
+        sent(all) > sent(origin) * 5 / 4,
+        "{} {}",
+        sent(all),
+        sent(origin)
+    );
+    assert_eq!(origin.asked, all.asked);
+    assert!(origin.asked > origin.samples.len() as u64, "warm-up counts");
+}

@@ -1,0 +1,111 @@
+//! Reads that were held back by a write in flight, and what replicas did for an operation.
+
+use client::wire;
+use serde::Serialize;
+use ycsb::sample::End;
+
+use super::digest::{Class, Latencies, share};
+use super::summary::Summary;
+use super::table::{Table, grouped, ms, percent};
+use super::{Report, StrategyRun};
+
+/// What a run's replicas did, and how long they held reads back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Effort {
+    /// Who hears votes besides the leader.
+    pub accept_replies: &'static str,
+    /// Reads that were local but waited for a write in flight.
+    pub held: u64,
+    /// Their share of all reads that were answered.
+    pub held_fraction: f64,
+    /// How long they waited, on average.
+    pub held_mean_ms: f64,
+    /// Median.
+    pub held_p50_ms: f64,
+    /// 99th percentile.
+    pub held_p99_ms: f64,
+    /// What holding cost a read on average, of all that were answered.
+    pub held_ms_per_read: f64,
+    /// Messages between replicas for each operation of the whole run, warm-up included.
+    pub messages_per_op: Option<f64>,
+    /// Processor time of all replicas for each of these, in µs.
+    pub cpu_us_per_op: Option<f64>,
+}
+
+impl Effort {
+    pub(super) fn of(report: &Report, run: &StrategyRun) -> Effort {
+        let plan = report.plan(run);
+        let votes = plan.map(|plan| plan.accept_replies(&report.experiment));
+        let mut held = Latencies::default();
+        let mut reads = 0;
+        for sample in &run.samples {
+            let answered = sample.end == End::Ok && Class::of(sample.kind) == Class::Reads;
+            reads += u64::from(answered);
+            if answered && sample.path == wire::Path::Held {
+                held.take(sample);
+            }
+        }
+        held.sort();
+        let per_op = |name: &str| {
+            let count = *run.counters.get(name)? as f64;
+            (run.asked > 0).then(|| count / run.asked as f64)
+        };
+        let held_fraction = share(held.count(), reads);
+        Effort {
+            accept_replies: votes.unwrap_or_default().name(),
+            held: held.count(),
+            held_fraction,
+            held_mean_ms: held.mean_ms(),
+            held_p50_ms: held.quantile_ms(0.5),
+            held_p99_ms: held.quantile_ms(0.99),
+            held_ms_per_read: held.mean_ms() * held_fraction,
+            messages_per_op: per_op("messages_sent"),
+            cpu_us_per_op: per_op("cpu_us"),
+        }
+    }
+}
+
+/// One line per strategy; nothing if no read was held and nothing was counted.
+pub(super) fn table(summary: &Summary) -> Option<Table> {
+    let title = "Reads held back by a write in flight, and what replicas did for an operation";
+    let columns = [
+        "strategy",
+        "votes to",
+        "held reads",
+        "share of reads",
+        "mean ms",
+        "p50 ms",
+        "p99 ms",
+        "ms for each read",
+        "messages for each operation",
+        "CPU µs for each operation",
+    ];
+    let mut table = Table::new(title, &columns);
+    table.words_first = 2;
+    let figure = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.1}"));
+    let runs = summary.runs.iter();
+    table.rows = runs
+        .map(|run| {
+            let effort = &run.effort;
+            vec![
+                run.label.clone(),
+                effort.accept_replies.to_owned(),
+                grouped(effort.held),
+                percent(effort.held_fraction),
+                ms(effort.held_mean_ms),
+                ms(effort.held_p50_ms),
+                ms(effort.held_p99_ms),
+                format!("{:.3}", effort.held_ms_per_read),
+                figure(effort.messages_per_op),
+                figure(effort.cpu_us_per_op),
+            ]
+        })
+        .collect();
+    let told =
+        |run: &super::RunSummary| run.effort.held > 0 || run.effort.messages_per_op.is_some();
+    summary
+        .runs
+        .iter()
+        .any(told)
+        .then(|| table.without_empty_columns())
+}
