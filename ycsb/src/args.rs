@@ -89,6 +89,8 @@ Properties of YCSB's core workload, and some of our own:
   leasehold.connections connections that the threads share, so that each has several
                         operations in flight: -threads 160 with 10 connections has 16 on
                         each (as many as threads, as in YCSB)
+  leasehold.cores       threads of the operating system that serve the connections (one for
+                        each five connections, at most half of the processors)
   leasehold.start       seconds since 1970 at which to begin, so that several load
                         generators begin together
   leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000).

@@ -9,7 +9,9 @@ use crate::args::YcsbArgs;
 use crate::connect::Survey;
 use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
 use crate::properties::PropertyError;
-use crate::runner::{self, Cancel, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick};
+use crate::runner::{
+    self, Cancel, Cores, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick,
+};
 use crate::settings::{Settings, Site};
 use crate::status::{Both, Coarse, Status};
 use crate::store::Store;
@@ -76,15 +78,18 @@ pub async fn execute(
     for warning in survey.warnings(&settings.sites).into_iter().chain(idle) {
         eprintln!("warning: {warning}");
     }
-    let connections = settings.connections as usize;
-    let connections = survey.connect(&settings, connections).await?;
+    let cores = Cores::start(settings.cores)?;
+    let connections = survey.connect(&settings, &cores).await?;
     let stores = connections.into_iter().zip(addresses(&settings));
-    let stores = stores.map(|(store, (address, site))| SiteStore {
-        site: site.0,
-        site_number: site.1.number,
-        address: address.into(),
-        store,
-    });
+    let stores = stores
+        .enumerate()
+        .map(|(place, (store, (address, site)))| SiteStore {
+            site: site.0,
+            site_number: site.1.number,
+            address: address.into(),
+            core: cores.in_turn(place).clone(),
+            store,
+        });
     let stores = stores.collect();
     let job = Job {
         phase: args.phase,

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::command::CommandError;
 use crate::measurement::ReplicaName;
+use crate::runner::Cores;
 use crate::settings::{Settings, Site};
 use crate::store::Connection;
 
@@ -178,25 +179,28 @@ impl Survey {
         order
     }
 
-    /// So many connections, of which each belongs to the next address in turn.
+    /// All connections, of which each belongs to the next address in turn, and to a core.
     ///
     /// # Errors
     /// If meanwhile nobody answers.
     pub async fn connect(
         &self,
         settings: &Settings,
-        connections: usize,
+        cores: &Cores,
     ) -> Result<Vec<Connection>, Error> {
         let watcher = self.watcher();
         let mut connecting = JoinSet::new();
+        let connections = settings.connections as usize;
         for (place, own) in (0..self.addresses.len())
             .cycle()
             .take(connections)
             .enumerate()
         {
             let order = self.order(own).into_iter();
-            let addresses: Arc<[ReplicaName]> =
-                order.map(|at| Arc::clone(&self.addresses[at])).collect();
+            // Names of its own: threads that count in the same place wait for each other.
+            let addresses: Arc<[ReplicaName]> = order
+                .map(|at| ReplicaName::from(&*self.addresses[at]))
+                .collect();
             let options = ClientOptions {
                 cluster: settings.cluster.clone(),
                 request_timeout: settings.timeout,
@@ -204,10 +208,11 @@ impl Survey {
                 watcher: watcher.clone(),
                 ..ClientOptions::nearest_first(addresses.iter().map(|it| it.to_string()))
             };
-            connecting.spawn(async move {
+            let connect = async move {
                 let client = Client::connect(options).await?;
                 Ok((place, Connection { client, addresses }))
-            });
+            };
+            cores.in_turn(place).spawn_into(&mut connecting, connect);
         }
         let connected: Result<Vec<_>, Error> = connecting.join_all().await.into_iter().collect();
         let mut connected = connected?;

@@ -6,6 +6,8 @@ use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
 
+/// One thread of the operating system serves so many connections before a second one helps.
+const CONNECTIONS_A_CORE: u64 = 5;
 /// The shortest interval.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
@@ -17,6 +19,8 @@ pub struct Settings {
     /// `leasehold.connections`: so many clients share the threads' operations; without it
     /// each thread has one of its own.
     pub connections: u64,
+    /// `leasehold.cores`: threads of the operating system that serve the connections.
+    pub cores: usize,
     /// `target`, operations a second; `None`: as many as go.
     pub target: Option<f64>,
     /// `maxexecutiontime`.
@@ -99,9 +103,11 @@ impl Settings {
         let threads = properties.number("threadcount", "a number from 1 to 1000000", |n| {
             (1..=1_000_000).contains(n)
         })?;
+        let connections = connections(properties, threads)?;
         Ok(Settings {
             threads,
-            connections: connections(properties, threads)?,
+            connections,
+            cores: cores(properties, connections)?,
             target,
             time_max: Some(seconds(properties, "maxexecutiontime")?).filter(|t| !t.is_zero()),
             warmup: seconds(properties, "warmuptime")?,
@@ -228,6 +234,18 @@ fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyErr
             _ => Err(properties.invalid(name, &expected)),
         },
     }
+}
+
+/// Unless it is said: as many as have something to do, but no more than half of the
+/// processors; the others are for whatever else runs, such as a cluster under test.
+fn cores(properties: &Properties, connections: u64) -> Result<usize, PropertyError> {
+    if properties.text("leasehold.cores").is_some() {
+        let expected = "a number from 1 to 1024";
+        return properties.number("leasehold.cores", expected, |n| (1..=1024).contains(n));
+    }
+    let half = std::thread::available_parallelism().map_or(1, |all| all.get() / 2);
+    let busy = usize::try_from(connections / CONNECTIONS_A_CORE).unwrap_or(usize::MAX);
+    Ok(busy.clamp(1, half.max(1)))
 }
 
 fn target(properties: &Properties) -> Result<Option<f64>, PropertyError> {
@@ -410,6 +428,7 @@ mod tests {
             ("leasehold.address=localhost", "HOST:PORT"),
             ("site=a,b,c", "one name, or 1"),
             ("leasehold.start=inf", "seconds since 1970"),
+            ("leasehold.cores=0", "a number from 1 to 1024"),
             ("leasehold.connections=0", "a number from 1 to threadcount"),
             ("threadcount=4\nleasehold.connections=5", "which is 4"),
         ];

@@ -376,3 +376,27 @@ async fn threads_that_share_a_connection_have_their_operations_in_flight_togethe
     assert_eq!(outcome.account.succeeded, 1_600, "{report}");
     assert_eq!(*used.lock().unwrap(), 2);
 }
+
+#[tokio::test]
+async fn what_several_cores_measure_is_one_report() {
+    let (address, _) = serve().await;
+    let common = format!("-P workloada --address {address} -p site=CA -p recordcount=100");
+    ycsb(&format!("load {common}")).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let line = format!(
+        "run {common} -threads 12 -p leasehold.connections=6 -p leasehold.cores=3 \
+         -p operationcount=600 -p hdrhistogram.fileoutput=true -p hdrhistogram.output.path={at}/"
+    );
+    let (report, outcome) = ycsb(&line).await.unwrap();
+    assert_eq!(outcome.account.succeeded, 600);
+    let parts = ["[READ], Operations", "[UPDATE], Operations"];
+    let sum: u64 = parts.iter().map(|part| figure(&report, part)).sum();
+    assert_eq!(sum, 600, "{report}");
+    assert_eq!(
+        figure(&report, &format!("[REPLICA@{address}], Answered")),
+        600
+    );
+    let tags = ycsb::measurement::read_hlog(&folder.path().join("latency.hlog")).unwrap();
+    assert_eq!(tags.values().map(|all| all.len()).sum::<u64>(), 600);
+}

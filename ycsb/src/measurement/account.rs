@@ -29,6 +29,15 @@ pub struct Account {
 }
 
 impl Account {
+    /// Adds the operations of another part of the same run.
+    pub fn add(&mut self, other: &Account) {
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.abandoned += other.abandoned;
+        self.never_sent += other.never_sent;
+        self.late += other.late;
+    }
+
     /// Operations that were due.
     pub fn intended(&self) -> u64 {
         self.ended() + self.abandoned + self.never_sent

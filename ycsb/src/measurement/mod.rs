@@ -22,6 +22,7 @@ mod names;
 mod report;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use client::wire::Path;
@@ -377,6 +378,22 @@ impl Measurements {
     fn count(&mut self, what: What, returned: Return) {
         *self.returns.entry((what, returned)).or_default() += 1;
     }
+}
+
+/// Adds up the histograms of the same key, in order.
+pub(crate) fn sum_of(
+    parts: impl Iterator<Item = Vec<(Key, Histogram<u64>)>>,
+) -> Vec<(Key, Histogram<u64>)> {
+    let mut sums: BTreeMap<Key, Histogram<u64>> = BTreeMap::new();
+    for (key, histogram) in parts.flatten() {
+        match sums.entry(key) {
+            Entry::Vacant(sum) => {
+                sum.insert(histogram);
+            }
+            Entry::Occupied(mut sum) => add(sum.get_mut(), &histogram),
+        }
+    }
+    sums.into_iter().collect()
 }
 
 /// Adds up histograms by the names under which they are reported, in order.

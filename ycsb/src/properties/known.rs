@@ -81,6 +81,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("leasehold.address", Optional),
     ("leasehold.cluster", Optional),
     ("leasehold.connections", Optional),
+    ("leasehold.cores", Optional),
     ("leasehold.start", Optional),
     ("leasehold.attempt_timeout_ms", Default("1000")),
     ("leasehold.timeout_ms", Default("10000")),

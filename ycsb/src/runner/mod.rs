@@ -5,7 +5,8 @@
 //! an intended start, fixed beforehand; a thread that is late sends at once, and
 //! its latency counts from the intended start too, so that an outage is seen by
 //! all operations it would have met. ("Threads" are YCSB's word for what are
-//! tasks here: each has at most one operation in flight.)
+//! tasks here: each has at most one operation in flight. The threads of the operating
+//! system are [`Cores`].)
 //!
 //! A run ends when its operations are done, its time is over, or it is stopped. The
 //! measured phase ends at that moment, whatever was answered in it. Operations in
@@ -13,6 +14,7 @@
 //! due before the end is in the [`Account`](crate::measurement::Account).
 
 mod cancel;
+mod cores;
 mod outcome;
 mod pace;
 mod shared;
@@ -39,6 +41,7 @@ use worker::Worker;
 pub use outcome::{Outcome, Shortfall};
 
 pub use cancel::Cancel;
+pub use cores::{Core, Cores};
 
 /// How long a run that was stopped waits for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
@@ -92,6 +95,8 @@ pub struct SiteStore<S> {
     /// The site's own replica. What another one answers is reported apart, and what has
     /// no answer is counted against this one.
     pub address: ReplicaName,
+    /// The thread of the operating system on which it is asked.
+    pub core: Core,
     /// The store.
     pub store: S,
 }
@@ -162,11 +167,13 @@ pub async fn run<S: Store>(
         Phase::Run => workload.operation_count(),
     };
     let pacer = pacer(options)?;
-    let shared = Arc::new(Shared::new(options, operations));
+    let cores = stores.iter().map(|store| store.core.number + 1);
+    let shared = Arc::new(Shared::new(options, operations, cores.max().unwrap_or(1)));
     let mut workers = JoinSet::new();
     for thread in 0..shared.threads {
         let store = stores[(thread % stores.len() as u64) as usize].clone();
-        shared.book().availability.used(&store.address, store.site);
+        shared.availability().used(&store.address, store.site);
+        let core = store.core.clone();
         let worker = Worker {
             thread,
             threads: shared.threads,
@@ -177,7 +184,7 @@ pub async fn run<S: Store>(
             pacer: pacer.clone(),
             shared: Arc::clone(&shared),
         };
-        workers.spawn(worker.work());
+        core.spawn_into(&mut workers, worker.work());
     }
     let mut watch = Watch::new(&shared, options, operations);
     let ending = watch.until_done(&mut workers, observer, cancel).await;

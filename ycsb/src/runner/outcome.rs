@@ -68,17 +68,17 @@ impl fmt::Display for Shortfall {
 impl Outcome {
     /// Of a run that has ended.
     pub(super) fn new(shared: &Shared, cancelled: bool) -> Self {
-        let book = shared.book();
+        let book = shared.whole();
         let length = shared.end().map_or_else(Default::default, |end| {
             end.saturating_duration_since(shared.measured_from)
         });
         Outcome {
-            measurements: book.measurements.clone(),
+            measurements: book.measurements,
             account: Account {
                 runtime: length,
                 ..book.account
             },
-            availability: book.availability.clone(),
+            availability: shared.availability().clone(),
             cancelled,
             load_failed: book.load_failed,
         }

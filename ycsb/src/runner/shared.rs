@@ -1,4 +1,4 @@
-//! What the threads of a run share: its clock, its end, and the book that they keep.
+//! What the threads of a run share: its clock, its end, and the books that they keep.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,7 +19,9 @@ pub(super) struct Shared {
     pub deadline: Option<Instant>,
     /// When the last operation of the run is due; `None`: without end or target.
     pub last_due: Option<Instant>,
-    book: Mutex<Book>,
+    /// One of each thread of the operating system.
+    books: Vec<Mutex<Book>>,
+    availability: Mutex<Availability>,
     /// Operations that ended, those of the warm-up included.
     pub done: AtomicU64,
     end: OnceLock<Instant>,
@@ -30,23 +32,29 @@ pub(super) struct Shared {
 }
 
 /// What is written down of a run.
+#[derive(Clone)]
 pub(super) struct Book {
     pub measurements: Measurements,
     pub account: Account,
-    pub availability: Availability,
     /// An insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
 }
 
 impl Shared {
-    /// For a run that begins now, of so many operations (0: without end).
-    pub fn new(options: &RunOptions, operations: u64) -> Self {
+    /// For a run that begins now, of so many operations (0: without end), on so many threads
+    /// of the operating system.
+    pub fn new(options: &RunOptions, operations: u64, cores: usize) -> Self {
         let start = Instant::now();
         let after = |time| start.checked_add(time);
         let account = Account {
             target: options.target,
             threads: super::thread_count(options.threads, operations),
             ..Account::default()
+        };
+        let empty = Book {
+            measurements: Measurements::new(options.interval),
+            account,
+            load_failed: false,
         };
         let last_due = options.target.filter(|_| operations > 0).and_then(|rate| {
             let due_s = (operations - 1) as f64 / rate;
@@ -58,12 +66,8 @@ impl Shared {
             measured_from: after(options.warmup).unwrap_or(start),
             deadline: options.time_max.and_then(after),
             last_due,
-            book: Mutex::new(Book {
-                measurements: Measurements::new(options.interval),
-                account,
-                availability: Availability::new(options.warmup),
-                load_failed: false,
-            }),
+            books: (0..cores).map(|_| Mutex::new(empty.clone())).collect(),
+            availability: Mutex::new(Availability::new(options.warmup)),
             done: AtomicU64::new(0),
             end: OnceLock::new(),
             stop: Cancel::new(),
@@ -71,9 +75,31 @@ impl Shared {
         }
     }
 
-    pub fn book(&self) -> MutexGuard<'_, Book> {
-        // Ignores poisoning: a panic in a thread is passed on, so nothing is reported.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The book of a thread of the operating system.
+    pub fn book(&self, core: usize) -> MutexGuard<'_, Book> {
+        lock(&self.books[core])
+    }
+
+    /// All of them.
+    pub fn books(&self) -> impl Iterator<Item = MutexGuard<'_, Book>> {
+        self.books.iter().map(lock)
+    }
+
+    /// Who was answered, and by whom. It is one for all: gaps end with any thread's answer.
+    pub fn availability(&self) -> MutexGuard<'_, Availability> {
+        lock(&self.availability)
+    }
+
+    /// Everything that was written down, as one book.
+    pub fn whole(&self) -> Book {
+        let mut books = self.books();
+        let mut whole = books.next().expect("a run has a thread").clone();
+        for book in books {
+            whole.measurements.merge(&book.measurements);
+            whole.account.add(&book.account);
+            whole.load_failed |= book.load_failed;
+        }
+        whole
     }
 
     /// Ends the measured phase at `at`, unless it has ended: nothing more is sent.
@@ -99,4 +125,9 @@ impl Shared {
     pub fn since_start(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.start)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Ignores poisoning: a panic in a thread is passed on, so nothing is reported.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -187,6 +187,7 @@ async fn go_until(
         site: 2,
         site_number: 2,
         address: "here".into(),
+        core: Core::default(),
         store: store.clone(),
     }];
     let outcome = run(workload, &stores, options, &mut seen, cancel)
@@ -504,6 +505,7 @@ async fn stores_are_used_in_turn() {
             site,
             site_number: u64::from(site),
             address: "here".into(),
+            core: Core::default(),
             store: Memory::default(),
         })
         .collect();

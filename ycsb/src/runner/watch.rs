@@ -8,7 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::shared::Shared;
 use super::{Cancel, Live, Observer, RunOptions, Tick, pass_on_panic};
-use crate::measurement::What;
+use crate::measurement::{What, sum_of};
 use crate::sample::OpKind;
 
 /// A time that no run reaches.
@@ -91,7 +91,8 @@ impl<'a> Watch<'a> {
 
     fn end_interval(&mut self, observer: &mut dyn Observer, end: Instant, last: bool) {
         let end = self.shared.since_start(end).max(self.interval_start);
-        let measured = self.shared.book().measurements.end_interval();
+        let parts = self.shared.books();
+        let measured = sum_of(parts.map(|mut book| book.measurements.end_interval()));
         let done = self.shared.done.load(Ordering::Relaxed);
         observer.interval(&Tick {
             start: self.interval_start,
@@ -108,8 +109,7 @@ impl<'a> Watch<'a> {
     }
 
     fn live(&self) -> Live {
-        let book = self.shared.book();
-        let measurements = &book.measurements;
+        let measurements = self.shared.whole().measurements;
         let basis = measurements.main_basis();
         let all = measurements.total(|key| {
             let part = matches!(

@@ -1,8 +1,8 @@
 //! One thread of a run: one operation after another, each measured. At the end of the
 //! run it accounts for what it left undone.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use super::shared::{Book, Shared};
 use super::transaction::{Open, Step, Transaction, perform};
 use super::{Phase, RunOptions, SiteStore};
 use crate::generator::Random;
-use crate::measurement::{Measured, Return, Unanswered};
+use crate::measurement::{Availability, Measured, Return, Unanswered};
 use crate::sample::OpKind;
 use crate::store::Store;
 use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
@@ -42,7 +42,7 @@ impl<S: Store> Worker<S> {
             self.never_sent(issued, end, &mut stream);
         }
         let end = self.shared.since_start(end);
-        self.shared.book().availability.left(self.store.site, end);
+        self.shared.availability().left(self.store.site, end);
     }
 
     /// Carries out operations until there is none left or the run ends. Returns how many
@@ -69,6 +69,10 @@ impl<S: Store> Worker<S> {
             self.write_down(&transaction, due, late);
         }
         issued
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.shared.book(self.store.core.number)
     }
 
     fn next_operation(&self, stream: &mut ThreadWorkload) -> Option<Operation> {
@@ -135,7 +139,7 @@ impl<S: Store> Worker<S> {
             perform(&self.store.store, &self.workload, operation, transaction).await;
         }
         if !transaction.succeeded() && !self.options.insert_keep_going {
-            self.shared.book().load_failed = true;
+            self.book().load_failed = true;
             self.shared.end_at(Instant::now());
         }
     }
@@ -150,18 +154,20 @@ impl<S: Store> Worker<S> {
     /// the last operation of the run was due.
     fn write_down(&self, transaction: &Transaction, due: Instant, late: bool) {
         let end = self.shared.end();
-        let mut book = self.shared.book();
+        let mut availability = self.shared.availability();
         for step in &transaction.steps {
-            self.note_answer(&mut book, step, end);
+            self.note_answer(&mut availability, step, end);
         }
         for open in transaction.open() {
-            self.note_silence(&mut book, open);
+            self.note_silence(&mut availability, open);
         }
+        drop(availability);
         let ended = u64::from(!transaction.is_open());
         self.shared.done.fetch_add(ended, Ordering::Relaxed);
         if due < self.shared.measured_from {
             return;
         }
+        let mut book = self.book();
         self.count(&mut book, transaction, late);
         self.measure(&mut book, transaction, due);
         let gave_up = end.unwrap_or_else(Instant::now);
@@ -177,18 +183,18 @@ impl<S: Store> Worker<S> {
     }
 
     /// Who answered, and when. An answer after the end of the run closes no gap earlier.
-    fn note_answer(&self, book: &mut Book, step: &Step, end: Option<Instant>) {
+    fn note_answer(&self, seen: &mut Availability, step: &Step, end: Option<Instant>) {
         let site = self.store.site;
         let ended = self
             .shared
             .since_start(end.map_or(step.ended, |end| step.ended.min(end)));
-        book.availability.asked(site, step.kind);
+        seen.asked(site, step.kind);
         if step.returned == Return::Ok {
-            book.availability.succeeded(site, step.kind, ended);
+            seen.succeeded(site, step.kind, ended);
         }
         let sent = self.shared.since_start(step.started);
         for replica in &step.silent {
-            book.availability.unanswered(replica, sent);
+            seen.unanswered(replica, sent);
         }
         // The parts of a read-modify-write are counted, and not the whole once more.
         if let Some(replica) = step
@@ -196,18 +202,18 @@ impl<S: Store> Worker<S> {
             .as_ref()
             .filter(|_| step.kind != OpKind::ReadModifyWrite)
         {
-            book.availability.answered(replica, ended);
+            seen.answered(replica, ended);
             if *replica != self.store.address {
-                book.availability.passed_over(&self.store.address, sent);
+                seen.passed_over(&self.store.address, sent);
             }
         }
     }
 
-    fn note_silence(&self, book: &mut Book, open: Open) {
-        book.availability.asked(self.store.site, open.kind);
+    fn note_silence(&self, seen: &mut Availability, open: Open) {
+        seen.asked(self.store.site, open.kind);
         if open.kind != OpKind::ReadModifyWrite {
             let sent = self.shared.since_start(open.started);
-            book.availability.unanswered(&self.store.address, sent);
+            seen.unanswered(&self.store.address, sent);
         }
     }
 
@@ -281,11 +287,11 @@ impl<S: Store> Worker<S> {
             Phase::Run => stream.next_kind(),
         };
         let Some(kind) = kind else { return };
-        let (site, mut book) = (self.store.site, self.shared.book());
+        let (site, mut book) = (self.store.site, self.book());
         book.account.never_sent += count;
         book.measurements.record_due(site, waited, count);
         for part in parts(kind) {
-            book.availability.asked(site, *part);
+            self.shared.availability().asked(site, *part);
             book.measurements.record_unanswered(&Unanswered {
                 site,
                 kind: *part,

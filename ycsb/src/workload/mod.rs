@@ -184,10 +184,9 @@ impl ThreadWorkload {
     /// The next operation of the run phase; `None` if every proportion is zero.
     #[allow(clippy::should_implement_trait, reason = "it is an endless stream")]
     pub fn next(&mut self) -> Option<Operation> {
-        let workload = self.workload.clone();
-        let kind = workload.config.kinds.draw(&mut self.random)?;
+        let kind = self.workload.config.kinds.draw(&mut self.random)?;
         let record = match kind {
-            OpKind::Insert => workload.shared.inserted.take(),
+            OpKind::Insert => self.workload.shared.inserted.take(),
             _ => self.existing_record(),
         };
         Some(self.operation(kind, record))
@@ -215,19 +214,19 @@ impl ThreadWorkload {
     }
 
     fn operation(&mut self, kind: OpKind, record: u64) -> Operation {
-        let workload = self.workload.clone();
-        let config = &workload.config;
+        let config = &self.workload.config;
         let key = record::key(record, config.hashed, config.zero_padding);
+        let (read_all, write_all) = (config.read_all, config.write_all);
         let reads = !matches!(kind, OpKind::Update | OpKind::Insert);
         let scan_length = match kind {
-            OpKind::Scan => self.length(&config.scan_length) as u32,
+            OpKind::Scan => draw(&config.scan_length, &mut self.random) as u32,
             _ => 0,
         };
-        let read_field = (reads && !config.read_all).then(|| self.any_field());
+        let read_field = (reads && !read_all).then(|| self.any_field());
         let write = match kind {
             OpKind::Read | OpKind::Scan => None,
             OpKind::Insert => Some(self.whole_record(&key)),
-            _ if config.write_all => Some(self.whole_record(&key)),
+            _ if write_all => Some(self.whole_record(&key)),
             _ => Some(self.one_field(&key)),
         };
         Operation {
@@ -242,14 +241,13 @@ impl ThreadWorkload {
 
     /// A record that has been inserted: others are drawn again, as in YCSB.
     fn existing_record(&mut self) -> u64 {
-        let workload = self.workload.clone();
-        let shared = &workload.shared;
         loop {
+            let shared = &self.workload.shared;
             let Some(drawn) = self.chooser.draw(shared, &mut self.random) else {
                 continue;
             };
             let record = self.reorder(drawn);
-            if record < shared.inserted.below() {
+            if record < self.workload.shared.inserted.below() {
                 return record;
             }
         }
@@ -282,13 +280,12 @@ impl ThreadWorkload {
     }
 
     fn field(&mut self, index: usize, key: &Bytes) -> Field {
-        let workload = self.workload.clone();
-        let config = &workload.config;
+        let config = &self.workload.config;
         let name = &config.field_names[index];
         let value = if config.verify {
-            workload.expected_value(key, name)
+            self.workload.expected_value(key, name)
         } else {
-            let length = self.length(&config.field_length);
+            let length = draw(&config.field_length, &mut self.random);
             record::random_value(length, &mut self.random)
         };
         Field {
@@ -296,14 +293,14 @@ impl ThreadWorkload {
             value,
         }
     }
+}
 
-    fn length(&mut self, length: &Length) -> u64 {
-        match length {
-            Length::Constant(length) => *length,
-            Length::Uniform(uniform) => uniform.draw(&mut self.random),
-            Length::Zipfian(zipfian) => zipfian.draw(&mut self.random),
-            Length::Histogram(histogram) => histogram.draw(&mut self.random),
-        }
+fn draw(length: &Length, random: &mut Random) -> u64 {
+    match length {
+        Length::Constant(length) => *length,
+        Length::Uniform(uniform) => uniform.draw(random),
+        Length::Zipfian(zipfian) => zipfian.draw(random),
+        Length::Histogram(histogram) => histogram.draw(random),
     }
 }
 

@@ -1,0 +1,90 @@
+//! Threads of the operating system that share the work of a run. Each serves connections of
+//! its own, and keeps a book of its own: none waits for another.
+
+use std::io;
+use std::thread::{self, JoinHandle};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// The thread that serves a store.
+#[derive(Clone, Debug, Default)]
+pub struct Core {
+    /// Its number.
+    pub number: usize,
+    /// Its runtime; `None`: the caller's own.
+    runtime: Option<Handle>,
+}
+
+impl Core {
+    /// Adds a task of this thread to a set.
+    pub fn spawn_into<T: Send + 'static>(
+        &self,
+        tasks: &mut JoinSet<T>,
+        task: impl Future<Output = T> + Send + 'static,
+    ) {
+        match &self.runtime {
+            Some(runtime) => tasks.spawn_on(task, runtime),
+            None => tasks.spawn(task),
+        };
+    }
+}
+
+/// All of them. They end when this is dropped, with whatever they do.
+#[derive(Debug)]
+pub struct Cores {
+    cores: Vec<Core>,
+    threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Cores {
+    /// So many; of one, it is the caller's thread.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn start(count: usize) -> io::Result<Cores> {
+        let mut cores = Cores {
+            cores: vec![Core::default()],
+            threads: Vec::new(),
+        };
+        if count > 1 {
+            cores.cores.clear();
+            (0..count).try_for_each(|number| cores.add(number))?;
+        }
+        Ok(cores)
+    }
+
+    fn add(&mut self, number: usize) -> io::Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name(format!("ycsb-{number}"))
+            .spawn(move || {
+                // It is stopped by a message, or by the end of whoever would send it.
+                let _ = runtime.block_on(stopped);
+            })?;
+        self.threads.push((stop, thread));
+        self.cores.push(Core {
+            number,
+            runtime: Some(handle),
+        });
+        Ok(())
+    }
+
+    /// The thread whose turn it is.
+    pub fn in_turn(&self, turn: usize) -> &Core {
+        &self.cores[turn % self.cores.len()]
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        for (stop, thread) in self.threads.drain(..) {
+            let _ = stop.send(());
+            // A panic of a task was passed on already.
+            let _ = thread.join();
+        }
+    }
+}
