@@ -97,7 +97,7 @@ mod tests {
                 let text = toml::to_string(&file).unwrap();
                 let read = ClusterConfig::parse(&text, Path::new("cluster.toml")).unwrap();
                 assert_eq!(read.cluster, "demo");
-                assert_eq!(read.strategy, plan.spec().unwrap(), "{text}");
+                assert_eq!(read.strategies, plan.strategies().unwrap(), "{text}");
                 assert_eq!(read.params, plan.params());
                 assert_eq!(read.accept_replies, AcceptReplies::All);
                 assert_eq!(read.leader.unwrap().index(), experiment.leader_index());

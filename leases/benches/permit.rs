@@ -22,10 +22,7 @@ fn keys() -> Vec<Bytes> {
 
 /// Every key listed, in majorities that turn around the cluster.
 fn configs(keys: &[Bytes]) -> Configs {
-    let mut change = ConfigChange {
-        defaults: Some(ReplicaSet::all(3)),
-        ..Default::default()
-    };
+    let mut change = ConfigChange::everywhere(ReplicaSet::all(3));
     for turn in 0..REPLICAS {
         let holders = [0, turn, (turn + 1) % REPLICAS, (turn + 2) % REPLICAS];
         let holders = holders.iter().map(|id| ReplicaId(*id as u8)).collect();

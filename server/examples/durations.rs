@@ -104,7 +104,7 @@ struct Needless {
 fn settings(d: Durations) -> Settings {
     let ms = Duration::from_millis;
     let mut settings = Settings::new(ReplicaId(0), 5);
-    settings.strategy = StrategySpec::All;
+    settings.strategies = StrategySpec::All.into();
     settings.params = LeaseParams {
         t_lease: ms(d.lease),
         t_guard: ms(d.guard),

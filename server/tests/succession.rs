@@ -22,7 +22,7 @@ const RTT_MS: [[u64; 5]; 5] = [
 fn fast(strategy: StrategySpec) -> Settings {
     let ms = Duration::from_millis;
     let mut settings = Settings::new(ReplicaId(0), 5);
-    settings.strategy = strategy;
+    settings.strategies = strategy.into();
     settings.params.t_lease = ms(250);
     settings.params.t_guard = ms(250);
     settings.params.renew = ms(50);
@@ -232,7 +232,7 @@ fn a_planned_restart_stalls_nobody() {
 fn a_leader_that_ends_hands_over_to_whoever_lives() {
     for (seed, lasts_ms) in (0..).zip([50, 150, 300]) {
         let mut settings = Settings::new(ReplicaId(0), 5);
-        settings.strategy = StrategySpec::None;
+        settings.strategies = StrategySpec::None.into();
         let quiet = drill(&settings, Blow::Pause);
         let leader = Drill {
             blow: None,
@@ -294,7 +294,7 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
             true => fast(StrategySpec::None),
             false => Settings::new(ReplicaId(0), 5),
         };
-        settings.strategy = StrategySpec::None;
+        settings.strategies = StrategySpec::None.into();
         let mut drill = drill(&settings, Blow::Flood(30, 1_000_000));
         drill.bytes_per_s = 25_000_000;
         drill.every_ns = 100 * MS;
@@ -324,7 +324,7 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
 fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     for seed in 0..4 {
         let mut settings = Settings::new(ReplicaId(0), 5);
-        settings.strategy = StrategySpec::None;
+        settings.strategies = StrategySpec::None.into();
         settings.elections.preferred = Some(ReplicaId(2));
         let mut drill = drill(&settings, Blow::KillUnheard);
         drill.watch_ns = 20_000 * MS;

@@ -44,7 +44,7 @@ impl ChoiceArgs {
     pub fn settled(&self, control: Option<Control>) -> Asked {
         let beyond = control == Some(Control::Drift);
         let drift_ppm = self.drift_ppm;
-        let mut names: Vec<&str> = strategies().iter().map(|spec| spec.name()).collect();
+        let mut names: Vec<&str> = strategies().iter().map(|(name, _)| *name).collect();
         names.dedup();
         names.retain(|name| self.strategies.iter().any(|wanted| wanted == name));
         Asked {
@@ -76,7 +76,7 @@ impl Asked {
     /// For the simulator.
     pub fn choices(&self) -> Choices {
         let all = strategies();
-        let names = all.iter().map(|spec| spec.name());
+        let names = all.iter().map(|(name, _)| *name);
         let mut strategies: Vec<&'static str> = names
             .filter(|name| self.strategies.iter().any(|wanted| wanted == name))
             .collect();

@@ -47,7 +47,7 @@ pub fn describe(scenario: &Scenario) -> String {
          each, {} requests a second, {} keys; faults: {}; messages: {}",
         scenario.seed,
         replica.n,
-        replica.strategy.name(),
+        replica.strategies.names(),
         params.t_lease.as_millis(),
         params.t_guard.as_millis(),
         params.t_grace.as_millis(),

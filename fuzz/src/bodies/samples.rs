@@ -8,8 +8,8 @@ use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
 use leases::demand::Delta;
 use leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, LeaseMessage, LeaseParams, Promise, RangeHolders,
-    ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    Ballot, ClockBound, ConfigChange, ConfigId, KeyRange, LeaseMessage, LeaseParams, Promise,
+    RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
 use server::replica::message::{
     Accept, Batch, LogId, LogNews, Message, Proposed, ReadAnswer, Reported, RequestId, Value,
@@ -79,11 +79,6 @@ fn batch() -> Value {
 }
 
 fn changes() -> Vec<ConfigChange> {
-    let range = |from: &'static str, holders| RangeHolders {
-        from: from.into(),
-        holders: ReplicaSet(holders),
-    };
-    let ranges = vec![range("", 0b111), range("m", 0b10101)];
     let keys = |keys: [&'static str; 2]| keys.map(Bytes::from).into();
     let quorum = |unlisted| StrategySpec::Quorum { unlisted };
     let strategies = [
@@ -92,20 +87,28 @@ fn changes() -> Vec<ConfigChange> {
         StrategySpec::All,
         quorum(Unlisted::Leader),
         quorum(Unlisted::Nearest),
+        StrategySpec::Fixed { holders: None },
         StrategySpec::Fixed {
-            ranges: ranges.clone(),
+            holders: Some(ReplicaSet(0b10101)),
         },
     ];
+    let range = |from: &'static str, to: Option<&'static str>| {
+        KeyRange::new(from.into(), to.map(Bytes::from)).expect("some keys")
+    };
     let change = |strategy| ConfigChange {
-        clear: true,
-        defaults: Some(ReplicaSet(0b11)),
-        ranges: Some(ranges.clone()),
+        ranges: vec![
+            RangeChange::strategy(range("", None), strategy),
+            RangeChange {
+                defaults: Some(ReplicaSet(0b11)),
+                clear: true,
+                ..RangeChange::nothing(range("m", Some("p")))
+            },
+        ],
         keys: vec![
             (ReplicaSet(0b110), keys(["one", "two"])),
             (ReplicaSet(0b101), keys(["three", "four"])),
         ],
         excluded: Some(ReplicaSet(0b1000)),
-        strategy: Some(strategy),
         params: Some(params()),
     };
     strategies.map(change).into()

@@ -1,8 +1,9 @@
 //! One strategy of an experiment, as settings of replicas and requests of clients.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leases::{LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec};
+use leases::{Key, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec};
 use server::node::config::{LeaseSection, RangeSection};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
@@ -97,21 +98,20 @@ impl<'a> Plan<'a> {
             .unwrap_or(0)
     }
 
-    /// The strategy, as replicas agree on it.
+    /// The strategies by key range, as replicas agree on them.
     ///
     /// # Errors
-    /// If its name is none that replicas know.
-    pub fn spec(&self) -> anyhow::Result<StrategySpec> {
+    /// If a name is none that replicas know.
+    pub fn strategies(&self) -> anyhow::Result<RangeMap<StrategySpec>> {
         Ok(match self.strategy.strategy.as_str() {
-            "none" => StrategySpec::None,
-            "leader" => StrategySpec::Leader,
-            "all" => StrategySpec::All,
-            "quorum" => StrategySpec::Quorum {
-                unlisted: self.experiment.lease.unlisted.unwrap_or_default().into(),
-            },
-            "fixed" => StrategySpec::Fixed {
-                ranges: self.ranges(),
-            },
+            "none" => StrategySpec::None.into(),
+            "leader" => StrategySpec::Leader.into(),
+            "all" => StrategySpec::All.into(),
+            "quorum" => {
+                let unlisted = self.experiment.lease.unlisted.unwrap_or_default().into();
+                StrategySpec::Quorum { unlisted }.into()
+            }
+            "fixed" => self.fixed()?,
             other => anyhow::bail!(
                 "strategies.strategy: '{other}' is not one of {}",
                 StrategySpec::NAMES.join(", ")
@@ -119,16 +119,15 @@ impl<'a> Plan<'a> {
         })
     }
 
-    fn ranges(&self) -> Vec<RangeHolders> {
-        let starts = self.strategy.range_starts(self.experiment.workload.keys);
+    fn fixed(&self) -> anyhow::Result<RangeMap<StrategySpec>> {
+        let fixed = |holders| StrategySpec::Fixed { holders };
+        let mut starts = BTreeMap::from([(Key::new(), fixed(None))]);
         let replica = |name: &String| self.topology().index(name).map(|i| ReplicaId(i as u8));
-        starts
-            .into_iter()
-            .map(|(start, holders)| RangeHolders {
-                from: key_name(start),
-                holders: holders.iter().filter_map(replica).collect::<ReplicaSet>(),
-            })
-            .collect()
+        for (start, holders) in self.strategy.range_starts(self.experiment.workload.keys) {
+            let holders: ReplicaSet = holders.iter().filter_map(replica).collect();
+            starts.insert(key_name(start), fixed(Some(holders)));
+        }
+        Ok(RangeMap::from_starts(starts.into_iter().collect())?)
     }
 
     /// `[lease]` of the cluster's configuration.

@@ -41,7 +41,7 @@ const REORDER_NS: u64 = 300_000_000;
 pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Vec<Ran>> {
     let mut plans = Vec::new();
     for strategy in &experiment.strategies {
-        Plan::new(experiment, strategy).spec()?;
+        Plan::new(experiment, strategy).strategies()?;
         plans.extend((0..experiment.runs).map(|run| Plan {
             experiment,
             strategy,
@@ -118,7 +118,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
     let topology = plan.topology();
     let n = topology.len();
     let mut replica = Settings::new(ReplicaId(0), n);
-    replica.strategy = plan.spec()?;
+    replica.strategies = plan.strategies()?;
     replica.params = plan.params();
     replica.elections.preferred = Some(ReplicaId(plan.experiment.leader_index() as u8));
     replica.timing = plan.experiment.timing_of_replicas();

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::change::ConfigChange;
 use super::params::LeaseParams;
-use super::ranges::{RangeHolders, RangeMap};
-use super::spec::StrategySpec;
+use super::policy::Policy;
+use super::ranges::{KeyRange, RangeMap};
 use crate::membership::Membership;
 use crate::types::{ConfigId, ReplicaSet};
 
@@ -15,17 +15,15 @@ use crate::types::{ConfigId, ReplicaSet};
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Frame {
     pub(super) id: ConfigId,
-    /// The newest configuration that cleared the listed keys: who was listed before
-    /// it is listed no more.
+    /// The newest configuration that cleared the listed keys of some range.
     pub(super) cleared: ConfigId,
-    pub(super) defaults: ReplicaSet,
-    pub(super) ranges: Arc<[RangeHolders]>,
+    pub(super) policies: Arc<RangeMap<Policy>>,
+    /// Whether the strategy of any range looks at what is read and written.
+    pub(super) wants_demand: bool,
+    /// Replicas that hold every key there is or could be.
+    pub(super) universal: ReplicaSet,
     pub(super) excluded: ReplicaSet,
-    pub(super) strategies: Arc<RangeMap<StrategySpec>>,
     pub(super) params: LeaseParams,
-    /// Replicas in the set of every listed key; `None`: no key is listed. May
-    /// be too small (a key listed anew is not forgotten), never too large.
-    pub(super) listed: Option<ReplicaSet>,
     /// Per replica, the oldest configuration it may still be promised under.
     pub(super) oldest: SmallVec<[ConfigId; 8]>,
 }
@@ -36,40 +34,47 @@ impl Frame {
         Frame {
             id: ConfigId(0),
             cleared: ConfigId(0),
-            defaults: ReplicaSet::EMPTY,
-            ranges: [].into(),
+            policies: Arc::new(RangeMap::uniform(Policy::initial())),
+            wants_demand: false,
+            universal: ReplicaSet::EMPTY,
             excluded: ReplicaSet::EMPTY,
-            strategies: Arc::new(RangeMap::uniform(StrategySpec::None)),
             params: LeaseParams::default(),
-            listed: None,
             oldest: SmallVec::from_elem(ConfigId(0), members.len()),
         }
     }
 
     /// The configuration that `change` makes of this one. A peer wrote the change:
-    /// names of nobody hold nothing, and durations that cannot work change nothing.
+    /// names of nobody hold nothing. Durations that cannot work, and more ranges than there
+    /// may be, change nothing.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
-        if let Some(defaults) = change.defaults {
-            frame.defaults = defaults.intersection(members.voters());
-        }
-        if let Some(ranges) = &change.ranges {
-            // In any other order the search would find other holders for a key
-            // than `universal` has counted.
-            frame.ranges = RangeHolders::in_order(ranges, members.voters()).into();
-        }
+        frame.change_ranges(change, members);
         if let Some(params) = change.params.filter(LeaseParams::is_usable) {
             frame.params = params;
-        }
-        if let Some(strategy) = &change.strategy {
-            frame.strategies = Arc::new(RangeMap::uniform(strategy.clone()));
         }
         if let Some(excluded) = change.excluded {
             frame.exclude(excluded.intersection(members.voters()));
         }
         frame.list(change, members);
+        frame.universal = frame.everywhere();
         frame
+    }
+
+    fn change_ranges(&mut self, change: &ConfigChange, members: Membership) {
+        if change.ranges.is_empty() {
+            return;
+        }
+        let mut policies = RangeMap::clone(&self.policies);
+        policies.apply(&change.ranges, self.id, members.voters());
+        if policies.fits() {
+            let clears = change.ranges.iter().any(|range| range.clear);
+            self.cleared = if clears { self.id } else { self.cleared };
+            let mut ranges = policies.iter();
+            self.wants_demand = ranges.any(|(_, policy)| policy.strategy.wants_demand());
+            drop(ranges);
+            self.policies = Arc::new(policies);
+        }
     }
 
     /// §3.7: a suspect is not promised again under the configurations that gave it
@@ -82,58 +87,47 @@ impl Frame {
     }
 
     fn list(&mut self, change: &ConfigChange, members: Membership) {
-        if change.clear {
-            self.cleared = self.id;
-            self.listed = None;
+        if change.keys.iter().all(|(_, keys)| keys.is_empty()) {
+            return;
         }
-        for (holders, _) in change.keys.iter().filter(|(_, keys)| !keys.is_empty()) {
-            let before = self.listed.unwrap_or(members.voters());
-            self.listed = Some(before.intersection(*holders));
+        let policies = Arc::make_mut(&mut self.policies);
+        for (holders, keys) in &change.keys {
+            for key in keys {
+                let listed = &mut policies.get_mut(key).listed;
+                let before = listed.unwrap_or(members.voters());
+                *listed = Some(before.intersection(*holders));
+            }
         }
     }
 
-    /// Who holds `key` if it is not listed; exclusions are not applied.
+    /// What is said of `key` as one of its range.
     #[inline]
-    pub(super) fn unlisted(&self, key: &[u8]) -> ReplicaSet {
-        let after = self
-            .ranges
-            .partition_point(|range| range.from.as_ref() <= key);
-        match after.checked_sub(1) {
-            Some(i) => self.ranges[i].holders,
-            None => self.defaults,
-        }
+    pub(super) fn policy(&self, key: &[u8]) -> &Policy {
+        self.policies.get(key)
     }
 
-    /// Holders of every key there is or could be.
-    pub(super) fn universal(&self) -> ReplicaSet {
-        let ranges = self.ranges.iter().map(|range| range.holders);
-        let start = match self.ranges.first() {
-            Some(first) if first.from.is_empty() => first.holders,
-            _ => self.defaults,
-        };
-        let everywhere = ranges.fold(start, ReplicaSet::intersection);
-        let listed = self.listed.unwrap_or(everywhere);
-        everywhere.intersection(listed).minus(self.excluded)
+    fn everywhere(&self) -> ReplicaSet {
+        let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
+        let everywhere = ranges.reduce(ReplicaSet::intersection);
+        everywhere.unwrap_or_default().minus(self.excluded)
     }
 
     /// Panics if the configuration cannot be: see the messages.
     pub(super) fn check(&self, members: Membership) {
-        let named = [
-            self.defaults,
-            self.excluded,
-            self.listed.unwrap_or_default(),
-        ];
-        let ranges = self.ranges.iter().map(|range| range.holders);
-        let everyone = named.into_iter().chain(ranges);
-        let everyone = everyone.fold(ReplicaSet::EMPTY, ReplicaSet::union);
+        let ranges = self.policies.iter();
+        let named =
+            ranges.map(|(_, policy)| policy.defaults.union(policy.listed.unwrap_or_default()));
+        let everyone = named.fold(self.excluded, ReplicaSet::union);
         assert!(everyone.is_subset(members.voters()), "holders are members");
-        assert!(
-            self.ranges.is_sorted_by(|a, b| a.from < b.from),
-            "ranges are disjoint and in rising order"
-        );
-        self.strategies.check();
+        self.policies.check();
+        assert!(self.policies.fits(), "no more ranges than there may be");
         assert!(self.params.is_usable(), "durations that can work");
         assert!(self.cleared <= self.id, "cleared by it or by one before it");
+        let mut ranges = self.policies.iter();
+        assert!(
+            ranges.all(|(_, policy)| policy.cleared <= self.cleared),
+            "the newest that cleared is noted"
+        );
         assert_eq!(self.oldest.len(), members.len(), "one for each replica");
         assert!(
             self.oldest.iter().all(|oldest| *oldest <= self.id),
@@ -144,7 +138,14 @@ impl Frame {
     /// Panics unless this one can come right after `before`.
     pub(super) fn check_follows(&self, before: &Frame) {
         assert_eq!(self.id.0, before.id.0 + 1, "ids rise without holes");
-        assert!(self.cleared >= before.cleared, "what is cleared stays so");
+        let stays = |(from, _): (KeyRange, &Policy)| {
+            self.policy(from.from()).cleared >= before.policy(from.from()).cleared
+        };
+        let same = Arc::ptr_eq(&self.policies, &before.policies);
+        assert!(
+            same || self.policies.iter().all(stays) && before.policies.iter().all(stays),
+            "what is cleared stays so"
+        );
         let mut oldest = self.oldest.iter().zip(&before.oldest);
         assert!(
             oldest.all(|(now, then)| now >= then),

@@ -10,6 +10,7 @@
 mod change;
 mod frame;
 mod params;
+mod policy;
 mod ranges;
 mod spec;
 #[cfg(test)]
@@ -21,9 +22,10 @@ use std::hash::{Hash, Hasher};
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-pub use self::change::ConfigChange;
+pub use self::change::{ConfigChange, RangeChange};
 pub use self::params::{LeaseParams, ParamsError};
-pub use self::ranges::{KeyRange, RangeHolders, RangeMap, RangesError};
+pub use self::policy::{Policy, RANGES_MAX, STARTS_BYTES_MAX};
+pub use self::ranges::{KeyRange, RangeMap, RangesError};
 pub use self::spec::{StrategySpec, Unlisted};
 pub use crate::types::Key;
 
@@ -80,8 +82,12 @@ impl KeyView<'_> {
         };
         let listed = self.versions.iter().rev().find(|(since, _)| *since <= id);
         let base = match listed {
-            Some((since, holders)) if *since >= frame.cleared => *holders,
-            _ => names_defaults(frame, self.configs).unlisted(self.key),
+            Some((since, holders)) if *since >= frame.policy(self.key).cleared => *holders,
+            _ => {
+                names_defaults(frame, self.configs)
+                    .policy(self.key)
+                    .defaults
+            }
         };
         base.minus(frame.excluded)
     }
@@ -127,31 +133,35 @@ impl Configs {
         &self.frame(id).unwrap_or(&self.frames[0]).params
     }
 
-    /// The strategies in force under the newest configuration, by key range.
-    pub fn strategies(&self) -> &RangeMap<StrategySpec> {
-        &self.last().strategies
+    /// What the newest configuration says by key range.
+    pub fn policies(&self) -> &RangeMap<Policy> {
+        &self.last().policies
     }
 
-    /// The strategy in force for every key. Today no configuration has two.
+    /// What it will say by key range after these changes.
+    pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
+        let last = self.last();
+        let mut policies = RangeMap::clone(&last.policies);
+        policies.apply(changes, ConfigId(last.id.0 + 1), self.members.voters());
+        policies
+    }
+
+    /// The strategy in force for `key`.
     #[inline]
-    pub fn strategy(&self) -> &StrategySpec {
-        let single = self.last().strategies.single();
-        single.expect("one strategy covers every key")
+    pub fn strategy_of(&self, key: &[u8]) -> &StrategySpec {
+        &self.last().policy(key).strategy
     }
 
-    /// Holders of unlisted keys outside every range, exclusions not yet applied.
-    pub fn defaults(&self) -> ReplicaSet {
-        self.last().defaults
+    /// Whether the strategy of any range looks at what is read and written.
+    #[inline]
+    pub fn wants_demand(&self) -> bool {
+        self.last().wants_demand
     }
 
-    /// Who holds, under the newest configuration, a key that no list and no range names.
-    pub fn unlisted(&self) -> ReplicaSet {
-        self.defaults().minus(self.excluded())
-    }
-
-    /// The key ranges of the newest configuration.
-    pub fn ranges(&self) -> &[RangeHolders] {
-        &self.last().ranges
+    /// Who holds, under the newest configuration, a key of the range of `key` that is not
+    /// listed.
+    pub fn unlisted(&self, key: &[u8]) -> ReplicaSet {
+        self.last().policy(key).defaults.minus(self.excluded())
     }
 
     /// Replicas that hold nothing under the newest configuration.
@@ -182,27 +192,22 @@ impl Configs {
     /// The listed holders of `key` in the newest configuration, if it is listed.
     pub fn listed(&self, key: &[u8]) -> Option<ReplicaSet> {
         let (since, holders) = *self.keys.get(key)?.last()?;
-        (since >= self.last().cleared).then_some(holders)
+        (since >= self.last().policy(key).cleared).then_some(holders)
     }
 
-    /// Whether any key has holders of its own in the newest configuration.
-    pub fn any_listed(&self) -> bool {
-        self.last().listed.is_some()
-    }
-
-    /// Keys whose own holders, in the newest configuration, lack `replica`; in
-    /// rising order. Looks at every listed key, unless all are known to have it.
-    pub fn listed_without(&self, replica: ReplicaId) -> Vec<(Key, ReplicaSet)> {
-        let newest = self.last();
-        if newest.listed.is_none_or(|common| common.contains(replica)) {
+    /// Keys of `range` whose own holders, in the newest configuration, lack `replica`; in
+    /// rising order. Looks at every listed key, unless all of the range are known to have it.
+    pub fn listed_without(&self, range: &KeyRange, replica: ReplicaId) -> Vec<(Key, ReplicaSet)> {
+        let policies = self.policies().iter();
+        let mut listed = policies.filter_map(|(part, policy)| Some((part, policy.listed?)));
+        if !listed.any(|(part, common)| part.overlaps(range) && !common.contains(replica)) {
             return Vec::new();
         }
-        let listed = self.keys.iter().filter_map(|(key, versions)| {
-            let (since, holders) = *versions.last()?;
-            let lacks = since >= newest.cleared && !holders.contains(replica);
-            lacks.then(|| (key.clone(), holders))
-        });
-        let mut found: Vec<_> = listed.collect();
+        let lacking = |key: &Key| self.listed(key).filter(|held| !held.contains(replica));
+        let keys = self.keys.keys().filter(|key| range.contains(key));
+        let mut found: Vec<_> = keys
+            .filter_map(|key| Some((key.clone(), lacking(key)?)))
+            .collect();
         found.sort_unstable();
         found
     }
@@ -214,7 +219,8 @@ impl Configs {
 
     /// Replicas that hold every key there is or could be under `id`.
     pub fn universal(&self, id: ConfigId) -> ReplicaSet {
-        self.frame(id).map_or(ReplicaSet::EMPTY, Frame::universal)
+        self.frame(id)
+            .map_or(ReplicaSet::EMPTY, |frame| frame.universal)
     }
 
     /// Takes the change in slot `id` of the configuration log.
@@ -257,16 +263,18 @@ impl Configs {
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
             self.frames.pop_front();
         }
-        let cleared = self.frames[0].cleared;
-        if cleared > cleared_before {
-            self.forget_cleared(cleared);
+        if self.frames[0].cleared > cleared_before {
+            self.forget_cleared();
         }
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Every configuration still kept has forgotten what was listed before `cleared`.
-    fn forget_cleared(&mut self, cleared: ConfigId) {
-        self.keys.retain(|_, versions| {
+    /// Every configuration still kept has forgotten what was listed before the oldest of
+    /// them cleared its range.
+    fn forget_cleared(&mut self) {
+        let oldest = &self.frames[0];
+        self.keys.retain(|key, versions| {
+            let cleared = oldest.policy(key).cleared;
             versions.retain(|(since, _)| *since >= cleared);
             !versions.is_empty()
         });

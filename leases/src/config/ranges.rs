@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use crate::types::{Key, ReplicaSet};
+use crate::types::Key;
 
 /// The keys from `from` on, up to but not including `to`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,9 +27,26 @@ impl KeyRange {
         some.then_some(KeyRange { from, to })
     }
 
+    /// The first key of the range.
+    pub fn from(&self) -> &Key {
+        &self.from
+    }
+
+    /// The first key after the range; `None`: the range has no end.
+    pub fn to(&self) -> Option<&Key> {
+        self.to.as_ref()
+    }
+
     /// Whether `key` is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.from.as_ref() <= key && self.to.as_ref().is_none_or(|to| key < to.as_ref())
+    }
+
+    /// Whether some key could be in both ranges.
+    pub fn overlaps(&self, other: &KeyRange) -> bool {
+        let begins_before =
+            |a: &KeyRange, b: &KeyRange| b.to.as_ref().is_none_or(|to| a.from < *to);
+        begins_before(self, other) && begins_before(other, self)
     }
 
     /// Whether every key is in the range.
@@ -86,6 +103,7 @@ impl<T> RangeMap<T> {
     }
 
     /// The value of `key`.
+    #[inline]
     pub fn get(&self, key: &[u8]) -> &T {
         &self.starts[self.index(key)].1
     }
@@ -124,7 +142,65 @@ impl<T> RangeMap<T> {
         );
     }
 
+    /// The same ranges with other values.
+    pub fn map<U>(&self, mut value: impl FnMut(&T) -> U) -> RangeMap<U> {
+        let starts = self.starts.iter();
+        RangeMap {
+            starts: starts
+                .map(|(from, old)| (from.clone(), value(old)))
+                .collect(),
+        }
+    }
+
+    /// Changes the value of every key of `range`. Ranges that reach beyond it are split
+    /// at its ends.
+    pub fn update(&mut self, range: &KeyRange, mut change: impl FnMut(&mut T))
+    where
+        T: Clone,
+    {
+        let first = self.split(&range.from);
+        let end = match &range.to {
+            Some(to) => self.split(to),
+            None => self.starts.len(),
+        };
+        for (_, value) in &mut self.starts[first..end] {
+            change(value);
+        }
+    }
+
+    /// The value of `key`, to be changed for all keys of its range.
+    pub(super) fn get_mut(&mut self, key: &[u8]) -> &mut T {
+        let index = self.index(key);
+        &mut self.starts[index].1
+    }
+
+    /// Makes one range of neighbours whose values are the `same`.
+    pub fn merge(&mut self, same: impl Fn(&T, &T) -> bool) {
+        self.starts
+            .dedup_by(|next, before| same(&before.1, &next.1));
+    }
+
+    /// The index of the range that begins with `key`, which begins there from now on.
+    fn split(&mut self, key: &Key) -> usize
+    where
+        T: Clone,
+    {
+        let index = self.index(key);
+        if self.starts[index].0 == *key {
+            return index;
+        }
+        // A key may be a slice of a large frame: keep its bytes alone.
+        let from = Key::copy_from_slice(key);
+        let value = self.starts[index].1.clone();
+        self.starts.insert(index + 1, (from, value));
+        index + 1
+    }
+
+    #[inline]
     fn index(&self, key: &[u8]) -> usize {
+        if self.starts.len() == 1 {
+            return 0;
+        }
         let after = self.starts.partition_point(|(from, _)| from <= key);
         assert!(after > 0, "ranges cover every key");
         after - 1
@@ -135,34 +211,6 @@ impl<T> RangeMap<T> {
             from: self.starts[index].0.clone(),
             to: self.starts.get(index + 1).map(|(next, _)| next.clone()),
         }
-    }
-}
-
-/// Holders of the keys from `from` on, up to the next range in the same list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RangeHolders {
-    /// First key of the range.
-    pub from: Key,
-    /// Who holds the keys of the range.
-    pub holders: ReplicaSet,
-}
-
-impl RangeHolders {
-    /// `ranges` in rising order, as an operator need not write them. Of two with the
-    /// same start the later counts; only `members` hold anything.
-    pub(crate) fn in_order(ranges: &[RangeHolders], members: ReplicaSet) -> Vec<RangeHolders> {
-        let mut ordered: Vec<RangeHolders> = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            let kept = RangeHolders {
-                from: range.from.clone(),
-                holders: range.holders.intersection(members),
-            };
-            match ordered.binary_search_by(|other| other.from.cmp(&kept.from)) {
-                Ok(same) => ordered[same] = kept,
-                Err(place) => ordered.insert(place, kept),
-            }
-        }
-        ordered
     }
 }
 
@@ -237,22 +285,27 @@ mod tests {
         assert!(RangeMap::uniform(7).range_of(b"any").is_all());
     }
 
+    /// Every update of every range of a few keys, against a plain list of values by key.
     #[test]
-    fn the_operators_ranges_are_put_in_order() {
-        let range = |from, bits| RangeHolders {
-            from: key(from),
-            holders: ReplicaSet(bits),
-        };
-        let written = [
-            range("p", 0b001),
-            range("f", 0b010),
-            range("p", 0b110),
-            range("", 0b1000),
-        ];
-        assert_eq!(
-            RangeHolders::in_order(&written, ReplicaSet::all(3)),
-            [range("", 0), range("f", 0b010), range("p", 0b110)],
-            "the later of two counts, and nobody holds who is not there"
-        );
+    fn an_update_changes_the_keys_of_its_range_and_no_other() {
+        let keys = ["", "a", "f", "fz", "p", "z"];
+        let mut map = RangeMap::from_starts(starts(",f,p")).expect("in order");
+        let mut plain = [0, 0, 1, 1, 2, 2];
+        let mut next = 10;
+        for (i, from) in keys.iter().enumerate() {
+            for to in (i + 1..=keys.len()).rev() {
+                let range = KeyRange::new(key(from), keys.get(to).map(|to| key(to)));
+                map.update(&range.expect("some keys"), |value| *value = next);
+                plain[i..to].fill(next);
+                map.merge(|a, b| a == b);
+                map.check();
+                let found = keys.map(|key| *map.get(key.as_bytes()));
+                assert_eq!(found, plain, "after {from:?} to {:?}", keys.get(to));
+                next += 1;
+            }
+        }
+        map.update(&KeyRange::all(), |value| *value = 7);
+        map.merge(|a, b| a == b);
+        assert_eq!(map.single(), Some(&7), "equal neighbours are one range");
     }
 }

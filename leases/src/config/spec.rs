@@ -1,7 +1,8 @@
 //! Strategies by name, with their settings, as a configuration states them. What
 //! each of them proposes is in `strategy/`.
 
-use super::ranges::RangeHolders;
+use super::ranges::RangeMap;
+use crate::types::ReplicaSet;
 
 /// Holders of keys that nobody has read yet, under `quorum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -27,11 +28,11 @@ pub enum StrategySpec {
         /// Who holds keys that nobody has read yet.
         unlisted: Unlisted,
     },
-    /// Key ranges written by the operator. Keys before the first range are held by
-    /// the leader and the N/2 replicas nearest to it, as with [`Unlisted::Nearest`].
+    /// The operator's choice.
     Fixed {
-        /// The ranges, in any order.
-        ranges: Vec<RangeHolders>,
+        /// Who holds every key. `None`: the leader and the N/2 replicas nearest to it, as
+        /// with [`Unlisted::Nearest`]; for keys that the operator's ranges leave out.
+        holders: Option<ReplicaSet>,
     },
 }
 
@@ -53,5 +54,24 @@ impl StrategySpec {
     /// Whether the strategy looks at what is read and written.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. })
+    }
+}
+
+impl RangeMap<StrategySpec> {
+    /// The names of the strategies, each once, in the order of their first ranges.
+    pub fn names(&self) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for (_, strategy) in self.iter() {
+            if !names.contains(&strategy.name()) {
+                names.push(strategy.name());
+            }
+        }
+        names.join(", ")
+    }
+}
+
+impl From<StrategySpec> for RangeMap<StrategySpec> {
+    fn from(strategy: StrategySpec) -> Self {
+        RangeMap::uniform(strategy)
     }
 }

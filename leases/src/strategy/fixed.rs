@@ -1,8 +1,8 @@
 //! Strategies that look at nothing but who leads: `none`, `leader`, `all`, and
-//! `fixed`, the operator's own ranges.
+//! `fixed`, the operator's own choice.
 
-use super::situation::{Situation, Strategy, assert_whole};
-use crate::config::{ConfigChange, Configs, KeyRange, RangeHolders};
+use super::listing::Listing;
+use super::situation::{Proposal, Question, Situation, Strategy};
 use crate::demand::Demand;
 use crate::types::ReplicaSet;
 
@@ -10,48 +10,29 @@ use crate::types::ReplicaSet;
 pub(super) struct Everywhere(pub(super) fn(&Situation) -> ReplicaSet);
 
 impl Strategy for Everywhere {
-    fn propose(
-        &self,
-        range: &KeyRange,
-        situation: &Situation,
-        _: &mut Demand,
-        current: &Configs,
-    ) -> Option<ConfigChange> {
-        assert_whole(range);
-        restate(current, (self.0)(situation), Vec::new())
+    fn propose(&self, asked: &Question<'_>, _: &mut Demand, _: &mut Listing) -> Proposal {
+        restate(asked, (self.0)(asked.situation))
     }
 }
 
-/// The operator's ranges, in any order.
-pub(super) struct Ranges(pub(super) Vec<RangeHolders>);
+/// The operator's holders; nobody's: the leader and the N/2 replicas nearest to it.
+pub(super) struct Chosen(pub(super) Option<ReplicaSet>);
 
-impl Strategy for Ranges {
-    fn propose(
-        &self,
-        range: &KeyRange,
-        situation: &Situation,
-        _: &mut Demand,
-        current: &Configs,
-    ) -> Option<ConfigChange> {
-        assert_whole(range);
-        let ranges = RangeHolders::in_order(&self.0, situation.members().voters());
-        restate(current, situation.near_majority(), ranges)
+impl Strategy for Chosen {
+    fn propose(&self, asked: &Question<'_>, _: &mut Demand, _: &mut Listing) -> Proposal {
+        let members = asked.situation.members().voters();
+        let chosen = self.0.map(|holders| holders.intersection(members));
+        let holders = chosen.unwrap_or_else(|| asked.situation.near_majority());
+        restate(asked, holders)
     }
 }
 
-/// The change after which every key has these holders and none is listed.
-fn restate(
-    current: &Configs,
-    defaults: ReplicaSet,
-    ranges: Vec<RangeHolders>,
-) -> Option<ConfigChange> {
-    // Keys that an earlier strategy listed would keep its holders.
-    let clear = current.any_listed();
-    let settled = current.defaults() == defaults && current.ranges() == ranges && !clear;
-    (!settled).then(|| ConfigChange {
-        clear,
-        defaults: Some(defaults),
-        ranges: Some(ranges),
-        ..Default::default()
-    })
+/// The change after which every key of the range has these holders and none is listed:
+/// keys that an earlier strategy listed would keep its holders.
+fn restate(asked: &Question<'_>, defaults: ReplicaSet) -> Proposal {
+    let policy = asked.policy();
+    Proposal {
+        defaults: (policy.defaults != defaults).then_some(defaults),
+        clear: policy.any_listed(),
+    }
 }

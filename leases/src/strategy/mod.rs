@@ -9,16 +9,19 @@
 //! [`StrategySpec::build`].
 
 mod fixed;
+mod gather;
 mod listing;
 mod quorum;
 mod situation;
 #[cfg(test)]
 mod tests;
 
-pub use self::situation::{Situation, Strategy};
+pub use self::gather::{Gathered, gather};
+pub use self::listing::Listing;
+pub use self::situation::{Proposal, Question, Situation, Strategy};
 pub use crate::config::{StrategySpec, Unlisted};
 
-use self::fixed::{Everywhere, Ranges};
+use self::fixed::{Chosen, Everywhere};
 use self::quorum::Quorum;
 use crate::types::ReplicaSet;
 
@@ -30,7 +33,7 @@ impl StrategySpec {
             StrategySpec::Leader => Box::new(Everywhere(|s| ReplicaSet::one(s.leader))),
             StrategySpec::All => Box::new(Everywhere(|s| s.members().voters())),
             StrategySpec::Quorum { unlisted } => Box::new(Quorum::new(*unlisted)),
-            StrategySpec::Fixed { ranges } => Box::new(Ranges(ranges.clone())),
+            StrategySpec::Fixed { holders } => Box::new(Chosen(*holders)),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The paper's quorum leases (§3.4): each key is held by the leader and the
 //! N/2 other replicas that have read it most.
 
-use super::listing::{KEYS_MAX, Listing};
-use super::situation::{Situation, Strategy, assert_whole};
-use crate::config::{ConfigChange, Configs, KeyRange, Unlisted};
+use super::listing::Listing;
+use super::situation::{Proposal, Question, Situation, Strategy};
+use crate::config::Unlisted;
 use crate::demand::{Counts, Demand};
 use crate::types::{ReplicaId, ReplicaSet};
 
@@ -24,65 +24,47 @@ impl Quorum {
         }
     }
 
-    /// Keys whose readers have changed, until the listing or the demand ends.
-    fn follow_demand(
-        &self,
-        range: &KeyRange,
-        situation: &Situation,
-        demand: &mut Demand,
-        current: &Configs,
-    ) -> Listing {
-        let defaults = self.defaults(situation);
-        let mut listing = Listing::default();
-        for _ in 0..KEYS_MAX {
-            if listing.is_full() {
-                break;
-            }
-            let Some((key, counts)) = demand.pop_touched(range) else {
-                break;
+    /// Lists keys whose readers have changed, until the listing or the demand ends.
+    fn follow_demand(&self, asked: &Question<'_>, demand: &mut Demand, listing: &mut Listing) {
+        let defaults = self.defaults(asked.situation);
+        while !listing.is_full() {
+            let Some((key, counts)) = demand.pop_touched(asked.range) else {
+                return;
             };
-            let wanted = choose(situation, counts);
-            let held = current.listed(&key).unwrap_or(defaults);
+            listing.consider();
+            let wanted = choose(asked.situation, counts);
+            let held = asked.current.listed(&key).unwrap_or(defaults);
             if wanted != held {
                 listing.add(wanted, key);
             }
         }
-        listing
     }
 }
 
 impl Strategy for Quorum {
     fn propose(
         &self,
-        range: &KeyRange,
-        situation: &Situation,
+        asked: &Question<'_>,
         demand: &mut Demand,
-        current: &Configs,
-    ) -> Option<ConfigChange> {
-        assert_whole(range);
-        let defaults = self.defaults(situation);
-        let mut listing = self.follow_demand(range, situation, demand, current);
-        enlist_leader(range, situation, current, &mut listing);
-        let change = ConfigChange {
-            defaults: (current.defaults() != defaults).then_some(defaults),
-            ranges: (!current.ranges().is_empty()).then(Vec::new),
-            keys: listing.into_keys(),
-            ..Default::default()
-        };
-        (change != ConfigChange::default()).then_some(change)
+        listing: &mut Listing,
+    ) -> Proposal {
+        self.follow_demand(asked, demand, listing);
+        enlist_leader(asked, listing);
+        let wanted = self.defaults(asked.situation);
+        let changed = asked.policy().defaults != wanted;
+        Proposal {
+            defaults: (changed && !listing.is_full()).then_some(wanted),
+            clear: false,
+        }
     }
 }
 
 /// Adds the leader to keys that an earlier leader listed without it: it would not
 /// hold them until somebody read them again.
-fn enlist_leader(
-    range: &KeyRange,
-    situation: &Situation,
-    current: &Configs,
-    listing: &mut Listing,
-) {
-    let without = current.listed_without(situation.leader);
-    for (key, held) in without.into_iter().filter(|(key, _)| range.contains(key)) {
+fn enlist_leader(asked: &Question<'_>, listing: &mut Listing) {
+    let situation = asked.situation;
+    let without = asked.current.listed_without(asked.range, situation.leader);
+    for (key, held) in without {
         if listing.is_full() {
             return;
         }
@@ -110,7 +92,9 @@ fn choose(situation: &Situation, counts: &Counts) -> ReplicaSet {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gather;
     use super::*;
+    use crate::config::{ConfigChange, Configs, KeyRange, RangeChange, StrategySpec};
     use crate::types::{ConfigId, Key};
 
     fn situation() -> Situation {
@@ -126,16 +110,24 @@ mod tests {
         ids.iter().copied().map(ReplicaId).collect()
     }
 
+    /// What changes with `quorum` for every key.
+    fn proposed(unlisted: Unlisted, demand: &mut Demand, configs: &Configs) -> ConfigChange {
+        let mut change = ConfigChange::default();
+        let spec = StrategySpec::Quorum { unlisted };
+        if *configs.strategy_of(b"") != spec {
+            let strategy = RangeChange::strategy(KeyRange::all(), spec);
+            change.ranges.push(strategy);
+        }
+        gather(change, &situation(), demand, configs).change
+    }
+
     #[test]
     fn the_readers_get_the_key_and_the_nearest_fill_in() {
         let mut demand = Demand::new(5, 1000);
         demand.add(&Key::from("k"), ReplicaId(4), 3, 0);
         demand.add(&Key::from("k"), ReplicaId(1), 9, 0);
         let mut configs = Configs::new(5);
-        let quorum = Quorum::new(Unlisted::Nearest);
-        let change = quorum
-            .propose(&KeyRange::all(), &situation(), &mut demand, &configs)
-            .expect("a change");
+        let change = proposed(Unlisted::Nearest, &mut demand, &configs);
         configs.apply(ConfigId(1), &change);
         assert_eq!(
             configs.holders(b"k"),
@@ -143,11 +135,8 @@ mod tests {
             "IRL reads it; OR fills in"
         );
         assert_eq!(configs.holders(b"unread"), set(&[1, 2, 3]));
-        assert_eq!(
-            quorum.propose(&KeyRange::all(), &situation(), &mut demand, &configs),
-            None,
-            "settled"
-        );
+        let next = proposed(Unlisted::Nearest, &mut demand, &configs);
+        assert_eq!(next, ConfigChange::default(), "settled");
     }
 
     #[test]
@@ -156,10 +145,7 @@ mod tests {
         demand.add(&Key::from("near"), ReplicaId(2), 3, 0);
         demand.add(&Key::from("far"), ReplicaId(0), 1, 0);
         let configs = Configs::new(5);
-        let quorum = Quorum::new(Unlisted::Nearest);
-        let change = quorum
-            .propose(&KeyRange::all(), &situation(), &mut demand, &configs)
-            .expect("a change");
+        let change = proposed(Unlisted::Nearest, &mut demand, &configs);
         assert_eq!(change.keys, vec![(set(&[0, 1, 2]), vec![Key::from("far")])]);
     }
 
@@ -167,10 +153,7 @@ mod tests {
     fn the_paper_s_unlisted_keys_stay_with_the_leader() {
         let mut demand = Demand::new(5, 1000);
         let configs = Configs::new(5);
-        let quorum = Quorum::new(Unlisted::Leader);
-        let change = quorum
-            .propose(&KeyRange::all(), &situation(), &mut demand, &configs)
-            .expect("a change");
-        assert_eq!(change.defaults, Some(set(&[1])));
+        let change = proposed(Unlisted::Leader, &mut demand, &configs);
+        assert_eq!(change.ranges[0].defaults, Some(set(&[1])));
     }
 }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::{Situation, StrategySpec, Unlisted};
-use crate::config::{ConfigChange, Configs, KeyRange, RangeHolders};
+use super::{Gathered, Situation, StrategySpec, Unlisted, gather};
+use crate::config::{ConfigChange, Configs, KeyRange, RangeChange};
 use crate::demand::Demand;
 use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 
@@ -15,12 +15,6 @@ use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 const ROUNDS_MAX: usize = 64;
 
 fn specs(n: usize) -> Vec<StrategySpec> {
-    // The operator's sets are the operator's business, but the contract asks for
-    // the leader, whoever leads: give the ranges to all.
-    let range = |from: &'static str| RangeHolders {
-        from: Key::from(from),
-        holders: ReplicaSet::all(n),
-    };
     vec![
         StrategySpec::None,
         StrategySpec::Leader,
@@ -31,11 +25,21 @@ fn specs(n: usize) -> Vec<StrategySpec> {
         StrategySpec::Quorum {
             unlisted: Unlisted::Nearest,
         },
-        // Not in order: an operator need not sort them.
+        StrategySpec::Fixed { holders: None },
+        // The operator's sets are the operator's business, but the contract asks for
+        // the leader, whoever leads: give the keys to all.
         StrategySpec::Fixed {
-            ranges: vec![range("p"), range("f")],
+            holders: Some(ReplicaSet::all(n)),
         },
     ]
+}
+
+/// Every key, or the keys of one of two ranges.
+fn ranges() -> [KeyRange; 3] {
+    let range = |from: &'static str, to: &'static str| {
+        KeyRange::new(Key::from(from), Some(Key::from(to))).expect("some keys")
+    };
+    [KeyRange::all(), range("key1", "key2"), range("f", "key15")]
 }
 
 fn situation(n: usize, leader: u8, random: &mut Pcg64) -> Situation {
@@ -63,18 +67,26 @@ fn some_demand(n: usize, keys: usize, random: &mut Pcg64) -> Demand {
     demand
 }
 
-/// Applies proposals until the strategy rests; returns how many it took.
+/// Puts `spec` in force for `range`, and applies proposals until the strategies rest;
+/// returns how many it took.
 fn settle(
-    spec: &StrategySpec,
+    (range, spec): (&KeyRange, &StrategySpec),
     situation: &Situation,
     demand: &mut Demand,
     configs: &mut Configs,
 ) -> usize {
-    let strategy = spec.build();
+    let mut wish = ConfigChange::default();
+    if configs.strategy_of(range.from()) != spec {
+        wish.ranges
+            .push(RangeChange::strategy(range.clone(), spec.clone()));
+    }
     for round in 0..ROUNDS_MAX {
-        let Some(change) = strategy.propose(&KeyRange::all(), situation, demand, configs) else {
+        let Gathered { change, more } =
+            gather(std::mem::take(&mut wish), situation, demand, configs);
+        if change == ConfigChange::default() {
+            assert!(!more, "{}: more, but nothing now", spec.name());
             return round;
-        };
+        }
         assert!(bounded(&change), "{}: an entry of any size", spec.name());
         configs.apply(ConfigId(configs.newest().0 + 1), &change);
         configs.check();
@@ -88,12 +100,13 @@ fn bounded(change: &ConfigChange) -> bool {
     keys().count() <= 20_000 && keys().map(|key| key.len()).sum::<usize>() <= 2 << 20
 }
 
-/// Every set that any key can have: listed keys, ranges, and the rest.
-fn check_holders(spec: &StrategySpec, situation: &Situation, configs: &Configs) {
+/// Every set that any key can have: listed keys, and the rest of each range.
+fn check_holders(situation: &Situation, configs: &Configs) {
     let named = (0..40).map(|i| format!("key{i}"));
     let others = ["", "a", "f", "g", "p", "z"].map(String::from);
     for key in named.chain(others) {
         let holders = configs.holders(key.as_bytes());
+        let spec = configs.strategy_of(key.as_bytes());
         assert!(
             holders.is_subset(ReplicaSet::all(situation.n)),
             "{}: {key:?} is held by {holders:?}, who do not all exist",
@@ -124,22 +137,24 @@ proptest! {
         // One history through all strategies in turn: each begins where another
         // left off, as when an operator changes it live.
         let mut configs = Configs::new(n);
-        for spec in specs(n) {
+        for (spec, range) in specs(n).iter().flat_map(|spec| ranges().map(|r| (spec, r))) {
+            let wish = (&range, spec);
             let leader = random.random_range(0..n) as u8;
             let first = situation(n, leader, random);
             let mut demand = some_demand(n, keys, random);
-            settle(&spec, &first, &mut demand, &mut configs);
-            check_holders(&spec, &first, &configs);
-            prop_assert_eq!(settle(&spec, &first, &mut demand, &mut configs), 0);
+            settle(wish, &first, &mut demand, &mut configs);
+            check_holders(&first, &configs);
+            prop_assert_eq!(configs.strategy_of(range.from()), spec);
+            prop_assert_eq!(settle(wish, &first, &mut demand, &mut configs), 0);
 
             // Another leads, and looks at every key again.
             let second = situation(n, (leader + 1) % n as u8, random);
             demand.touch_all();
-            let before = configs.defaults();
-            settle(&spec, &second, &mut demand, &mut configs);
-            check_holders(&spec, &second, &configs);
+            let before = configs.unlisted(range.from());
+            settle(wish, &second, &mut demand, &mut configs);
+            check_holders(&second, &configs);
             if matches!(spec, StrategySpec::Leader) && n > 1 {
-                prop_assert_ne!(configs.defaults(), before);
+                prop_assert_ne!(configs.unlisted(range.from()), before);
             }
         }
     }
@@ -155,7 +170,7 @@ proptest! {
             demand.add(&Key::from("k"), ReplicaId(origin as u8), *count, 0);
         }
         let mut configs = Configs::new(n);
-        settle(&spec, &situation, &mut demand, &mut configs);
+        settle((&KeyRange::all(), &spec), &situation, &mut demand, &mut configs);
         let holders = configs.holders(b"k");
         prop_assert_eq!(holders.len(), n / 2 + 1);
         let least_in = holders.iter().filter(|r| *r != situation.leader);
@@ -182,7 +197,12 @@ fn a_large_demand_is_spread_over_bounded_entries() {
     let spec = StrategySpec::Quorum {
         unlisted: Unlisted::Nearest,
     };
-    let rounds = settle(&spec, &situation, &mut demand, &mut configs);
+    let rounds = settle(
+        (&KeyRange::all(), &spec),
+        &situation,
+        &mut demand,
+        &mut configs,
+    );
     assert!(rounds > 4, "8 MiB of keys in {rounds} entries");
     assert_eq!(configs.listed_len(), 2000, "and none was left out");
 }
@@ -197,9 +217,19 @@ fn what_one_strategy_listed_does_not_outlive_it() {
     };
     let mut demand = Demand::new(5, 10);
     demand.add(&Key::from("k"), ReplicaId(4), 1, 0);
-    settle(&quorum, &situation, &mut demand, &mut configs);
+    settle(
+        (&KeyRange::all(), &quorum),
+        &situation,
+        &mut demand,
+        &mut configs,
+    );
     assert!(configs.listed(b"k").is_some());
-    settle(&StrategySpec::None, &situation, &mut demand, &mut configs);
+    settle(
+        (&KeyRange::all(), &StrategySpec::None),
+        &situation,
+        &mut demand,
+        &mut configs,
+    );
     assert!(configs.holders(b"k").is_empty());
 }
 
@@ -215,10 +245,15 @@ fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
         demand.add(&Key::from("k"), ReplicaId(origin), 9, 0);
     }
     let first = situation(5, 0, random);
-    settle(&spec, &first, &mut demand, &mut configs);
+    settle((&KeyRange::all(), &spec), &first, &mut demand, &mut configs);
     let before = configs.holders(b"k");
     let second = situation(5, 4, random);
-    settle(&spec, &second, &mut Demand::new(5, 10), &mut configs);
+    settle(
+        (&KeyRange::all(), &spec),
+        &second,
+        &mut Demand::new(5, 10),
+        &mut configs,
+    );
     let after = configs.holders(b"k");
     assert!(after.contains(ReplicaId(4)) && after.len() == 3);
     assert_eq!(after.intersection(before).len(), 2, "as few move as can be");

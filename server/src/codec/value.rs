@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use client::wire::KEY_BYTES_MAX;
 use leases::{
-    ClockBound, ConfigChange, LeaseParams, RangeHolders, ReplicaSet, StrategySpec, Unlisted,
+    ClockBound, ConfigChange, KeyRange, LeaseParams, RangeChange, ReplicaSet, StrategySpec,
+    Unlisted,
 };
 
 use super::check::{Checked, at_most, consistent, present, put_span, span};
 use super::proto::{self, strategy::Kind};
 use super::{CodecError, batch};
 use crate::replica::message::Value;
+
+/// Longest key that a range begins or ends with.
+const KEY_MAX: u64 = KEY_BYTES_MAX as u64;
 
 pub(super) fn encode(value: &Value) -> proto::Value {
     match value {
@@ -52,47 +58,52 @@ fn put_change(change: &ConfigChange) -> proto::ConfigChange {
         keys: keys.clone(),
     };
     proto::ConfigChange {
-        clear: change.clear,
-        defaults: change.defaults.map(|set| set.0),
-        ranges: change.ranges.as_deref().map(put_ranges),
+        ranges: change.ranges.iter().map(put_range).collect(),
         keys: change.keys.iter().map(quorum).collect(),
         excluded: change.excluded.map(|set| set.0),
-        strategy: change.strategy.as_ref().map(put_strategy),
         params: change.params.as_ref().map(put_params),
     }
 }
 
 fn get_change(change: proto::ConfigChange) -> Checked<ConfigChange> {
+    let (ranges, most) = (change.ranges.len() as u64, ConfigChange::RANGES_MAX as u64);
+    at_most("config.ranges", ranges, most)?;
+    let ranges = change.ranges.into_iter().map(get_range);
     let quorum = |quorum: proto::Quorum| (ReplicaSet(quorum.holders), quorum.keys);
     Ok(ConfigChange {
-        clear: change.clear,
-        defaults: change.defaults.map(ReplicaSet),
-        ranges: change.ranges.map(get_ranges).transpose()?,
+        ranges: ranges.collect::<Checked<_>>()?,
         keys: change.keys.into_iter().map(quorum).collect(),
         excluded: change.excluded.map(ReplicaSet),
-        strategy: change.strategy.map(get_strategy).transpose()?,
         params: change.params.map(get_params).transpose()?,
     })
 }
 
-fn put_ranges(ranges: &[RangeHolders]) -> proto::Ranges {
-    let range = |range: &RangeHolders| proto::Range {
-        from: range.from.clone(),
-        holders: range.holders.0,
-    };
-    proto::Ranges {
-        ranges: ranges.iter().map(range).collect(),
+fn put_range(change: &RangeChange) -> proto::RangeChange {
+    proto::RangeChange {
+        from: change.range.from().clone(),
+        to: change.range.to().cloned(),
+        strategy: change.strategy.as_ref().map(put_strategy),
+        defaults: change.defaults.map(|set| set.0),
+        clear: change.clear,
     }
 }
 
-fn get_ranges(ranges: proto::Ranges) -> Checked<Vec<RangeHolders>> {
-    let rising = ranges.ranges.is_sorted_by(|a, b| a.from < b.from);
-    consistent(rising, "config.ranges", "not in rising order")?;
-    let range = |range: proto::Range| RangeHolders {
-        from: range.from,
-        holders: ReplicaSet(range.holders),
-    };
-    Ok(ranges.ranges.into_iter().map(range).collect())
+fn get_range(change: proto::RangeChange) -> Checked<RangeChange> {
+    let length = |key: &Bytes| at_most("config.ranges[].from, to", key.len() as u64, KEY_MAX);
+    length(&change.from)?;
+    change.to.as_ref().map(length).transpose()?;
+    let range = KeyRange::new(change.from, change.to);
+    consistent(
+        range.is_some(),
+        "config.ranges[]",
+        "ends before its first key",
+    )?;
+    Ok(RangeChange {
+        range: present("config.ranges[]", range)?,
+        strategy: change.strategy.map(get_strategy).transpose()?,
+        defaults: change.defaults.map(ReplicaSet),
+        clear: change.clear,
+    })
 }
 
 fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
@@ -105,7 +116,9 @@ fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
             Unlisted::Leader => proto::Unlisted::Leader.into(),
             Unlisted::Nearest => proto::Unlisted::Nearest.into(),
         }),
-        StrategySpec::Fixed { ranges } => Kind::Fixed(put_ranges(ranges)),
+        StrategySpec::Fixed { holders } => Kind::Fixed(proto::Fixed {
+            holders: holders.map(|set| set.0),
+        }),
     };
     proto::Strategy { kind: Some(kind) }
 }
@@ -118,8 +131,8 @@ fn get_strategy(strategy: proto::Strategy) -> Checked<StrategySpec> {
         Kind::Quorum(unlisted) => StrategySpec::Quorum {
             unlisted: get_unlisted(unlisted)?,
         },
-        Kind::Fixed(ranges) => StrategySpec::Fixed {
-            ranges: get_ranges(ranges)?,
+        Kind::Fixed(fixed) => StrategySpec::Fixed {
+            holders: fixed.holders.map(ReplicaSet),
         },
     })
 }

@@ -6,6 +6,7 @@
 mod check;
 mod depth;
 mod lease;
+mod ranges;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use leases::{LeaseParams, ReplicaId, StrategySpec};
+use leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 
 pub use self::depth::from_toml;
 pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
@@ -35,7 +36,7 @@ pub struct ClusterConfig {
     /// The directory that holds one directory for each node.
     pub data: PathBuf,
     /// Who may read locally.
-    pub strategy: StrategySpec,
+    pub strategies: RangeMap<StrategySpec>,
     /// Lease durations.
     pub params: LeaseParams,
     /// Timers.
@@ -134,7 +135,7 @@ impl ClusterConfig {
     /// The settings that replica `me` starts with.
     pub fn settings(&self, me: ReplicaId) -> Settings {
         Settings {
-            strategy: self.strategy.clone(),
+            strategies: self.strategies.clone(),
             params: self.params,
             timing: self.timing,
             elections: Elections {

@@ -17,15 +17,15 @@ const FIRST: ConfigId = ConfigId(1);
 #[derive(Debug)]
 pub(super) struct Events {
     node: String,
-    /// The strategy that the configuration file names.
-    wanted: &'static str,
+    /// The strategies that the configuration file names.
+    wanted: String,
     /// To a thread of its own: writing to a file may block, and the replica may not.
     lines: Option<Sender<String>>,
 }
 
 impl Events {
     /// Events of `node`, appended to `file` if one is given.
-    pub(super) fn new(node: &str, wanted: &'static str, file: Option<&Path>) -> io::Result<Events> {
+    pub(super) fn new(node: &str, wanted: String, file: Option<&Path>) -> io::Result<Events> {
         let lines = file.map(start).transpose()?;
         Ok(Events {
             node: node.to_owned(),

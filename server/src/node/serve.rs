@@ -305,7 +305,7 @@ impl Node<'_> {
 
     fn events(&self) -> Result<Events, NodeError> {
         let file = self.options.events.as_deref();
-        let wanted = self.config.strategy.name();
+        let wanted = self.config.strategies.names();
         Events::new(&self.configured().name, wanted, file).map_err(|source| NodeError::Events {
             path: file.unwrap_or(Path::new("")).to_owned(),
             source,

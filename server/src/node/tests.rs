@@ -518,7 +518,7 @@ fn answers_to_reads_that_a_follower_forwards_together_are_split() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path(), &["CA", "JP", "BR"]);
     config.leader = config.replica("JP");
-    config.strategy = leases::StrategySpec::Leader;
+    config.strategies = leases::StrategySpec::Leader.into();
     let nodes = ["CA", "JP", "BR"].map(|name| Running::started(&config, name));
     block_on(async {
         put_at_each(&config).await;

@@ -199,8 +199,8 @@ pub enum Event {
         id: ConfigId,
         /// Keys it changed.
         keys: usize,
-        /// Its strategy.
-        strategy: &'static str,
+        /// The names of its strategies.
+        strategy: String,
         /// Its excluded replicas.
         excluded: ReplicaSet,
     },

@@ -60,5 +60,5 @@ pub enum Operator {
     Transfer(leases::ReplicaId),
     /// Put another strategy and durations in force, by the next configuration. Whoever does
     /// not lead ignores it.
-    Switch(leases::StrategySpec, leases::LeaseParams),
+    Switch(leases::RangeMap<leases::StrategySpec>, leases::LeaseParams),
 }

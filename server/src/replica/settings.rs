@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leases::{LeaseParams, ReplicaId, StrategySpec};
+use leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 
 /// Who gets an acceptor's vote, besides the leader (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -81,9 +81,9 @@ pub struct Settings {
     pub me: ReplicaId,
     /// How many replicas there are.
     pub n: usize,
-    /// The strategy a leader puts in force when no configuration ever was. What
-    /// the log holds then counts, not what a node is told.
-    pub strategy: StrategySpec,
+    /// The strategies, by key range, that a leader puts in force when no configuration ever
+    /// was. What the log holds then counts, not what a node is told.
+    pub strategies: RangeMap<StrategySpec>,
     /// Likewise the lease durations.
     pub params: LeaseParams,
     /// Timers.
@@ -113,7 +113,7 @@ impl Settings {
         Settings {
             me,
             n,
-            strategy: StrategySpec::Leader,
+            strategies: StrategySpec::Leader.into(),
             params: LeaseParams::for_sites(),
             timing: Timing::default(),
             elections: Elections::default(),

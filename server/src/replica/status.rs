@@ -51,13 +51,13 @@ impl Replica {
             committed: consensus.commands().commit_point().0,
             executed: self.executed().0,
             configuration: self.configuration().0,
-            strategy: self.configs().strategy().name().to_string(),
+            strategy: self.configs().policies().strategies().names(),
             counters: self.counters(),
             peers: self.us.others().map(|peer| self.peer(now, peer)).collect(),
             incarnation: self.us.incarnation.0,
             durability: String::new(),
             keys: self.parts.machine.kv().len() as u64,
-            unlisted: names(self.configs().unlisted()),
+            unlisted: names(self.configs().unlisted(b"")),
             excluded: names(self.configs().excluded()),
             leader_since_ms: consensus.led_for(now).as_millis() as u64,
             ..StatusReply::default()
@@ -91,7 +91,7 @@ impl Replica {
             key => Key::copy_from_slice(key),
         };
         let holders = match key.is_empty() {
-            true => self.configs().unlisted(),
+            true => self.configs().unlisted(b""),
             false => self.configs().holders(&key),
         };
         let promised = self.parts.leasing.promised_to(now, &key);

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leases::{Key, LeaseParams, RangeHolders, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leases::{Key, LeaseParams, RangeMap, ReplicaId, StrategySpec, Unlisted};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -104,26 +104,22 @@ pub struct Scenario {
     pub run_ns: u64,
 }
 
-/// Every strategy, in its variants.
-pub fn strategies() -> [StrategySpec; 6] {
-    let set = |ids: &[u8]| ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>();
-    let range = |from: &str, ids: &[u8]| RangeHolders {
-        from: Key::copy_from_slice(from.as_bytes()),
-        holders: set(ids),
+/// Every strategy, in its variants, by its name.
+pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 6] {
+    let fixed = |from: &'static str, ids: &[u8]| {
+        let holders = ids.iter().copied().map(ReplicaId).collect();
+        let holders = Some(holders);
+        (Key::from(from), StrategySpec::Fixed { holders })
     };
+    let fixed = RangeMap::from_starts(vec![fixed("", &[0, 1]), fixed("key0004", &[0, 1, 2])]);
+    let quorum = |unlisted| StrategySpec::Quorum { unlisted }.into();
     [
-        StrategySpec::None,
-        StrategySpec::Leader,
-        StrategySpec::All,
-        StrategySpec::Quorum {
-            unlisted: Unlisted::Nearest,
-        },
-        StrategySpec::Quorum {
-            unlisted: Unlisted::Leader,
-        },
-        StrategySpec::Fixed {
-            ranges: vec![range("", &[0, 1]), range("key0004", &[0, 1, 2])],
-        },
+        ("none", StrategySpec::None.into()),
+        ("leader", StrategySpec::Leader.into()),
+        ("all", StrategySpec::All.into()),
+        ("quorum", quorum(Unlisted::Nearest)),
+        ("quorum", quorum(Unlisted::Leader)),
+        ("fixed", fixed.expect("ranges in rising order")),
     ]
 }
 
@@ -203,12 +199,12 @@ impl Scenario {
 fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> Settings {
     let ms = Duration::from_millis;
     let mut replica = Settings::new(ReplicaId(0), n);
-    let chosen = |spec: &StrategySpec| {
-        choices.strategies.is_empty() || choices.strategies.contains(&spec.name())
+    let chosen = |(name, _): &(&'static str, _)| {
+        choices.strategies.is_empty() || choices.strategies.contains(name)
     };
-    let specs: Vec<StrategySpec> = strategies().into_iter().filter(chosen).collect();
-    if let Some(spec) = specs.get((seed % specs.len().max(1) as u64) as usize) {
-        replica.strategy = spec.clone();
+    let all: Vec<_> = strategies().into_iter().filter(chosen).collect();
+    if let Some((_, strategies)) = all.get((seed % all.len().max(1) as u64) as usize) {
+        replica.strategies = strategies.clone();
     }
     replica.params = draw_params(rng);
     replica.timing.reconfigure = ms(rng.random_range(500..5000));

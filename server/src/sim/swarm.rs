@@ -326,8 +326,8 @@ impl Swarm {
             Fault::Transfer => Operator::Transfer(leases::ReplicaId(to as u8)),
             _ => {
                 let all = strategies();
-                let spec = all[self.rng.random_range(0..all.len())].clone();
-                Operator::Switch(spec, draw_params(&mut self.rng))
+                let (_, strategies) = all[self.rng.random_range(0..all.len())].clone();
+                Operator::Switch(strategies, draw_params(&mut self.rng))
             }
         };
         world.note_fault(fault);

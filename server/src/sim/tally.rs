@@ -57,7 +57,7 @@ impl Tally {
     pub fn of(scenario: &Scenario, outcome: &Outcome) -> Tally {
         let named = |(name, count): (&str, u64)| (name.to_owned(), count);
         let fired = |fault: &Fault| (fault.name(), outcome.fired.of(*fault));
-        let strategy = scenario.world.replica.strategy.name();
+        let strategy = scenario.world.replica.strategies.names();
         Tally {
             seeds: 1,
             virtual_ns: outcome.ended_ns,
@@ -71,7 +71,7 @@ impl Tally {
             paths: outcome.paths.iter().map(|(p, c)| named((p, *c))).collect(),
             faults: Fault::ALL.iter().map(|fault| named(fired(fault))).collect(),
             oracles: outcome.checks.iter().copied().map(named).collect(),
-            strategies: BTreeMap::from([(strategy.to_owned(), 1)]),
+            strategies: BTreeMap::from([(strategy, 1)]),
             digest: (outcome.hash ^ outcome.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         }
     }

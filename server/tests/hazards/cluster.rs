@@ -9,7 +9,7 @@ use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Command, Outcome, Path};
 use leases::{
-    Ballot, Key, LeaseMessage, LeaseParams, Promise, ReplicaId, Slot, StrategySpec, Time,
+    Ballot, Key, LeaseMessage, LeaseParams, Promise, RangeMap, ReplicaId, Slot, StrategySpec, Time,
 };
 use server::replica::action::{Asker, ClientHandle, Event, Record, Sequence};
 use server::replica::input::ReadFrom;
@@ -58,9 +58,9 @@ pub struct Cluster {
 pub struct Asked(u64);
 
 /// Settings for `n` replicas, of which 0 leads when it can at the first start.
-pub fn settings(n: usize, strategy: StrategySpec) -> Settings {
+pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settings {
     let mut settings = Settings::new(ReplicaId(0), n);
-    settings.strategy = strategy;
+    settings.strategies = strategy.into();
     settings.elections.preferred = Some(ReplicaId(0));
     // Schedules of tests count on these.
     settings.params = LeaseParams::default();

@@ -178,7 +178,7 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     let mut cluster = asking(3);
     cluster.lose(transfer);
     cluster.input(0, Input::Operator(Operator::Transfer(ReplicaId(2))));
-    let spec = StrategySpec::All;
+    let spec = StrategySpec::All.into();
     cluster.input(
         0,
         Input::Operator(Operator::Switch(spec, LeaseParams::default())),

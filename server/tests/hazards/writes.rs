@@ -5,7 +5,7 @@ use std::time::Duration;
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Command, ErrorCode, KeyValue};
-use leases::{Key, Slot, StrategySpec};
+use leases::{Key, RangeMap, ReplicaId, Slot, StrategySpec};
 use server::replica::message::Message;
 
 use super::cluster::{Asked, Cluster, accept, between, put, read, votes_on, write};
@@ -340,15 +340,19 @@ pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
     assert_eq!(cluster.value(found).as_deref(), Some("two"));
 }
 
+/// Ranges by their first keys, each with its holders.
+fn fixed(ranges: [(&'static str, &[u8]); 2]) -> RangeMap<StrategySpec> {
+    let fixed = |(from, ids): (&'static str, &[u8])| {
+        let holders = Some(ids.iter().copied().map(ReplicaId).collect());
+        (Key::from(from), StrategySpec::Fixed { holders })
+    };
+    RangeMap::from_starts(ranges.map(fixed).to_vec()).expect("in order")
+}
+
 #[test]
 fn a_class_that_is_blocked_leaves_room_for_the_others() {
-    use leases::{RangeHolders, ReplicaId, ReplicaSet};
-    let range = |from: &'static str, ids: &[u8]| RangeHolders {
-        from: Key::from(from),
-        holders: ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>(),
-    };
-    let ranges = vec![range("a", &[0, 2]), range("m", &[0, 1])];
-    let mut settings = super::cluster::settings(3, StrategySpec::Fixed { ranges });
+    let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
+    let mut settings = super::cluster::settings(3, ranges);
     settings.in_flight_max = 8;
     let mut cluster = Cluster::with(settings);
     // Holder 2 has died: writes of its keys wait for its leases to end.
@@ -366,13 +370,8 @@ fn a_class_that_is_blocked_leaves_room_for_the_others() {
 
 #[test]
 fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
-    use leases::{RangeHolders, ReplicaId, ReplicaSet};
-    let range = |from: &'static str, ids: &[u8]| RangeHolders {
-        from: Key::from(from),
-        holders: ids.iter().copied().map(ReplicaId).collect::<ReplicaSet>(),
-    };
-    let ranges = vec![range("a", &[0, 1, 2]), range("m", &[0, 1])];
-    let mut settings = super::cluster::settings(3, StrategySpec::Fixed { ranges });
+    let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);
+    let mut settings = super::cluster::settings(3, ranges);
     // Excluded long before what it was promised has run out.
     settings.params.t_grace = Duration::from_secs(1);
     let mut cluster = Cluster::with(settings);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leases::{ClockBound, LeaseParams, ReplicaId, StrategySpec};
+use leases::{ClockBound, LeaseParams, RangeMap, ReplicaId, StrategySpec};
 use server::replica::Settings;
 use server::replica::action::ClientHandle;
 
@@ -55,7 +55,7 @@ pub enum Clocks {
 /// One exploration.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    pub strategy: StrategySpec,
+    pub strategies: RangeMap<StrategySpec>,
     pub name: String,
     /// What each client does, one command after the other; the first writes.
     pub programs: [Vec<Step>; 2],
@@ -97,7 +97,7 @@ impl Scenario {
     /// What replica `me` is told.
     pub fn settings(&self, me: usize) -> Settings {
         let mut settings = Settings::new(ReplicaId(me as u8), N);
-        settings.strategy = self.strategy.clone();
+        settings.strategies = self.strategies.clone();
         settings.params = self.params();
         settings.elections.pre_vote = false; // a campaign may begin at any moment
         let timing = &mut settings.timing;

@@ -1,6 +1,6 @@
 //! What is explored for each strategy.
 
-use leases::{RangeHolders, ReplicaId, StrategySpec, Unlisted};
+use leases::{Key, RangeMap, ReplicaId, StrategySpec, Unlisted};
 
 use super::clients::KEY;
 use super::model::Seen;
@@ -8,7 +8,7 @@ use super::scenario::{Clocks, N, Order, Scenario, Step};
 
 /// A strategy, and who does what under it.
 pub struct Strategy {
-    spec: StrategySpec,
+    spec: RangeMap<StrategySpec>,
     writer: usize,
     /// Where reads arrive: at a holder, if there is one.
     reader: usize,
@@ -24,7 +24,7 @@ impl Strategy {
     /// Nobody holds the key; read at r0, then at r2.
     pub fn none() -> Strategy {
         Strategy {
-            spec: StrategySpec::None,
+            spec: StrategySpec::None.into(),
             writer: 1,
             reader: 0,
             second: 2,
@@ -36,7 +36,7 @@ impl Strategy {
     /// r0, which leads at first, holds the key; read there.
     pub fn leader() -> Strategy {
         Strategy {
-            spec: StrategySpec::Leader,
+            spec: StrategySpec::Leader.into(),
             second: 0,
             timed: true,
             ..Strategy::none()
@@ -46,7 +46,7 @@ impl Strategy {
     /// Everybody holds the key; read at r2, then at r0.
     pub fn all() -> Strategy {
         Strategy {
-            spec: StrategySpec::All,
+            spec: StrategySpec::All.into(),
             reader: 2,
             second: 0,
             timed: true,
@@ -58,7 +58,7 @@ impl Strategy {
     pub fn quorum() -> Strategy {
         let unlisted = Unlisted::Nearest;
         Strategy {
-            spec: StrategySpec::Quorum { unlisted },
+            spec: StrategySpec::Quorum { unlisted }.into(),
             writer: 2,
             reader: 1,
             second: 0,
@@ -69,11 +69,11 @@ impl Strategy {
 
     /// r2 alone holds the key, by a range; read there.
     pub fn fixed() -> Strategy {
-        let holders = [ReplicaId(2)].into_iter().collect();
-        let from = KEY.into();
-        let ranges = vec![RangeHolders { from, holders }];
+        let fixed = |holders| StrategySpec::Fixed { holders };
+        let second = Some([ReplicaId(2)].into_iter().collect());
+        let starts = vec![(Key::new(), fixed(None)), (KEY.into(), fixed(second))];
         Strategy {
-            spec: StrategySpec::Fixed { ranges },
+            spec: RangeMap::from_starts(starts).expect("in order"),
             reader: 2,
             second: 2,
             timed: true,
@@ -82,8 +82,8 @@ impl Strategy {
     }
 
     /// Its name.
-    pub fn name(&self) -> &'static str {
-        self.spec.name()
+    pub fn name(&self) -> String {
+        self.spec.names()
     }
 
     /// What explorations of this strategy, together, must come upon.
@@ -117,8 +117,8 @@ impl Strategy {
             Clocks::Lag(_) => 2,
         };
         Scenario {
-            strategy: self.spec.clone(),
-            name: format!("{}: {name}", self.spec.name()),
+            strategies: self.spec.clone(),
+            name: format!("{}: {name}", self.name()),
             programs: [
                 vec![Step::Write(self.writer)],
                 vec![Step::Read(self.reader)],

@@ -108,12 +108,11 @@ fn renewed(w: &mut World) -> Promise {
 /// `ids` hold every key, and are promised that for `t_lease`.
 fn held_by(ids: &[u8], t_lease: Duration) -> ConfigChange {
     ConfigChange {
-        defaults: Some(set(ids)),
         params: Some(LeaseParams {
             t_lease,
             ..LeaseParams::default()
         }),
-        ..Default::default()
+        ..ConfigChange::everywhere(set(ids))
     }
 }
 

@@ -4,10 +4,7 @@ use super::*;
 use crate::config::Key;
 
 fn defaults(ids: &[u8]) -> ConfigChange {
-    ConfigChange {
-        defaults: Some(set(ids)),
-        ..Default::default()
-    }
+    ConfigChange::everywhere(set(ids))
 }
 
 /// H12: the old leader is named, so a new one's lease does not end its own.

@@ -140,10 +140,7 @@ impl World {
     /// The same, with every key held by `defaults`, which all know.
     fn held_by(n: usize, defaults: ReplicaSet) -> World {
         let mut world = World::new(n);
-        world.agree_all(ConfigChange {
-            defaults: Some(defaults),
-            ..Default::default()
-        });
+        world.agree_all(ConfigChange::everywhere(defaults));
         world
     }
 

@@ -253,10 +253,7 @@ fn fast_renewals_over_a_slow_link_keep_the_lease() {
 #[test]
 fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0]));
-    w.agree_all(ConfigChange {
-        defaults: Some(set(&[0, 1])),
-        ..Default::default()
-    });
+    w.agree_all(ConfigChange::everywhere(set(&[0, 1])));
     w.establish(G, H);
     w.pass(ms(500));
     let mut older = w.send(G, H);

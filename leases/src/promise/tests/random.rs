@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::config::Key;
+use crate::config::{Key, KeyRange, RangeChange};
 
 const REPLICAS: usize = 3;
 const STEPS: usize = 1500;
@@ -53,10 +53,7 @@ impl Schedule {
             })
             .collect();
         let mut world = World::with_rates(&rates);
-        world.agree_all(ConfigChange {
-            defaults: Some(ReplicaSet::all(REPLICAS)),
-            ..Default::default()
-        });
+        world.agree_all(ConfigChange::everywhere(ReplicaSet::all(REPLICAS)));
         Schedule {
             random,
             world,
@@ -190,12 +187,31 @@ impl Schedule {
         self.accepted[who.index()].retain(|entry| entry.slot <= end);
     }
 
+    /// Every key, or those before or from some key on, are given to others or cleared.
+    fn some_ranges(&mut self) -> Vec<RangeChange> {
+        let change = |random: &mut Schedule| {
+            let key = Key::copy_from_slice(KEYS[random.below(KEYS.len())]);
+            let range = match random.below(3) {
+                0 => KeyRange::new(Key::new(), Some(key)),
+                1 => KeyRange::new(key, None),
+                _ => None,
+            };
+            RangeChange {
+                range: range.unwrap_or_else(KeyRange::all),
+                strategy: None,
+                defaults: (random.below(2) == 0).then(|| random.some_set()),
+                clear: random.below(4) == 0,
+            }
+        };
+        (0..self.below(3)).map(|_| change(self)).collect()
+    }
+
     fn reconfigure(&mut self) {
         if self.world.changes.len() >= CHANGES_MAX {
             return;
         }
         let mut change = ConfigChange {
-            clear: self.below(8) == 0,
+            ranges: self.some_ranges(),
             ..Default::default()
         };
         for key in KEYS {
@@ -203,9 +219,6 @@ impl Schedule {
                 let keys = vec![Key::copy_from_slice(key)];
                 change.keys.push((self.some_set(), keys));
             }
-        }
-        if self.below(3) == 0 {
-            change.defaults = Some(self.some_set());
         }
         if self.below(3) == 0 {
             let suspect = self.someone();

@@ -29,12 +29,11 @@ pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_hav
 fn the_restart_wait_is_that_of_the_longest_lease() {
     let mut w = World::new(2);
     w.agree_all(ConfigChange {
-        defaults: Some(set(&[0, 1])),
         params: Some(LeaseParams {
             t_lease: ms(9000),
             ..LeaseParams::default()
         }),
-        ..Default::default()
+        ..ConfigChange::everywhere(set(&[0, 1]))
     });
     w.establish(G, H);
     w.agree_all(ConfigChange {

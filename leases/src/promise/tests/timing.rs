@@ -9,10 +9,7 @@ use crate::time::ClockBound;
 pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
     let mut w = World::with_rates(&[rho, -rho]);
-    w.agree_all(ConfigChange {
-        defaults: Some(set(&[0, 1])),
-        ..Default::default()
-    });
+    w.agree_all(ConfigChange::everywhere(set(&[0, 1])));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
     w.deliver(&ack);
@@ -45,13 +42,12 @@ fn a_promise_on_a_fresh_ack_does_not_shorten_the_grant_of_one_on_an_old_ack() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
     let mut w = World::with_rates(&[rho, -rho]);
     w.agree_all(ConfigChange {
-        defaults: Some(set(&[0, 1])),
         // Renewals closer together than 2 rho t0.
         params: Some(LeaseParams {
             renew: ms(1),
             ..LeaseParams::default()
         }),
-        ..Default::default()
+        ..ConfigChange::everywhere(set(&[0, 1]))
     });
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
@@ -264,12 +260,11 @@ fn nothing_is_promised_before_its_restart_wait_is_durable() {
 fn perfect_clocks_keep_a_grant_no_longer_than_the_paper_says() {
     let mut w = World::new(2);
     w.agree_all(ConfigChange {
-        defaults: Some(set(&[0, 1])),
         params: Some(LeaseParams {
             clock: ClockBound { rho_ppm: 0 },
             ..LeaseParams::default()
         }),
-        ..Default::default()
+        ..ConfigChange::everywhere(set(&[0, 1]))
     });
     let ack = w.establish(G, H);
     assert_eq!(w.kept(G, H), [(ConfigId(1), w.true_ns + 4_000_000_000)]);

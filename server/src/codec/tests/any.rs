@@ -8,8 +8,8 @@ use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, KeyValue, Outcome, Path, Version};
 use leases::demand::Delta;
 use leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, Incarnation, LeaseMessage, LeaseParams, Promise,
-    RangeHolders, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    Ballot, ClockBound, ConfigChange, ConfigId, Incarnation, KeyRange, LeaseMessage, LeaseParams,
+    Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -94,10 +94,27 @@ pub(super) fn outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-fn ranges() -> impl Strategy<Value = Vec<RangeHolders>> {
-    btree_map(key(), set(), 0..4).prop_map(|ranges| {
-        let range = |(from, holders)| RangeHolders { from, holders };
-        ranges.into_iter().map(range).collect()
+fn range() -> impl Strategy<Value = KeyRange> {
+    (key(), option::of(key()))
+        .prop_map(|(from, to)| match to {
+            Some(to) if to < from => KeyRange::new(to, Some(from)),
+            to => KeyRange::new(from, to),
+        })
+        .prop_map(|range| range.unwrap_or_else(KeyRange::all))
+}
+
+fn range_change() -> impl Strategy<Value = RangeChange> {
+    let parts = (
+        range(),
+        option::of(strategy()),
+        option::of(set()),
+        any::<bool>(),
+    );
+    parts.prop_map(|(range, strategy, defaults, clear)| RangeChange {
+        range,
+        strategy,
+        defaults,
+        clear,
     })
 }
 
@@ -109,7 +126,7 @@ fn strategy() -> impl Strategy<Value = StrategySpec> {
         Just(StrategySpec::All),
         Just(quorum(Unlisted::Leader)),
         Just(quorum(Unlisted::Nearest)),
-        ranges().prop_map(|ranges| StrategySpec::Fixed { ranges }),
+        option::of(set()).prop_map(|holders| StrategySpec::Fixed { holders }),
     ]
 }
 
@@ -127,25 +144,17 @@ fn params() -> impl Strategy<Value = LeaseParams> {
 
 fn change() -> impl Strategy<Value = ConfigChange> {
     let parts = (
-        any::<bool>(),
-        option::of(set()),
-        option::of(ranges()),
+        vec(range_change(), 0..4),
         vec((set(), vec(key(), 0..4)), 0..4),
         option::of(set()),
-        option::of(strategy()),
         option::of(params()),
     );
-    parts.prop_map(
-        |(clear, defaults, ranges, keys, excluded, strategy, params)| ConfigChange {
-            clear,
-            defaults,
-            ranges,
-            keys,
-            excluded,
-            strategy,
-            params,
-        },
-    )
+    parts.prop_map(|(ranges, keys, excluded, params)| ConfigChange {
+        ranges,
+        keys,
+        excluded,
+        params,
+    })
 }
 
 pub(super) fn batch() -> impl Strategy<Value = Batch> {

@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use client::wire::FRAME_BYTES_MAX;
-use leases::{
-    ClockBound, LeaseParams, ParamsError, RangeHolders, ReplicaId, ReplicaSet, StrategySpec,
-};
+use leases::{ClockBound, LeaseParams, ParamsError, RangeMap, ReplicaId, StrategySpec};
 
-use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, RangeSection, raw};
+use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, raw};
 use crate::codec::BATCH_COMMANDS_MAX;
 use crate::node::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
@@ -19,18 +16,11 @@ const NODES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 /// A day: longer than any useful duration, and far from any overflow.
 const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
-/// What the ranges of `fixed` may take together: a configuration carries them twice, as
-/// the strategy and as what it chose, and must fit into a frame with room for whatever
-/// else is told in the same message.
-const RANGES_BYTES_MAX: usize = FRAME_BYTES_MAX / 4;
-/// What a range takes beside its first key, at most: its holders and the lengths.
-const RANGE_BYTES: usize = 24;
-
-struct Checker<'a> {
+pub(super) struct Checker<'a> {
     file: &'a Path,
 }
 
-type Checked<T> = Result<T, ConfigError>;
+pub(super) type Checked<T> = Result<T, ConfigError>;
 
 pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
     let checker = Checker { file };
@@ -45,7 +35,7 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
         leader: leader.transpose()?,
         durability: checker.durability(raw.durability.as_deref())?,
         data: checker.data(base, &raw.data)?,
-        strategy: checker.strategy(&raw.lease, &find)?,
+        strategies: checker.strategies(&raw.lease, &find)?,
         params: checker.params(&raw.lease)?,
         timing: checker.timing(&raw.timing, &raw.lease)?,
         accept_replies: checker.accept_replies(raw.accept_replies.as_deref())?,
@@ -64,7 +54,7 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
 }
 
 /// Ids by name.
-struct Names<'a>(&'a [NodeConfig]);
+pub(super) struct Names<'a>(&'a [NodeConfig]);
 
 impl Names<'_> {
     fn find(&self, name: &str) -> Option<ReplicaId> {
@@ -79,7 +69,7 @@ impl Names<'_> {
 }
 
 impl Checker<'_> {
-    fn refuse(
+    pub(super) fn refuse(
         &self,
         field: impl Into<String>,
         found: impl ToString,
@@ -93,7 +83,12 @@ impl Checker<'_> {
         }
     }
 
-    fn quoted(&self, field: &str, found: &str, accepted: impl Into<String>) -> ConfigError {
+    pub(super) fn quoted(
+        &self,
+        field: &str,
+        found: &str,
+        accepted: impl Into<String>,
+    ) -> ConfigError {
         self.refuse(field, format!("{found:?}"), accepted)
     }
 
@@ -110,7 +105,7 @@ impl Checker<'_> {
         Err(self.quoted(field, name, accepted))
     }
 
-    fn known(&self, field: &str, name: &str, names: &Names) -> Checked<ReplicaId> {
+    pub(super) fn known(&self, field: &str, name: &str, names: &Names) -> Checked<ReplicaId> {
         names.find(name).ok_or_else(|| {
             let accepted = format!("accepted are the names of nodes: {}", names.all());
             self.quoted(field, name, accepted)
@@ -241,7 +236,7 @@ impl Checker<'_> {
         Err(self.refuse(field, ms, accepted))
     }
 
-    fn strategy(&self, lease: &LeaseSection, names: &Names) -> Checked<StrategySpec> {
+    fn strategies(&self, lease: &LeaseSection, names: &Names) -> Checked<RangeMap<StrategySpec>> {
         let among = [
             ("none", StrategyName::None),
             ("leader", StrategyName::Leader),
@@ -253,15 +248,14 @@ impl Checker<'_> {
         let name = self.one_of("lease.strategy", found, &among)?;
         self.nothing_for_others(lease, name)?;
         Ok(match name {
-            StrategyName::None => StrategySpec::None,
-            StrategyName::Leader => StrategySpec::Leader,
-            StrategyName::All => StrategySpec::All,
-            StrategyName::Quorum => StrategySpec::Quorum {
-                unlisted: lease.unlisted.unwrap_or_default().into(),
-            },
-            StrategyName::Fixed => StrategySpec::Fixed {
-                ranges: self.ranges(&lease.range, names)?,
-            },
+            StrategyName::None => StrategySpec::None.into(),
+            StrategyName::Leader => StrategySpec::Leader.into(),
+            StrategyName::All => StrategySpec::All.into(),
+            StrategyName::Quorum => {
+                let unlisted = lease.unlisted.unwrap_or_default().into();
+                StrategySpec::Quorum { unlisted }.into()
+            }
+            StrategyName::Fixed => self.fixed(&lease.range, names)?,
         })
     }
 
@@ -279,48 +273,6 @@ impl Checker<'_> {
             return Err(self.refuse("[[lease.range]]", found, accepted));
         }
         Ok(())
-    }
-
-    fn ranges(&self, ranges: &[RangeSection], names: &Names) -> Checked<Vec<RangeHolders>> {
-        if ranges.is_empty() {
-            let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
-            return Err(self.refuse("[[lease.range]]", "not given", accepted));
-        }
-        self.ranges_fit(ranges)?;
-        let mut checked = BTreeMap::new();
-        for range in ranges {
-            let field = format!("holders of lease.range from {:?}", range.from);
-            if range.holders.is_empty() {
-                return Err(self.refuse(field, "empty", "name at least one node"));
-            }
-            let holders = range.holders.iter();
-            let holders: ReplicaSet = holders
-                .map(|name| self.known(&field, name, names))
-                .collect::<Checked<_>>()?;
-            if checked.insert(range.from.clone(), holders).is_some() {
-                let accepted = "an earlier range begins there; leave one of them out";
-                return Err(self.quoted("lease.range.from", &range.from, accepted));
-            }
-        }
-        let range = |(from, holders): (String, ReplicaSet)| RangeHolders {
-            from: from.into(),
-            holders,
-        };
-        Ok(checked.into_iter().map(range).collect())
-    }
-
-    fn ranges_fit(&self, ranges: &[RangeSection]) -> Checked<()> {
-        let bytes = |range: &RangeSection| RANGE_BYTES + range.from.len();
-        let bytes: usize = ranges.iter().map(bytes).sum();
-        if bytes <= RANGES_BYTES_MAX {
-            return Ok(());
-        }
-        let found = format!("{bytes} bytes in {} ranges", ranges.len());
-        let accepted = format!(
-            "accepted are {RANGES_BYTES_MAX} bytes, the length of each `from` and {RANGE_BYTES} for each range, \
-             so that one message holds all of them; give fewer ranges, or shorter `from`s"
-        );
-        Err(self.refuse("[[lease.range]]", found, accepted))
     }
 
     fn params(&self, lease: &LeaseSection) -> Checked<LeaseParams> {

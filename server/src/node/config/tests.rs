@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::wire::FRAME_BYTES_MAX;
-use leases::{Ballot, ClockBound, ConfigChange, RangeHolders, ReplicaId, ReplicaSet, Unlisted};
+use leases::{
+    Ballot, ClockBound, ConfigChange, RangeChange, RangeMap, ReplicaId, ReplicaSet, Unlisted,
+};
 
 use super::*;
 use crate::codec;
@@ -75,7 +77,7 @@ fn what_is_written_is_taken() {
     assert_eq!(config.accept_replies, AcceptReplies::All);
     assert_eq!(config.batch_max, 100);
     let unlisted = Unlisted::Leader;
-    assert_eq!(config.strategy, StrategySpec::Quorum { unlisted });
+    assert_eq!(config.strategies, StrategySpec::Quorum { unlisted }.into());
     assert_eq!(config.params.t_lease, ms(900));
     assert_eq!(config.params.t_guard, ms(800));
     assert_eq!(config.params.renew, ms(200));
@@ -102,12 +104,11 @@ fn fixed_ranges_are_put_in_order() {
         NODES,
     )
     .unwrap();
-    let StrategySpec::Fixed { ranges } = config.strategy else {
-        panic!("another strategy");
-    };
-    assert_eq!(ranges[0].from, "a");
-    assert_eq!(ranges[0].holders, ReplicaSet::all(2));
-    assert_eq!(ranges[1].holders, ReplicaSet::one(ReplicaId(1)));
+    let held = |ids: &[u8]| Some(ids.iter().copied().map(ReplicaId).collect());
+    let ranges = [("", None), ("a", held(&[0, 1])), ("m", held(&[1]))];
+    let ranges = ranges.map(|(from, holders)| (from.into(), StrategySpec::Fixed { holders }));
+    let ranges = RangeMap::from_starts(ranges.to_vec()).unwrap();
+    assert_eq!(config.strategies, ranges);
 }
 
 /// Text of `count` ranges whose first keys are of `length` bytes.
@@ -122,20 +123,19 @@ fn fixed(count: usize, length: usize) -> String {
 
 #[test]
 fn ranges_that_one_message_cannot_hold_are_refused() {
-    for (most, length) in [(32_768, 8), (1_024, 1_000), (1, (1 << 20) - 24)] {
-        let strategy = parse(&fixed(most, length), NODES).unwrap().strategy;
-        let StrategySpec::Fixed { ranges } = &strategy else {
-            panic!("another strategy");
-        };
-        let all = ReplicaSet::all(64);
-        let ranges = ranges.iter().map(|range| RangeHolders {
-            holders: all,
-            ..range.clone()
+    for (most, length) in [(1_023, 8), (1_023, 512), (128, 4_096)] {
+        let strategies = parse(&fixed(most, length), NODES).unwrap().strategies;
+        // A configuration may state all of them twice: strategies first, then holders.
+        let changes = strategies.iter().map(|(range, _)| RangeChange {
+            strategy: Some(StrategySpec::Fixed {
+                holders: Some(ReplicaSet::all(64)),
+            }),
+            defaults: Some(ReplicaSet::all(64)),
+            ..RangeChange::nothing(range)
         });
-        let ranges: Vec<RangeHolders> = ranges.collect();
+        let changes: Vec<RangeChange> = changes.collect();
         let change = ConfigChange {
-            ranges: Some(ranges.clone()),
-            strategy: Some(StrategySpec::Fixed { ranges }),
+            ranges: [&changes[..], &changes[..]].concat(),
             ..ConfigChange::default()
         };
         let mut entry = Vec::new();
@@ -147,15 +147,11 @@ fn ranges_that_one_message_cannot_hold_are_refused() {
         );
 
         let message = refusal(&fixed(most + 1, length), NODES);
-        let found = format!(
-            "{} bytes in {} ranges",
-            (most + 1) * (length + 24),
-            most + 1
-        );
+        let found = format!("{} bytes in {} ranges", (most + 1) * length, most + 1);
         for part in [
             "[[lease.range]] is",
             &found,
-            "1048576 bytes",
+            "1023 ranges and 524288 bytes",
             "fewer ranges",
         ] {
             assert!(message.contains(part), "{part:?} is not in {message:?}");

@@ -18,7 +18,7 @@ use crate::codec::{self, proto};
 use crate::replica::action::Recovered;
 
 /// Raised when older binaries could no longer read the directory.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
 const CACHE_BYTES: usize = 16 << 20;
 /// Tables kept open where the caller sets no limit.
 const TABLES_OPEN: usize = 246;

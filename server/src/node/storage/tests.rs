@@ -65,10 +65,7 @@ pub(super) fn configured(slot: u64) -> Record {
         log: LogId::Configs,
         slot: Slot(slot),
         ballot: ballot(1),
-        value: Value::Config(Arc::new(ConfigChange {
-            defaults: Some(ReplicaSet::all(3)),
-            ..Default::default()
-        })),
+        value: Value::Config(Arc::new(ConfigChange::everywhere(ReplicaSet::all(3)))),
     }
 }
 

@@ -129,7 +129,7 @@ impl Parts {
             step.announce(Event::Configured {
                 id,
                 keys,
-                strategy: configs.strategy().name(),
+                strategy: configs.policies().strategies().names(),
                 excluded: configs.excluded(),
             });
         }

@@ -80,9 +80,9 @@ impl Parts {
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
         match operator {
             Operator::Transfer(to) => self.move_leadership(step, to),
-            Operator::Switch(spec, params) => {
+            Operator::Switch(strategies, params) => {
                 if self.consensus.leads() && params.check().is_ok() {
-                    self.leasing.wish(spec, params);
+                    self.leasing.wish(strategies, params);
                     step.set_timer(Timer::Reconfigure, step.now);
                 }
             }
@@ -162,6 +162,9 @@ impl Parts {
         }
         if let Some(change) = self.leasing.next_change(step) {
             self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+        }
+        if self.leasing.is_unfinished() {
+            step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
         }
     }
 

@@ -38,7 +38,7 @@ impl Counted {
 impl Leasing {
     /// Counts what a client of this replica asks, if the strategy wants to know.
     pub fn count_demand(&mut self, command: &Command) {
-        if !self.configs.strategy().wants_demand() {
+        if !self.configs.wants_demand() {
             return;
         }
         let tally = &mut self.counted.tally;
@@ -54,7 +54,7 @@ impl Leasing {
 
     /// Tells the leader what clients of this replica asked since the last report.
     pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) {
-        let Some(leader) = leader.filter(|_| self.configs.strategy().wants_demand()) else {
+        let Some(leader) = leader.filter(|_| self.configs.wants_demand()) else {
             return;
         };
         let deltas = self.counted.tally.report(REPORT_BYTES_MAX);

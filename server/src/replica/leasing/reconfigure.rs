@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use leases::strategy::gather;
 use leases::{
-    ConfigChange, KeyRange, LeaseParams, ReplicaId, ReplicaSet, Situation, StrategySpec, Time,
+    ConfigChange, LeaseParams, RangeChange, RangeMap, ReplicaId, ReplicaSet, Situation,
+    StrategySpec, Time,
 };
 
 use super::super::step::Step;
@@ -15,8 +17,10 @@ use super::suspicion::{Exclusion, Suspicions};
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Office {
     pub(super) suspicions: Suspicions,
-    /// The operator wants another strategy and durations.
-    wish: Option<(StrategySpec, LeaseParams)>,
+    /// The operator wants other strategies and durations.
+    wish: Option<(RangeMap<StrategySpec>, LeaseParams)>,
+    /// The configuration proposed last had no room for all that should change.
+    unfinished: bool,
     /// The other replicas, nearest first.
     nearest: Vec<ReplicaId>,
 }
@@ -35,11 +39,12 @@ impl Leasing {
     pub fn leave_office(&mut self) {
         self.office.wish = None;
         self.office.nearest.clear();
+        self.office.unfinished = false;
     }
 
-    /// The operator wants another strategy and durations.
-    pub fn wish(&mut self, spec: StrategySpec, params: LeaseParams) {
-        self.office.wish = Some((spec, params));
+    /// The operator wants other strategies and durations.
+    pub fn wish(&mut self, strategies: RangeMap<StrategySpec>, params: LeaseParams) {
+        self.office.wish = Some((strategies, params));
     }
 
     /// A peer says whom it suspects.
@@ -70,38 +75,39 @@ impl Leasing {
     pub fn next_change(&mut self, step: &Step<'_>) -> Option<ConfigChange> {
         let situation = self.situation(step.us);
         let excluded = self.wanted_exclusions(step);
-        let mut change = self.wanted_change(step);
-        let newest = self.configs.strategy();
-        let strategy = change.strategy.as_ref().unwrap_or(newest).build();
-        let every = KeyRange::all();
+        let wanted = self.wanted_change(step);
         let demand = &mut self.counted.demand;
-        let proposal = strategy.propose(&every, &situation, demand, &self.configs);
-        if let Some(proposal) = proposal {
-            change = ConfigChange {
-                strategy: change.strategy,
-                params: change.params,
-                clear: change.clear,
-                ..proposal
-            };
-        }
+        let gathered = gather(wanted, &situation, demand, &self.configs);
+        self.office.unfinished = gathered.more;
+        let mut change = gathered.change;
         change.excluded = (excluded != self.configs.excluded()).then_some(excluded);
         (change != ConfigChange::default()).then_some(change)
     }
 
-    /// The first configuration puts the strategy and durations of the settings in
+    /// Whether the configuration proposed last had no room for all that should change: the
+    /// next should follow as soon as it may.
+    pub fn is_unfinished(&self) -> bool {
+        self.office.unfinished
+    }
+
+    /// The first configuration puts the strategies and durations of the settings in
     /// force; from then on the log says what they are, not one node's settings, and
     /// only the operator changes them.
     fn wanted_change(&mut self, step: &Step<'_>) -> ConfigChange {
         let settings = &step.us.settings;
         let wish = self.office.wish.take();
-        let (strategy, params) = match &wish {
-            Some((strategy, params)) => (strategy, params),
+        let (strategies, params) = match &wish {
+            Some((strategies, params)) => (strategies, params),
             None if self.configured => return ConfigChange::default(),
-            None => (&settings.strategy, &settings.params),
+            None => (&settings.strategies, &settings.params),
         };
         let newest = self.configs.params(self.configs.newest());
+        let differ = *strategies != self.configs.policies().strategies();
+        let ranges = strategies.iter().filter(|_| differ);
         ConfigChange {
-            strategy: (strategy != self.configs.strategy()).then(|| strategy.clone()),
+            ranges: ranges
+                .map(|(range, spec)| RangeChange::strategy(range, spec.clone()))
+                .collect(),
             params: (params != newest).then_some(*params),
             ..ConfigChange::default()
         }

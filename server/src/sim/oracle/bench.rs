@@ -69,10 +69,7 @@ impl Default for Has {
 
 /// Everybody holds everything.
 pub fn everybody() -> ConfigChange {
-    ConfigChange {
-        defaults: Some(ReplicaSet::all(3)),
-        ..ConfigChange::default()
-    }
+    ConfigChange::everywhere(ReplicaSet::all(3))
 }
 
 /// A put of each key, in one slot.

@@ -2,10 +2,10 @@
 //! configuration to say is what the changes up to it say, folded plainly, whatever
 //! it had to forget or restore meanwhile.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leases::{
-    ConfigChange, ConfigId, Configs, Key, LeaseMessage, LeaseParams, RangeHolders, ReplicaId,
+    ConfigChange, ConfigId, Configs, Key, LeaseMessage, LeaseParams, RangeChange, ReplicaId,
     ReplicaSet, Slot, StrategySpec,
 };
 
@@ -23,10 +23,10 @@ const COMPARED: u64 = 8;
 #[derive(Clone, Debug)]
 struct Content {
     params: LeaseParams,
-    strategy: StrategySpec,
     excluded: ReplicaSet,
-    defaults: ReplicaSet,
-    ranges: Vec<RangeHolders>,
+    /// Strategy and default holders of a sample of the keys, and of every key with which a
+    /// range ever began or ended.
+    policies: Vec<(Key, StrategySpec, ReplicaSet)>,
     /// Per replica, the oldest configuration it may still be promised under.
     oldest: Vec<ConfigId>,
     /// Of a sample of the keys.
@@ -37,6 +37,8 @@ struct Content {
 #[derive(Debug)]
 pub struct Configurations {
     newest: Content,
+    /// All that ever changed for ranges, in order.
+    changes: Vec<RangeChange>,
     listed: BTreeMap<Key, ReplicaSet>,
     /// By configuration, the last of them that of `applied`.
     contents: VecDeque<Content>,
@@ -52,13 +54,12 @@ impl Configurations {
         Configurations {
             newest: Content {
                 params: LeaseParams::default(),
-                strategy: StrategySpec::None,
                 excluded: ReplicaSet::EMPTY,
-                defaults: ReplicaSet::EMPTY,
-                ranges: Vec::new(),
+                policies: Vec::new(),
                 oldest: vec![ConfigId(0); n],
                 holders: Vec::new(),
             },
+            changes: Vec::new(),
             listed: BTreeMap::new(),
             contents: VecDeque::new(),
             applied: ConfigId(0),
@@ -83,30 +84,39 @@ impl Configurations {
     fn apply(&mut self, change: &ConfigChange, sample: &[Key]) {
         let content = &mut self.newest;
         content.params = change.params.unwrap_or(content.params);
-        content.defaults = change.defaults.unwrap_or(content.defaults);
-        if let Some(strategy) = &change.strategy {
-            content.strategy = strategy.clone();
-        }
-        if let Some(ranges) = &change.ranges {
-            content.ranges.clone_from(ranges);
-            content.ranges.sort_by(|a, b| a.from.cmp(&b.from));
-        }
         if let Some(excluded) = change.excluded {
             for suspect in excluded.iter().filter(|s| !content.excluded.contains(*s)) {
                 content.oldest[suspect.index()] = self.applied;
             }
             content.excluded = excluded;
         }
-        if change.clear {
-            self.listed.clear();
+        for change in &change.ranges {
+            let stays = |key: &Key| !(change.clear && change.range.contains(key));
+            self.listed.retain(|key, _| stays(key));
+            self.changes.push(change.clone());
         }
         for (holders, keys) in &change.keys {
             for key in keys {
                 self.listed.insert(key.clone(), *holders);
             }
         }
-        let holders = |key: &Key| (key.clone(), content.holders_of(key, &self.listed));
+        let holders = |key: &Key| {
+            let unlisted = || last_of(&self.changes, key, |change| change.defaults);
+            let listed = self.listed.get(key).copied();
+            let holders = listed.or_else(unlisted).unwrap_or_default();
+            (key.clone(), holders.minus(content.excluded))
+        };
         content.holders = sample.iter().map(holders).collect();
+        let bounds = self.changes.iter().map(|change| &change.range);
+        let bounds = bounds.flat_map(|range| std::iter::once(range.from()).chain(range.to()));
+        let keys: BTreeSet<&Key> = sample.iter().chain(bounds).collect();
+        let policy = |key: &&Key| {
+            let strategy = last_of(&self.changes, key, |change| change.strategy.clone());
+            let defaults = last_of(&self.changes, key, |change| change.defaults);
+            let strategy = strategy.unwrap_or(StrategySpec::None);
+            ((*key).clone(), strategy, defaults.unwrap_or_default())
+        };
+        content.policies = keys.iter().map(policy).collect();
         if self.contents.len() == REMEMBERED {
             self.contents.pop_front();
         }
@@ -168,10 +178,12 @@ impl Content {
     fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
         let n = self.oldest.len() as u8;
         let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
-        let same = configs.strategy() == &self.strategy
-            && configs.excluded() == self.excluded
-            && configs.defaults() == self.defaults
-            && configs.ranges() == self.ranges
+        let policy = |(key, strategy, defaults): &(Key, StrategySpec, ReplicaSet)| {
+            let found = configs.policies().get(key);
+            found.strategy == *strategy && found.defaults == *defaults
+        };
+        let same = configs.excluded() == self.excluded
+            && self.policies.iter().all(policy)
             && oldest.eq(self.oldest.iter().copied());
         ensure!(
             NAME,
@@ -201,22 +213,32 @@ impl Content {
         );
         Ok(())
     }
+}
 
-    fn holders_of(&self, key: &Key, listed: &BTreeMap<Key, ReplicaSet>) -> ReplicaSet {
-        let range = self.ranges.iter().rev().find(|range| range.from <= *key);
-        let unlisted = range.map_or(self.defaults, |range| range.holders);
-        let holders = listed.get(key).copied().unwrap_or(unlisted);
-        holders.minus(self.excluded)
-    }
+/// What the last of the changes that are about `key`, and say something of it, says.
+fn last_of<T>(
+    changes: &[RangeChange],
+    key: &Key,
+    says: impl Fn(&RangeChange) -> Option<T>,
+) -> Option<T> {
+    let of_key = changes.iter().filter(|change| change.range.contains(key));
+    of_key.rev().find_map(says)
 }
 
 #[cfg(test)]
 mod tests {
+    use leases::KeyRange;
+
     use super::super::bench::{Has, World, everybody};
     use super::*;
 
     fn set(bits: u64) -> ReplicaSet {
         ReplicaSet(bits)
+    }
+
+    fn of(from: &'static [u8], to: Option<&'static [u8]>) -> RangeChange {
+        let range = KeyRange::new(from.into(), to.map(Key::from_static));
+        RangeChange::nothing(range.expect("some keys"))
     }
 
     #[test]
@@ -225,20 +247,25 @@ mod tests {
         let keys = [Key::from("a"), Key::from("b"), Key::from("c")];
         let changes = [
             ConfigChange {
-                defaults: Some(set(0b001)),
-                keys: vec![(set(0b110), vec![Key::from("a")])],
-                ..ConfigChange::default()
+                keys: vec![
+                    (set(0b110), vec![Key::from("a")]),
+                    (set(0b101), vec![Key::from("c")]),
+                ],
+                ..ConfigChange::everywhere(set(0b001))
             },
             ConfigChange {
-                ranges: Some(vec![RangeHolders {
-                    from: Key::from("b"),
-                    holders: set(0b011),
-                }]),
+                ranges: vec![RangeChange {
+                    defaults: Some(set(0b011)),
+                    ..of(b"b", Some(b"c"))
+                }],
                 excluded: Some(set(0b010)),
                 ..ConfigChange::default()
             },
             ConfigChange {
-                clear: true,
+                ranges: vec![RangeChange {
+                    clear: true,
+                    ..of(b"", Some(b"b"))
+                }],
                 ..ConfigChange::default()
             },
         ];
@@ -250,9 +277,9 @@ mod tests {
             let content = oracle.content(ConfigId(id)).expect("remembered");
             content.holders.iter().map(|(_, h)| h.0).collect::<Vec<_>>()
         };
-        assert_eq!(holders(1), [0b110, 0b001, 0b001]);
-        assert_eq!(holders(2), [0b100, 0b001, 0b001]);
-        assert_eq!(holders(3), [0b001, 0b001, 0b001]);
+        assert_eq!(holders(1), [0b110, 0b001, 0b101]);
+        assert_eq!(holders(2), [0b100, 0b001, 0b101]);
+        assert_eq!(holders(3), [0b001, 0b001, 0b101], "c is of another range");
         assert_eq!(
             oracle.newest.oldest,
             [ConfigId(0), ConfigId(2), ConfigId(0)]
@@ -266,10 +293,14 @@ mod tests {
             change,
             ..Has::default()
         };
-        let defaults = ConfigChange {
+        let defaults = ConfigChange::everywhere(set(0b011));
+        let mut in_part = everybody();
+        in_part.ranges.push(RangeChange {
             defaults: Some(set(0b011)),
-            ..everybody()
-        };
+            ..of(b"a", Some(b"b"))
+        });
+        let mut strategy = everybody();
+        strategy.ranges[0].strategy = Some(StrategySpec::All);
         let listed = ConfigChange {
             keys: vec![(set(0b001), vec![Key::from("a")])],
             ..everybody()
@@ -288,6 +319,8 @@ mod tests {
         for (change, good) in [
             (everybody(), true),
             (defaults, false),
+            (in_part, false),
+            (strategy, false),
             (listed, false),
             (excluded, false),
             (longer, false),
