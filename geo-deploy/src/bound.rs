@@ -92,8 +92,13 @@ impl Bounds {
     /// trip to the nearest one; `None` if nobody holds the key.
     pub fn read_ms(&self, origin: usize, holders: SiteSet) -> Option<f64> {
         let held = holders != SiteSet::EMPTY;
+        held.then(|| self.any_read_ms(origin, holders))
+    }
+
+    /// The same, and if nobody holds the key the way to the leader, which asks a majority.
+    pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         let distance = self.distance(Replies::LeaderAndOrigin);
-        held.then(|| distance.read_ms(replica(origin), ReplicaSet(holders.0)))
+        distance.read_ms(replica(origin), ReplicaSet(holders.0))
     }
 
     fn distance(&self, replies: Replies) -> Distance<'_> {

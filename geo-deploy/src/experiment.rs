@@ -12,6 +12,7 @@ mod overrides;
 mod plain;
 mod replies;
 mod shown;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -25,18 +26,22 @@ use server::node::storage::Durability;
 pub use error::ExperimentError;
 pub use load::{Rate, Window};
 pub use replies::AcceptRepliesName;
+pub use swap::Swap;
 
 use crate::fault::Fault;
 use crate::topology::Topology;
 
 /// Experiments that ship with the program.
-const BUILT_IN: [(&str, &str); 9] = [
+const BUILT_IN: [(&str, &str); 12] = [
     ("blackout", include_str!("experiments/blackout.toml")),
     ("demo", include_str!("experiments/demo.toml")),
     ("failover", include_str!("experiments/failover.toml")),
     ("fig6", include_str!("experiments/fig6.toml")),
+    ("fig6-open", include_str!("experiments/fig6-open.toml")),
+    ("fig6-reads", include_str!("experiments/fig6-reads.toml")),
     ("fig7", include_str!("experiments/fig7.toml")),
     ("fig7-fast", include_str!("experiments/fig7-fast.toml")),
+    ("moving", include_str!("experiments/moving.toml")),
     ("rolling", include_str!("experiments/rolling.toml")),
     ("roster", include_str!("experiments/roster.toml")),
     ("table2", include_str!("experiments/table2.toml")),
@@ -170,6 +175,9 @@ pub struct Workload {
     /// Size of a written value, in bytes.
     #[serde(default = "default_value_bytes")]
     pub value_bytes: u32,
+    /// Two sites that exchange their popular keys again and again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swap: Option<Swap>,
 }
 
 fn default_distribution() -> Distribution {

@@ -3,7 +3,7 @@
 //! An experiment is a topology, a workload and a list of strategies. A backend
 //! runs it, and what it measured becomes a [`report`]. A report shows each figure beside
 //! the best possible one: [`bound`] computes what distance alone costs, [`bookkeeping`]
-//! what learning allows. [`wan`] puts real processes on one
+//! what learning allows, [`true_rates`] what could be had if all rates were known. [`wan`] puts real processes on one
 //! machine behind the topology's delays.
 
 pub mod backend;
@@ -16,4 +16,5 @@ pub mod fault;
 pub mod report;
 pub mod standing;
 pub mod topology;
+pub mod true_rates;
 pub mod wan;

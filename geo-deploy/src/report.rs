@@ -5,6 +5,8 @@
 //! bounds it: distance for latencies ([`crate::bound`]), learning for the share
 //! of local reads ([`crate::bookkeeping`]), and what the paper reports.
 
+mod allowed;
+mod course;
 mod digest;
 mod effort;
 mod figures;
@@ -31,6 +33,8 @@ use crate::bound::Bounds;
 use crate::experiment::{Experiment, StrategyPlan};
 use crate::topology::Topology;
 
+pub use allowed::Allowed;
+pub use course::Adapting;
 pub use effort::Effort;
 pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
@@ -98,6 +102,9 @@ impl Report {
         if self.has_faults() {
             put("timeline.csv", files::timeline_csv(self).as_bytes())?;
             put("outages.csv", files::outages_csv(&summary).as_bytes())?;
+        }
+        if course::is_shown(self) {
+            put("course.csv", course::csv(self).as_bytes())?;
         }
         files::latency_hlog(self, &dir.join("latency.hlog"))?;
         render::write(&figures::all(self, &digests, &summary), &plots)?;

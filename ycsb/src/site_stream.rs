@@ -105,6 +105,16 @@ impl SiteStream {
             None => 0.0,
         }
     }
+
+    /// [`SiteStream::probability`] of every rank: those of many keys cost little so.
+    pub fn probabilities(&self) -> Vec<f64> {
+        let first = self.probability(0);
+        let of_rank = |rank: u64| match &self.zipf {
+            Some(zipf) => first * ((rank + 1) as f64).powf(-zipf.theta()),
+            None => first,
+        };
+        (0..self.order.len()).map(of_rank).collect()
+    }
 }
 
 /// First steps of the random streams' paths: each purpose has its own.
@@ -150,6 +160,12 @@ mod tests {
         let hits = share(draws.iter().filter(|(_, key)| *key == hottest).count());
         assert!((0.897..0.903).contains(&reads), "{reads}");
         assert!((hits - stream.probability(0)).abs() < 0.002, "{hits}");
+        let all = stream.probabilities();
+        for rank in [0, 1, 99_999] {
+            let each = stream.probability(rank);
+            assert!((all[rank as usize] / each - 1.0).abs() < 1e-9, "{rank}");
+        }
+        assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9);
         assert!((0.078..0.079).contains(&stream.probability(0)));
     }
 

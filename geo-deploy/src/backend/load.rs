@@ -8,6 +8,7 @@ use ycsb::sample::OpKind;
 use ycsb::site_stream::SiteStream;
 
 use super::Plan;
+use crate::experiment::Window;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +50,66 @@ impl Processes {
     }
 }
 
-/// The requests of every client of a closed loop, site by site.
-pub(crate) fn closed_loops(plan: &Plan<'_>) -> Vec<(usize, SiteStream)> {
+/// The requests of a client, or of a site, whose popular keys may change as time goes by.
+pub(crate) struct Requests {
+    stream: SiteStream,
+    moves: Option<Moves>,
+}
+
+/// The site exchanges its popular keys with another one.
+struct Moves {
+    /// When it does so first, and how often.
+    first_ns: u64,
+    every_ns: u64,
+    /// Whose keys are popular after an even number of exchanges, and after an odd one.
+    sites: [u64; 2],
+    /// Exchanges so far.
+    done: u64,
+}
+
+impl Requests {
+    /// Those of client number `client` at `site`, if clients begin to ask at `start_ns`.
+    pub(crate) fn of(plan: &Plan<'_>, site: usize, client: usize, start_ns: u64) -> Requests {
+        let workload = &plan.experiment.workload;
+        let moves = workload.swap.as_ref().and_then(|swap| {
+            let partner = swap.partner(site, plan.topology())?;
+            let Window::Seconds { warmup_s, .. } = workload.window() else {
+                return None; // refused when the experiment was read
+            };
+            let ns = |seconds: f64| (seconds * 1e9) as u64;
+            Some(Moves {
+                first_ns: start_ns + ns(warmup_s + swap.every_s),
+                every_ns: ns(swap.every_s),
+                sites: [site as u64, partner as u64],
+                done: 0,
+            })
+        });
+        Requests {
+            stream: plan.stream(site, client),
+            moves,
+        }
+    }
+
+    /// What is asked at `now_ns`, which never decreases.
+    pub(crate) fn next(&mut self, now_ns: u64) -> (OpKind, u64) {
+        if let Some(moves) = &mut self.moves {
+            let since = now_ns.checked_sub(moves.first_ns);
+            let due = since.map_or(0, |since_ns| 1 + since_ns / moves.every_ns);
+            if due > moves.done {
+                moves.done = due;
+                self.stream.move_to(moves.sites[(due % 2) as usize]);
+            }
+        }
+        self.stream.next()
+    }
+}
+
+/// The requests of every client of a closed loop, site by site; they begin at `start_ns`.
+pub(crate) fn closed_loops(plan: &Plan<'_>, start_ns: u64) -> Vec<(usize, Requests)> {
     let clients = plan.experiment.workload.clients as usize;
     let of = |index: usize| {
         let site = index / clients;
-        (site, plan.stream(site, index % clients))
+        (site, Requests::of(plan, site, index % clients, start_ns))
     };
     (0..clients * plan.topology().len()).map(of).collect()
 }
@@ -62,7 +117,7 @@ pub(crate) fn closed_loops(plan: &Plan<'_>) -> Vec<(usize, SiteStream)> {
 /// A site that asks at a rate, whether or not earlier requests were answered.
 pub(crate) struct OpenLoop<T> {
     pub(crate) site: usize,
-    stream: SiteStream,
+    requests: Requests,
     /// Between two requests, in ns.
     every_ns: f64,
     /// When the first one is due.
@@ -91,7 +146,7 @@ impl<T> OpenLoop<T> {
             let every_ns = 1e9 / rate;
             (rate > 0.0).then(|| OpenLoop {
                 site,
-                stream: plan.stream(site, 0),
+                requests: Requests::of(plan, site, 0, start_ns),
                 every_ns,
                 // Sites do not ask all at the same moment.
                 first_ns: start_ns as f64 + every_ns * site as f64 / n as f64,
@@ -120,7 +175,8 @@ impl<T> OpenLoop<T> {
     /// The request that is due now, and who is to send it, made by `make` if nobody is idle.
     /// `None`: as many as may be are in flight, and it waits.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, Due)> {
-        let due = (self.due_ns(), self.stream.next());
+        let due_ns = self.due_ns();
+        let due = (due_ns, self.requests.next(due_ns));
         self.due += 1;
         if self.busy == self.most {
             self.held_back += 1;
@@ -161,6 +217,8 @@ pub(crate) fn held_back_note(plan: &Plan<'_>, held_back: &[(usize, u64)]) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use crate::experiment::Experiment;
 
@@ -194,6 +252,36 @@ mod tests {
         let note = held_back_note(&plan, &[(0, 1), (1, 0)]).unwrap();
         assert!(note.contains("1 at JP") && !note.contains("CA"), "{note}");
         assert_eq!(held_back_note(&plan, &[(0, 0)]), None);
+    }
+
+    #[test]
+    fn two_sites_exchange_their_keys_again_and_again() {
+        let experiment = Experiment::find("moving").unwrap();
+        let plan = Plan::new(&experiment, &experiment.strategies[0]);
+        let hottest = |site: usize, at_s: u64| {
+            let mut requests = Requests::of(&plan, site, 0, 5_000_000_000);
+            let mut times = HashMap::new();
+            for _ in 0..2_000 {
+                let (_, key) = requests.next(at_s * 1_000_000_000);
+                *times.entry(key).or_insert(0) += 1;
+            }
+            let most = times.into_iter().max_by_key(|(_, times)| *times);
+            most.unwrap().0
+        };
+        let (jp, ca, irl) = (0, 1, 4);
+        let key_of = |site| plan.stream(site, 0).key_of_rank(0);
+        // Clients begin at 5 s and warm up for 60 s: exchanges are at 125 s, 185 s, ...
+        for (at_s, site, like) in [
+            (124, jp, jp),
+            (125, jp, irl),
+            (125, irl, jp),
+            (184, jp, irl),
+            (185, jp, jp),
+            (245, irl, jp),
+            (125, ca, ca),
+        ] {
+            assert_eq!(hottest(site, at_s), key_of(like), "site {site} at {at_s} s");
+        }
     }
 
     #[test]

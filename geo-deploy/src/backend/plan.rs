@@ -8,6 +8,7 @@ use server::node::config::{LeaseSection, RangeSection};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
+use crate::bound::SiteSet;
 use crate::experiment::{AcceptRepliesName, Distribution, Experiment, StrategyPlan, Window};
 use crate::fault::Fault;
 use crate::topology::Topology;
@@ -128,6 +129,16 @@ impl<'a> Plan<'a> {
             starts.insert(key_name(start), fixed(Some(holders)));
         }
         Ok(RangeMap::from_starts(starts.into_iter().collect())?)
+    }
+
+    /// For `fixed`: who holds a key.
+    pub(crate) fn fixed_holders(&self, key: u64) -> SiteSet {
+        let starts = self.strategy.range_starts(self.experiment.workload.keys);
+        let range = starts.iter().rev().find(|(start, _)| *start <= key);
+        let names = range.into_iter().flat_map(|(_, holders)| holders.iter());
+        names
+            .filter_map(|name| self.topology().index(name))
+            .collect()
     }
 
     /// `[lease]` of the cluster's configuration.

@@ -129,9 +129,12 @@ impl Recorder {
             measured_rtt_ms: around.network.as_ref().map(|found| found.matrix_ms(n)),
             network: around.network,
         };
+        let mut events = around.events;
+        events.extend(swaps(plan, measured));
+        events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         Ran {
             run,
-            events: around.events,
+            events,
             histories: vec![self.history],
         }
     }
@@ -165,6 +168,22 @@ impl Recorder {
             unknown => Verdict::Unchecked(format!("{unknown:?}")),
         }
     }
+}
+
+/// When two sites exchanged their popular keys, if the workload says so.
+fn swaps(plan: &Plan<'_>, measured: Measured) -> Vec<report::Event> {
+    let Some(swap) = &plan.experiment.workload.swap else {
+        return Vec::new();
+    };
+    let event = |at_s: f64| report::Event {
+        run: Some(plan.strategy.label.clone()),
+        at_s: measured.start_s + at_s,
+        kind: report::Event::SWAP.to_owned(),
+        sites: swap.sites.to_vec(),
+        text: format!("{} exchange their popular keys", swap.sites.join(" and ")),
+    };
+    let times = swap.times_s(measured.end_s - measured.start_s);
+    times.into_iter().map(event).collect()
 }
 
 /// Who held a lease on the key of each operation; empty if that is not known of each.

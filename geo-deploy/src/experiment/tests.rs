@@ -114,6 +114,36 @@ fn an_open_loop_is_any_experiment_at_a_rate() {
 }
 
 #[test]
+fn sites_that_exchange_keys_are_two_and_do_so_while_it_is_measured() {
+    let swap = |value: &str| format!("workload.swap={value}");
+    let good = swap("{ sites = ['JP', 'IRL'], every_s = 60 }");
+    let e = with(&[&good, "rate=200"]).unwrap();
+    assert_eq!(Experiment::parse("again", &e.to_toml()).unwrap(), e);
+    assert_eq!(e.workload.swap.unwrap().times_s(130.0), [60.0, 120.0]);
+    refused(&[&good], &["workload.swap.every_s", "give seconds"]);
+    for (value, parts) in [
+        (
+            "{ sites = ['JP', 'JP'], every_s = 60 }",
+            ["swap.sites", "two different"],
+        ),
+        (
+            "{ sites = ['JP', 'XX'], every_s = 60 }",
+            ["JP, XX", "JP, CA, OR"],
+        ),
+        (
+            "{ sites = ['JP', 'CA'], every_s = 250 }",
+            ["every_s = 250", "less than the 250 s"],
+        ),
+        (
+            "{ sites = ['JP', 'CA'], every_s = 0.5 }",
+            ["every_s = 0.5", "at least 1 s"],
+        ),
+    ] {
+        refused(&[&swap(value), "rate=200"], &parts);
+    }
+}
+
+#[test]
 fn loads_that_contradict_themselves_are_refused() {
     refused(&["rate=0"], &["workload.rate = 0", "0.001"]);
     refused(&["rate=fast"], &["rate=fast"]);

@@ -110,6 +110,7 @@ impl Experiment {
         positive("workload.clients", w.clients.into())?;
         share("workload.reads", w.reads)?;
         w.validate_load(&self.topology)?;
+        w.validate_swap(&self.topology)?;
         let exponent = w.theta > 0.0 && w.theta < 10.0;
         check(exponent, "workload.theta", w.theta, || {
             "an exponent above 0 and below 10 is needed".into()

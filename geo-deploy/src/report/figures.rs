@@ -2,6 +2,7 @@
 
 mod bars;
 pub(super) mod cdf;
+pub(super) mod course;
 mod headline;
 pub(super) mod timeline;
 
@@ -31,6 +32,7 @@ pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec
         bars::local_reads(report, summary),
         bars::writes_at_minimum(report, summary),
     ];
+    figures.extend(course::figure(report));
     figures.extend(cdf::figures(&cdf::of_report(report, digests, summary)));
     figures.extend(report.runs.iter().flat_map(|run| of_faults(report, run)));
     figures

@@ -6,7 +6,7 @@ use super::figures::{self, Figure};
 use super::summary::Summary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{Report, effort, outage, prose, tables};
+use super::{Report, allowed, course, effort, outage, prose, tables};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -28,6 +28,9 @@ struct Section {
 
 fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
     let mut sections = Vec::from(results(report, summary));
+    if course::is_shown(report) {
+        sections.insert(1, over_time(report, summary));
+    }
     if !report.happened().is_empty() {
         sections.push(happened(report, summary));
     }
@@ -50,7 +53,7 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
 }
 
 /// What the experiment asked for: latencies, local reads and fast writes.
-fn results(report: &Report, summary: &Summary) -> [Section; 4] {
+fn results(report: &Report, summary: &Summary) -> [Section; 5] {
     [
         Section {
             heading: "In brief",
@@ -71,6 +74,15 @@ fn results(report: &Report, summary: &Summary) -> [Section; 4] {
             ..Section::default()
         },
         Section {
+            heading: "What true rates allow",
+            paragraphs: allowed::prose(summary),
+            tables: allowed::table(summary)
+                .into_iter()
+                .chain(allowed::optimum(report, summary))
+                .collect(),
+            ..Section::default()
+        },
+        Section {
             heading: "Local reads, and what learning allows",
             paragraphs: prose::learning(report, summary),
             figures: vec!["local-reads".to_owned()],
@@ -87,6 +99,16 @@ fn results(report: &Report, summary: &Summary) -> [Section; 4] {
             ..Section::default()
         },
     ]
+}
+
+fn over_time(report: &Report, summary: &Summary) -> Section {
+    Section {
+        heading: "Over time",
+        paragraphs: course::prose(report),
+        figures: vec![figures::course::NAME.to_owned()],
+        tables: course::table(summary).into_iter().collect(),
+        ..Section::default()
+    }
 }
 
 fn happened(report: &Report, summary: &Summary) -> Section {

@@ -68,6 +68,8 @@ impl Event {
     pub const CONFIGURATION: &str = "configuration";
     /// The leases of a replica that failed have run out, or it gave them up.
     pub const LEASE_END: &str = "lease-end";
+    /// Two sites exchange their popular keys.
+    pub const SWAP: &str = "swap";
     /// The cluster is ready for clients.
     pub const READY: &str = "ready";
 }

@@ -7,6 +7,8 @@ use serde::Serialize;
 use ycsb::measurement::path_name;
 use ycsb::sample::{End, Sample};
 
+use super::allowed::Allowed;
+use super::course::{self, Adapting};
 use super::digest::{Class, Digest, Latencies, share};
 use super::effort::Effort;
 use super::outage::{self, Group, Outage};
@@ -69,6 +71,11 @@ pub struct RunSummary {
     pub held_fraction: f64,
     /// Share of all writes at their minimum.
     pub min_latency_fraction: f64,
+    /// The mean that the workload's true rates allow the strategy, and the least of all.
+    pub true_rates: Option<Allowed>,
+    /// How soon it was as good as before, whenever what clients ask for changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub adapting: Vec<Adapting>,
     /// Reads held back, and what replicas did for an operation.
     pub effort: Effort,
     /// `yes`, `no` or `unchecked`.
@@ -187,7 +194,7 @@ pub struct WriteSummary {
     pub max_ms: f64,
 }
 
-fn is_local(path: wire::Path) -> bool {
+pub(super) fn is_local(path: wire::Path) -> bool {
     matches!(path, wire::Path::Local | wire::Path::Held)
 }
 
@@ -241,6 +248,8 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
         local_fraction: totals.local_fraction,
         held_fraction: totals.held_fraction,
         min_latency_fraction: totals.min_latency_fraction,
+        true_rates: Allowed::of(report, run),
+        adapting: course::adapting(report, run),
         effort: Effort::of(report, run),
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),

@@ -68,6 +68,11 @@ impl ZipfExact {
         ((rank + 1) as f64).powf(-self.theta) / zeta(self.items, self.theta)
     }
 
+    /// The exponent.
+    pub fn theta(&self) -> f64 {
+        self.theta
+    }
+
     /// The number of items.
     pub fn items(&self) -> u64 {
         self.items

@@ -11,10 +11,11 @@ use client::{Client, ClientOptions, Error};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet};
 use ycsb::sample::OpKind;
-use ycsb::site_stream::SiteStream;
 
 use super::super::faults::Faults;
-use super::super::load::{Due, OpenLoop, Process, Processes, closed_loops, held_back_note};
+use super::super::load::{
+    Due, OpenLoop, Process, Processes, Requests, closed_loops, held_back_note,
+};
 use super::super::outage::ATTEMPT_S;
 use super::super::recorder::{READ_ONCE_MORE, READERS};
 use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
@@ -167,7 +168,7 @@ fn start(
     shared: &Rc<Shared>,
 ) -> anyhow::Result<(Tasks, Vec<Rc<Site>>)> {
     if plan.experiment.workload.rate.is_none() {
-        let closed = |(site, stream): (usize, SiteStream)| {
+        let closed = |(site, stream): (usize, Requests)| {
             let process = shared.processes.borrow_mut().make(site);
             let connection = connections[site]
                 .pop()
@@ -175,7 +176,10 @@ fn start(
             let asks = closed_loop(shared.clone(), process, stream, connection);
             Ok(tokio::task::spawn_local(asks))
         };
-        let tasks: anyhow::Result<Tasks> = closed_loops(plan).into_iter().map(closed).collect();
+        let tasks: anyhow::Result<Tasks> = closed_loops(plan, shared.now_ns())
+            .into_iter()
+            .map(closed)
+            .collect();
         return Ok((tasks?, Vec::new()));
     }
     let alarm = Rc::new(Alarm::new().context("a timer for requests that are due")?);
@@ -258,12 +262,12 @@ async fn read_all(options: &[ClientOptions], shared: &Rc<Shared>) -> anyhow::Res
 async fn closed_loop(
     shared: Rc<Shared>,
     mut process: Process,
-    mut stream: SiteStream,
+    mut stream: Requests,
     connection: Client,
 ) -> anyhow::Result<()> {
     let mut made = 0;
     while !shared.is_over(shared.now_ns()) {
-        let drawn = stream.next();
+        let drawn = stream.next(shared.now_ns());
         shared.operate(&mut process, &connection, None, drawn).await;
         made += 1;
         let now_ns = shared.now_ns();

@@ -8,10 +8,9 @@ use client::wire::{Outcome, Path};
 use foldhash::fast::FixedState;
 use server::sim::world::{Happened, Reply, World};
 use ycsb::sample::OpKind;
-use ycsb::site_stream::SiteStream;
 
 use super::super::faults::{Faults, Turn};
-use super::super::load::{Due, OpenLoop, Processes, closed_loops, held_back_note};
+use super::super::load::{Due, OpenLoop, Processes, Requests, closed_loops, held_back_note};
 use super::super::recorder::{READ_ONCE_MORE, READERS};
 use super::super::{Ended, Interval, Plan, Progress, Recorder};
 use super::events::event;
@@ -56,7 +55,7 @@ pub(super) enum Alarm {
 
 /// Where requests come from.
 enum Load {
-    Closed(Vec<SiteStream>),
+    Closed(Vec<Requests>),
     Open(Vec<OpenLoop<usize>>),
     /// Every key is read once more.
     Check(VecDeque<u64>),
@@ -127,7 +126,7 @@ impl<'a> Clients<'a> {
             return;
         }
         let mut streams = Vec::new();
-        for (index, (site, stream)) in closed_loops(self.plan).into_iter().enumerate() {
+        for (index, (site, stream)) in closed_loops(self.plan, start_ns).into_iter().enumerate() {
             streams.push(stream);
             self.new_slot(site);
             // Clients start one after the other, as those of real sites would.
@@ -318,7 +317,7 @@ impl<'a> Clients<'a> {
             self.open -= 1;
             return;
         }
-        let drawn = streams[slot].next();
+        let drawn = streams[slot].next(now_ns);
         self.operate(slot, (now_ns, drawn));
     }
 

@@ -356,3 +356,47 @@ fn holders_that_hear_every_vote_hold_reads_shorter_for_more_messages() {
     assert_eq!(origin.asked, all.asked);
     assert!(origin.asked > origin.samples.len() as u64, "warm-up counts");
 }
+
+#[test]
+fn exchanged_keys_are_events_and_strategies_that_learn_follow() {
+    let sets = [
+        "keys=500",
+        "rate=40",
+        "warmup_s=20",
+        "seconds=50",
+        "lease.reconfigure_ms=2000",
+        "workload.swap.every_s=25",
+        "strategies=leader,quorum",
+    ];
+    let experiment = Experiment::find("moving").unwrap();
+    let experiment = experiment.with(&sets.map(String::from)).unwrap();
+    let ran = run(&experiment, &|_, _, _| ()).unwrap();
+    for ran in &ran {
+        let start_s = ran.run.measured.unwrap().start_s;
+        let swaps = ran
+            .events
+            .iter()
+            .filter(|event| event.kind == crate::report::Event::SWAP);
+        let swaps: Vec<&crate::report::Event> = swaps.collect();
+        assert_eq!(swaps.len(), 1);
+        assert!((swaps[0].at_s - start_s - 25.0).abs() < 1e-9);
+        assert_eq!(swaps[0].sites, ["JP", "IRL"]);
+    }
+    let local = |from_s: f64, to_s: f64| -> f64 {
+        let run = &ran[1].run;
+        let start_s = run.measured.unwrap().start_s;
+        let reads = run.samples.iter().filter(|sample| {
+            let at_s = sample.start_ns as f64 / 1e9 - start_s;
+            sample.site == 0 && sample.kind == OpKind::Read && (from_s..to_s).contains(&at_s)
+        });
+        let reads: Vec<&Sample> = reads.collect();
+        let is_local = |sample: &&&Sample| {
+            use client::wire::Path;
+            matches!(sample.path, Path::Local | Path::Held)
+        };
+        reads.iter().filter(is_local).count() as f64 / reads.len() as f64
+    };
+    let (before, at, after) = (local(15.0, 25.0), local(25.0, 27.0), local(40.0, 50.0));
+    assert!(at < before - 0.15, "{before} {at}");
+    assert!(after > at + 0.05, "{at} {after}");
+}

@@ -1,0 +1,60 @@
+//! A workload that moves: two sites exchange their popular keys.
+
+use serde::{Deserialize, Serialize};
+
+use super::validate::check;
+use super::{ExperimentError, Window, Workload};
+use crate::topology::Topology;
+
+/// Two sites that exchange their orders of popularity, again and again: what was popular at
+/// one is then popular at the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Swap {
+    /// Names of the two sites.
+    pub sites: [String; 2],
+    /// How often, in s, counted from the beginning of the measured interval.
+    pub every_s: f64,
+}
+
+impl Swap {
+    /// With which site a site exchanges its keys.
+    pub(crate) fn partner(&self, site: usize, topology: &Topology) -> Option<usize> {
+        let [a, b] = [&self.sites[0], &self.sites[1]].map(|name| topology.index(name));
+        match Some(site) {
+            one if one == a => b,
+            one if one == b => a,
+            _ => None,
+        }
+    }
+
+    /// When that is in an interval of this length, in s from its beginning.
+    pub(crate) fn times_s(&self, length_s: f64) -> Vec<f64> {
+        let times = (1..).map(|number| f64::from(number) * self.every_s);
+        times.take_while(|at_s| *at_s < length_s).collect()
+    }
+}
+
+impl Workload {
+    pub(super) fn validate_swap(&self, topology: &Topology) -> Result<(), ExperimentError> {
+        let Some(swap) = &self.swap else {
+            return Ok(());
+        };
+        let [a, b] = [&swap.sites[0], &swap.sites[1]].map(|name| topology.index(name));
+        let two = a.is_some() && b.is_some() && a != b;
+        let found = swap.sites.join(", ");
+        check(two, "workload.swap.sites", found, || {
+            let names = topology.names().join(", ");
+            format!("name two different sites, of these: {names}")
+        })?;
+        let Window::Seconds { seconds, .. } = self.window() else {
+            return check(false, "workload.swap.every_s", swap.every_s, || {
+                "how long is measured must be known: give seconds and warmup_s".into()
+            });
+        };
+        let good = swap.every_s >= 1.0 && swap.every_s < seconds;
+        check(good, "workload.swap.every_s", swap.every_s, || {
+            format!("at least 1 s, and less than the {seconds} s that are measured, are accepted")
+        })
+    }
+}

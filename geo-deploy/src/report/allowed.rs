@@ -1,0 +1,145 @@
+//! Measured means beside those that the workload's true rates allow.
+
+use serde::Serialize;
+
+use super::summary::{RunSummary, Summary};
+use super::table::{Table, ms, percent};
+use super::{Report, StrategyRun};
+use crate::backend::Plan;
+use crate::true_rates::{Expected, TrueRates};
+
+/// What the true rates allow a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Allowed {
+    /// The holders that the strategy would choose if it knew the rates.
+    pub strategy: Expected,
+    /// The best holders of every key.
+    pub optimum: Expected,
+    /// The measured mean that compares with these: by site in a closed loop, else by
+    /// operation.
+    pub measured_by_site: bool,
+}
+
+impl Allowed {
+    pub(super) fn of(report: &Report, run: &StrategyRun) -> Option<Allowed> {
+        let strategy = report.plan(run)?;
+        let plan = Plan::new(&report.experiment, strategy);
+        let client_ms = match report.backend.as_str() {
+            // There, clients are at their replica's side.
+            "local" => 0.0,
+            _ => report.topology.local_rtt_ms(),
+        };
+        let rates = TrueRates::new(&plan, client_ms)?;
+        Some(Allowed {
+            strategy: rates.of_strategy(),
+            optimum: rates.optimum(),
+            measured_by_site: report.experiment.workload.rate.is_none(),
+        })
+    }
+
+    /// The measured mean that compares with these.
+    fn measured_ms(&self, run: &RunSummary) -> f64 {
+        match self.measured_by_site {
+            true => run.mean_by_site_ms,
+            false => run.mean_ms,
+        }
+    }
+}
+
+/// A line per strategy: measured, allowed, and the least of all.
+pub(super) fn table(summary: &Summary) -> Option<Table> {
+    let columns = [
+        "strategy",
+        "measured",
+        "its holders by true rates",
+        "difference",
+        "best holders by true rates",
+        "measured above",
+    ];
+    let mut table = Table::new(title(summary)?, &columns);
+    let above = |measured: f64, of: f64| format!("{:+.1}%", (measured / of - 1.0) * 100.0);
+    for run in summary.runs.iter().filter(|run| run.ops > 0) {
+        let Some(allowed) = &run.true_rates else {
+            continue;
+        };
+        let measured = allowed.measured_ms(run);
+        let (own, best) = (allowed.strategy.mean_ms, allowed.optimum.mean_ms);
+        table.rows.push(vec![
+            run.label.clone(),
+            ms(measured),
+            ms(own),
+            above(measured, own),
+            ms(best),
+            above(measured, best),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn title(summary: &Summary) -> Option<String> {
+    let mut runs = summary.runs.iter();
+    let by = match runs
+        .find_map(|run| run.true_rates.as_ref())?
+        .measured_by_site
+    {
+        true => "by site",
+        false => "by operation",
+    };
+    Some(format!(
+        "Mean latency {by}, measured and as true rates allow, in ms"
+    ))
+}
+
+/// The optimum at every site: once for each workload that differs.
+pub(super) fn optimum(report: &Report, summary: &Summary) -> Option<Table> {
+    let mut columns = vec!["best holders by true rates"];
+    columns.extend(report.topology.names());
+    let mut table = Table::new("What the best holders would give each site", &columns);
+    let mut shown: Vec<&Expected> = Vec::new();
+    for run in &summary.runs {
+        let allowed = run.true_rates.as_ref().map(|allowed| &allowed.optimum);
+        let Some(optimum) = allowed.filter(|optimum| !shown.contains(optimum)) else {
+            continue;
+        };
+        shown.push(optimum);
+        let of = match shown.len() {
+            1 => String::new(),
+            _ => format!("{}: ", run.label),
+        };
+        table.rows.extend(rows(&of, optimum));
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn rows(of: &str, optimum: &Expected) -> [Vec<String>; 3] {
+    let sites = &optimum.sites;
+    let row = |what: &str, cells: Vec<String>| [vec![format!("{of}{what}")], cells].concat();
+    let local = sites.iter().map(|site| percent(site.local_reads));
+    let minimum = sites.iter().map(|site| percent(site.writes_at_minimum));
+    [
+        row("mean, ms", sites.iter().map(|s| ms(s.mean_ms)).collect()),
+        row("local reads", local.collect()),
+        row("writes at minimum", minimum.collect()),
+    ]
+}
+
+/// How to read both.
+pub(super) fn prose(summary: &Summary) -> Vec<String> {
+    let mut runs = summary.runs.iter();
+    let Some(allowed) = runs.find_map(|run| run.true_rates.as_ref()) else {
+        return Vec::new();
+    };
+    let text = "True rates follow from the workload alone: how popular a key is at each site, and \
+                how often the site asks. From them and from distances comes the mean latency of \
+                the holders that a strategy would choose if it knew the rates, and of the best \
+                holders of every key, among all sets that contain the leader. Waiting for a write \
+                in flight and disks come on top, and so does learning: no run knows its rates \
+                beforehand. A run may still be below its strategy's figure, where the holders of \
+                keys that it does not know yet suit better.";
+    let closed = "In a closed loop the rates of sites depend on the latencies that they get. Here \
+                  every site counts the same, beside the measured mean by site. An open loop \
+                  (--set rate=200) compares exactly.";
+    let closed = allowed.measured_by_site.then_some(closed);
+    let paragraphs = [Some(text), closed].into_iter().flatten();
+    paragraphs.map(String::from).collect()
+}

@@ -1,0 +1,301 @@
+//! How a run went over time: means of stretches of a few seconds, and how soon a strategy is
+//! as good as before when what clients ask for changes.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use ycsb::sample::{End, Sample};
+
+use super::digest::{Class, share};
+use super::summary::{Summary, is_local};
+use super::table::{Table, ms};
+use super::{Event, Measured, Report, StrategyRun};
+
+/// Longest stretch of time of which a mean is shown, in s.
+const STRETCH_S: f64 = 5.0;
+/// A mean at most so much above the steady one is as good as before.
+const AS_BEFORE: f64 = 1.1;
+/// In how many reconfiguration periods `cost` must be as good as before.
+const PERIODS_MAX: f64 = 2.0;
+
+/// Something that clients or operators did on purpose, and that is no fault.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Mark {
+    /// In s since the measured interval began.
+    pub at_s: f64,
+    /// What a picture writes beside it.
+    pub text: String,
+}
+
+/// The answered operations that started in a stretch of time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Stretch {
+    /// Beginning and end, in s since the measured interval began.
+    pub from_s: f64,
+    pub to_s: f64,
+    pub operations: u64,
+    sum_ms: f64,
+    reads: u64,
+    local: u64,
+}
+
+impl Stretch {
+    pub(super) fn mean_ms(&self) -> f64 {
+        self.sum_ms / self.operations.max(1) as f64
+    }
+
+    /// Share of reads that were local; `None` if nothing was read.
+    pub(super) fn local(&self) -> Option<f64> {
+        (self.reads > 0).then(|| share(self.local, self.reads))
+    }
+
+    fn add(&mut self, sample: &Sample) {
+        self.operations += 1;
+        self.sum_ms += sample.latency_ns as f64 / 1e6;
+        if Class::of(sample.kind) == Class::Reads {
+            self.reads += 1;
+            self.local += u64::from(is_local(sample.path));
+        }
+    }
+}
+
+/// How soon a strategy was as good as before a change of what clients ask for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Adapting {
+    /// When it changed, in s since the measured interval began.
+    pub at_s: f64,
+    /// Mean latency of the last two reconfiguration periods before.
+    pub steady_ms: f64,
+    /// Greatest mean of a stretch after it.
+    pub worst_ms: f64,
+    /// From the change until the mean of a stretch, and of all that follow up to the next
+    /// change, is within a tenth of the steady one; `None`: not before that.
+    pub back_after_s: Option<f64>,
+    /// The same in reconfiguration periods.
+    pub back_after_periods: Option<f64>,
+    /// Whether that was soon enough, if anything is demanded of the strategy.
+    pub kept: Option<bool>,
+}
+
+/// Whether a report has anything to show over time.
+pub(super) fn is_shown(report: &Report) -> bool {
+    report.runs.iter().any(|run| !marks(report, run).is_empty())
+}
+
+/// What was done in a run, in order of time.
+pub(super) fn marks(report: &Report, run: &StrategyRun) -> Vec<Mark> {
+    let start_s = run.measured.unwrap_or_default().start_s;
+    let of_run = |event: &&Event| event.run.as_ref() == Some(&run.label);
+    let mark = |event: &Event| match event.kind.as_str() {
+        Event::SWAP => Some(Mark {
+            at_s: event.at_s - start_s,
+            text: format!("{} swap", event.sites.join(", ")),
+        }),
+        _ => None,
+    };
+    report
+        .events
+        .iter()
+        .filter(of_run)
+        .filter_map(mark)
+        .collect()
+}
+
+fn length_s(run: &StrategyRun) -> f64 {
+    let Measured { start_s, end_s } = run.measured.unwrap_or_default();
+    end_s - start_s
+}
+
+fn period_s(report: &Report) -> f64 {
+    report.experiment.lease.reconfigure().as_secs_f64()
+}
+
+/// Stretches from the beginning of the measured interval to its end; the last one may be
+/// shorter, and is left out if it is much shorter.
+pub(super) fn stretches(report: &Report, run: &StrategyRun) -> Vec<Stretch> {
+    let width_s = STRETCH_S.min(period_s(report) / 2.0);
+    let start_s = run.measured.unwrap_or_default().start_s;
+    let count = (length_s(run) / width_s).round().max(0.0) as usize;
+    let stretch = |index: usize| Stretch {
+        from_s: index as f64 * width_s,
+        to_s: ((index + 1) as f64 * width_s).min(length_s(run)),
+        ..Stretch::default()
+    };
+    let mut all: Vec<Stretch> = (0..count).map(stretch).collect();
+    for sample in run.samples.iter().filter(|sample| sample.end == End::Ok) {
+        let at_s = sample.start_ns as f64 / 1e9 - start_s;
+        if let Some(stretch) = all.get_mut((at_s / width_s) as usize) {
+            stretch.add(sample);
+        }
+    }
+    all
+}
+
+/// How a run adapted to each change of what clients ask for.
+pub(super) fn adapting(report: &Report, run: &StrategyRun) -> Vec<Adapting> {
+    let stretches = stretches(report, run);
+    let swaps = report
+        .events
+        .iter()
+        .filter(|event| event.kind == Event::SWAP);
+    let swaps = swaps.filter(|event| event.run.as_ref() == Some(&run.label));
+    let start_s = run.measured.unwrap_or_default().start_s;
+    let mut times: Vec<f64> = swaps.map(|event| event.at_s - start_s).collect();
+    times.push(length_s(run));
+    let period_s = period_s(report);
+    let spans = times.windows(2);
+    spans
+        .filter_map(|span| {
+            let within = |from: f64, to: f64| {
+                let inside = |s: &&Stretch| s.from_s >= from - 1e-6 && s.to_s <= to + 1e-6;
+                stretches.iter().filter(inside).collect::<Vec<_>>()
+            };
+            let before = within(span[0] - 2.0 * period_s, span[0]);
+            let after = within(span[0], span[1]);
+            let mut found = of_change(&before, &after)?;
+            found.back_after_periods = found.back_after_s.map(|s| s / period_s);
+            let soon = found.back_after_periods.is_some_and(|n| n <= PERIODS_MAX);
+            found.kept = (run.strategy == "cost").then_some(soon);
+            Some(found)
+        })
+        .collect()
+}
+
+/// `None` if nothing was asked before or after.
+fn of_change(before: &[&Stretch], after: &[&Stretch]) -> Option<Adapting> {
+    let at_s = after.first()?.from_s;
+    let steady_ms = mean_ms(before)?;
+    let limit_ms = steady_ms * AS_BEFORE;
+    let is_back = |from: &usize| {
+        let rest = mean_ms(&after[*from..]);
+        after[*from].mean_ms() <= limit_ms && rest.is_some_and(|mean| mean <= limit_ms)
+    };
+    let back = (0..after.len()).find(is_back);
+    Some(Adapting {
+        at_s,
+        steady_ms,
+        worst_ms: after.iter().map(|s| s.mean_ms()).fold(0.0, f64::max),
+        back_after_s: back.map(|index| after[index].from_s - at_s),
+        back_after_periods: None,
+        kept: None,
+    })
+}
+
+/// Of all operations of several stretches.
+fn mean_ms(stretches: &[&Stretch]) -> Option<f64> {
+    let operations: u64 = stretches.iter().map(|s| s.operations).sum();
+    let sum: f64 = stretches.iter().map(|s| s.sum_ms).sum();
+    (operations > 0).then(|| sum / operations as f64)
+}
+
+/// A line for each strategy and change; `None` if what clients ask for never changed.
+pub(super) fn table(summary: &Summary) -> Option<Table> {
+    let title = "How soon each strategy was as good as before, after what clients ask for changed";
+    let columns = [
+        "strategy",
+        "change at s",
+        "steady mean ms",
+        "worst stretch ms",
+        "back within a tenth after s",
+        "in periods",
+        "bound, periods",
+        "kept",
+    ];
+    let mut table = Table::new(title, &columns);
+    let shown =
+        |value: Option<f64>| value.map_or("never".to_owned(), |value| format!("{value:.1}"));
+    for run in &summary.runs {
+        for change in &run.adapting {
+            let bound = change.kept.map(|_| format!("{PERIODS_MAX}"));
+            let kept = change.kept.map(|kept| if kept { "yes" } else { "NO" });
+            table.rows.push(vec![
+                run.label.clone(),
+                format!("{:.0}", change.at_s),
+                ms(change.steady_ms),
+                ms(change.worst_ms),
+                shown(change.back_after_s),
+                shown(change.back_after_periods),
+                bound.unwrap_or_else(|| "–".to_owned()),
+                kept.unwrap_or("–").to_owned(),
+            ]);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// One line per strategy and stretch: `strategy,start_s,end_s,operations,mean_ms,local`.
+/// Times count from the beginning of the measured interval.
+pub(super) fn csv(report: &Report) -> String {
+    let mut csv = String::from("strategy,start_s,end_s,operations,mean_ms,local\n");
+    for run in &report.runs {
+        for s in stretches(report, run) {
+            let local = s
+                .local()
+                .map_or_else(String::new, |share| format!("{share:.6}"));
+            let times = format!("{:.1},{:.1}", s.from_s, s.to_s);
+            let figures = format!("{},{:.3},{local}", s.operations, s.mean_ms());
+            // Writing to a string cannot fail. Labels are plain names.
+            let _ = writeln!(csv, "{},{times},{figures}", run.label);
+        }
+    }
+    csv
+}
+
+/// How to read the picture and the table.
+pub(super) fn prose(report: &Report) -> Vec<String> {
+    let width_s = STRETCH_S.min(period_s(report) / 2.0);
+    let picture = format!(
+        "Mean latency of all operations and share of local reads, in stretches of {width_s} s. \
+         Holders are chosen anew every {} s, the reconfiguration period.",
+        period_s(report)
+    );
+    let swaps = report.events.iter().any(|event| event.kind == Event::SWAP);
+    let adapting = swaps.then(|| {
+        format!(
+            "The steady mean is that of the last two periods before a change. A strategy is back \
+             when the mean of a stretch, and that of the time from there to the next change, is \
+             at most a tenth above it. Of cost that is demanded within {PERIODS_MAX} periods."
+        )
+    });
+    [Some(picture), adapting].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(from_s: f64, mean_ms: f64) -> Stretch {
+        Stretch {
+            from_s,
+            to_s: from_s + 5.0,
+            operations: 100,
+            sum_ms: mean_ms * 100.0,
+            ..Stretch::default()
+        }
+    }
+
+    fn of(before: &[f64], after: &[f64]) -> Adapting {
+        let make = |means: &[f64]| -> Vec<Stretch> {
+            let means = means.iter().zip(0..);
+            means
+                .map(|(ms, i)| stretch(f64::from(i) * 5.0, *ms))
+                .collect()
+        };
+        let (before, after) = (make(before), make(after));
+        let all = |stretches: &'static [Stretch]| stretches.iter().collect::<Vec<_>>();
+        let (before, after) = (before.leak(), after.leak());
+        of_change(&all(before), &all(after)).unwrap()
+    }
+
+    #[test]
+    fn a_strategy_is_back_when_it_stays_within_a_tenth() {
+        let found = of(&[90.0, 110.0], &[150.0, 130.0, 109.0, 105.0]);
+        assert_eq!((found.steady_ms, found.worst_ms), (100.0, 150.0));
+        assert_eq!(found.back_after_s, Some(10.0));
+        // One good stretch does not count if the time after it is not as good.
+        let found = of(&[100.0], &[150.0, 105.0, 140.0, 130.0, 100.0]);
+        assert_eq!(found.back_after_s, Some(20.0));
+        assert_eq!(of(&[100.0], &[101.0, 99.0]).back_after_s, Some(0.0));
+        assert_eq!(of(&[100.0], &[130.0, 120.0]).back_after_s, None);
+    }
+}
