@@ -42,6 +42,7 @@ use crate::connection::{Call, CallError, Connection, State};
 use crate::error::{Error, Tried};
 use crate::pause::Backoff;
 use crate::replicas::Replicas;
+use crate::routing::Route;
 use crate::wire::request::Body;
 use crate::wire::{ErrorCode, Outcome, Response, outcome};
 
@@ -126,6 +127,8 @@ struct Copies<'a> {
     operation: &'a Operation<'a>,
     replicas: &'a Replicas,
     body: Body,
+    /// Whom to ask first, and whether to ask for a hint.
+    route: Route,
     /// Copies that may still be answered, by replica: the first answer counts.
     asked: SmallVec<[(usize, Call<'a>); 1]>,
     /// The replica that has time to answer before another one is asked, and from when.
@@ -146,10 +149,14 @@ struct Copies<'a> {
 
 impl<'a> Copies<'a> {
     fn new(operation: &'a Operation<'a>, body: Body) -> Copies<'a> {
+        let replicas = operation.replicas;
+        let route = replicas.router.as_ref();
+        let route = route.map(|router| router.route(&body, replicas.all()));
         Copies {
             operation,
-            replicas: operation.replicas,
+            replicas,
             body,
+            route: route.unwrap_or_default(),
             asked: SmallVec::new(),
             active: None,
             passed: SmallVec::new(),
@@ -193,7 +200,7 @@ impl<'a> Copies<'a> {
             return Ok(());
         };
         let connection = &self.replicas.all()[index];
-        let call = connection.ask(self.body.clone(), &self.operation.sent);
+        let call = connection.ask(self.body.clone(), self.route.hint, &self.operation.sent);
         let call = call.map_err(|_| Failure::Closed)?;
         self.first.get_or_insert(index);
         self.active = Some((index, Instant::now()));
@@ -208,6 +215,9 @@ impl<'a> Copies<'a> {
     }
 
     fn next_replica(&self) -> Option<usize> {
+        if self.first.is_none() && self.route.first.is_some() {
+            return self.route.first;
+        }
         self.replicas.choose(|index| {
             self.passed.contains(&index) || self.asked.iter().any(|(asked, _)| *asked == index)
         })
@@ -290,6 +300,9 @@ impl<'a> Copies<'a> {
                 self.operation.has_answered(index);
                 self.count(index);
                 let response = result.map_err(Failure::Refused)?;
+                if let Some(router) = &self.replicas.router {
+                    router.learn(&self.body, &response);
+                }
                 let from = &self.replicas.all()[index];
                 Ok(Some(Answer { response, from }))
             }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::routing::Routing;
+
 /// How to reach replicas, and how long to wait for them.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
@@ -27,6 +29,11 @@ pub struct ClientOptions {
     /// How often an operation is attempted again after a connection broke, or a replica was
     /// unavailable or silent; default 32. With 0 an operation leaves at most once.
     pub retries: u32,
+    /// Which replica an operation is sent to first; default: the nearest.
+    pub routing: Routing,
+    /// With [`Routing::LeaseAware`]: most memory for what is known of keys, in bytes; default
+    /// 16 MiB.
+    pub hint_bytes_max: usize,
     /// Who is told when a replica dies or answers again; default: nobody.
     pub watcher: Watcher,
 }
@@ -46,6 +53,8 @@ impl ClientOptions {
             attempt_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(10),
             retries: 32,
+            routing: Routing::default(),
+            hint_bytes_max: 16 << 20,
             watcher: Watcher::default(),
         }
     }

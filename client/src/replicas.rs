@@ -22,11 +22,18 @@ use crate::connection::{Connection, Ended, Link, News, NoLink, State, connect};
 use crate::error::{Error, Tried};
 use crate::options::ClientOptions;
 use crate::pause::{Backoff, Penalty};
+use crate::routing::{Router, Routing};
+use crate::wire::StatusRequest;
 use crate::wire::command::Op;
 use crate::wire::request::Body;
 
 /// What a replica is probed with. It is only ever read.
 const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
+
+/// How far replicas are is measured so often in short succession, then now and then.
+const PINGS_AT_FIRST: u64 = 5;
+const PING_SOON: Duration = Duration::from_millis(40);
+const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// All replicas of one client.
 pub(crate) struct Replicas {
@@ -34,6 +41,8 @@ pub(crate) struct Replicas {
     pub news: Arc<News>,
     /// Operations that were answered by another replica than the first that was asked.
     pub failovers: AtomicU64,
+    /// Who is asked first, if it is not simply the nearest.
+    pub router: Option<Router>,
     connections: Vec<Connection>,
     /// The cluster that the first one was of.
     cluster: OnceLock<String>,
@@ -50,6 +59,9 @@ impl Replicas {
         let welcome = &link.welcome;
         replicas.cluster.get_or_init(|| welcome.cluster.clone());
         replicas.connections[first].connected(welcome, false);
+        if replicas.router.is_some() {
+            replicas.connections.iter().for_each(Connection::want);
+        }
         let mut link = Some(link);
         let start = |index| {
             let link = link.take_if(|_| index == first);
@@ -70,6 +82,8 @@ impl Replicas {
         Replicas {
             news,
             failovers: AtomicU64::new(0),
+            router: (options.routing == Routing::LeaseAware)
+                .then(|| Router::new(options.hint_bytes_max)),
             connections,
             cluster: cluster.map_or_else(OnceLock::new, OnceLock::from),
             options,
@@ -128,7 +142,7 @@ impl Replicas {
     }
 
     fn is_needed(&self, index: usize) -> bool {
-        !self.connections[..index].iter().any(Connection::is_up)
+        self.router.is_some() || !self.connections[..index].iter().any(Connection::is_up)
     }
 }
 
@@ -242,6 +256,7 @@ impl Replicas {
             ended = connection.drive(link) => ended,
             () = connection.retired(|| self.is_needed(index)), if index > 0 => Ended::Retired,
             said = self.probe(connection), if connection.is_greeted() => Ended::Broken(said),
+            never = self.ping(connection), if self.router.is_some() => match never {},
         }
     }
 
@@ -263,6 +278,26 @@ impl Replicas {
         }
     }
 
+    /// Measures, again and again, how far a replica is.
+    async fn ping(&self, connection: &Connection) -> std::convert::Infallible {
+        for number in 0_u64.. {
+            // It does not show that one serves that was dead, so those are not asked.
+            if connection.is_up() {
+                let sent = AtomicBool::new(false);
+                let body = Body::Status(StatusRequest::default());
+                if let Ok(call) = connection.ask(body, false, &sent) {
+                    let asked = call.asked;
+                    if call.await.is_ok() {
+                        connection.is_within(asked.elapsed());
+                    }
+                }
+            }
+            let few = number < PINGS_AT_FIRST;
+            sleep(if few { PING_SOON } else { PING_EVERY }).await;
+        }
+        std::future::pending().await
+    }
+
     /// Asks a replica that was dead something that only one that serves can answer; returns
     /// why it is still dead, if it is. Others may ask it, too, if nobody else serves: it
     /// is not hung up on while they wait.
@@ -271,7 +306,7 @@ impl Replicas {
         let patience = self.options.patience();
         let asked = Instant::now();
         let body = Body::Command(Op::get(PROBE_KEY).into());
-        let Ok(mut call) = connection.ask(body, &sent) else {
+        let Ok(mut call) = connection.ask(body, false, &sent) else {
             return std::future::pending().await;
         };
         while timeout(patience, &mut call).await.is_err() {

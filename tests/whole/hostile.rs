@@ -74,10 +74,7 @@ fn put(id: u64, key: &str, value: &str) -> BytesMut {
     let op = Op::put(key.to_owned(), value.to_owned());
     let command = Command::session(9_000 + id, 1, 1, op);
     let mut bytes = BytesMut::new();
-    let request = Request {
-        id,
-        body: Some(Body::Command(command)),
-    };
+    let request = Request::new(id, Some(Body::Command(command)));
     encode_frame(&request, &mut bytes).unwrap();
     bytes
 }

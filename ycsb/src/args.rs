@@ -91,6 +91,10 @@ Properties of YCSB's core workload, and some of our own:
                         each (as many as threads, as in YCSB)
   leasehold.cores       threads of the operating system that serve the connections (one for
                         each five connections, at most half of the processors)
+  leasehold.routing     local: threads ask the replica of their own site (default).
+                        lease-aware: reads are asked of a replica that holds the key, of
+                        near ones in turn, and writes of the leader, by hints in answers;
+                        each connection is then one to every address
   leasehold.start       seconds since 1970 at which to begin, so that several load
                         generators begin together
   leasehold.timeout_ms  time allowed to an operation, with all its attempts (10000).

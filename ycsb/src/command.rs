@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use client::Routing;
+
 use crate::args::YcsbArgs;
 use crate::connect::Survey;
 use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
@@ -87,6 +89,7 @@ pub async fn execute(
             site: site.0,
             site_number: site.1.number,
             address: address.into(),
+            routed: settings.routing == Routing::LeaseAware,
             core: cores.in_turn(place).clone(),
             store,
         });

@@ -205,6 +205,7 @@ impl Survey {
                 cluster: settings.cluster.clone(),
                 request_timeout: settings.timeout,
                 attempt_timeout: settings.attempt_timeout,
+                routing: settings.routing,
                 watcher: watcher.clone(),
                 ..ClientOptions::nearest_first(addresses.iter().map(|it| it.to_string()))
             };

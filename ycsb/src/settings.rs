@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use client::Routing;
+
 use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
@@ -60,6 +62,8 @@ pub struct Settings {
     /// `leasehold.attempt_timeout_ms`: how long a replica may be silent before another one
     /// is asked, too.
     pub attempt_timeout: Duration,
+    /// `leasehold.routing`: which replica an operation is sent to first.
+    pub routing: Routing,
     /// `leasehold.start`, in seconds since 1970: when to begin.
     pub start_s: Option<f64>,
     /// The site of each address: its name and number.
@@ -134,6 +138,13 @@ impl Settings {
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
             timeout: milliseconds(properties, "leasehold.timeout_ms")?,
             attempt_timeout: milliseconds(properties, "leasehold.attempt_timeout_ms")?,
+            routing: properties.choice(
+                "leasehold.routing",
+                &[
+                    ("local", Routing::Nearest),
+                    ("lease-aware", Routing::LeaseAware),
+                ],
+            )?,
             start_s: properties.parsed(
                 "leasehold.start",
                 "a time in seconds since 1970",
@@ -169,6 +180,9 @@ impl Settings {
     pub fn idle_addresses(&self) -> Option<String> {
         let connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
         let idle = self.addresses.get(connections..)?;
+        if self.routing == Routing::LeaseAware {
+            return None;
+        }
         let all = self.addresses.len();
         let mend = match self.connections < self.threads {
             true => "leasehold.connections=",
@@ -428,6 +442,7 @@ mod tests {
             ("leasehold.address=localhost", "HOST:PORT"),
             ("site=a,b,c", "one name, or 1"),
             ("leasehold.start=inf", "seconds since 1970"),
+            ("leasehold.routing=any", "one of local, lease-aware"),
             ("leasehold.cores=0", "a number from 1 to 1024"),
             ("leasehold.connections=0", "a number from 1 to threadcount"),
             ("threadcount=4\nleasehold.connections=5", "which is 4"),

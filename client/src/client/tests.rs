@@ -2,6 +2,7 @@
 //! and misbehaves by script: each arriving command takes the next fault.
 
 mod failover;
+mod routing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::wire::{FrameReader, FrameWriter, Hello, MAGIC, Request, Response};
+use crate::wire::{FrameReader, FrameWriter, Hello, Hint, MAGIC, Request, Response};
 
 /// What happens to one command.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +49,13 @@ struct State {
     writeless: HashSet<&'static str>,
     /// Servers that are unavailable.
     unavailable: HashSet<&'static str>,
+    /// The names of all, as servers tell them.
+    replicas: Vec<String>,
+    /// What servers answer to whoever asks for a hint, and how often somebody did.
+    hint: Hint,
+    hinted: usize,
+    /// Servers that hold every key: others forward.
+    holders: HashSet<&'static str>,
     executed: Vec<Command>,
     results: HashMap<(u64, u64), Outcome>,
     store: HashMap<Bytes, (Bytes, Version)>,
@@ -155,6 +163,7 @@ async fn serve(
     writer.feed(&Welcome {
         cluster: cluster.into(),
         replica: name.into(),
+        replicas: state.lock().unwrap().replicas.clone(),
         ..Welcome::default()
     })?;
     writer.flush().await?;
@@ -185,7 +194,17 @@ async fn serve(
                     }
                     None => execute(&mut state.lock().unwrap(), command),
                 };
-                Response::answer(request.id, Path::Log, outcome)
+                let mut state = state.lock().unwrap();
+                let path = match state.holders.contains(name) {
+                    true => Path::Local,
+                    false if state.holders.is_empty() => Path::Log,
+                    false => Path::Forwarded,
+                };
+                state.hinted += usize::from(request.hint);
+                Response {
+                    hint: request.hint.then_some(state.hint),
+                    ..Response::answer(request.id, path, outcome)
+                }
             }
             Some(Body::Status(_)) => Response::status(
                 request.id,

@@ -61,6 +61,8 @@ pub(crate) struct Dead {
 struct Waiting {
     /// Taken when it is written.
     body: Option<request::Body>,
+    /// Whether a hint is asked for.
+    hint: bool,
     reply: oneshot::Sender<Result<Response, CallError>>,
 }
 
@@ -75,6 +77,10 @@ struct Table {
     welcome: Option<Welcome>,
     /// The name of the replica in it.
     replica: Option<Arc<str>>,
+    /// The replica's number, by which hints name it.
+    number: Option<u32>,
+    /// The shortest round trip that was measured since the connection was made.
+    distance: Duration,
     /// Why the connection is to be given up.
     suspicion: String,
     /// When the server was last heard.
@@ -87,6 +93,17 @@ struct Table {
 pub(crate) struct News {
     pub changed: Notify,
     pub watcher: Watcher,
+}
+
+/// A replica that may be asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate {
+    /// By which hints name it; below 64.
+    pub number: u32,
+    /// The shortest round trip that was measured; the longest there is if none was.
+    pub distance: Duration,
+    /// Calls under way.
+    pub calls: usize,
 }
 
 /// What the callers and the connection's task share.
@@ -119,6 +136,8 @@ impl Connection {
             state: State::Idle,
             welcome: None,
             replica: None,
+            number: None,
+            distance: Duration::MAX,
             suspicion: String::new(),
             heard: Instant::now(),
             closed: false,
@@ -171,10 +190,12 @@ impl Connection {
         self.table().heard
     }
 
-    /// Queues a request. Afterwards `sent` is set if it may have reached the server.
+    /// Queues a request, which may ask for a `hint`. Afterwards `sent` is set if it may have
+    /// reached the server.
     pub fn ask<'a>(
         &'a self,
         body: request::Body,
+        hint: bool,
         sent: &'a AtomicBool,
     ) -> Result<Call<'a>, CallError> {
         let (sender, reply) = oneshot::channel();
@@ -186,6 +207,7 @@ impl Connection {
         table.next_id += 1;
         let waiting = Waiting {
             body: Some(body),
+            hint,
             reply: sender,
         };
         table.calls.insert(id, waiting);
@@ -247,6 +269,34 @@ impl Connection {
         self.table().calls.len()
     }
 
+    /// What decides whether this replica is asked among several; `None` if it does not serve,
+    /// or its number is not known.
+    pub fn candidate(&self) -> Option<Candidate> {
+        let table = self.table();
+        let number = table.number.filter(|_| matches!(table.state, State::Up))?;
+        Some(Candidate {
+            number,
+            distance: table.distance,
+            calls: table.calls.len(),
+        })
+    }
+
+    /// A round trip to the replica took so long.
+    pub fn is_within(&self, round_trip: Duration) {
+        let mut table = self.table();
+        table.distance = table.distance.min(round_trip);
+    }
+
+    /// Makes a connection although nobody has asked for anything yet.
+    pub fn want(&self) {
+        let mut table = self.table();
+        if matches!(table.state, State::Idle) {
+            table.state = State::Connecting;
+        }
+        drop(table);
+        self.queued.notify_one();
+    }
+
     /// Waits until somebody needs a connection.
     pub async fn wanted(&self) {
         while matches!(self.table().state, State::Idle) {
@@ -260,6 +310,8 @@ impl Connection {
         let mut table = self.table();
         table.welcome = Some(welcome.clone());
         table.replica = Some(welcome.replica.as_str().into());
+        table.number = number(welcome);
+        table.distance = Duration::MAX;
         table.heard = Instant::now();
         let mut was = None;
         match &mut table.state {
@@ -378,6 +430,13 @@ impl Table {
         let unsent = self.calls.split_off(&self.unsent_from);
         std::mem::replace(&mut self.calls, unsent)
     }
+}
+
+/// The number of the replica that greets, if it says who all are.
+fn number(welcome: &Welcome) -> Option<u32> {
+    let mut all = welcome.replicas.iter().take(64);
+    let number = all.position(|name| *name == welcome.replica)?;
+    u32::try_from(number).ok()
 }
 
 fn fail(calls: BTreeMap<u64, Waiting>, error: &CallError) {

@@ -74,7 +74,8 @@ impl Connection {
             }
             table.unsent_from = id + 1;
             let body = waiting.body.take();
-            if let Err(error) = writer.feed(&Request { id, body }) {
+            let hint = waiting.hint;
+            if let Err(error) = writer.feed(&Request { id, body, hint }) {
                 // Sizes are checked before a call is queued, so this is one that
                 // the check forgot; its caller will time out.
                 tracing::error!(%error, "request cannot be sent");

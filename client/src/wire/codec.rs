@@ -253,15 +253,15 @@ mod tests {
     use crate::wire::{Command, Request, command::Op, request::Body};
 
     fn put_request(value: &'static [u8]) -> Request {
-        Request {
-            id: 7,
-            body: Some(Body::Command(Command::session(
+        Request::new(
+            7,
+            Some(Body::Command(Command::session(
                 1,
                 2,
                 1,
                 Op::put("key", value),
             ))),
-        }
+        )
     }
 
     #[test]
@@ -341,10 +341,10 @@ mod tests {
     #[test]
     fn a_message_above_the_limit_leaves_the_buffer_alone() {
         let mut buffer = BytesMut::from(&b"earlier"[..]);
-        let request = Request {
-            id: 1,
-            body: Some(Body::Command(Op::put("k", vec![0; FRAME_BYTES_MAX]).into())),
-        };
+        let request = Request::new(
+            1,
+            Some(Body::Command(Op::put("k", vec![0; FRAME_BYTES_MAX]).into())),
+        );
         let error = encode_frame(&request, &mut buffer).unwrap_err();
         assert!(matches!(error, FrameError::TooLong { .. }), "{error}");
         assert_eq!(buffer, &b"earlier"[..]);

@@ -5,9 +5,10 @@ use bytes::Bytes;
 
 use super::command::Op;
 use super::outcome;
+use super::request::Body;
 use super::{
     Command, CompareAndSwap, Delete, Entries, Entry, Error, ErrorCode, Field, Get, KeyValue,
-    Mismatch, Missing, MultiGet, MultiPut, Outcome, Path, Put, PutFields, Response, Scan,
+    Mismatch, Missing, MultiGet, MultiPut, Outcome, Path, Put, PutFields, Request, Response, Scan,
     StatusReply, Value, Version,
 };
 
@@ -193,6 +194,14 @@ impl From<Error> for Outcome {
     }
 }
 
+impl Request {
+    /// The request `id`, which asks for no hint.
+    pub fn new(id: u64, body: Option<Body>) -> Request {
+        let hint = false;
+        Request { id, body, hint }
+    }
+}
+
 impl Response {
     /// The answer to the command of request `id`.
     pub fn answer(id: u64, path: Path, outcome: Outcome) -> Response {
@@ -201,6 +210,7 @@ impl Response {
             path: path.into(),
             outcome: Some(outcome),
             status: None,
+            hint: None,
         }
     }
 
@@ -211,6 +221,7 @@ impl Response {
             path: Path::Unspecified.into(),
             outcome: None,
             status: Some(status),
+            hint: None,
         }
     }
 

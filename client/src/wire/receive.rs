@@ -118,10 +118,7 @@ mod tests {
     use crate::wire::{Command, FRAME_BYTES_MAX, Field, KeyValue, validate};
 
     fn request(op: Op) -> Request {
-        Request {
-            id: 7,
-            body: Some(Body::Command(Command::session(1, 1, 1, op))),
-        }
+        Request::new(7, Some(Body::Command(Command::session(1, 1, 1, op))))
     }
 
     fn operations(parts: usize, bytes: usize) -> [Op; 3] {

@@ -76,15 +76,15 @@ pub mod seeds {
     use bytes::Bytes;
     use client::wire::request::Body;
     use client::wire::{
-        Counter, Field, MoveRequest, Peer, Record, Request, Response, StatusReply, StatusRequest,
-        Welcome, hello,
+        Counter, Field, Hint, MoveRequest, Peer, Record, Request, Response, StatusReply,
+        StatusRequest, Welcome, hello,
     };
     use prost::Message as _;
 
     use crate::bodies::samples;
 
     pub fn client_to_server() -> Vec<Vec<u8>> {
-        let request = |body| Request { id: 7, body }.encode_to_vec();
+        let request = |body| Request::new(7, body).encode_to_vec();
         let commands = samples::commands().into_iter();
         let mut seeds: Vec<Vec<u8>> = commands
             .map(|command| request(Some(Body::Command(command))))
@@ -105,7 +105,7 @@ pub mod seeds {
         let keys = vec![Bytes::new(); 10_001];
         let op = client::wire::command::Op::multi_get(keys);
         let body = Some(Body::Command(op.into()));
-        Request { id: 7, body }.encode_to_vec()
+        Request::new(7, body).encode_to_vec()
     }
 
     pub fn server_to_client() -> Vec<Vec<u8>> {
@@ -117,6 +117,11 @@ pub mod seeds {
                 path,
                 outcome: Some(outcome),
                 status: None,
+                hint: Some(Hint {
+                    holders: 0b10110,
+                    leader: 2,
+                    listed: true,
+                }),
             })
             .map(|response| response.encode_to_vec())
             .collect();
@@ -128,6 +133,7 @@ pub mod seeds {
                 incarnation: 3,
                 key_bytes_max: 4096,
                 value_bytes_max: 1 << 20,
+                replicas: vec!["JP".into(), "CA".into()],
                 frame_bytes_max: 4 << 20,
                 log_time_ms: 1 << 40,
             }

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::request::Body;
 use client::wire::{
@@ -91,6 +92,8 @@ pub(super) struct Connection {
     charged: Cell<usize>,
     /// By request, what is charged above [`SMALL_BYTES`].
     large: RefCell<HashMap<u64, usize, FixedState>>,
+    /// By request, the keys about which the client asks for hints.
+    hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
     /// Bytes that the answer to a Get is expected to have, and that to a Scan or MultiGet.
     expected: [Cell<usize>; 2],
     /// A request was answered.
@@ -113,6 +116,7 @@ impl Connection {
             in_flight: Cell::new(0),
             charged: Cell::new(0),
             large: RefCell::default(),
+            hinted: RefCell::default(),
             expected: [Cell::new(VALUE_BYTES_MAX), Cell::new(FRAME_BYTES_MAX)],
             room: Notify::new(),
         }
@@ -136,6 +140,22 @@ impl Connection {
         self.charged.set(self.charged.get() + charge);
         self.budget.charged.set(self.budget.charged.get() + charge);
         Ok(())
+    }
+
+    /// The answer of this request is to say who holds the key, if it names one.
+    pub(super) fn wants_hint(&self, request: u64, key: Option<&Bytes>) {
+        if let Some(key) = key {
+            self.hinted.borrow_mut().insert(request, key.clone());
+        }
+    }
+
+    /// The key about which the answer of this request is to give a hint.
+    pub(super) fn take_hinted(&self, request: u64) -> Option<Bytes> {
+        let mut hinted = self.hinted.borrow_mut();
+        match hinted.is_empty() {
+            true => None,
+            false => hinted.remove(&request),
+        }
     }
 
     fn answer_bytes(&self, request: &Request) -> usize {
@@ -272,7 +292,7 @@ mod tests {
 
     fn request(id: u64, op: Op) -> Request {
         let body = Some(Body::Command(Command::from(op)));
-        Request { id, body }
+        Request::new(id, body)
     }
 
     fn found(id: u64, bytes: usize) -> Response {
@@ -362,7 +382,7 @@ mod tests {
         let (second, _two) = connection(2, &budget).await;
         let scan = || Op::scan("", "", 10);
         assert_eq!(let_in(&first, scan), 2);
-        let status = Request { id: 1, body: None };
+        let status = Request::new(1, None);
         assert!(!second.congested(), "it has nothing in flight");
         second.charge(&status, 4).unwrap();
         assert!(second.congested());

@@ -226,7 +226,7 @@ impl Driver {
                 to, path, outcome, ..
             } = fenced;
             match to {
-                ReadFrom::Client(client) => self.clients.reply(client, path, outcome),
+                ReadFrom::Client(client) => self.reply(client, path, outcome),
                 ReadFrom::Peer(peer, request) => {
                     scratch.answers.push(peer, request, outcome, path);
                 }
@@ -235,6 +235,11 @@ impl Driver {
         for (peer, message) in scratch.answers.take() {
             self.peers.send(peer, self.replica.envelope(peer, message));
         }
+    }
+
+    fn reply(&self, to: ClientHandle, path: Path, outcome: Outcome) {
+        let hint = |key: &[u8]| self.replica.hint(key);
+        self.clients.reply(to, path, outcome, hint);
     }
 
     fn answer_statuses(&self, now: Time) {
@@ -364,7 +369,7 @@ impl Host for Performing<'_> {
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
-        self.driver.clients.reply(to, path, outcome);
+        self.driver.reply(to, path, outcome);
     }
 
     fn fenced_reply(&mut self, read: Fenced) {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::wire::request::Body;
 use client::wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, KEY_BYTES_MAX, MAGIC, Outcome, Path,
-    Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome, decode_request, encode_frame,
+    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC, Outcome,
+    Path, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome, decode_request, encode_frame,
     validate,
 };
 use foldhash::fast::FixedState;
@@ -42,11 +42,21 @@ const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// What clients are told of who is who.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The cluster.
+    pub(super) cluster: String,
+    /// This replica.
+    pub(super) replica: String,
+    /// All replicas, in the order of their numbers.
+    pub(super) replicas: Vec<String>,
+}
+
 /// All connections of clients.
 #[derive(Debug)]
 pub(super) struct Clients {
-    cluster: String,
-    replica: String,
+    names: Names,
     incarnation: Incarnation,
     inbox: Rc<Inbox>,
     connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
@@ -62,15 +72,13 @@ pub(super) struct Clients {
 
 impl Clients {
     pub(super) fn new(
-        cluster: &str,
-        replica: &str,
+        names: Names,
         incarnation: Incarnation,
         inbox: Rc<Inbox>,
         seats: Seats,
     ) -> Clients {
         Clients {
-            cluster: cluster.to_owned(),
-            replica: replica.to_owned(),
+            names,
             incarnation,
             inbox,
             connections: RefCell::default(),
@@ -106,28 +114,37 @@ impl Clients {
         }
     }
 
-    /// Appends the answer of a request; [`Clients::flush`] sends it. A client
-    /// that is gone gets none.
-    pub(super) fn reply(&self, to: ClientHandle, path: Path, outcome: Outcome) {
-        self.respond(to, &Response::answer(to.request, path, outcome));
+    /// Appends the answer of a request, with the hint about a key if the client asked for
+    /// one; [`Clients::flush`] sends it. A client that is gone gets none.
+    pub(super) fn reply(
+        &self,
+        to: ClientHandle,
+        path: Path,
+        outcome: Outcome,
+        hint: impl FnOnce(&[u8]) -> Hint,
+    ) {
+        self.respond(to, Response::answer(to.request, path, outcome), hint);
     }
 
     /// Appends a refusal of a request.
     pub(super) fn refuse(&self, to: ClientHandle, refusal: Error) {
-        self.respond(to, &Response::refusal(to.request, refusal));
+        let refusal = Response::refusal(to.request, refusal);
+        self.respond(to, refusal, |_| Hint::default());
     }
 
     /// Appends the answer to a question about the status.
     pub(super) fn reply_status(&self, to: ClientHandle, status: StatusReply) {
-        self.respond(to, &Response::status(to.request, status));
+        let status = Response::status(to.request, status);
+        self.respond(to, status, |_| Hint::default());
     }
 
-    fn respond(&self, to: ClientHandle, response: &Response) {
+    fn respond(&self, to: ClientHandle, mut response: Response, hint: impl FnOnce(&[u8]) -> Hint) {
         let connections = self.connections.borrow();
         let Some(connection) = connections.get(&to.connection) else {
             return;
         };
-        connection.answer(response);
+        response.hint = connection.take_hinted(response.id).map(|key| hint(&key));
+        connection.answer(&response);
         if !connection.dirty.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
         }
@@ -246,10 +263,10 @@ impl Clients {
                 hello.magic
             )));
         }
-        if !hello.cluster.is_empty() && hello.cluster != self.cluster {
+        if !hello.cluster.is_empty() && hello.cluster != self.names.cluster {
             let message = format!(
                 "hello.cluster is {:?}, this replica belongs to {:?}",
-                hello.cluster, self.cluster
+                hello.cluster, self.names.cluster
             );
             return Err(Error::new(ErrorCode::WrongCluster, message));
         }
@@ -258,13 +275,14 @@ impl Clients {
 
     fn welcome(&self, connection: &Connection) {
         let welcome = Welcome {
-            cluster: self.cluster.clone(),
-            replica: self.replica.clone(),
+            cluster: self.names.cluster.clone(),
+            replica: self.names.replica.clone(),
             incarnation: self.incarnation.0,
             key_bytes_max: KEY_BYTES_MAX as u32,
             value_bytes_max: VALUE_BYTES_MAX as u32,
             frame_bytes_max: FRAME_BYTES_MAX as u32,
             log_time_ms: self.log_time_ms.get(),
+            replicas: self.names.replicas.clone(),
         };
         // Names are short, so it fits.
         let _ = encode_frame(&welcome, &mut connection.outbox.buffer());
@@ -290,7 +308,12 @@ impl Clients {
             request: request.id,
         };
         match request.body {
-            Some(Body::Command(command)) => self.inbox.push(Input::Client { from, command }),
+            Some(Body::Command(command)) => {
+                if request.hint {
+                    connection.wants_hint(request.id, command.keys().next());
+                }
+                self.inbox.push(Input::Client { from, command });
+            }
             Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
             Some(Body::Move(asked)) => self.inbox.push_move(from, asked),
             None => {}

@@ -17,7 +17,7 @@ use super::descriptors::{Descriptors, Seats, TooFew};
 use super::driver::Driver;
 use super::events::Events;
 use super::inbox::Inbox;
-use super::listener::Clients;
+use super::listener::{Clients, Names};
 use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
 use super::timeout_watch::TimeoutWatch;
 use super::transport::{Member, Peers};
@@ -314,8 +314,13 @@ impl Node<'_> {
 
     fn clients(&self, incarnation: Incarnation, inbox: Rc<Inbox>) -> Clients {
         let seats = Seats::new(self.descriptors.clients);
-        let name = &self.configured().name;
-        Clients::new(&self.config.cluster, name, incarnation, inbox, seats)
+        let nodes = self.config.nodes.iter();
+        let names = Names {
+            cluster: self.config.cluster.clone(),
+            replica: self.configured().name.clone(),
+            replicas: nodes.map(|node| node.name.clone()).collect(),
+        };
+        Clients::new(names, incarnation, inbox, seats)
     }
 
     fn peers(&self, inbox: Rc<Inbox>) -> Peers {

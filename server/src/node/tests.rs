@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::wire::{
-    Command, ErrorCode, FrameReader, FrameWriter, MAGIC, Path as WirePath, Request, Response,
+    Command, ErrorCode, FrameReader, FrameWriter, Hint, MAGIC, Path as WirePath, Request, Response,
     VALUE_BYTES_MAX, Welcome, command::Op, encode_frame, hello, outcome, request::Body,
 };
 use client::{Client, ClientOptions};
@@ -206,7 +206,7 @@ fn a_request_that_can_never_succeed_costs_only_itself() {
             Some(Body::Command(Op::get("k").into())),
         ];
         for (id, body) in (1..).zip(bodies) {
-            writer.feed(&Request { id, body }).unwrap();
+            writer.feed(&Request::new(id, body)).unwrap();
         }
         writer.flush().await.unwrap();
         let mut reader = FrameReader::new(reader);
@@ -229,10 +229,10 @@ fn clients_that_vanish_harm_nobody() {
     let config = config(dir.path(), &["CA"]);
     let node = Running::started(&config, "CA");
     block_on(async {
-        let whole = Request {
-            id: 1,
-            body: Some(Body::Command(Command::session(9, 1, 1, Op::put("k", "v")))),
-        };
+        let whole = Request::new(
+            1,
+            Some(Body::Command(Command::session(9, 1, 1, Op::put("k", "v")))),
+        );
         let mut bytes = BytesMut::new();
         encode_frame(&whole, &mut bytes).unwrap();
         for length in 0..=bytes.len() {
@@ -266,7 +266,7 @@ fn requests(ids: std::ops::RangeInclusive<u64>, op: &Op) -> BytesMut {
     let mut bytes = BytesMut::new();
     for id in ids {
         let body = Some(Body::Command(op.clone().into()));
-        encode_frame(&Request { id, body }, &mut bytes).unwrap();
+        encode_frame(&Request::new(id, body), &mut bytes).unwrap();
     }
     bytes
 }
@@ -350,7 +350,7 @@ fn a_pipelining_client_gets_every_answer() {
         const REQUESTS: u64 = 40_000;
         for id in 1..=REQUESTS {
             let body = Some(Body::Command(Op::get("k").into()));
-            encode_frame(&Request { id, body }, &mut bytes).unwrap();
+            encode_frame(&Request::new(id, body), &mut bytes).unwrap();
         }
         let (reader, mut writer) = stream.split();
         let mut reader = FrameReader::new(reader);
@@ -479,7 +479,7 @@ async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> 
     let mut bytes = BytesMut::new();
     for (id, key) in (1..).zip(keys) {
         let body = Some(Body::Command(Op::get(key.clone()).into()));
-        encode_frame(&Request { id, body }, &mut bytes).unwrap();
+        encode_frame(&Request::new(id, body), &mut bytes).unwrap();
     }
     stream.write_all(&bytes).await.unwrap();
     let mut reader = FrameReader::new(stream);
@@ -493,6 +493,60 @@ async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> 
         paths.push(response.path());
     }
     paths
+}
+
+/// Asks for these at once; the hint in each answer, by the request's id.
+async fn hints(config: &ClusterConfig, requests: Vec<Request>) -> Vec<Option<Hint>> {
+    let mut stream = greeted(config).await;
+    let mut bytes = BytesMut::new();
+    for request in &requests {
+        encode_frame(request, &mut bytes).unwrap();
+    }
+    stream.write_all(&bytes).await.unwrap();
+    let mut reader = FrameReader::new(stream);
+    let mut hints = vec![None; requests.len()];
+    for _ in &requests {
+        let response: Response = reader.next().await.unwrap().unwrap();
+        hints[response.id as usize - 1] = response.hint;
+    }
+    hints
+}
+
+#[test]
+fn who_holds_a_key_and_who_leads_is_told_to_whoever_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    let request = |id, op: Op, hint| Request {
+        hint,
+        ..Request::new(id, Some(Body::Command(op.into())))
+    };
+    let put = Command::session(9, 1, 1, Op::put("k", "v"));
+    let put = Request {
+        hint: true,
+        ..Request::new(4, Some(Body::Command(put)))
+    };
+    let asked = vec![
+        request(1, Op::get("k"), true),
+        request(2, Op::get("k"), false),
+        request(3, Op::scan("", "", 1), true),
+        put,
+    ];
+    let hints = block_on(async {
+        connect(&config).await.put("k", "v").await.unwrap();
+        // Until the first configuration is known nobody holds anything.
+        while hints(&config, vec![asked[0].clone()]).await[0].is_none_or(|it| it.holders == 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        hints(&config, asked).await
+    });
+    let told = Some(Hint {
+        holders: 0b1,
+        leader: 1,
+        listed: false,
+    });
+    assert_eq!(hints, [told, None, None, told]);
+    node.stop().unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::wire::{Counter, Peer, StatusReply};
+use client::wire::{Counter, Hint, Peer, StatusReply};
 use leases::{Key, ReplicaId, ReplicaSet, Time};
 
 use super::Replica;
@@ -98,6 +98,16 @@ impl Replica {
         status.holders = names(holders);
         status.may_hold = names(holders.union(promised));
         status.holders_of = key;
+    }
+
+    /// What a client is told that asks whom to ask about `key`.
+    pub fn hint(&self, key: &[u8]) -> Hint {
+        let configs = self.configs();
+        Hint {
+            holders: configs.holders(key).0,
+            leader: self.leader().map_or(0, |leader| u32::from(leader.0) + 1),
+            listed: configs.listed(key).is_some(),
+        }
     }
 
     fn peer(&self, now: Time, peer: ReplicaId) -> Peer {

@@ -82,6 +82,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("leasehold.cluster", Optional),
     ("leasehold.connections", Optional),
     ("leasehold.cores", Optional),
+    ("leasehold.routing", Default("local")),
     ("leasehold.start", Optional),
     ("leasehold.attempt_timeout_ms", Default("1000")),
     ("leasehold.timeout_ms", Default("10000")),

@@ -95,6 +95,9 @@ pub struct SiteStore<S> {
     /// The site's own replica. What another one answers is reported apart, and what has
     /// no answer is counted against this one.
     pub address: ReplicaName,
+    /// Whether the store chooses a replica for each operation: none is the site's own then,
+    /// and none is passed over.
+    pub routed: bool,
     /// The thread of the operating system on which it is asked.
     pub core: Core,
     /// The store.

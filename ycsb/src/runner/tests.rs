@@ -187,6 +187,7 @@ async fn go_until(
         site: 2,
         site_number: 2,
         address: "here".into(),
+        routed: false,
         core: Core::default(),
         store: store.clone(),
     }];
@@ -505,6 +506,7 @@ async fn stores_are_used_in_turn() {
             site,
             site_number: u64::from(site),
             address: "here".into(),
+            routed: false,
             core: Core::default(),
             store: Memory::default(),
         })

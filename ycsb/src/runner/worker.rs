@@ -12,7 +12,7 @@ use super::shared::{Book, Shared};
 use super::transaction::{Open, Step, Transaction, perform};
 use super::{Phase, RunOptions, SiteStore};
 use crate::generator::Random;
-use crate::measurement::{Availability, Measured, Return, Unanswered};
+use crate::measurement::{Availability, Measured, ReplicaName, Return, Unanswered};
 use crate::sample::OpKind;
 use crate::store::Store;
 use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
@@ -203,15 +203,20 @@ impl<S: Store> Worker<S> {
             .filter(|_| step.kind != OpKind::ReadModifyWrite)
         {
             seen.answered(replica, ended);
-            if *replica != self.store.address {
+            if self.is_away(replica) {
                 seen.passed_over(&self.store.address, sent);
             }
         }
     }
 
+    /// Whether it is another replica than the site's own.
+    fn is_away(&self, replica: &ReplicaName) -> bool {
+        !self.store.routed && *replica != self.store.address
+    }
+
     fn note_silence(&self, seen: &mut Availability, open: Open) {
         seen.asked(self.store.site, open.kind);
-        if open.kind != OpKind::ReadModifyWrite {
+        if open.kind != OpKind::ReadModifyWrite && !self.store.routed {
             let sent = self.shared.since_start(open.started);
             seen.unanswered(&self.store.address, sent);
         }
@@ -237,10 +242,7 @@ impl<S: Store> Worker<S> {
                 site,
                 kind: step.kind,
                 path: step.path,
-                away: step
-                    .from
-                    .as_ref()
-                    .is_some_and(|from| *from != self.store.address),
+                away: step.from.as_ref().is_some_and(|from| self.is_away(from)),
                 returned: step.returned,
                 service: step.ended - step.started,
                 intended: step.ended.saturating_duration_since(due),

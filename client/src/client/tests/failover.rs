@@ -38,7 +38,7 @@ impl Server {
     }
 
     /// All its connections end, and nobody listens any more.
-    async fn kill(&self) {
+    pub(super) async fn kill(&self) {
         self.task.abort();
         self.killed.send_replace(true);
         while TcpStream::connect(&self.address).await.is_ok() {
@@ -50,11 +50,11 @@ impl Server {
         Server::at(&self.address, self.name, Arc::clone(&self.state)).await
     }
 
-    fn freeze(&self) {
+    pub(super) fn freeze(&self) {
         self.state().frozen.insert(self.name);
     }
 
-    fn thaw(&self) {
+    pub(super) fn thaw(&self) {
         self.state().frozen.remove(self.name);
     }
 }

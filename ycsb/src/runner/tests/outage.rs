@@ -72,6 +72,7 @@ async fn reads(store: &Scripted, options: &RunOptions, cancel: &Cancel) -> Outco
         site: 0,
         site_number: 0,
         address: "here".into(),
+        routed: false,
         core: Core::default(),
         store: store.clone(),
     }];
@@ -234,6 +235,7 @@ async fn a_store_that_is_too_slow_misses_the_target_also_if_the_run_has_no_end()
         site: 0,
         site_number: 0,
         address: "here".into(),
+        routed: false,
         core: Core::default(),
         store,
     }];

@@ -1,0 +1,371 @@
+//! Lease-aware routing: which replica is asked first, by what replicas have said of who holds
+//! a key and who leads.
+//!
+//! Hints are never trusted. They only choose whom to ask first; whoever is asked wrongly
+//! forwards the request. So a stale hint, or nonsense, costs a forward and no wrong answer.
+//! Their memory is bounded: of more keys than fit, some are forgotten at random.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use tokio::time::Instant;
+
+use crate::connection::{Candidate, Connection};
+use crate::wire::command::Op;
+use crate::wire::request::Body;
+use crate::wire::{Hint, Path, Response};
+
+/// Which replica an operation is sent to first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Routing {
+    /// The nearest that serves.
+    #[default]
+    Nearest,
+    /// Reads of one key: a replica that holds it, of those about as near as the nearest the
+    /// least loaded. Writes: the leader. Others, and while nothing is known: the nearest.
+    /// The client keeps connections to all replicas.
+    LeaseAware,
+}
+
+/// What is known of a key, or of the leader, is asked for again when it is so old.
+const REFRESH: Duration = Duration::from_secs(2);
+/// Replicas are as near as the nearest up to twice its round trip and this much more.
+const NEAR: Duration = Duration::from_millis(2);
+/// So many requests follow each other to the same replica, unless others are less loaded by
+/// about as many: those that are made together leave in one write.
+pub(crate) const TOGETHER: usize = 16;
+/// What an entry takes beside its key.
+const ENTRY_BYTES: usize = 160;
+/// While there is no room, of so many reads of unknown keys one asks for a hint.
+const ASKS_ONE_IN: usize = 8;
+
+/// Where an operation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Route {
+    /// Whom to ask first; `None`: the nearest.
+    pub first: Option<usize>,
+    /// Whether to ask for a hint, too.
+    pub hint: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Router {
+    known: Mutex<Known>,
+    /// Replicas that are loaded alike are asked in turn.
+    turn: AtomicUsize,
+}
+
+impl Router {
+    /// Knows nothing; remembers keys in at most so many bytes.
+    pub fn new(bytes_max: usize) -> Router {
+        Router {
+            known: Mutex::new(Known::new(bytes_max)),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a request goes, from what is known now.
+    pub fn route(&self, body: &Body, connections: &[Connection]) -> Route {
+        let Body::Command(command) = body else {
+            return Route::default();
+        };
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let (holders, hint) = match &command.op {
+            Some(Op::Get(get)) => self.known().holders(&get.key, now, turn),
+            Some(op) if op.is_write() => self.known().leader(now),
+            _ => return Route::default(),
+        };
+        let candidates = || {
+            let all = connections.iter().enumerate();
+            all.filter_map(|(index, one)| Some((index, one.candidate()?)))
+        };
+        let first = choose(candidates, holders, turn, connections.len());
+        Route { first, hint }
+    }
+
+    /// Takes what an answer says.
+    pub fn learn(&self, body: &Body, response: &Response) {
+        let Body::Command(command) = body else { return };
+        let Some(key) = command.keys().next() else {
+            return;
+        };
+        if let Some(hint) = &response.hint {
+            self.known().learn(key, hint, Instant::now());
+        } else if matches!(&command.op, Some(Op::Get(_))) && !is_local(response.path()) {
+            self.known().doubt(key);
+        }
+    }
+}
+
+/// Whether the replica that was asked answered under its own lease.
+fn is_local(path: Path) -> bool {
+    matches!(path, Path::Local | Path::Held)
+}
+
+/// Of the replicas in `wanted` that are about as near as the nearest of them, the one with
+/// the fewest calls under way, or one whose turn it is.
+fn choose<I: Iterator<Item = (usize, Candidate)>>(
+    candidates: impl Fn() -> I,
+    wanted: u64,
+    turn: usize,
+    all: usize,
+) -> Option<usize> {
+    let wanted = || candidates().filter(|(_, one)| wanted >> one.number & 1 == 1);
+    let nearest = wanted().map(|(_, one)| one.distance).min()?;
+    let near_ends = nearest.saturating_mul(2).saturating_add(NEAR);
+    let near = wanted().filter(|(_, one)| one.distance <= near_ends);
+    let order = |index: usize| (index + turn / TOGETHER) % all;
+    let least = near.min_by_key(|(index, one)| (one.calls / TOGETHER, order(*index)));
+    Some(least?.0)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Bit by number; `None`: as for all keys that are not listed.
+    holders: Option<u64>,
+    /// When it was last asked for; `None`: it is in doubt.
+    asked: Option<Instant>,
+    /// Its place in `keys`.
+    place: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    entries: HashMap<Bytes, Entry, RandomState>,
+    /// The same keys, so that one can be drawn.
+    keys: Vec<Bytes>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Who holds the keys that no list names.
+    unlisted: u64,
+    /// A set of one, or of none.
+    leader: u64,
+    leader_asked: Option<Instant>,
+}
+
+fn is_due(asked: Option<Instant>, now: Instant) -> bool {
+    asked.is_none_or(|at| now.saturating_duration_since(at) >= REFRESH)
+}
+
+impl Known {
+    fn new(bytes_max: usize) -> Known {
+        Known {
+            entries: HashMap::default(),
+            keys: Vec::new(),
+            bytes: 0,
+            bytes_max,
+            unlisted: 0,
+            leader: 0,
+            leader_asked: None,
+        }
+    }
+
+    /// Who holds a key, as far as is known, and whether to ask for a hint.
+    fn holders(&mut self, key: &Bytes, now: Instant, turn: usize) -> (u64, bool) {
+        let has_room = self.bytes + key.len() + ENTRY_BYTES <= self.bytes_max;
+        let Some(entry) = self.entries.get_mut(key) else {
+            return (self.unlisted, has_room || turn.is_multiple_of(ASKS_ONE_IN));
+        };
+        let due = is_due(entry.asked, now);
+        if due {
+            // One asks; the others go by what is known until it is answered.
+            entry.asked = Some(now);
+        }
+        (entry.holders.unwrap_or(self.unlisted), due)
+    }
+
+    fn leader(&mut self, now: Instant) -> (u64, bool) {
+        let due = is_due(self.leader_asked, now);
+        if due {
+            self.leader_asked = Some(now);
+        }
+        (self.leader, due)
+    }
+
+    fn learn(&mut self, key: &Bytes, hint: &Hint, now: Instant) {
+        self.leader = match hint.leader {
+            number @ 1..=64 => 1 << (number - 1),
+            _ => 0,
+        };
+        self.leader_asked = Some(now);
+        let holders = hint.listed.then_some(hint.holders);
+        if !hint.listed {
+            self.unlisted = hint.holders;
+        }
+        self.put(key, holders, Some(now));
+    }
+
+    /// What is known of the key was wrong: the next read of it asks for a hint.
+    fn doubt(&mut self, key: &Bytes) {
+        match self.entries.get_mut(key) {
+            Some(entry) => entry.asked = None,
+            None => self.put(key, None, None),
+        }
+    }
+
+    fn put(&mut self, key: &Bytes, holders: Option<u64>, asked: Option<Instant>) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            (entry.holders, entry.asked) = (holders, asked);
+            return;
+        }
+        let bytes = key.len() + ENTRY_BYTES;
+        while self.bytes + bytes > self.bytes_max && !self.keys.is_empty() {
+            self.forget_one();
+        }
+        if bytes > self.bytes_max {
+            return;
+        }
+        // A copy: the caller's may hold much more memory.
+        let key = Bytes::copy_from_slice(key);
+        let place = self.keys.len();
+        self.keys.push(key.clone());
+        self.bytes += bytes;
+        let entry = Entry {
+            holders,
+            asked,
+            place,
+        };
+        self.entries.insert(key, entry);
+    }
+
+    fn forget_one(&mut self) {
+        let drawn = crate::session::random_u64() as usize % self.keys.len();
+        let key = self.keys.swap_remove(drawn);
+        if let Some(moved) = self.keys.get(drawn)
+            && let Some(entry) = self.entries.get_mut(moved)
+        {
+            entry.place = drawn;
+        }
+        self.bytes -= key.len() + ENTRY_BYTES;
+        self.entries.remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Bytes {
+        format!("key{number:06}").into()
+    }
+
+    fn hint(holders: u64, listed: bool) -> Hint {
+        Hint {
+            holders,
+            leader: 1,
+            listed,
+        }
+    }
+
+    fn at(number: u32, ms: u64, calls: usize) -> Candidate {
+        Candidate {
+            number,
+            distance: Duration::from_millis(ms),
+            calls,
+        }
+    }
+
+    fn chosen(all: &[Candidate], wanted: u64, turn: usize) -> Option<usize> {
+        let candidates = || all.iter().copied().enumerate();
+        choose(candidates, wanted, turn, all.len())
+    }
+
+    #[test]
+    fn the_least_loaded_of_the_near_holders_is_asked() {
+        let all = [at(0, 1, 90), at(1, 1, 30), at(2, 40, 0), at(3, 1, 50)];
+        assert_eq!(chosen(&all, 0b1111, 0), Some(1));
+        assert_eq!(chosen(&all, 0b1101, 0), Some(3), "2 is idle, but far");
+        assert_eq!(chosen(&all, 0b0100, 0), Some(2), "the only holder");
+        assert_eq!(chosen(&all, 0, 0), None);
+    }
+
+    #[test]
+    fn holders_whose_distance_is_not_known_yet_are_asked_if_there_are_no_others() {
+        let far = Candidate {
+            distance: Duration::MAX,
+            ..at(0, 0, 0)
+        };
+        assert_eq!(chosen(&[far], 0b1, 0), Some(0));
+        assert_eq!(chosen(&[far, at(1, 90, 7)], 0b11, 0), Some(1));
+    }
+
+    #[test]
+    fn replicas_that_are_loaded_alike_are_asked_in_turn() {
+        let all = [at(0, 1, 2), at(1, 1, 2), at(2, 1, 2)];
+        let asked = |index| {
+            let turns = (0..30 * TOGETHER).filter(|turn| chosen(&all, 0b111, *turn) == Some(index));
+            turns.count()
+        };
+        assert_eq!([asked(0), asked(1), asked(2)], [10 * TOGETHER; 3]);
+        assert_eq!(chosen(&all, 0b111, 0), chosen(&all, 0b111, TOGETHER - 1));
+    }
+
+    #[test]
+    fn replicas_that_do_not_exist_are_not_asked() {
+        let all = [at(0, 1, 0), at(1, 1, 0)];
+        assert_eq!(chosen(&all, u64::MAX << 2, 0), None);
+        assert_eq!(chosen(&all, u64::MAX, 0), Some(0));
+        let mut known = Known::new(1 << 20);
+        for leader in [0, 65, u32::MAX] {
+            let nonsense = Hint {
+                leader,
+                ..hint(u64::MAX, true)
+            };
+            known.learn(&key(1), &nonsense, Instant::now());
+            assert_eq!(known.leader(Instant::now()).0, 0, "{leader}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_read_asks_again_when_a_hint_is_old_or_was_wrong() {
+        let mut known = Known::new(1 << 20);
+        let start = Instant::now();
+        assert_eq!(known.holders(&key(1), start, 0), (0, true));
+        known.learn(&key(1), &hint(0b10, true), start);
+        assert_eq!(known.holders(&key(1), start, 0), (0b10, false));
+        let later = start + REFRESH;
+        assert_eq!(known.holders(&key(1), later, 0), (0b10, true));
+        assert_eq!(known.holders(&key(1), later, 0), (0b10, false), "one asks");
+        known.doubt(&key(1));
+        assert_eq!(known.holders(&key(1), later, 0), (0b10, true));
+    }
+
+    #[test]
+    fn keys_that_no_list_names_follow_what_was_heard_last() {
+        let (mut known, now) = (Known::new(1 << 20), Instant::now());
+        known.learn(&key(1), &hint(0b1, false), now);
+        known.learn(&key(2), &hint(0b110, true), now);
+        known.learn(&key(3), &hint(0b11, false), now);
+        let holders: Vec<u64> = (1..4).map(|i| known.holders(&key(i), now, 0).0).collect();
+        assert_eq!(holders, [0b11, 0b110, 0b11]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_most_of_it_is_used() {
+        let max = 1000 * (9 + ENTRY_BYTES);
+        let (mut known, now) = (Known::new(max), Instant::now());
+        for number in 0..10_000 {
+            known.learn(&key(number), &hint(1, true), now);
+            assert!(known.bytes <= max && known.keys.len() == known.entries.len());
+        }
+        assert_eq!(known.entries.len(), 1000);
+        for (place, key) in known.keys.iter().enumerate() {
+            assert_eq!(known.entries[key].place, place);
+        }
+        known.learn(&vec![b'k'; max].into(), &hint(1, true), now);
+        assert!(known.bytes <= max, "a key that is larger than all");
+        let unknown = |turn| known.holders(&key(100_000), now, turn).1;
+        let asks = (0..800).map(unknown).filter(|asks| *asks).count();
+        assert!(asks == 800 || asks == 100, "{asks}");
+    }
+}
