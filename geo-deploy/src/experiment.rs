@@ -5,6 +5,7 @@
 //! overridden by name, and what a report shows is the effective experiment, with
 //! every default and override in it.
 
+mod change;
 mod error;
 mod lease;
 mod load;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use server::node::config::{LeaseSection, from_toml};
 use server::node::storage::Durability;
 
+pub use change::Change;
 pub use error::ExperimentError;
 pub use load::{Rate, Window};
 pub use replies::AcceptRepliesName;
@@ -32,7 +34,7 @@ use crate::fault::Fault;
 use crate::topology::Topology;
 
 /// Experiments that ship with the program.
-const BUILT_IN: [(&str, &str); 12] = [
+const BUILT_IN: [(&str, &str); 14] = [
     ("blackout", include_str!("experiments/blackout.toml")),
     ("demo", include_str!("experiments/demo.toml")),
     ("failover", include_str!("experiments/failover.toml")),
@@ -41,9 +43,11 @@ const BUILT_IN: [(&str, &str); 12] = [
     ("fig6-reads", include_str!("experiments/fig6-reads.toml")),
     ("fig7", include_str!("experiments/fig7.toml")),
     ("fig7-fast", include_str!("experiments/fig7-fast.toml")),
+    ("mixed", include_str!("experiments/mixed.toml")),
     ("moving", include_str!("experiments/moving.toml")),
     ("rolling", include_str!("experiments/rolling.toml")),
     ("roster", include_str!("experiments/roster.toml")),
+    ("switch", include_str!("experiments/switch.toml")),
     ("table2", include_str!("experiments/table2.toml")),
 ];
 
@@ -241,6 +245,9 @@ pub struct StrategyPlan {
     /// What is done to the cluster under it, if not what the experiment says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fault: Vec<Fault>,
+    /// Other strategies that follow it while clients ask, in order of time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub change: Vec<Change>,
     /// For `fixed`: who holds which part of the key space.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,

@@ -21,6 +21,7 @@ mod render;
 mod run;
 mod summary;
 mod svg;
+mod switches;
 mod table;
 mod tables;
 mod tolerance;
@@ -41,6 +42,7 @@ pub use manifest::Manifest;
 pub use outage::Outage;
 pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict, in_order};
 pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
+pub use switches::{PartSummary, SwitchReads};
 
 /// All strategies of one experiment.
 #[derive(Clone, Debug)]

@@ -81,6 +81,13 @@ async fn run_plan(
     settings: &LocalSettings,
     progress: Progress<'_>,
 ) -> anyhow::Result<Ran> {
+    if !plan.strategy.change.is_empty() {
+        anyhow::bail!(
+            "strategies.{}.change: real replicas cannot change their strategy yet; run it with \
+             --on sim",
+            plan.strategy.label
+        );
+    }
     let started = Instant::now();
     let start_unix_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)

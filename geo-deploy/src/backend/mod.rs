@@ -1,6 +1,7 @@
 //! Backends: where an experiment can run. Each sends the same requests to the same
 //! replica code and returns a [`StrategyRun`], so that results can be compared.
 
+mod changes;
 mod counters;
 mod faults;
 mod interval;

@@ -70,7 +70,8 @@ impl<'a> Plan<'a> {
 
     /// Whether answers may fail to come.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.experiment.network.loss > 0.0 || !self.faults().is_empty()
+        let changes = !self.strategy.change.is_empty();
+        self.experiment.network.loss > 0.0 || !self.faults().is_empty() || changes
     }
 
     /// Silence of the leader after which others campaign.
@@ -104,15 +105,22 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// If a name is none that replicas know.
     pub fn strategies(&self) -> anyhow::Result<RangeMap<StrategySpec>> {
-        Ok(match self.strategy.strategy.as_str() {
-            "none" => StrategySpec::None.into(),
-            "leader" => StrategySpec::Leader.into(),
-            "all" => StrategySpec::All.into(),
+        match self.strategy.strategy.as_str() {
+            "fixed" => self.fixed(),
+            name => Ok(self.spec_named(name)?.into()),
+        }
+    }
+
+    /// A strategy that needs no holders, by its name.
+    pub(crate) fn spec_named(&self, name: &str) -> anyhow::Result<StrategySpec> {
+        Ok(match name {
+            "none" => StrategySpec::None,
+            "leader" => StrategySpec::Leader,
+            "all" => StrategySpec::All,
             "quorum" => {
                 let unlisted = self.experiment.lease.unlisted.unwrap_or_default().into();
-                StrategySpec::Quorum { unlisted }.into()
+                StrategySpec::Quorum { unlisted }
             }
-            "fixed" => self.fixed()?,
             other => anyhow::bail!(
                 "strategies.strategy: '{other}' is not one of {}",
                 StrategySpec::NAMES.join(", ")

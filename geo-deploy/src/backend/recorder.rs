@@ -9,6 +9,7 @@ use client::wire::outcome::Result as Answer;
 use client::wire::{Outcome, Path};
 use ycsb::sample::{End, OpKind, Sample};
 
+use super::changes::switch_reads;
 use super::faults::{Faults, Passed};
 use super::load::Ask;
 use super::{Plan, Ran};
@@ -107,6 +108,7 @@ impl Recorder {
         let passed = passed.unwrap_or_default();
         let operations = &self.operations[first..after];
         let books = self.bookkeeping(plan, first, after);
+        let parts = plan.parts();
         let n = plan.topology().len();
         let notes = [around.notes, self.notes.clone(), passed.notes.clone()];
         let run = StrategyRun {
@@ -116,6 +118,9 @@ impl Recorder {
             asked: self.operations.len() as u64,
             samples: operations.iter().map(|(sample, _)| *sample).collect(),
             leased_to: leased_to(operations, &passed),
+            part_of: part_of(operations, &parts),
+            parts,
+            switches: switch_reads(plan, &self.operations, (&around.events, measured)),
             repeats: Vec::new(),
             measured: Some(measured),
             faults: passed.spans,
@@ -131,6 +136,7 @@ impl Recorder {
         };
         let mut events = around.events;
         events.extend(swaps(plan, measured));
+        events.extend(plan.change_events(measured));
         events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         Ran {
             run,
@@ -184,6 +190,16 @@ fn swaps(plan: &Plan<'_>, measured: Measured) -> Vec<report::Event> {
     };
     let times = swap.times_s(measured.end_s - measured.start_s);
     times.into_iter().map(event).collect()
+}
+
+/// The part of each operation's key, given the parts' first keys; empty if there is one.
+fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
+    if parts.len() < 2 {
+        return Vec::new();
+    }
+    let part = |key: u64| parts.partition_point(|first| *first <= key) - 1;
+    let operations = operations.iter();
+    operations.map(|(_, key)| part(*key) as u8).collect()
 }
 
 /// Who held a lease on the key of each operation; empty if that is not known of each.

@@ -4,7 +4,7 @@
 //! lies outside of them is left out: warm-up and elections before, and the end.
 
 use super::Ran;
-use crate::report::{Event, FaultSpan, Measured, StrategyRun, Verdict};
+use crate::report::{Event, FaultSpan, Measured, StrategyRun, SwitchReads, Verdict};
 
 /// All runs as one; `None` if there is none.
 pub(super) fn joined(runs: Vec<Ran>) -> Option<Ran> {
@@ -69,6 +69,13 @@ fn append(all: &mut Ran, next: Ran) {
             ..fault
         }));
     run.asked += next.run.asked;
+    run.part_of.extend(next.run.part_of);
+    let length_s = before.end_s - before.start_s;
+    run.switches
+        .extend(next.run.switches.into_iter().map(|switch| SwitchReads {
+            at_s: switch.at_s + length_s,
+            ..switch
+        }));
     run.wall_s += next.run.wall_s;
     run.virtual_s = run.virtual_s.zip(next.run.virtual_s).map(|(a, b)| a + b);
     for (name, count) in next.run.counters {

@@ -1,6 +1,7 @@
 //! Virtual time: the same replicas without sockets. Exact, and done in seconds.
 
 mod attempts;
+mod changes;
 mod clients;
 mod events;
 mod faults;

@@ -229,7 +229,14 @@ fn dotted(prefix: &str, table: &Table, names: &mut Vec<String>) {
             }
             Value::Table(inner) => dotted(&format!("{name}."), inner, names),
             Value::Array(_) if name == "strategies" => {
-                let fields = ["strategy", "distribution", "accept_replies"];
+                let fields = [
+                    "strategy",
+                    "distribution",
+                    "accept_replies",
+                    "change.<number>.at_s",
+                    "change.<number>.strategy",
+                    "change.<number>.keys",
+                ];
                 names.extend(fields.map(|field| format!("strategies.<label>.{field}")));
             }
             Value::Array(_) if name == "fault" => {

@@ -144,6 +144,37 @@ fn sites_that_exchange_keys_are_two_and_do_so_while_it_is_measured() {
 }
 
 #[test]
+fn changes_of_strategy_follow_each_other_within_the_run() {
+    let e = Experiment::find("switch").unwrap();
+    assert_eq!(Experiment::parse("again", &e.to_toml()).unwrap(), e);
+    let later = "strategies.switch.change.1.at_s=30".to_owned();
+    let later = e.clone().with(&[later]).unwrap();
+    assert_eq!(later.strategies[0].change[0].at_s, 30.0);
+    for (set, parts) in [
+        ("1.at_s=50", ["change.at_s = 40", "follow each other"]),
+        ("1.at_s=-25", ["change.at_s = -25", "-20 s (clients begin)"]),
+        ("5.at_s=120", ["change.at_s = 120", "120 s (the end)"]),
+        (
+            "1.strategy=fixed",
+            ["change.strategy = fixed", "none, leader, all, quorum"],
+        ),
+        ("1.keys=[0.5, 0.5]", ["change.keys", "two rising shares"]),
+        ("1.keys=[0.5, 1.5]", ["change.keys", "two rising shares"]),
+    ] {
+        let set = format!("strategies.switch.change.{set}");
+        let error = e.clone().with(&[set]).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "{part:?} is missing from: {error}");
+        }
+    }
+    let counted = ["requests=10", "warmup=1", "rate="].map(String::from);
+    let mut closed = e;
+    closed.workload.rate = None;
+    let error = closed.with(&counted[..2]).unwrap_err().to_string();
+    assert!(error.contains("give seconds"), "{error}");
+}
+
+#[test]
 fn loads_that_contradict_themselves_are_refused() {
     refused(&["rate=0"], &["workload.rate = 0", "0.001"]);
     refused(&["rate=fast"], &["rate=fast"]);

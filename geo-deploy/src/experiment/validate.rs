@@ -97,6 +97,7 @@ impl Experiment {
             })?;
             plan.validate(&self.topology)?;
             self.validate_faults(&plan.field(""), &plan.fault)?;
+            self.validate_changes(plan)?;
         }
         Ok(())
     }
@@ -175,7 +176,7 @@ impl StrategyPlan {
     }
 
     /// The name of a field, as overrides write it.
-    fn field(&self, name: &str) -> String {
+    pub(super) fn field(&self, name: &str) -> String {
         format!("strategies.{}.{name}", self.label)
     }
 }

@@ -22,7 +22,8 @@ pub struct Allowed {
 
 impl Allowed {
     pub(super) fn of(report: &Report, run: &StrategyRun) -> Option<Allowed> {
-        let strategy = report.plan(run)?;
+        // With several strategies one after the other, no figure is of the whole run.
+        let strategy = report.plan(run).filter(|plan| plan.change.is_empty())?;
         let plan = Plan::new(&report.experiment, strategy);
         let client_ms = match report.backend.as_str() {
             // There, clients are at their replica's side.

@@ -91,6 +91,10 @@ pub(super) fn marks(report: &Report, run: &StrategyRun) -> Vec<Mark> {
             at_s: event.at_s - start_s,
             text: format!("{} swap", event.sites.join(", ")),
         }),
+        Event::SWITCH => Some(Mark {
+            at_s: event.at_s - start_s,
+            text: event.text.clone(),
+        }),
         _ => None,
     };
     report

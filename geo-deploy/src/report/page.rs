@@ -6,7 +6,7 @@ use super::figures::{self, Figure};
 use super::summary::Summary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{Report, allowed, course, effort, outage, prose, tables};
+use super::{Report, allowed, course, effort, outage, prose, switches, tables};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -31,6 +31,11 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
     if course::is_shown(report) {
         sections.insert(1, over_time(report, summary));
     }
+    sections.extend(switches::parts_table(summary).map(|table| Section {
+        heading: "Parts of the key space",
+        tables: vec![table],
+        ..Section::default()
+    }));
     if !report.happened().is_empty() {
         sections.push(happened(report, summary));
     }
@@ -104,9 +109,16 @@ fn results(report: &Report, summary: &Summary) -> [Section; 5] {
 fn over_time(report: &Report, summary: &Summary) -> Section {
     Section {
         heading: "Over time",
-        paragraphs: course::prose(report),
+        paragraphs: [
+            course::prose(report),
+            switches::prose(report).into_iter().collect(),
+        ]
+        .concat(),
         figures: vec![figures::course::NAME.to_owned()],
-        tables: course::table(summary).into_iter().collect(),
+        tables: course::table(summary)
+            .into_iter()
+            .chain(switches::table(report))
+            .collect(),
         ..Section::default()
     }
 }

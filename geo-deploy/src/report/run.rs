@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use ycsb::sample::Sample;
 
+use super::SwitchReads;
 use crate::bound::SiteSet;
 use crate::wan::Network;
 
@@ -70,6 +71,8 @@ impl Event {
     pub const LEASE_END: &str = "lease-end";
     /// Two sites exchange their popular keys.
     pub const SWAP: &str = "swap";
+    /// The strategy is changed.
+    pub const SWITCH: &str = "switch";
     /// The cluster is ready for clients.
     pub const READY: &str = "ready";
 }
@@ -129,6 +132,13 @@ pub struct StrategyRun {
     /// For each sample, the sites that held a lease on its key when the last fault before
     /// its end began, or the first fault after. Empty if that is not known.
     pub leased_to: Vec<SiteSet>,
+    /// First keys of the parts of the key space that some strategy of the experiment treats
+    /// apart; fewer than two if there are none.
+    pub parts: Vec<u64>,
+    /// For each sample, its key's part. Empty if there is only one.
+    pub part_of: Vec<u8>,
+    /// Local reads that changes of strategy should not have touched, in order of time.
+    pub switches: Vec<SwitchReads>,
     /// The interval in which operations are counted; `None` if the backend has none.
     pub measured: Option<Measured>,
     /// If it was run several times: the measured interval of each run, as they follow each
@@ -177,6 +187,9 @@ impl StrategyRun {
         StrategyRun {
             leased_to: leased_to.map(|index| self.leased_to[*index]).collect(),
             samples: meant.iter().map(|index| self.samples[*index]).collect(),
+            part_of: (meant.iter().filter_map(|index| self.part_of.get(*index)))
+                .copied()
+                .collect(),
             measured: Some(self.repeats[number - 1]),
             repeats: Vec::new(),
             faults: faults

@@ -12,6 +12,7 @@ use super::course::{self, Adapting};
 use super::digest::{Class, Digest, Latencies, share};
 use super::effort::Effort;
 use super::outage::{self, Group, Outage};
+use super::switches::{self, PartSummary, SwitchReads};
 use super::tolerance::Tolerance;
 use super::{Measured, Report, StrategyRun};
 use crate::bound::{Bounds, Replies, SiteSet};
@@ -76,6 +77,12 @@ pub struct RunSummary {
     /// How soon it was as good as before, whenever what clients ask for changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapting: Vec<Adapting>,
+    /// Local reads that changes of strategy should not have touched.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<SwitchReads>,
+    /// Parts of the key space, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartSummary>,
     /// Reads held back, and what replicas did for an operation.
     pub effort: Effort,
     /// `yes`, `no` or `unchecked`.
@@ -250,6 +257,8 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
         min_latency_fraction: totals.min_latency_fraction,
         true_rates: Allowed::of(report, run),
         adapting: course::adapting(report, run),
+        switches: run.switches.clone(),
+        parts: switches::parts(report, run),
         effort: Effort::of(report, run),
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),

@@ -13,6 +13,7 @@ use super::super::faults::{Faults, Turn};
 use super::super::load::{Due, OpenLoop, Processes, Requests, closed_loops, held_back_note};
 use super::super::recorder::{READ_ONCE_MORE, READERS};
 use super::super::{Ended, Interval, Plan, Progress, Recorder};
+use super::changes::Changes;
 use super::events::event;
 use super::faults::{Links, is_promised, roles};
 use super::route::Route;
@@ -33,6 +34,8 @@ pub(super) enum Alarm {
     Due(usize),
     /// A fault begins or ends.
     Fault(Turn),
+    /// The strategy is changed.
+    Change(usize),
     /// Whether what a failed replica was promised has run out is looked at.
     Promises(usize),
     /// A replica that was restarted runs again.
@@ -65,6 +68,7 @@ pub(super) struct Clients<'a> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) faults: Faults<'a>,
     links: Links,
+    pub(super) changes: Changes,
     /// Whether it is known when faults begin.
     scheduled: bool,
     /// What happened to leases of failed replicas.
@@ -96,6 +100,7 @@ impl<'a> Clients<'a> {
             plan,
             faults: Faults::new(plan),
             links: Links::default(),
+            changes: Changes::new(plan),
             scheduled: false,
             events: Vec::new(),
             broken: None,
@@ -204,6 +209,7 @@ impl<'a> Clients<'a> {
         for (at_ns, turn) in self.faults.turns(begin_ns) {
             self.alarm(at_ns, Alarm::Fault(turn));
         }
+        self.schedule_changes(begin_ns);
     }
 
     fn turn(&mut self, turn: Turn) {
@@ -288,6 +294,10 @@ impl<'a> Clients<'a> {
             Alarm::Begin(slot) => self.ask_next(slot),
             Alarm::Due(index) => self.due(index),
             Alarm::Fault(turn) => self.turn(turn),
+            Alarm::Change(index) => {
+                let changed = self.change(index);
+                self.broken = self.broken.take().or(changed.err());
+            }
             Alarm::Promises(node) => self.promises(node),
             Alarm::Restarted(node) => self.faults.started(node, self.world.now_ns()),
             Alarm::Arrives { slot, attempt } => self.arrives(slot, attempt),

@@ -400,3 +400,79 @@ fn exchanged_keys_are_events_and_strategies_that_learn_follow() {
     assert!(at < before - 0.15, "{before} {at}");
     assert!(after > at + 0.05, "{at} {after}");
 }
+
+#[test]
+fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
+    let sets = [
+        "keys=100",
+        "rate=60",
+        "warmup_s=12",
+        "seconds=48",
+        "lease.reconfigure_ms=4000",
+        "strategies.switch.change=[{at_s=8,strategy='quorum'},{at_s=16,strategy='all'},\
+         {at_s=24,strategy='quorum'},{at_s=32,strategy='leader'},{at_s=40,strategy='none'}]",
+    ];
+    let experiment = Experiment::find("switch").unwrap();
+    let experiment = experiment.with(&sets.map(String::from)).unwrap();
+    let ran = &run(&experiment, &|_, _, _| ()).unwrap()[0];
+    let run = &ran.run;
+    assert!(run.samples.iter().all(|sample| sample.end == End::Ok));
+    assert_eq!(run.linearizable.word(), "yes");
+    let to: Vec<&str> = run.switches.iter().map(|s| s.to.as_str()).collect();
+    assert_eq!(to, ["quorum", "all", "quorum", "leader", "none"]);
+    assert_eq!(run.switches.iter().map(|s| s.lost).sum::<u64>(), 0);
+    assert!(run.switches[..4].iter().all(|switch| switch.reads > 20));
+    assert_eq!(run.switches[4].reads, 0, "nobody holds anything at the end");
+    // Each strategy was in force.
+    let start_s = run.measured.unwrap().start_s;
+    let local = |from_s: f64, to_s: f64| {
+        let reads = run.samples.iter().filter(|sample| {
+            let at_s = sample.start_ns as f64 / 1e9 - start_s;
+            sample.kind == OpKind::Read && (from_s..to_s).contains(&at_s)
+        });
+        let is_local = |sample: &&Sample| {
+            use client::wire::Path;
+            matches!(sample.path, Path::Local | Path::Held)
+        };
+        let all = reads.clone().count() as f64;
+        reads.filter(is_local).count() as f64 / all
+    };
+    assert!(
+        (0.15..0.25).contains(&local(1.0, 8.0)),
+        "at the leader alone"
+    );
+    assert_eq!(local(20.0, 24.0), 1.0);
+    assert!((0.5..0.99).contains(&local(28.0, 32.0)));
+    assert_eq!(local(44.0, 48.0), 0.0);
+    let marks = ran
+        .events
+        .iter()
+        .filter(|event| event.kind == crate::report::Event::SWITCH);
+    assert_eq!(marks.count(), 5);
+}
+
+#[test]
+fn parts_of_the_key_space_have_strategies_of_their_own() {
+    let sets = ["keys=200", "rate=40", "warmup_s=10", "seconds=20"];
+    let change = "strategies.mixed.change.1.at_s=-8";
+    let sets = [&sets[..], &[change, "strategies=mixed,ML"]].concat();
+    let ran = ran("mixed", &sets);
+    let [mixed, all] = [&ran[0].run, &ran[1].run];
+    let local = |run: &StrategyRun, part: u8| {
+        let reads = run.samples.iter().zip(&run.part_of);
+        let reads = reads.filter(|(s, of)| s.kind == OpKind::Read && **of == part);
+        let is_local = |(sample, _): &(&Sample, &u8)| {
+            use client::wire::Path;
+            matches!(sample.path, Path::Local | Path::Held)
+        };
+        let count = reads.clone().count() as f64;
+        reads.filter(is_local).count() as f64 / count
+    };
+    assert_eq!(
+        (mixed.parts.as_slice(), all.parts.as_slice()),
+        (&[0, 100][..], &[0, 100][..])
+    );
+    assert_eq!(local(mixed, 1), 1.0);
+    assert!(local(mixed, 0) < 0.98);
+    assert_eq!((local(all, 0), local(all, 1)), (1.0, 1.0));
+}

@@ -1,0 +1,223 @@
+//! Changes of strategy in a run, and which reads they cost.
+
+use std::collections::{BTreeSet, HashMap};
+
+use client::wire::Path;
+use foldhash::fast::FixedState;
+use leases::{Key, KeyRange, StrategySpec};
+use ycsb::sample::{End, OpKind, Sample};
+
+use super::{Plan, key_name};
+use crate::experiment::Change;
+use crate::report::{Event, Measured, SwitchReads};
+
+impl Plan<'_> {
+    /// When the strategy is changed, in ns, and how; the measured interval begins at
+    /// `begin_ns`.
+    pub(crate) fn changes(&self, begin_ns: u64) -> impl Iterator<Item = (u64, &Change)> {
+        let changes = self.strategy.change.iter();
+        changes.map(move |change| {
+            let at_ns = begin_ns as f64 + change.at_s * 1e9;
+            (at_ns.max(0.0) as u64, change)
+        })
+    }
+
+    /// The keys that a change concerns, as replicas name them.
+    pub(crate) fn range(&self, change: &Change) -> KeyRange {
+        let keys = self.experiment.workload.keys;
+        let (from, to) = change.span(keys);
+        let from = if from == 0 {
+            Key::new()
+        } else {
+            key_name(from)
+        };
+        let to = (to < keys).then(|| key_name(to));
+        KeyRange::new(from, to).unwrap_or_else(KeyRange::all)
+    }
+
+    /// What a change puts in force.
+    ///
+    /// # Errors
+    /// If replicas do not know the strategy.
+    pub(crate) fn changed_to(&self, change: &Change) -> anyhow::Result<StrategySpec> {
+        self.spec_named(&change.strategy)
+    }
+
+    /// The changes within the measured interval, as events.
+    pub(super) fn change_events(&self, measured: Measured) -> Vec<Event> {
+        let event = |change: &Change| Event {
+            run: Some(self.strategy.label.clone()),
+            at_s: measured.start_s + change.at_s,
+            kind: Event::SWITCH.to_owned(),
+            sites: Vec::new(),
+            text: change.words(),
+        };
+        let changes = self.strategy.change.iter();
+        changes.filter(|c| c.at_s >= 0.0).map(event).collect()
+    }
+
+    /// The first key of each part of the key space that some strategy of the experiment
+    /// treats apart, the first one being 0.
+    pub(super) fn parts(&self) -> Vec<u64> {
+        let keys = self.experiment.workload.keys;
+        let plans = self.experiment.strategies.iter();
+        let changes = plans.flat_map(|plan| &plan.change);
+        let starts = changes.flat_map(|change| [change.span(keys).0, change.span(keys).1]);
+        let starts: BTreeSet<u64> = starts.chain([0]).filter(|start| *start < keys).collect();
+        starts.into_iter().collect()
+    }
+}
+
+/// For each change of the measured interval, what became of reads that it should not have
+/// touched. `operations` are all of a run, in order of their starts, and `events` what
+/// replicas announced.
+///
+/// A *kept* key of a site is one that the site holds under the last configuration before the
+/// change, and under those that follow within a reconfiguration period (or before the next
+/// change): replicas list holders for the new strategy in this time, and choose none anew.
+/// Who holds a key is seen from its reads, on every backend alike: the last one before the
+/// change was local, and the last one of that period was, too. Neither counts if it came so
+/// soon after a configuration that a promise of the one before may have served it.
+pub(super) fn switch_reads(
+    plan: &Plan<'_>,
+    operations: &[(Sample, u64)],
+    (events, measured): (&[Event], Measured),
+) -> Vec<SwitchReads> {
+    let lease = &plan.experiment.lease;
+    let promised_s = (lease.t_lease_ms + lease.t_guard_ms) as f64 / 1e3;
+    let period_s = lease.reconfigure().as_secs_f64();
+    let changes: Vec<&Change> = {
+        let all = plan.strategy.change.iter();
+        all.filter(|change| change.at_s >= 0.0).collect()
+    };
+    let starts = changes.iter().map(|change| measured.start_s + change.at_s);
+    let starts: Vec<f64> = starts.chain([measured.end_s]).collect();
+    let configured = events.iter().filter(|e| e.kind == Event::CONFIGURATION);
+    let configured: Vec<f64> = configured.map(|event| event.at_s).collect();
+    let of = |(change, span): (&&Change, &[f64])| {
+        let at_s = span[0];
+        let earlier = configured.iter().copied().filter(|at| *at < at_s);
+        let times_s = [
+            earlier.fold(0.0, f64::max) + promised_s,
+            at_s,
+            at_s + promised_s,
+            (at_s + period_s).min(span[1]),
+        ];
+        of_change(change, operations, times_s.map(|s| (s * 1e9) as u64))
+    };
+    changes.iter().zip(starts.windows(2)).map(of).collect()
+}
+
+/// `times_ns`: from when on reads show who held a key before the change; the change; from when
+/// on they show who holds it after it; and the end of its settling time.
+fn of_change(change: &Change, operations: &[(Sample, u64)], times_ns: [u64; 4]) -> SwitchReads {
+    let started = |ns: u64| operations.partition_point(|(sample, _)| sample.start_ns < ns);
+    let [before, changed, after, settled] = times_ns.map(started);
+    let was_local = last_reads(&operations[before.min(changed)..changed]);
+    let is_local = last_reads(&operations[after.min(settled)..settled]);
+    let kept = |of: &(u8, u64)| was_local.get(of) == Some(&true) && is_local.get(of) == Some(&true);
+    let mut found = SwitchReads {
+        at_s: change.at_s,
+        to: change.words(),
+        ..SwitchReads::default()
+    };
+    for (sample, key) in reads(&operations[changed..settled]) {
+        if kept(&(sample.site, *key)) {
+            found.reads += 1;
+            found.lost += u64::from(!is_local_read(sample));
+        }
+    }
+    found
+}
+
+fn reads(operations: &[(Sample, u64)]) -> impl Iterator<Item = &(Sample, u64)> {
+    operations
+        .iter()
+        .filter(|(sample, _)| sample.kind == OpKind::Read)
+}
+
+fn is_local_read(sample: &Sample) -> bool {
+    sample.end == End::Ok && matches!(sample.path, Path::Local | Path::Held)
+}
+
+/// Whether the last read of each key at each site was local.
+fn last_reads(operations: &[(Sample, u64)]) -> HashMap<(u8, u64), bool, FixedState> {
+    let local = |(sample, key): &(Sample, u64)| ((sample.site, *key), is_local_read(sample));
+    reads(operations).map(local).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(at_s: u64, site: u8, key: u64, path: Path) -> (Sample, u64) {
+        let sample = Sample {
+            site,
+            kind: OpKind::Read,
+            path,
+            end: End::Ok,
+            start_ns: at_s * 1_000_000_000,
+            latency_ns: 1,
+        };
+        (sample, key)
+    }
+
+    fn judged(operations: &[(Sample, u64)]) -> (u64, u64) {
+        let change = Change {
+            at_s: 20.0,
+            strategy: "all".to_owned(),
+            keys: [0.0, 1.0],
+        };
+        let times_ns = [3, 20, 22, 30].map(|s| s * 1_000_000_000);
+        let found = of_change(&change, operations, times_ns);
+        assert_eq!((found.at_s, found.to.as_str()), (20.0, "all"));
+        (found.reads, found.lost)
+    }
+
+    #[test]
+    fn a_read_is_lost_if_its_key_was_local_before_and_is_again() {
+        use Path::{Forwarded, Held, Local};
+        let kept = [
+            read(1, 0, 7, Forwarded),
+            read(5, 0, 7, Local),
+            read(20, 0, 7, Held),
+            read(25, 0, 7, Local),
+        ];
+        assert_eq!(judged(&kept), (2, 0));
+        let lost = [
+            read(5, 0, 7, Local),
+            read(21, 0, 7, Forwarded),
+            read(25, 0, 7, Local),
+            // After the settling time.
+            read(31, 0, 7, Forwarded),
+        ];
+        assert_eq!(judged(&lost), (2, 1));
+        // Not local before, or not after: the other strategy has other holders.
+        for (before, after) in [(Forwarded, Local), (Local, Forwarded)] {
+            let other = [
+                read(5, 0, 7, before),
+                read(21, 0, 7, Forwarded),
+                read(25, 0, 7, after),
+            ];
+            assert_eq!(judged(&other), (0, 0));
+        }
+        // Served by promises of earlier configurations, perhaps.
+        for (before, after) in [(2, 25), (5, 21)] {
+            let early = [
+                read(before, 0, 7, Local),
+                read(20, 0, 7, Forwarded),
+                read(after, 0, 7, Local),
+            ];
+            assert_eq!(judged(&early), (0, 0));
+        }
+        // Sites and keys are apart.
+        let apart = [
+            read(5, 0, 7, Local),
+            read(6, 1, 8, Local),
+            read(21, 1, 7, Forwarded),
+            read(22, 0, 8, Forwarded),
+            read(25, 0, 7, Local),
+        ];
+        assert_eq!(judged(&apart), (1, 0));
+    }
+}
