@@ -9,6 +9,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for name in ["Command", "PutFields", "MultiPut", "Outcome", "Entries"] {
         config.type_attribute(format!(".leasehold.client.{name}"), "#[derive(Eq, Hash)]");
     }
+    // Answers to commands need no room for it.
+    config.boxed(".leasehold.client.Response.status");
     config.compile_fds(files)?;
     Ok(())
 }

@@ -251,7 +251,7 @@ impl Client {
         let operation = Operation::new(&self.inner.replicas);
         let answer = operation.request(body).await?;
         match answer.response.status {
-            Some(status) => Ok(status),
+            Some(status) => Ok(*status),
             None => Err(violated(answer.from, "the response holds no status")),
         }
     }

@@ -220,7 +220,7 @@ impl Response {
             id,
             path: Path::Unspecified.into(),
             outcome: None,
-            status: Some(status),
+            status: Some(Box::new(status)),
             hint: None,
         }
     }

@@ -4,6 +4,7 @@
 mod codec;
 mod meaning;
 mod receive;
+mod respond;
 mod validate;
 
 #[allow(missing_docs, clippy::all)]
@@ -16,6 +17,7 @@ pub use codec::{
 };
 pub use generated::*;
 pub use receive::{Received, decode_request};
+pub use respond::encode_response;
 pub use validate::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, validate, validate_op};
 
 /// The first field of `Hello`: "LHS" and the protocol's version.

@@ -2,12 +2,16 @@
 //! refused before memory is taken for it: an empty entry takes two bytes in a
 //! frame and 64 in memory, and a frame has room for two million.
 
+use std::ops::Range;
+
 use bytes::{Buf, Bytes};
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
+use super::command::Op;
+use super::request::Body;
 use super::validate::too_many;
-use super::{COMMAND_PARTS_MAX, Error, Request};
+use super::{COMMAND_PARTS_MAX, Command, Error, Request};
 
 /// A request in which nothing is missing or malformed, but that may not be
 /// acceptable yet: [`super::validate`] says whether its command is.
@@ -42,6 +46,13 @@ const OPERATIONS: [(u32, u32, &str); 3] = [
 /// # Errors
 /// If the frame holds no request.
 pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
+    if let Some((id, hint, at)) = get_in(&frame) {
+        let mut key = frame;
+        key.truncate(at.end);
+        key.advance(at.start);
+        let body = Some(Body::Command(Command::from(Op::get(key))));
+        return Ok(Received::Request(Request { id, body, hint }));
+    }
     if frame.len() >= COUNTED_FROM_BYTES
         && let Some((field, found)) = count_parts(frame.clone())?
     {
@@ -51,6 +62,46 @@ pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
         });
     }
     Ok(Received::Request(Request::decode(frame)?))
+}
+
+/// What stands before the key of a Get after the request's id: a command, in it a Get, in
+/// it the key; each is all that is left.
+const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
+/// What ends a request that asks for a hint.
+const HINT: [u8; 2] = [0x28, 1];
+
+/// The request's id, whether it asks for a hint, and where the key is, if the frame holds a
+/// Get as clients encode it. Most requests do, and need no general decoder.
+fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
+    let mut rest = frame;
+    let id = tagged(&mut rest, 0x08)?;
+    let without = rest.strip_suffix(&HINT);
+    let found = key_bytes(rest).map(|bytes| (false, bytes, frame.len()));
+    let hinted = || Some((true, key_bytes(without?)?, frame.len() - HINT.len()));
+    let (hint, bytes, end) = found.or_else(hinted)?;
+    Some((id, hint, end - bytes..end))
+}
+
+/// The length of the key that ends a command, if that is a Get and nothing else.
+fn key_bytes(command: &[u8]) -> Option<usize> {
+    let mut rest = command;
+    for tag in GET_TAGS {
+        if tagged(&mut rest, tag)? != rest.len() as u64 {
+            return None;
+        }
+    }
+    Some(rest.len())
+}
+
+/// The number behind `tag`, if that is what comes next.
+fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
+    let (first, mut number) = rest.split_first()?;
+    if *first != tag {
+        return None;
+    }
+    let decoded = encoding::decode_varint(&mut number).ok()?;
+    *rest = number;
+    Some(decoded)
 }
 
 /// Calls `visit` with the number and the contents of every field of a message
@@ -153,6 +204,34 @@ mod tests {
                 panic!("more parts than a command may have");
             };
             assert_eq!(Err(error), validate(&Command::session(1, 1, 1, op)));
+        }
+    }
+
+    /// Both decoders say the same, also of a frame that is cut, or has another byte anywhere.
+    #[test]
+    fn a_get_is_decoded_as_by_the_general_decoder() {
+        let both = |frame: &[u8]| {
+            let general = Request::decode(frame).map(Received::Request);
+            let found = decode_request(Bytes::copy_from_slice(frame));
+            assert_eq!(found.is_ok(), general.is_ok(), "{frame:x?}");
+            if let (Ok(found), Ok(general)) = (found, general) {
+                assert_eq!(found, general, "{frame:x?}");
+            }
+        };
+        for (id, bytes) in [(0, 3), (1, 0), (127, 1), (128, 23), (u64::MAX, 140)] {
+            let op = Op::get(vec![b'k'; bytes]);
+            let body = Some(Body::Command(op.into()));
+            let hint = bytes != 1;
+            let frame = Request { id, body, hint }.encode_to_vec();
+            assert_eq!(get_in(&frame).is_some(), id > 0 && bytes > 0, "{frame:x?}");
+            for at in 0..frame.len() {
+                both(&frame[..at]);
+                for byte in 0..=u8::MAX {
+                    let mut other = frame.clone();
+                    other[at] = byte;
+                    both(&other);
+                }
+            }
         }
     }
 

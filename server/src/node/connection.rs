@@ -20,7 +20,7 @@ use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::request::Body;
 use client::wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, Request, Response, VALUE_BYTES_MAX, encode_frame, outcome,
+    Error, ErrorCode, FRAME_BYTES_MAX, Request, Response, VALUE_BYTES_MAX, encode_response, outcome,
 };
 use foldhash::fast::FixedState;
 use tokio::sync::Notify;
@@ -96,7 +96,9 @@ pub(super) struct Connection {
     hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
     /// Bytes that the answer to a Get is expected to have, and that to a Scan or MultiGet.
     expected: [Cell<usize>; 2],
-    /// A request was answered.
+    /// It waits for room.
+    waits: Cell<bool>,
+    /// A request was answered while it waited.
     room: Notify,
 }
 
@@ -118,6 +120,7 @@ impl Connection {
             large: RefCell::default(),
             hinted: RefCell::default(),
             expected: [Cell::new(VALUE_BYTES_MAX), Cell::new(FRAME_BYTES_MAX)],
+            waits: Cell::new(false),
             room: Notify::new(),
         }
     }
@@ -187,7 +190,9 @@ impl Connection {
             Some(outcome::Result::Entries(_)) => self.learn(1, bytes),
             _ => {}
         }
-        self.room.notify_one();
+        if self.waits.get() {
+            self.room.notify_one();
+        }
     }
 
     /// Rises at once and falls slowly: an answer that is much larger than expected was
@@ -215,10 +220,10 @@ impl Connection {
             return 0;
         }
         let mut buffer = self.outbox.buffer();
-        if let Err(error) = encode_frame(response, &mut buffer) {
+        if let Err(error) = encode_response(response, &mut buffer) {
             let error = Error::new(ErrorCode::TooLarge, format!("the answer is a {error}"));
             // A short refusal always fits.
-            let _ = encode_frame(&Response::refusal(response.id, error), &mut buffer);
+            let _ = encode_response(&Response::refusal(response.id, error), &mut buffer);
         }
         let after = buffer.len();
         drop(buffer);
@@ -252,9 +257,11 @@ impl Connection {
             return false;
         }
         self.budget.paused.set(self.budget.paused.get() + 1);
+        self.waits.set(true);
         while self.congested() {
             let _ = tokio::time::timeout(PAUSE, self.room.notified()).await;
         }
+        self.waits.set(false);
         true
     }
 }
