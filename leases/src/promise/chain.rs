@@ -173,6 +173,7 @@ impl Chain {
     /// When the coverage of a key ends, and the barrier of its chain: the least
     /// highest-accepted slot of its unbroken promises. `holds`: whether a
     /// configuration gives this replica the key.
+    #[inline]
     pub(super) fn coverage(
         &self,
         now: Time,

@@ -165,9 +165,8 @@ impl Holder {
         if needed == 0 {
             return Ok(Permit { until: Time::MAX });
         }
-        let covered = self.chains.iter().filter_map(|c| c.coverage(now, &holds));
-        let covered: SmallVec<[(Time, Slot); 8]> = covered.collect();
-        let permit = judge(&covered, needed, executed);
+        let covered = || self.chains.iter().filter_map(|c| c.coverage(now, &holds));
+        let permit = judge(covered, needed, executed);
         assert!(
             permit.is_ok_and(|p| now < p.until) || permit.is_err(),
             "what has expired permits nothing"
@@ -236,20 +235,24 @@ impl Holder {
 /// `covered`: for each grantor that covers the key, until when, and the barrier of its
 /// chain. The permit is that of the `needed` best grantors whose barrier is passed.
 #[inline]
-fn judge(covered: &[(Time, Slot)], needed: usize, executed: Slot) -> Result<Permit, NoPermit> {
+fn judge<I: Iterator<Item = (Time, Slot)>>(
+    covered: impl Fn() -> I,
+    needed: usize,
+    executed: Slot,
+) -> Result<Permit, NoPermit> {
     let mut ready: SmallVec<[Time; 8]> = SmallVec::new();
-    for (expires, barrier) in covered {
+    for (expires, barrier) in covered() {
         let passed =
-            rules::is_past(executed, *barrier) || rules::is_passed_by_another(!ready.is_empty());
+            rules::is_past(executed, barrier) || rules::is_passed_by_another(!ready.is_empty());
         if passed {
-            ready.push(*expires);
+            ready.push(expires);
         }
     }
     ready.sort_unstable_by(|a, b| b.cmp(a));
     if let Some(&until) = ready.get(needed - 1) {
         return Ok(Permit { until });
     }
-    let mut barriers: SmallVec<[Slot; 8]> = covered.iter().map(|(_, barrier)| *barrier).collect();
+    let mut barriers: SmallVec<[Slot; 8]> = covered().map(|(_, barrier)| barrier).collect();
     barriers.sort_unstable();
     let barrier = barriers.get(needed - 1);
     Err(barrier.map_or(NoPermit::Uncovered, |slot| NoPermit::Barrier(*slot)))
@@ -291,7 +294,7 @@ mod tests {
         ] {
             let grantors: Vec<(Time, Slot)> =
                 covered.iter().map(|&(t, s)| (Time(t), Slot(s))).collect();
-            let found = judge(&grantors, needed, Slot(executed));
+            let found = judge(|| grantors.iter().copied(), needed, Slot(executed));
             assert_eq!(found, expected, "{covered:?}, {needed}, {executed}");
         }
     }

@@ -246,12 +246,13 @@ impl Clients {
             self.inbox.ring();
             connection.outbox.flush();
             tokio::select! {
+                biased; // which saves a random number
+                () = &mut drained => return Ok(()),
                 filled = next_bytes(connection, frames) => {
                     if !filled {
                         return Ok(());
                     }
                 }
-                () = &mut drained => return Ok(()),
             }
         }
     }
