@@ -675,3 +675,131 @@ fn terminal_tables_line_up() {
         assert_eq!(row.chars().count(), width, "{text}");
     }
 }
+
+/// A run of 40 s in which a site reads once a second: in 1 ms, and in 100 ms for the 10 s
+/// after something was changed at 20 s.
+fn changed(kind: &str, text: &str) -> Report {
+    let slow = |at_s: u64| (20..30).contains(&at_s);
+    let read = |at_s: u64| Sample {
+        start_ns: (at_s + 5) * 1_000_000_000,
+        ..match slow(at_s) {
+            true => sample(OpKind::Read, Served::Forwarded, End::Ok, 100.0),
+            false => sample(OpKind::Read, Served::Local, End::Ok, 1.0),
+        }
+    };
+    let mut report = with_samples((0..40).map(read).collect());
+    report.runs[0].measured = Some(Measured {
+        start_s: 5.0,
+        end_s: 45.0,
+    });
+    report.events.push(Event {
+        run: Some("QL".to_owned()),
+        at_s: 25.0,
+        kind: kind.to_owned(),
+        sites: vec!["JP".to_owned(), "IRL".to_owned()],
+        text: text.to_owned(),
+    });
+    report
+}
+
+#[test]
+fn what_clients_change_is_drawn_and_how_soon_a_strategy_followed_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut report = changed(Event::SWAP, "JP and IRL exchange their popular keys");
+    report.runs[0].strategy = "cost".to_owned();
+    report.write(dir.path()).unwrap();
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let csv = text("course.csv");
+    assert!(csv.contains("QL,15.0,20.0,5,1.000,1.000000\n"), "{csv}");
+    assert!(csv.contains("QL,20.0,25.0,5,100.000,0.000000\n"), "{csv}");
+    assert!(text("plots/over-time.svg").contains("JP, IRL swap"));
+    let found = &report.summary().runs[0].adapting;
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].at_s, found[0].steady_ms), (20.0, 1.0));
+    assert_eq!(found[0].back_after_s, Some(10.0));
+    assert_eq!(found[0].back_after_periods, Some(1.0));
+    assert_eq!(found[0].kept, Some(true));
+    report.runs[0].strategy = "quorum".to_owned();
+    assert_eq!(report.summary().runs[0].adapting[0].kept, None);
+    assert!(text("report.md").contains("back within a tenth"));
+    assert!(
+        text("report.html").contains("over-time") || text("report.html").contains("JP, IRL swap")
+    );
+}
+
+#[test]
+fn changes_of_strategy_are_drawn_and_what_they_interrupted_is_told() {
+    let mut report = changed(Event::SWITCH, "all");
+    report.runs[0].switches = vec![SwitchReads {
+        at_s: 20.0,
+        to: "all".to_owned(),
+        reads: 17,
+        lost: 3,
+    }];
+    report.runs[0].samples[25].end = End::Failed;
+    let markdown = page::markdown(&report, &report.summary());
+    assert!(
+        markdown.contains("| QL | 20 | all | 20 | 1 | 17 | 3 |"),
+        "{markdown}"
+    );
+    assert!(markdown.contains("plots/over-time.svg"));
+    assert!(report.summary().runs[0].adapting.is_empty());
+}
+
+#[test]
+fn parts_of_the_key_space_stand_beside_their_strategy_alone() {
+    let mut report = ideal(1_000);
+    report
+        .runs
+        .retain(|run| ["QL", "ML"].contains(&&*run.label));
+    for run in &mut report.runs {
+        run.parts = vec![0, 500];
+        run.part_of = (0..run.samples.len()).map(|i| (i % 2) as u8).collect();
+    }
+    let change = crate::experiment::Change {
+        at_s: -1.0,
+        strategy: "all".to_owned(),
+        keys: [0.5, 1.0],
+    };
+    let quorum = report.experiment.strategies.iter_mut();
+    for plan in quorum.filter(|plan| plan.label == "QL") {
+        plan.change = vec![change.clone()];
+    }
+    let summary = report.summary();
+    let parts = &summary.runs[0].parts;
+    let strategies: Vec<&str> = parts.iter().map(|part| part.strategy.as_str()).collect();
+    assert_eq!(strategies, ["quorum", "all"]);
+    assert_eq!(parts[0].ops + parts[1].ops, summary.runs[0].ops);
+    let table = switches::parts_table(&summary).unwrap().markdown();
+    // The ideal run knows nothing of the change: its second part is far from Megastore's.
+    assert!(
+        table.contains("| 500 | QL | all |") && table.contains("| NO |"),
+        "{table}"
+    );
+    assert!(
+        !table.contains("| ML | all | 50"),
+        "runs with one strategy have no lines of their own"
+    );
+}
+
+#[test]
+fn held_reads_and_the_work_for_an_operation_are_told() {
+    let mut report = with_samples(vec![
+        sample(OpKind::Read, Served::Held, End::Ok, 30.0),
+        sample(OpKind::Read, Served::Local, End::Ok, 1.0),
+        sample(OpKind::Update, Served::Log, End::Ok, 90.0),
+        sample(OpKind::Read, Served::Held, End::TimedOut, 50.0),
+    ]);
+    report.runs[0].asked = 10;
+    report.runs[0]
+        .counters
+        .insert("messages_sent".to_owned(), 85);
+    let effort = &report.summary().runs[0].effort;
+    assert_eq!((effort.held, effort.held_fraction), (1, 0.5));
+    assert_eq!((effort.held_mean_ms, effort.held_ms_per_read), (30.0, 15.0));
+    assert_eq!(
+        (effort.messages_per_op, effort.cpu_us_per_op),
+        (Some(8.5), None)
+    );
+    assert_eq!(effort.accept_replies, "origin");
+}
