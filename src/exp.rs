@@ -8,6 +8,7 @@ use geo_deploy::backend::local::{self, LocalSettings};
 use geo_deploy::backend::{Ran, sim};
 use geo_deploy::experiment::{self, Experiment};
 use geo_deploy::report::{Manifest, Report, Verdict, in_order};
+use geo_deploy::throughput::{self, Throughput};
 
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
@@ -80,16 +81,25 @@ pub struct DemoArgs {
 pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
     match command {
         ExpCommand::List => {
-            for (name, description) in experiment::list() {
+            let mut all = [experiment::list(), throughput::list()].concat();
+            all.sort();
+            for (name, description) in all {
                 say!("{name:12} {description}");
             }
             Ok(())
         }
         ExpCommand::Show(what) => {
+            if let Some(found) = Throughput::find(&what.experiment, &what.sets) {
+                say!("{}", found?.to_toml().trim_end());
+                return Ok(());
+            }
             say!("{}", find(what)?.shown().trim_end());
             Ok(())
         }
         ExpCommand::Run(args) => {
+            if let Some(found) = Throughput::find(&args.what.experiment, &args.what.sets) {
+                return run_throughput(&found?, args);
+            }
             let experiment = find(&args.what)?;
             let out = args.out.clone();
             let out = out.unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
@@ -103,6 +113,19 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     run_and_report(&experiment, World::Local, &args.out, None)
 }
 
+fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()> {
+    if args.on == World::Sim {
+        anyhow::bail!(
+            "{} measures processor time, and in virtual time nothing takes any: run it with \
+             --on local",
+            experiment.name
+        );
+    }
+    let out = crate::throughput::out(experiment, args.out.as_ref());
+    is_writable(&out)?;
+    crate::throughput::run(experiment, &out, args.work.as_deref())
+}
+
 fn find(what: &ShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
@@ -113,19 +136,7 @@ fn run_and_report(
     out: &Path,
     work: Option<&Path>,
 ) -> anyhow::Result<()> {
-    // Fails before the run, not after it, if the directory cannot be written.
-    std::fs::create_dir_all(out).with_context(|| {
-        format!(
-            "--out: {} cannot be made a directory; name one that can be written",
-            out.display()
-        )
-    })?;
-    tempfile::tempfile_in(out).with_context(|| {
-        format!(
-            "--out: nothing can be written into {}; name another directory",
-            out.display()
-        )
-    })?;
+    is_writable(out)?;
     remove_histories(out)?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();
@@ -152,6 +163,23 @@ fn run_and_report(
     }
     say!("The report: {}", out.join("report.html").display());
     refuse_violations(&report)
+}
+
+/// Fails before a run, not after it, if the directory cannot be written.
+fn is_writable(out: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(out).with_context(|| {
+        format!(
+            "--out: {} cannot be made a directory; name one that can be written",
+            out.display()
+        )
+    })?;
+    tempfile::tempfile_in(out).with_context(|| {
+        format!(
+            "--out: nothing can be written into {}; name another directory",
+            out.display()
+        )
+    })?;
+    Ok(())
 }
 
 fn refuse_violations(report: &Report) -> anyhow::Result<()> {

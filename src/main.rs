@@ -11,6 +11,7 @@ mod plot;
 mod serve;
 mod sim;
 mod terminal;
+mod throughput;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -32,7 +32,7 @@ pub enum Routing {
 }
 
 /// What is known of a key, or of the leader, is asked for again when it is so old.
-const REFRESH: Duration = Duration::from_secs(2);
+const REFRESH: Duration = Duration::from_secs(10);
 /// Replicas are as near as the nearest up to twice its round trip and this much more.
 const NEAR: Duration = Duration::from_millis(2);
 /// So many requests follow each other to the same replica, unless others are less loaded by

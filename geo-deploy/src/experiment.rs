@@ -322,7 +322,13 @@ impl Experiment {
             return Experiment::parse(name, text);
         }
         if !name.ends_with(".toml") {
-            let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+            let others = crate::throughput::list();
+            let others = others.iter().map(|(name, _)| *name);
+            let known: Vec<&str> = BUILT_IN
+                .iter()
+                .map(|(name, _)| *name)
+                .chain(others)
+                .collect();
             return Err(ExperimentError::Unknown {
                 name: name.to_owned(),
                 known: known.join(", "),

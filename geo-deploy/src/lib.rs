@@ -15,6 +15,7 @@ pub mod experiment;
 pub mod fault;
 pub mod report;
 pub mod standing;
+pub mod throughput;
 pub mod topology;
 pub mod true_rates;
 pub mod wan;

@@ -24,6 +24,7 @@ mod svg;
 mod switches;
 mod table;
 mod tables;
+mod throughput;
 mod tolerance;
 
 use std::path::Path;
@@ -43,6 +44,7 @@ pub use outage::Outage;
 pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict, in_order};
 pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
 pub use switches::{PartSummary, SwitchReads};
+pub use throughput::ThroughputReport;
 
 /// All strategies of one experiment.
 #[derive(Clone, Debug)]

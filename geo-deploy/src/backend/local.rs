@@ -5,6 +5,7 @@ mod cluster;
 mod disturb;
 mod holdings;
 mod links;
+pub mod one_site;
 mod ports;
 mod replica;
 mod roles;

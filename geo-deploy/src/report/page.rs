@@ -218,19 +218,24 @@ pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
 
 pub(super) fn html(report: &Report, digests: &[Digest], summary: &Summary) -> String {
     let figures = figures::all(report, digests, summary);
-    let title = escape(&title(report, summary));
-    let description = escape(&report.experiment.description);
-    let lead = escape(&format!(
+    let title = title(report, summary);
+    let lead = format!(
         "{} backend, seed {}, revision {}",
         report.backend,
         report.seed,
         report.manifest.revision_shown()
-    ));
+    );
     let parts = sections(report, summary);
     let body: String = parts
         .iter()
         .map(|section| html_section(section, &figures))
         .collect();
+    whole(&title, &lead, &report.experiment.description, &body)
+}
+
+/// A page that needs no other file.
+pub(super) fn whole(title: &str, lead: &str, description: &str, body: &str) -> String {
+    let [title, lead, description] = [title, lead, description].map(escape);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\

@@ -1,0 +1,361 @@
+//! Throughput on one site: replica processes without a WAN between them, and `ycsb` in a
+//! process of its own as their load.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use client::wire::StatusReply;
+use client::{Client, ClientOptions};
+use server::node::config::LeaseSection;
+use tokio::process::Command;
+
+use super::super::Progress;
+use super::LocalSettings;
+use super::ports::free_ports;
+use super::replica::{Recipe, Replica};
+use crate::cluster_file::{ClusterFile, Node};
+use crate::experiment::{AcceptRepliesName, Timing};
+use crate::throughput::{Case, CaseRouting, Measured, Rate, Throughput};
+
+/// How long a cluster has to get ready.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Steps of a case, as progress counts them.
+const STEPS: u64 = 5;
+
+/// What was measured: of each case, each of its runs.
+pub type Results = Vec<(Case, Vec<Measured>)>;
+
+/// Measures every case as often as asked, all of them once before any is measured again.
+///
+/// # Errors
+/// If a cluster cannot be started, never gets ready, or cannot be loaded.
+pub async fn run(
+    experiment: &Throughput,
+    settings: &LocalSettings,
+    progress: Progress<'_>,
+) -> anyhow::Result<Results> {
+    let with_none = |case: &Case| (case.clone(), Vec::new());
+    let mut results: Results = experiment.cases.iter().map(with_none).collect();
+    for run in 0..experiment.runs {
+        for (case, measured) in &mut results {
+            let site = Site {
+                experiment,
+                case,
+                settings: LocalSettings {
+                    dir: settings.dir.join(format!("{}-{}", case.label, run + 1)),
+                    ..settings.clone()
+                },
+            };
+            let step = |done: u64| {
+                let before = u64::from(run) * STEPS;
+                let all = u64::from(experiment.runs) * STEPS;
+                progress(&case.label, before + done, all);
+            };
+            let one = site.measure(&step).await;
+            measured.push(one.with_context(|| case.label.clone())?);
+        }
+    }
+    Ok(results)
+}
+
+/// A case, about to be measured.
+struct Site<'a> {
+    experiment: &'a Throughput,
+    case: &'a Case,
+    settings: LocalSettings,
+}
+
+/// Which operations are asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    Reads,
+    Writes,
+}
+
+impl Site<'_> {
+    async fn measure(&self, step: &dyn Fn(u64)) -> anyhow::Result<Measured> {
+        step(0);
+        let cluster = self.start()?;
+        let clients = self.ready(&cluster).await?;
+        step(1);
+        let addresses = &cluster.addresses;
+        self.ycsb(addresses, &["load"], &[]).await?;
+        step(2);
+        self.warm_up(addresses).await?;
+        step(3);
+        let reads = self.rate(addresses, &clients, Asked::Reads).await?;
+        step(4);
+        let writes = self.rate(addresses, &clients, Asked::Writes).await?;
+        step(5);
+        drop(cluster);
+        // The data is of no use after it.
+        let _ = std::fs::remove_dir_all(self.settings.dir.join("data"));
+        Ok(Measured { reads, writes })
+    }
+
+    fn start(&self) -> anyhow::Result<Cluster> {
+        let dir = &self.settings.dir;
+        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        let names = &self.experiment.replicas;
+        let clients = free_ports(names.len(), &[])?;
+        let peers = free_ports(names.len(), &clients)?;
+        let config = self.write_config(&clients, &peers)?;
+        let mut replicas = Vec::new();
+        for site in names {
+            let recipe = Recipe {
+                program: self.settings.program.clone(),
+                dir: dir.clone(),
+                config: config.clone(),
+                site: site.clone(),
+            };
+            recipe.clear()?;
+            let mut replica = Replica::new(recipe);
+            replica.start()?;
+            replicas.push(replica);
+        }
+        Ok(Cluster {
+            replicas,
+            addresses: clients,
+        })
+    }
+
+    fn write_config(
+        &self,
+        clients: &[SocketAddr],
+        peers: &[SocketAddr],
+    ) -> anyhow::Result<PathBuf> {
+        let experiment = self.experiment;
+        let names = experiment.replicas.iter();
+        let node = |(name, (client, peer)): (&String, (&SocketAddr, &SocketAddr))| Node {
+            name: name.clone(),
+            client: *client,
+            peer: *peer,
+            via: std::collections::BTreeMap::new(),
+        };
+        let file = ClusterFile {
+            cluster: self.settings.cluster.clone(),
+            leader: experiment.leader.clone(),
+            durability: experiment.durability,
+            accept_replies: AcceptRepliesName::default(),
+            data: "data".to_owned(),
+            lease: LeaseSection {
+                strategy: Some(self.case.strategy.clone()),
+                ..experiment.lease.clone()
+            },
+            timing: Timing::default(),
+            node: names.zip(clients.iter().zip(peers)).map(node).collect(),
+        };
+        let path = self.settings.dir.join("cluster.toml");
+        let text = toml::to_string(&file).context("writing a configuration")?;
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Waits until the leader leads, under the strategy, and every replica is promised by
+    /// enough others. Returns a client of each.
+    async fn ready(&self, cluster: &Cluster) -> anyhow::Result<Vec<Client>> {
+        let deadline = Instant::now() + READY_WITHIN;
+        let mut clients = Vec::new();
+        for (name, address) in self.experiment.replicas.iter().zip(&cluster.addresses) {
+            let mut client = None;
+            loop {
+                if client.is_none() {
+                    let mut options = ClientOptions::new(address.to_string());
+                    options.cluster = Some(self.settings.cluster.clone());
+                    client = Client::connect(options).await.ok();
+                }
+                let status = match &client {
+                    Some(client) => client.status().await.ok(),
+                    None => None,
+                };
+                if status.is_some_and(|status| self.is_ready(&status)) {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    let dir = self.settings.dir.display();
+                    bail!(
+                        "{name} was not ready within {READY_WITHIN:?}; its log is {dir}/{name}.log"
+                    );
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            clients.extend(client);
+        }
+        Ok(clients)
+    }
+
+    fn is_ready(&self, status: &StatusReply) -> bool {
+        let promised = status.peers.iter().filter(|peer| peer.granted_by).count();
+        status.leader == self.experiment.leader
+            && status.strategy == self.case.strategy
+            && promised >= self.experiment.replicas.len() / 2
+    }
+
+    /// Clients that ask all replicas alike read: holders spread as these readers do.
+    async fn warm_up(&self, addresses: &[SocketAddr]) -> anyhow::Result<()> {
+        let seconds = self.experiment.warmup_s;
+        if seconds > 0.0 {
+            let properties = [
+                format!("maxexecutiontime={seconds}"),
+                "leasehold.routing=local".to_owned(),
+                "readproportion=1".to_owned(),
+                "updateproportion=0".to_owned(),
+            ];
+            self.ycsb(addresses, &["run"], &properties).await?;
+        }
+        Ok(())
+    }
+
+    async fn rate(
+        &self,
+        addresses: &[SocketAddr],
+        clients: &[Client],
+        asked: Asked,
+    ) -> anyhow::Result<Rate> {
+        let (kind, reads) = match asked {
+            Asked::Reads => ("READ", 1),
+            Asked::Writes => ("UPDATE", 0),
+        };
+        let properties = [
+            format!("maxexecutiontime={}", self.experiment.seconds),
+            format!("leasehold.routing={}", self.case.routing.name()),
+            format!("readproportion={reads}"),
+            format!("updateproportion={}", 1 - reads),
+            "writeallfields=true".to_owned(),
+        ];
+        let before = processor_us(clients).await?;
+        let report = self.ycsb(addresses, &["run"], &properties).await?;
+        let after = processor_us(clients).await?;
+        let used: Vec<f64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+        Ok(rate_of(&report, kind, &used))
+    }
+
+    /// Runs the load generator, and returns its report.
+    async fn ycsb(
+        &self,
+        addresses: &[SocketAddr],
+        phase: &[&str],
+        properties: &[String],
+    ) -> anyhow::Result<String> {
+        let experiment = self.experiment;
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let aware = properties
+            .iter()
+            .any(|p| p == "leasehold.routing=lease-aware");
+        // A lease-aware client is connected to every replica.
+        let clients = match aware {
+            true => experiment.connections / experiment.replicas.len() as u32,
+            false => experiment.connections,
+        };
+        let common = [
+            format!("recordcount={}", experiment.keys),
+            "operationcount=1000000000000".to_owned(),
+            "fieldcount=1".to_owned(),
+            format!("fieldlength={}", experiment.value_bytes),
+            format!("leasehold.connections={clients}"),
+            format!("leasehold.cores={}", experiment.cores),
+            format!("seed={}", experiment.seed),
+            "site=here".to_owned(),
+        ];
+        let threads = experiment.connections * experiment.in_flight;
+        let mut command = Command::new(&self.settings.program);
+        command.arg("ycsb").args(phase);
+        command.args(["--address", &addresses.join(",")]);
+        command.args(["-threads", &threads.to_string()]);
+        for property in common.iter().chain(properties) {
+            command.args(["-p", property]);
+        }
+        let output = command
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .context("starting the load generator")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.lines().last().unwrap_or_default();
+            bail!("the load generator ended with {}: {last}", output.status);
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Replica processes. They end when this is dropped, and when this process dies.
+struct Cluster {
+    #[expect(dead_code, reason = "kept for their end")]
+    replicas: Vec<Replica>,
+    addresses: Vec<SocketAddr>,
+}
+
+/// What each replica has taken of a processor so far, in µs.
+async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
+    let mut all = Vec::new();
+    for client in clients {
+        let status = client.status().await.context("asking a replica")?;
+        let mut counters = status.counters.iter();
+        let counter = counters.find(|counter| counter.name == "cpu_us");
+        let counter = counter.context("a replica does not count its processor time")?;
+        all.push(counter.value as f64);
+    }
+    Ok(all)
+}
+
+fn rate_of(report: &str, kind: &str, used_us: &[f64]) -> Rate {
+    let figure = |name: &str, what: &str| figure(report, &format!("[{name}], {what}"));
+    let done = figure(kind, "Return=OK");
+    let local = figure("READ@local", "Operations") + figure("READ@held", "Operations");
+    let all = figure("OVERALL", "Operations");
+    let seconds = figure("OVERALL", "RunTime(ms)") / 1000.0;
+    let each = |used: f64| if done > 0.0 { used / done } else { 0.0 };
+    Rate {
+        per_s: if seconds > 0.0 { done / seconds } else { 0.0 },
+        failed: (all - done).max(0.0) as u64,
+        local_fraction: if kind == "READ" { each(local) } else { 0.0 },
+        p50_us: figure(kind, "50thPercentileLatency(us)"),
+        p99_us: figure(kind, "99thPercentileLatency(us)"),
+        cpu_us: each(used_us.iter().sum()),
+        busiest_us: each(used_us.iter().copied().fold(0.0, f64::max)),
+    }
+}
+
+/// A figure of a report of `ycsb`; 0 if it is not there.
+fn figure(report: &str, line: &str) -> f64 {
+    let of_line = |found: &str| found.strip_prefix(line)?.strip_prefix(", ")?.parse().ok();
+    report.lines().find_map(of_line).unwrap_or(0.0)
+}
+
+impl Case {
+    /// Whether its clients know who holds a key.
+    pub fn is_aware(&self) -> bool {
+        self.routing == CaseRouting::LeaseAware
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_of_the_load_generator_is_read() {
+        let report = "[OVERALL], RunTime(ms), 2000\n[OVERALL], Operations, 1010\n\
+                      [READ], Operations, 1000\n[READ], Return=OK, 1000\n\
+                      [READ], Return=ERROR, 10\n[READ], 50thPercentileLatency(us), 120\n\
+                      [READ], 99thPercentileLatency(us), 900\n[READ@local], Operations, 600\n\
+                      [READ@held], Operations, 150\n[READ@forwarded], Operations, 250\n";
+        let rate = rate_of(report, "READ", &[1000.0, 3000.0]);
+        let expected = Rate {
+            per_s: 500.0,
+            failed: 10,
+            local_fraction: 0.75,
+            p50_us: 120.0,
+            p99_us: 900.0,
+            cpu_us: 4.0,
+            busiest_us: 3.0,
+        };
+        assert_eq!(rate, expected);
+        assert_eq!(rate_of("", "READ", &[5.0]), Rate::default());
+    }
+}

@@ -1,0 +1,315 @@
+//! Throughput experiments: how many reads and writes a second one site serves, by strategy
+//! and by whether clients know who holds a key, and what processor time each takes.
+//!
+//! They need real processes: in virtual time nothing takes processor time. So they have
+//! fields of their own, and no topology.
+
+use serde::{Deserialize, Serialize};
+use server::node::config::{LeaseSection, from_toml};
+use server::node::storage::Durability;
+
+use crate::experiment::{DurabilityName, ExperimentError};
+
+/// Those that ship with the program.
+const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Throughput {
+    /// Short name; results are kept under it.
+    pub name: String,
+    /// One line for lists and headings.
+    pub description: String,
+    /// The replicas' names, all on one site.
+    pub replicas: Vec<String>,
+    /// Which of them leads.
+    pub leader: String,
+    /// How often every case is measured; the report has the medians.
+    pub runs: u32,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// When a write is durable. The paper's replicas keep their log in memory.
+    #[serde(with = "DurabilityName")]
+    pub durability: Durability,
+    /// How many keys there are; all are asked for alike.
+    pub keys: u64,
+    /// Size of a value.
+    pub value_bytes: u32,
+    /// Connections of clients to replicas, all together.
+    pub connections: u32,
+    /// Operations in flight on each.
+    pub in_flight: u32,
+    /// Threads of the load generator.
+    pub cores: u32,
+    /// How long clients read before anything is measured, in s. They ask all replicas alike,
+    /// so holders spread as these readers do.
+    pub warmup_s: f64,
+    /// How long reads are measured, and then writes, in s.
+    pub seconds: f64,
+    /// Lease durations and policy.
+    pub lease: LeaseSection,
+    /// What is compared.
+    pub cases: Vec<Case>,
+}
+
+/// A strategy, and clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// What tables and plots call it.
+    pub label: String,
+    /// The strategy's name.
+    pub strategy: String,
+    /// Whether clients know who holds a key.
+    pub routing: CaseRouting,
+}
+
+/// Whom clients ask, by the names that `leasehold.routing` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CaseRouting {
+    /// Each the replica that it is connected to.
+    Local,
+    /// Whoever holds the key, and for writes the leader.
+    LeaseAware,
+}
+
+impl CaseRouting {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            CaseRouting::Local => "local",
+            CaseRouting::LeaseAware => "lease-aware",
+        }
+    }
+}
+
+/// What one kind of operation reached in one case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Rate {
+    /// Operations that succeeded, a second.
+    pub per_s: f64,
+    /// Operations that did not succeed.
+    pub failed: u64,
+    /// Share of reads that the replica asked answered under its own lease.
+    pub local_fraction: f64,
+    /// Median latency.
+    pub p50_us: f64,
+    /// 99th percentile of it.
+    pub p99_us: f64,
+    /// Processor time of all replicas, user and system, for each operation.
+    pub cpu_us: f64,
+    /// That of the replica with most of it.
+    pub busiest_us: f64,
+}
+
+impl Rate {
+    /// Operations a second if every replica had a processor for itself: the busiest replica
+    /// would be the limit.
+    pub fn at_a_processor_each(&self) -> f64 {
+        match self.busiest_us > 0.0 {
+            true => 1e6 / self.busiest_us,
+            false => 0.0,
+        }
+    }
+}
+
+/// What was measured in a case.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// Reads alone.
+    pub reads: Rate,
+    /// Writes alone.
+    pub writes: Rate,
+}
+
+/// The shipped ones: name and one-line description.
+pub fn list() -> Vec<(&'static str, String)> {
+    let described = |&(name, text): &(&'static str, &str)| {
+        let built_in = Throughput::parse(name, text);
+        let description = built_in.map(|it| it.description);
+        (name, description.unwrap_or_else(|error| error.to_string()))
+    };
+    BUILT_IN.iter().map(described).collect()
+}
+
+impl Throughput {
+    /// A shipped one by its name; `None` if there is none of that name.
+    ///
+    /// # Errors
+    /// If an override is wrong.
+    pub fn find(name: &str, sets: &[String]) -> Option<Result<Throughput, ExperimentError>> {
+        let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
+        Some(Throughput::parse(name, text).and_then(|it| it.with(sets)))
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Throughput, ExperimentError> {
+        let parsed: Throughput = from_toml(text).map_err(|error| ExperimentError::Malformed {
+            name: name.to_owned(),
+            message: error.to_string(),
+        })?;
+        parsed.checked()
+    }
+
+    /// The same with overrides, each `key=value` with a dotted field as its key, or
+    /// `strategies` with the labels or strategies of the cases to be kept.
+    fn with(self, sets: &[String]) -> Result<Throughput, ExperimentError> {
+        let changed = sets.iter().try_fold(self, |it, set| it.set(set));
+        changed.and_then(Throughput::checked)
+    }
+
+    fn set(mut self, set: &str) -> Result<Throughput, ExperimentError> {
+        let Some((key, value)) = set.split_once('=') else {
+            return Err(ExperimentError::NotAPair {
+                found: set.to_owned(),
+            });
+        };
+        let (key, value) = (key.trim(), value.trim());
+        if key == "strategies" {
+            let kept = |case: &Case, name: &str| case.label == name || case.strategy == name;
+            let any = |case: &Case| value.split(',').any(|name| kept(case, name.trim()));
+            self.cases.retain(any);
+            return Ok(self);
+        }
+        let (table, field) = key.split_once('.').unwrap_or(("", key));
+        let mut all = toml::Table::try_from(&self).unwrap_or_default();
+        let known: Vec<String> = all.keys().cloned().collect();
+        let inner = match table {
+            "" => Some(&mut all),
+            name => all.get_mut(name).and_then(toml::Value::as_table_mut),
+        };
+        let place = inner.and_then(|inner| inner.get_mut(field));
+        let place = place.ok_or_else(|| ExperimentError::UnknownKey {
+            key: key.to_owned(),
+            known: format!("{}, strategies", known.join(", ")),
+        })?;
+        let read: Option<toml::Table> = toml::from_str(&format!("v = {value}")).ok();
+        let read = read.and_then(|mut read| read.remove("v"));
+        *place = read.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+        all.try_into()
+            .map_err(|error: toml::de::Error| ExperimentError::BadValue {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                message: error.message().to_owned(),
+            })
+    }
+
+    fn checked(self) -> Result<Throughput, ExperimentError> {
+        let several = (1..=64).contains(&self.replicas.len());
+        let rules = [
+            ("replicas", several, "name 1 to 64 replicas"),
+            (
+                "leader",
+                self.replicas.contains(&self.leader),
+                "name one of the replicas",
+            ),
+            (
+                "runs",
+                (1..=1000).contains(&self.runs),
+                "a number from 1 to 1000",
+            ),
+            ("keys", self.keys > 0, "a number from 1 on"),
+            (
+                "value_bytes",
+                self.value_bytes <= 1 << 19,
+                "a number up to 524288",
+            ),
+            (
+                "connections",
+                self.connections as usize >= self.replicas.len(),
+                "as many as there are replicas, or more",
+            ),
+            ("in_flight", self.in_flight > 0, "a number from 1 on"),
+            ("cores", (1..=64).contains(&self.cores), "from 1 to 64"),
+            (
+                "warmup_s",
+                (0.0..=1e5).contains(&self.warmup_s),
+                "from 0 to 100000",
+            ),
+            (
+                "seconds",
+                (1.0..=1e5).contains(&self.seconds),
+                "from 1 to 100000",
+            ),
+            (
+                "strategies",
+                !self.cases.is_empty(),
+                "name labels or strategies of its cases",
+            ),
+        ];
+        match rules.into_iter().find(|(_, holds, _)| !holds) {
+            None => Ok(self),
+            Some((field, _, mend)) => {
+                let table = toml::Table::try_from(&self).unwrap_or_default();
+                let found = table.get(field).map(ToString::to_string);
+                Err(ExperimentError::Invalid {
+                    field: field.to_owned(),
+                    found: found.unwrap_or_else(|| "none of them".to_owned()),
+                    mend: mend.to_owned(),
+                })
+            }
+        }
+    }
+
+    /// As TOML, every field spelled out.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_else(|error| format!("# not representable: {error}\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fig8(sets: &[&str]) -> Result<Throughput, String> {
+        let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        let found = Throughput::find("fig8", &sets).unwrap();
+        found.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_shipped_one_is_what_its_file_says_and_comes_back_from_what_is_shown() {
+        let it = fig8(&[]).unwrap();
+        assert_eq!((it.replicas.len(), it.cases.len()), (5, 4));
+        assert_eq!(Throughput::parse("shown", &it.to_toml()).unwrap(), it);
+        assert!(Throughput::find("fig6", &[]).is_none());
+    }
+
+    #[test]
+    fn fields_can_be_set_and_cases_chosen() {
+        let sets = ["seconds=3", "lease.t_lease_ms=900", "strategies=all,QL"];
+        let it = fig8(&sets).unwrap();
+        assert_eq!((it.seconds, it.lease.t_lease_ms), (3.0, 900));
+        let labels: Vec<_> = it.cases.iter().map(|case| case.label.as_str()).collect();
+        assert_eq!(labels, ["ML", "QL"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_field() {
+        let cases = [
+            ("seconds=0", "seconds"),
+            ("leader=Z", "leader"),
+            ("strategies=none", "strategies"),
+            ("connections=2", "connections"),
+            ("wait=3", "wait"),
+            ("lease.wait=3", "lease.wait"),
+            ("keys=many", "keys"),
+            ("keys", "keys"),
+        ];
+        for (set, field) in cases {
+            let message = fig8(&[set]).unwrap_err();
+            assert!(message.contains(field), "{set}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_busiest_replica_limits_a_cluster_with_a_processor_each() {
+        let rate = Rate {
+            busiest_us: 0.5,
+            ..Rate::default()
+        };
+        assert_eq!(rate.at_a_processor_each(), 2e6);
+        assert_eq!(Rate::default().at_a_processor_each(), 0.0);
+    }
+}

@@ -1,0 +1,46 @@
+//! `leasehold exp` for experiments of throughput.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use geo_deploy::backend::local::{LocalSettings, one_site};
+use geo_deploy::report::{Manifest, ThroughputReport};
+use geo_deploy::throughput::Throughput;
+
+use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
+
+/// Runs and reports one.
+pub fn run(experiment: &Throughput, out: &Path, work: Option<&Path>) -> anyhow::Result<()> {
+    let manifest = Manifest::capture(std::env::args().collect());
+    let temporary = tempfile::tempdir().context("making a temporary directory")?;
+    let settings = LocalSettings {
+        program: std::env::current_exe().context("finding this program")?,
+        cluster: format!("{}-{}", experiment.name, std::process::id()),
+        dir: std::path::absolute(work.unwrap_or(temporary.path()))?,
+        client_port: None,
+    };
+    let bars = Bars::new();
+    let show = |label: &str, done, total| bars.show(label, done, total);
+    // Dropping the run ends its replicas, so Ctrl-C leaves none behind.
+    let results = runtime()?.block_on(async {
+        tokio::select! {
+            biased;
+            () = interrupted() => {
+                let words = "interrupted; no replica is left running";
+                Err(anyhow::Error::from(Interrupted(words.to_owned())))
+            }
+            results = one_site::run(experiment, &settings, &show) => results,
+        }
+    })?;
+    let report = ThroughputReport::new(experiment.clone(), manifest, results);
+    say!("{}", report.terminal());
+    report.write(out)?;
+    say!("The report: {}", out.join("report.html").display());
+    Ok(())
+}
+
+/// Where the report goes.
+pub fn out(experiment: &Throughput, asked: Option<&PathBuf>) -> PathBuf {
+    let usual = || PathBuf::from("results").join(&experiment.name);
+    asked.cloned().unwrap_or_else(usual)
+}
