@@ -6,6 +6,7 @@ mod exp;
 mod fault;
 mod kv;
 mod leader;
+mod lease;
 mod place;
 mod plot;
 mod serve;
@@ -59,6 +60,8 @@ enum Command {
     Kv(kv::KvArgs),
     /// Shows who leads, and moves leadership
     Leader(leader::LeaderArgs),
+    /// Shows who may read what under leases, and changes it while the cluster runs
+    Lease(lease::LeaseArgs),
     /// Lists and runs experiments
     #[command(subcommand)]
     Exp(exp::ExpCommand),
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Kv(args) => kv::run(&args),
         Command::Leader(args) => leader::run(&args),
+        Command::Lease(args) => lease::run(&args),
         Command::Exp(command) => exp::run(&command),
         Command::Plot(args) => plot::run(&args),
         Command::Sim(args) => sim::run(&args),

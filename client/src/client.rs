@@ -20,8 +20,8 @@ use crate::session::{Session, Ticket};
 use crate::wire::command::Op;
 use crate::wire::request::Body;
 use crate::wire::{
-    Command, Entry, ErrorCode, Field, KeyValue, MoveRequest, Outcome, Path, StatusReply,
-    StatusRequest, Value, Version, Welcome, outcome, validate_op,
+    Command, Entry, ErrorCode, Field, KeyValue, LeaseRequest, MoveRequest, Outcome, Path,
+    StatusReply, StatusRequest, Value, Version, Welcome, outcome, validate_op,
 };
 
 /// The result of a command, and how the replica came by it.
@@ -229,6 +229,7 @@ impl Client {
         self.status_about(StatusRequest {
             holders: true,
             key: Bytes::copy_from_slice(key.unwrap_or_default()),
+            ..StatusRequest::default()
         })
         .await
     }
@@ -241,6 +242,28 @@ impl Client {
     pub async fn move_leadership(&self, to: &str) -> Result<StatusReply, Error> {
         self.status_of(Body::Move(MoveRequest { to: to.to_owned() }))
             .await
+    }
+
+    /// As [`Client::status`], with what is in force for reads under leases.
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn status_and_leases(&self) -> Result<StatusReply, Error> {
+        self.status_about(StatusRequest {
+            leases: true,
+            ..StatusRequest::default()
+        })
+        .await
+    }
+
+    /// Changes strategies or durations of leases, and waits until they are in force. Any
+    /// replica passes this on. To ask again for what is in force does no harm. Returns the
+    /// status of the replica that was asked, with what is in force now.
+    ///
+    /// # Errors
+    /// As [`Client::execute`]. `Refused` says why not, and what would do.
+    pub async fn set_leases(&self, wanted: LeaseRequest) -> Result<StatusReply, Error> {
+        self.status_of(Body::Lease(wanted)).await
     }
 
     async fn status_about(&self, request: StatusRequest) -> Result<StatusReply, Error> {

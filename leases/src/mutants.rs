@@ -89,6 +89,8 @@ rules! {
     H41Oldest: 41, "a suspect is renewed under configurations from before its exclusion";
     H42Index: 42, "all writes of a batch have one version";
     H43Unmarked: 43, "several keys are read at once although one of them is being written";
+    H68Longest: 68, "the restart wait is that of the newest durations, however long those before were";
+    H69Cleared: 69, "neighbouring ranges become one although they were cleared at different times";
     H77Refused: 77, "a low-water mark refuses what would open a session, and a copy of it may come later";
     H78Durable: 78, "a window begins at what is executed, durable or not, and a restart skips what lies beyond it";
     H79Room: 79, "a leader proposes beyond its window, where it does not store it itself";

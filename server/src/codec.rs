@@ -13,6 +13,7 @@ mod batch;
 mod check;
 mod disk;
 mod lease;
+mod lease_set;
 mod message;
 #[cfg(test)]
 mod tests;

@@ -127,6 +127,33 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
 }
 
 #[test]
+fn leases_are_shown_and_changed_or_the_reason_is_told() {
+    let cluster = Cluster::up();
+    let shown = told(&cluster, "lease show").good();
+    assert!(
+        shown.contains("all") && shown.contains("t_lease"),
+        "{shown}"
+    );
+    let set = told(&cluster, "lease set all --range user/..user0").good();
+    assert!(set.starts_with("in force, configuration"), "{set}");
+    let ranges: Vec<&str> = set.lines().filter(|line| line.contains("user/")).collect();
+    assert!(
+        ranges.iter().any(|line| line.starts_with("user/..user0 ")),
+        "{set}"
+    );
+    let again = told(&cluster, "lease set all --range user/..user0").good();
+    assert!(again.starts_with("in force already"), "{again}");
+    told(&cluster, "lease set swift").refused(&["nothing was changed", "\"swift\"", "quorum"]);
+    told(&cluster, "lease set all --range b..a").refused(&["--range", "b..a"]);
+    told(&cluster, "lease set --holders CA,XX").refused(&["no node \"XX\"", "CA, OR, JP"]);
+    told(&cluster, "lease set --t-guard-ms 1").refused(&["t_guard_ms", "smallest that would do"]);
+    told(&cluster, "lease set --grace-ms 61000").refused(&["grace_ms", "--force"]);
+    let longer = told(&cluster, "lease set --t-lease-ms 1500").good();
+    assert!(longer.contains("t_lease 1500 ms"), "{longer}");
+    cluster.done();
+}
+
+#[test]
 fn leadership_moves_or_the_reason_is_told() {
     let cluster = Cluster::up();
     let moved = told(&cluster, "leader move OR").good();

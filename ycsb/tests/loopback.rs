@@ -90,7 +90,7 @@ async fn converse(
                 Response::answer(request.id, path, outcome)
             }
             Body::Status(_) => Response::status(request.id, StatusReply::default()),
-            Body::Move(_) => panic!("a workload moves nobody"),
+            Body::Move(_) | Body::Lease(_) => panic!("a workload changes no cluster"),
         };
         writer.feed(&response).unwrap();
         if writer.flush().await.is_err() {

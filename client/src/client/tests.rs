@@ -213,7 +213,7 @@ async fn serve(
                     ..StatusReply::default()
                 },
             ),
-            Some(Body::Move(_)) | None => panic!("a command or a status"),
+            Some(Body::Move(_) | Body::Lease(_)) | None => panic!("a command or a status"),
         };
         held.push(response);
         if held.len() >= state.lock().unwrap().hold {

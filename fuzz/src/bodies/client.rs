@@ -76,8 +76,8 @@ pub mod seeds {
     use bytes::Bytes;
     use client::wire::request::Body;
     use client::wire::{
-        Counter, Field, Hint, MoveRequest, Peer, Record, Request, Response, StatusReply,
-        StatusRequest, Welcome, hello,
+        Counter, Field, Hint, LeaseRange, LeaseRequest, Leases, MoveRequest, Peer, Record, Request,
+        Response, StatusReply, StatusRequest, Welcome, hello,
     };
     use prost::Message as _;
 
@@ -92,8 +92,23 @@ pub mod seeds {
         seeds.push(request(Some(Body::Status(StatusRequest {
             holders: true,
             key: "greeting".into(),
+            leases: true,
         }))));
         seeds.push(request(Some(Body::Move(MoveRequest { to: "B".into() }))));
+        seeds.push(request(Some(Body::Lease(LeaseRequest {
+            from: Bytes::from("user/"),
+            to: Bytes::from("user0"),
+            strategy: "cost".into(),
+            holders: vec!["B".into()],
+            unlisted: "leader".into(),
+            read_weight: Some(0.5),
+            spare: Some(1),
+            t_lease_ms: Some(1000),
+            t_guard_ms: Some(750),
+            renew_ms: Some(150),
+            grace_ms: Some(2000),
+            force: true,
+        }))));
         seeds.push(request(None));
         seeds.push(hello(Some("cluster")).encode_to_vec());
         seeds.push(too_many_parts());
@@ -148,8 +163,29 @@ pub mod seeds {
         seeds
     }
 
+    fn leases() -> Leases {
+        Leases {
+            ranges: vec![LeaseRange {
+                from: "user/".into(),
+                to: "user0".into(),
+                strategy: "quorum".into(),
+                settings: "unlisted keys: the leader".into(),
+                defaults: vec!["CA".into()],
+                listed: 12,
+            }],
+            t_lease_us: 1_000_000,
+            t_guard_us: 750_000,
+            renew_us: 150_000,
+            grace_us: 2_000_000,
+            rho_ppm: 1000,
+            unfinished: true,
+            already: true,
+        }
+    }
+
     fn status() -> StatusReply {
         StatusReply {
+            leases: Some(leases()),
             leader_since_ms: 1500,
             replica: "JP".into(),
             leader: "CA".into(),

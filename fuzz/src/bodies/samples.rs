@@ -11,6 +11,7 @@ use leases::{
     Ballot, ClockBound, ConfigChange, ConfigId, KeyRange, LeaseMessage, LeaseParams, Promise,
     RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
+use server::replica::lease_set::{Durations, InForce, LeaseSet};
 use server::replica::message::{
     Accept, Batch, LogId, LogNews, Message, Proposed, ReadAnswer, Reported, RequestId, Value,
 };
@@ -112,6 +113,19 @@ fn changes() -> Vec<ConfigChange> {
         params: Some(params()),
     };
     strategies.map(change).into()
+}
+
+fn lease_set() -> LeaseSet {
+    let range = KeyRange::new(Bytes::from("m"), None).expect("some keys");
+    let unlisted = Unlisted::Leader;
+    LeaseSet {
+        strategies: vec![
+            (KeyRange::all(), StrategySpec::All),
+            (range, StrategySpec::Quorum { unlisted }),
+        ],
+        durations: Durations::of(&params()),
+        force: true,
+    }
 }
 
 fn params() -> LeaseParams {
@@ -279,6 +293,21 @@ pub fn messages() -> Vec<Message> {
             ask: 4,
         },
         Message::Move { to: ReplicaId(1) },
+        Message::SetLease {
+            ask: 3,
+            set: lease_set(),
+        },
+        Message::LeaseAnswer {
+            ask: 3,
+            answer: Ok(InForce {
+                config: ConfigId(8),
+                already: true,
+            }),
+        },
+        Message::LeaseAnswer {
+            ask: 4,
+            answer: Err("t_guard_ms: too short".to_owned()),
+        },
     ];
     messages.extend(slots().map(accept));
     messages.extend(leases());
@@ -316,6 +345,8 @@ mod tests {
             Message::PreVote { .. } => 21,
             Message::PreVoted { .. } => 22,
             Message::Move { .. } => 23,
+            Message::SetLease { .. } => 24,
+            Message::LeaseAnswer { .. } => 25,
         }
     }
 
@@ -324,6 +355,6 @@ mod tests {
         let mut kinds: Vec<usize> = messages().iter().map(kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
-        assert_eq!(kinds, Vec::from_iter(0..24));
+        assert_eq!(kinds, Vec::from_iter(0..26));
     }
 }

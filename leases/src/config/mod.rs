@@ -212,6 +212,15 @@ impl Configs {
         found
     }
 
+    /// How many keys of each range have holders of their own in the newest configuration.
+    /// Looks at every listed key.
+    pub fn listed_by_range(&self) -> Vec<u64> {
+        let mut counts = self.policies().map(|_| 0u64);
+        let listed = self.keys.keys().filter(|key| self.listed(key).is_some());
+        listed.for_each(|key| *counts.get_mut(key) += 1);
+        counts.iter().map(|(_, count)| *count).collect()
+    }
+
     /// How many keys have holders of their own in some configuration kept here.
     pub fn listed_len(&self) -> usize {
         self.keys.len()

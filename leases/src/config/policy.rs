@@ -3,6 +3,7 @@
 use super::change::RangeChange;
 use super::ranges::RangeMap;
 use super::spec::StrategySpec;
+use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaSet};
 
 /// Most ranges of one configuration.
@@ -64,13 +65,24 @@ impl Policy {
     }
 }
 
+/// H69: neighbours become one range only if nothing tells them apart, also not when they were
+/// last cleared. What the later one had forgotten would count again, for replicas that
+/// remember it.
+fn may_merge(left: &Policy, right: &Policy) -> bool {
+    let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
+    same_time
+        && left.strategy == right.strategy
+        && left.defaults == right.defaults
+        && left.listed == right.listed
+}
+
 impl RangeMap<Policy> {
     /// Takes what configuration `id` changes by range.
     pub(super) fn apply(&mut self, changes: &[RangeChange], id: ConfigId, members: ReplicaSet) {
         for change in changes {
             self.update(&change.range, |policy| policy.apply(change, id, members));
         }
-        self.merge(|left, right| left == right);
+        self.merge(may_merge);
     }
 
     /// Whether these are no more ranges than a configuration may have.

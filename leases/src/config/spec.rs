@@ -51,6 +51,17 @@ impl StrategySpec {
         }
     }
 
+    /// Its settings in words; empty if it has none.
+    pub fn settings(&self) -> String {
+        match self {
+            StrategySpec::Quorum { unlisted } => match unlisted {
+                Unlisted::Leader => "unlisted keys: the leader".to_owned(),
+                Unlisted::Nearest => String::new(),
+            },
+            _ => String::new(),
+        }
+    }
+
     /// Whether the strategy looks at what is read and written.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. })

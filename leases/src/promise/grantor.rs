@@ -66,12 +66,14 @@ impl Grantor {
     /// `params`; `None` if what is durable already covers it.
     pub fn wait_to_persist(&self, params: &LeaseParams) -> Option<Duration> {
         let wait = params.restart_wait();
-        (wait > self.longest_wait).then_some(wait)
+        rules::waits_anew(wait, self.longest_wait).then_some(wait)
     }
 
     /// The restart wait `wait` is durable now.
     pub fn wait_persisted(&mut self, wait: Duration) {
-        self.longest_wait = self.longest_wait.max(wait);
+        if rules::waits_anew(wait, self.longest_wait) {
+            self.longest_wait = wait;
+        }
     }
 
     /// Whether grants of an earlier run may still be alive.
@@ -169,7 +171,9 @@ impl Grantor {
     fn renew(&mut self, now: Time, holder: ReplicaId, context: &PollContext<'_>) -> LeaseMessage {
         let newest = context.configs.params(context.configs.newest());
         let peer = &mut self.peers[holder.index()];
-        peer.next_send = now + newest.renew;
+        // What the holder knows may be shorter leases, which end between longer renewals.
+        let config = rules::both_know(peer.known, context.configs.newest());
+        peer.next_send = now + newest.renew.min(context.configs.params(config).renew);
         peer.promise_due = false;
         // §3.7: a peer that stays silent for t_grace is suspected, and not promised.
         peer.suspected |= now.since(peer.last_reply) >= newest.t_grace;
@@ -244,7 +248,10 @@ impl Grantor {
         let keep = clock.keep_from_send(promise.t_lease, promise.t_guard, promise.t0);
         assert!(promise.t_lease > Duration::ZERO, "a promise lasts");
         assert!(promise.base < promise.sequence, "built on an earlier one");
-        assert!(keep <= self.longest_wait, "a restart outwaits every grant");
+        assert!(
+            keep <= self.longest_wait || mutated(),
+            "a restart outwaits every grant"
+        );
         let peer = &mut self.peers[holder.index()];
         peer.grants.register(Grant {
             config: promise.config,

@@ -34,6 +34,12 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
     }
 }
 
+/// H68: the restart wait is the longest that any durations promised under ever asked for.
+/// Shorter durations begin with the next promise; grants made before are waited out.
+pub(super) fn waits_anew(wait: Duration, durable: Duration) -> bool {
+    wait > durable || off(Rule::H68Longest) && wait != durable
+}
+
 /// H32: a Relinquish ends the grants up to its sequence, and none made later.
 pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)

@@ -10,7 +10,7 @@ use super::check::{
     Checked, at_most, ballot, consistent, log, outcome, path, put_ballot, put_log, replica, slot,
 };
 use super::proto::{self, envelope::Message as Wire};
-use super::{CodecError, lease, value};
+use super::{CodecError, lease, lease_set, value};
 use crate::replica::message::{
     Accept, LogId, LogNews, Message, PerLog, ReadAnswer, Reported, RequestId, Value,
 };
@@ -75,6 +75,10 @@ pub(super) fn encode(message: Message) -> Wire {
             by_operator,
         }),
         Message::Move { to } => Wire::Move(proto::Move { to: to.0.into() }),
+        Message::SetLease { ask, set } => Wire::SetLease(lease_set::encode(ask, &set)),
+        Message::LeaseAnswer { ask, answer } => {
+            Wire::LeaseAnswer(lease_set::encode_answer(ask, answer))
+        }
         Message::Prepared {
             ballot,
             answer,
@@ -194,6 +198,14 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::Move(wanted) => Message::Move {
             to: replica("move.to", wanted.to)?,
         },
+        Wire::SetLease(wanted) => {
+            let (ask, set) = lease_set::decode(wanted)?;
+            Message::SetLease { ask, set }
+        }
+        Wire::LeaseAnswer(found) => {
+            let (ask, answer) = lease_set::decode_answer(found)?;
+            Message::LeaseAnswer { ask, answer }
+        }
         Wire::Fetched(fetched) => decode_fetched(fetched)?,
         Wire::Forward(forward) => Message::Forward {
             commands: try_each(forward.commands, |one| {

@@ -66,12 +66,9 @@ fn put_change(change: &ConfigChange) -> proto::ConfigChange {
 }
 
 fn get_change(change: proto::ConfigChange) -> Checked<ConfigChange> {
-    let (ranges, most) = (change.ranges.len() as u64, ConfigChange::RANGES_MAX as u64);
-    at_most("config.ranges", ranges, most)?;
-    let ranges = change.ranges.into_iter().map(get_range);
     let quorum = |quorum: proto::Quorum| (ReplicaSet(quorum.holders), quorum.keys);
     Ok(ConfigChange {
-        ranges: ranges.collect::<Checked<_>>()?,
+        ranges: get_ranges(change.ranges)?,
         keys: change.keys.into_iter().map(quorum).collect(),
         excluded: change.excluded.map(ReplicaSet),
         params: change.params.map(get_params).transpose()?,
@@ -86,6 +83,12 @@ fn put_range(change: &RangeChange) -> proto::RangeChange {
         defaults: change.defaults.map(|set| set.0),
         clear: change.clear,
     }
+}
+
+pub(super) fn get_ranges(ranges: Vec<proto::RangeChange>) -> Checked<Vec<RangeChange>> {
+    let most = ConfigChange::RANGES_MAX as u64;
+    at_most("ranges", ranges.len() as u64, most)?;
+    ranges.into_iter().map(get_range).collect()
 }
 
 fn get_range(change: proto::RangeChange) -> Checked<RangeChange> {
@@ -106,7 +109,7 @@ fn get_range(change: proto::RangeChange) -> Checked<RangeChange> {
     })
 }
 
-fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
+pub(super) fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
     let empty = proto::Empty::default;
     let kind = match strategy {
         StrategySpec::None => Kind::None(empty()),

@@ -21,6 +21,7 @@ use tokio::time::{Instant, Sleep};
 use super::clock;
 use super::events::Events;
 use super::inbox::Inbox;
+use super::lease_wishes::{self, LeaseWishes};
 use super::listener::Clients;
 use super::moves::{Asked, Moves, Scene};
 use super::storage::{Durability, Report, StorageError, Writer};
@@ -49,6 +50,7 @@ pub(super) struct Driver {
     pub(super) directory: PathBuf,
     pub(super) inbox: Rc<Inbox>,
     pub(super) moves: Moves,
+    pub(super) wishes: LeaseWishes,
     pub(super) clients: Rc<Clients>,
     pub(super) peers: Rc<Peers>,
     pub(super) writer: Writer,
@@ -157,6 +159,7 @@ impl Driver {
         self.perform(now, scratch)?;
         self.answer_statuses(now);
         self.answer_moves(now);
+        self.answer_wishes(now);
         let (watch, replica) = (&mut self.timeout_watch, &self.replica);
         if let Some(short) = watch.look(now, || replica.short_timeout()) {
             timeout_watch::warn(short);
@@ -255,6 +258,10 @@ impl Driver {
                 self.name_all(&mut status.holders);
                 self.name_all(&mut status.may_hold);
             }
+            if asked.leases {
+                self.replica.tell_leases(&mut status);
+                self.name_ranges(&mut status);
+            }
             self.clients.reply_status(client, status);
         }
     }
@@ -291,6 +298,42 @@ impl Driver {
         }
     }
 
+    /// Takes wishes to change leases, passes them on, and answers those that have ended.
+    fn answer_wishes(&mut self, now: Time) {
+        let asked = self.inbox.take_leases();
+        if asked.is_empty() && self.wishes.is_empty() {
+            return;
+        }
+        let scene = lease_wishes::Scene {
+            now,
+            names: &self.names,
+            configs: self.replica.configs(),
+            leader: self.replica.leader(),
+            patience: self.replica.handing_over_max() * 2,
+        };
+        for (client, asked) in asked {
+            if let Err(refusal) = self.wishes.ask(client, &asked, &scene) {
+                self.clients.refuse(client, refusal);
+            }
+        }
+        for operator in self.wishes.due(now) {
+            self.inbox.push(Input::Operator(operator));
+        }
+        for (client, end) in self.wishes.take_ended(&scene) {
+            match end {
+                Ok(in_force) => {
+                    let mut status = self.replica.status(now);
+                    self.replica.tell_leases(&mut status);
+                    if let Some(leases) = &mut status.leases {
+                        leases.already = in_force.already;
+                    }
+                    self.clients.reply_status(client, self.named(status));
+                }
+                Err(refusal) => self.clients.refuse(client, refusal),
+            }
+        }
+    }
+
     fn reply_status(&self, now: Time, client: ClientHandle) {
         let status = self.named(self.replica.status(now));
         self.clients.reply_status(client, status);
@@ -305,6 +348,7 @@ impl Driver {
         }
         self.name_all(&mut status.unlisted);
         self.name_all(&mut status.excluded);
+        self.name_ranges(&mut status);
         self.durability.name().clone_into(&mut status.durability);
         status.counters.push(Counter {
             name: "unsendable_messages".to_owned(),
@@ -320,6 +364,11 @@ impl Driver {
             value,
         }));
         status
+    }
+
+    fn name_ranges(&self, status: &mut StatusReply) {
+        let ranges = status.leases.iter_mut().flat_map(|it| &mut it.ranges);
+        ranges.for_each(|range| self.name_all(&mut range.defaults));
     }
 
     fn name(&self, found: &mut String) {
@@ -338,7 +387,8 @@ impl Driver {
     /// Sets the timer if it would fire too late. A timer that fires too early costs one
     /// empty round; setting it in every round would cost more.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
-        let next = self.replica.next_deadline().min(self.moves.next_deadline());
+        let asked = self.moves.next_deadline().min(self.wishes.next_deadline());
+        let next = self.replica.next_deadline().min(asked);
         let wait = next.since(clock::now());
         let due = Instant::now() + wait.min(SLEEP_MAX);
         if timer.is_elapsed() || due < timer.deadline() {
@@ -383,6 +433,11 @@ impl Host for Performing<'_> {
     fn event(&mut self, event: Event) {
         self.driver.events.tell(&event);
         self.driver.left |= event == Event::Left;
+        if let Event::LeaseAnswered { ask, answer } = &event
+            && let Some((client, refusal)) = self.driver.wishes.answered(*ask, answer)
+        {
+            self.driver.clients.refuse(client, refusal);
+        }
         if let Event::Wiped { witness } = event {
             self.wiped = Some(StorageError::Wiped {
                 path: self.driver.directory.clone(),

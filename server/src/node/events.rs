@@ -160,6 +160,17 @@ fn describe(event: &Event) -> (&'static str, String) {
             );
             ("configured", details)
         }
+        Event::LeaseAnswered { ask, answer } => {
+            let in_force = answer.as_ref().map_or(0, |in_force| in_force.config.0);
+            let details = format!(",\"ask\":{ask},\"configuration\":{in_force}");
+            let refused = answer.is_err();
+            let name = if refused {
+                "lease_refused"
+            } else {
+                "lease_set"
+            };
+            (name, details)
+        }
         Event::RestartWaitOver => ("restart_wait_over", String::new()),
         Event::Joined => ("joined", String::new()),
         Event::Left => ("left", String::new()),

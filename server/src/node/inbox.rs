@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use client::wire::{MoveRequest, StatusRequest};
+use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
 use tokio::sync::Notify;
 
 use crate::replica::action::ClientHandle;
@@ -14,6 +14,7 @@ pub(super) struct Inbox {
     inputs: RefCell<Vec<Input>>,
     statuses: RefCell<Vec<(ClientHandle, StatusRequest)>>,
     moves: RefCell<Vec<(ClientHandle, MoveRequest)>>,
+    leases: RefCell<Vec<(ClientHandle, LeaseRequest)>>,
     arrived: Notify,
 }
 
@@ -33,6 +34,11 @@ impl Inbox {
         self.moves.borrow_mut().push((from, asked));
     }
 
+    /// Adds a wish to change leases. Call [`Inbox::ring`] afterwards.
+    pub(super) fn push_lease(&self, from: ClientHandle, asked: LeaseRequest) {
+        self.leases.borrow_mut().push((from, asked));
+    }
+
     /// Wakes the driver.
     pub(super) fn ring(&self) {
         self.arrived.notify_one();
@@ -47,6 +53,7 @@ impl Inbox {
 
     fn is_empty(&self) -> bool {
         let asked = self.statuses.borrow().is_empty() && self.moves.borrow().is_empty();
+        let asked = asked && self.leases.borrow().is_empty();
         asked && self.inputs.borrow().is_empty()
     }
 
@@ -60,6 +67,11 @@ impl Inbox {
     /// Takes the wishes to move leadership.
     pub(super) fn take_moves(&self) -> Vec<(ClientHandle, MoveRequest)> {
         std::mem::take(&mut self.moves.borrow_mut())
+    }
+
+    /// Takes the wishes to change leases.
+    pub(super) fn take_leases(&self) -> Vec<(ClientHandle, LeaseRequest)> {
+        std::mem::take(&mut self.leases.borrow_mut())
     }
 
     /// Takes the questions.

@@ -317,6 +317,7 @@ impl Clients {
             }
             Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
             Some(Body::Move(asked)) => self.inbox.push_move(from, asked),
+            Some(Body::Lease(asked)) => self.inbox.push_lease(from, asked),
             None => {}
         }
         Ok(())
@@ -365,7 +366,7 @@ fn check_body(body: Option<&Body>) -> Result<(), Error> {
             "status.key has {} bytes, at most {KEY_BYTES_MAX} are allowed",
             asked.key.len()
         ))),
-        Some(Body::Status(_) | Body::Move(_)) => Ok(()),
+        Some(Body::Status(_) | Body::Move(_) | Body::Lease(_)) => Ok(()),
         None => Err(bad(
             "request.body is not set, a command or a status is required",
         )),

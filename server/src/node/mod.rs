@@ -21,6 +21,7 @@ mod driver;
 mod events;
 pub mod frames;
 mod inbox;
+mod lease_wishes;
 mod listener;
 mod moves;
 mod outbox;

@@ -270,6 +270,7 @@ impl Node<'_> {
             directory,
             inbox,
             moves: Default::default(),
+            wishes: Default::default(),
             writer,
             reports,
             events,

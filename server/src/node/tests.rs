@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use client::wire::{
-    Command, ErrorCode, FrameReader, FrameWriter, Hint, MAGIC, Path as WirePath, Request, Response,
-    VALUE_BYTES_MAX, Welcome, command::Op, encode_frame, hello, outcome, request::Body,
+    Command, ErrorCode, FrameReader, FrameWriter, Hint, LeaseRequest, MAGIC, Path as WirePath,
+    Request, Response, StatusReply, VALUE_BYTES_MAX, Welcome, command::Op, encode_frame, hello,
+    outcome, request::Body,
 };
 use client::{Client, ClientOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -474,6 +475,100 @@ fn leadership_moves_again_and_again() {
     }
 }
 
+#[test]
+fn leases_change_while_the_cluster_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP", "BR"]);
+    let nodes = ["CA", "JP", "BR"].map(|name| Running::started(&config, name));
+    let set = |strategy: &str| LeaseRequest {
+        strategy: strategy.to_owned(),
+        ..LeaseRequest::default()
+    };
+    let user = |wanted: LeaseRequest| LeaseRequest {
+        from: "user/".into(),
+        to: "user0".into(),
+        ..wanted
+    };
+    block_on(async {
+        put_at_each(&config).await;
+        let client = connect(&config).await;
+        let leases = |status: StatusReply| status.leases.expect("it was asked for");
+        let holders = || LeaseRequest {
+            holders: vec!["JP".to_owned(), "CA".to_owned()],
+            ..LeaseRequest::default()
+        };
+        let changed = leases(client.set_leases(user(holders())).await.unwrap());
+        assert!(!changed.already);
+        let ranges = changed.ranges.iter();
+        let ranges: Vec<_> = ranges.map(|it| (&it.from[..], &it.strategy[..])).collect();
+        assert_eq!(changed.ranges[1].defaults, ["CA", "JP"]);
+        let expected: [(&[u8], &str); 3] =
+            [(b"", "leader"), (b"user/", "fixed"), (b"user0", "leader")];
+        assert_eq!(ranges, expected);
+        let again = leases(client.set_leases(user(holders())).await.unwrap());
+        assert!(again.already, "to repeat it does no harm");
+        for (wanted, parts) in [
+            (set("fast"), ["\"fast\"", "none, leader, all, quorum"]),
+            (set("fixed"), ["holders", "at least one node"]),
+            (set(""), ["nothing to change", "strategy"]),
+            (
+                LeaseRequest {
+                    holders: vec!["XX".to_owned()],
+                    ..set("")
+                },
+                ["no node \"XX\"", "CA, JP, BR"],
+            ),
+            (
+                LeaseRequest {
+                    from: "b".into(),
+                    to: "a".into(),
+                    ..set("all")
+                },
+                ["range", "not after its start"],
+            ),
+            (
+                user(LeaseRequest {
+                    t_lease_ms: Some(2000),
+                    ..LeaseRequest::default()
+                }),
+                ["durations", "without a range"],
+            ),
+            (
+                LeaseRequest {
+                    t_lease_ms: Some(1),
+                    ..LeaseRequest::default()
+                },
+                ["durations", "longer than the interval"],
+            ),
+            (
+                LeaseRequest {
+                    unlisted: "leader".to_owned(),
+                    ..set("all")
+                },
+                ["unlisted", "quorum"],
+            ),
+        ] {
+            let asked = format!("{wanted:?}");
+            let error = client.set_leases(wanted).await.unwrap_err().to_string();
+            for part in parts {
+                assert!(
+                    error.contains(part),
+                    "{part:?} is not in {error:?}: {asked}"
+                );
+            }
+        }
+        let shown = leases(client.status_and_leases().await.unwrap());
+        assert_eq!(shown.ranges, again.ranges, "nothing was changed by them");
+        let all = leases(client.set_leases(set("all")).await.unwrap());
+        assert_eq!(all.ranges.len(), 1);
+        assert_eq!(all.ranges[0].defaults, ["CA", "JP", "BR"]);
+        client.put("k", "v").await.unwrap();
+    });
+    for node in nodes {
+        node.stop().unwrap();
+    }
+}
+
 /// Sends reads of these keys together, and returns how each was served.
 async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();
@@ -609,7 +704,7 @@ fn a_peer_of_another_cluster_is_refused_and_told_why() {
     block_on(async {
         let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
         let hello = crate::codec::proto::Hello {
-            magic: 0x4C48_5004,
+            magic: 0x4C48_5005,
             cluster: "prod".to_owned(),
             ..Default::default()
         };
@@ -677,7 +772,7 @@ fn machines_that_fall_silent_are_asked_whether_they_are_there() {
         let client = greeted(&config).await;
         let mut peer = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
         let hello = crate::codec::proto::Hello {
-            magic: 0x4C48_5004,
+            magic: 0x4C48_5005,
             cluster: "demo".to_owned(),
             members: 2,
             from: 1,

@@ -25,7 +25,7 @@ use crate::replica::input::Input;
 use crate::replica::message::{Envelope, Message};
 
 /// "LHP" and the protocol's version.
-const MAGIC: u32 = 0x4C48_5004;
+const MAGIC: u32 = 0x4C48_5005;
 /// Bytes asked of a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that may wait for a peer that reads nothing; promises may exceed that.

@@ -9,6 +9,7 @@ use client::wire::{Outcome, Path, Version};
 use leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
 
 pub use super::handles::{Again, Asker, ClientHandle, ReadFrom, Sequence};
+use super::lease_set::LeaseAnswer;
 use super::message::{Envelope, LogId, Value};
 
 /// An effect.
@@ -203,6 +204,13 @@ pub enum Event {
         strategy: String,
         /// Its excluded replicas.
         excluded: ReplicaSet,
+    },
+    /// How an operator's wish that was asked for here ended.
+    LeaseAnswered {
+        /// Its number.
+        ask: u64,
+        /// In force, or why not.
+        answer: LeaseAnswer,
     },
     /// The wait for forgotten grants is over.
     RestartWaitOver,

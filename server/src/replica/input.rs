@@ -6,6 +6,7 @@ use leases::Slot;
 pub use super::handles::{Again, ReadFrom};
 
 use super::handles::{Asker, ClientHandle, Sequence};
+use super::lease_set::LeaseSet;
 use super::message::{Envelope, LogId, Value};
 
 /// One thing that happened. `now` of a step is sampled after its input arrived.
@@ -58,7 +59,13 @@ pub enum Operator {
     /// Hand leadership over, once everything proposed is committed. Whoever does not lead
     /// passes it on to the leader.
     Transfer(leases::ReplicaId),
-    /// Put another strategy and durations in force, by the next configuration. Whoever does
-    /// not lead ignores it.
-    Switch(leases::RangeMap<leases::StrategySpec>, leases::LeaseParams),
+    /// Put other strategies and durations in force. Whoever does not lead passes it on to
+    /// the leader. `Event::LeaseAnswered` tells how it ended, unless the leader is lost: then it
+    /// may be asked for again.
+    Lease {
+        /// A number of its own, for the answer.
+        ask: u64,
+        /// What.
+        set: LeaseSet,
+    },
 }

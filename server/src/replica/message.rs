@@ -10,6 +10,8 @@ use leases::demand::Delta;
 use leases::{Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
+use super::lease_set::{LeaseAnswer, LeaseSet};
+
 pub use super::per_log::{LogId, PerLog};
 
 /// A message with both incarnations: a mismatch rejects lease messages and
@@ -297,6 +299,20 @@ pub enum Message {
         /// Whom.
         to: ReplicaId,
     },
+    /// An operator wants leases to change: for the leader.
+    SetLease {
+        /// The sender's number of it.
+        ask: u64,
+        /// What.
+        set: LeaseSet,
+    },
+    /// How that ended.
+    LeaseAnswer {
+        /// The number.
+        ask: u64,
+        /// In force, or why not.
+        answer: LeaseAnswer,
+    },
 }
 
 impl Message {
@@ -327,6 +343,8 @@ impl Message {
             Message::TransferRequest => "TransferRequest",
             Message::Transfer { .. } => "Transfer",
             Message::Move { .. } => "Move",
+            Message::SetLease { .. } => "SetLease",
+            Message::LeaseAnswer { .. } => "LeaseAnswer",
         }
     }
 }

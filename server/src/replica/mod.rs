@@ -30,6 +30,7 @@
 
 pub mod action;
 pub mod input;
+pub mod lease_set;
 pub mod message;
 pub mod settings;
 

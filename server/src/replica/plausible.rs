@@ -214,6 +214,11 @@ impl Known {
                 | Message::TransferRequest
                 | Message::Transfer { .. }
                 | Message::Move { .. } => true,
+                Message::SetLease { ask, .. } => *ask <= COUNT_MAX,
+                Message::LeaseAnswer { ask, answer } => {
+                    let known = answer.as_ref().map(|in_force| self.config(in_force.config));
+                    *ask <= COUNT_MAX && known.unwrap_or(true)
+                }
             }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use client::wire::{Counter, Hint, Peer, StatusReply};
-use leases::{Key, ReplicaId, ReplicaSet, Time};
+use client::wire::{Counter, Hint, LeaseRange, Leases, Peer, StatusReply};
+use leases::{Key, KeyRange, Policy, ReplicaId, ReplicaSet, Time};
 
 use super::Replica;
 use super::message::LogId;
@@ -108,6 +108,32 @@ impl Replica {
             leader: self.leader().map_or(0, |leader| u32::from(leader.0) + 1),
             listed: configs.listed(key).is_some(),
         }
+    }
+
+    /// Says what is in force for reads under leases. Looks at every listed key.
+    pub fn tell_leases(&self, status: &mut StatusReply) {
+        let configs = self.configs();
+        let params = configs.params(configs.newest());
+        let us = |span: Duration| span.as_micros() as u64;
+        let listed = configs.listed_by_range();
+        let range = |((range, policy), listed): ((KeyRange, &Policy), u64)| LeaseRange {
+            from: range.from().clone(),
+            to: range.to().cloned().unwrap_or_default(),
+            strategy: policy.strategy.name().to_owned(),
+            settings: policy.strategy.settings(),
+            defaults: names(policy.defaults),
+            listed,
+        };
+        status.leases = Some(Leases {
+            ranges: configs.policies().iter().zip(listed).map(range).collect(),
+            t_lease_us: us(params.t_lease),
+            t_guard_us: us(params.t_guard),
+            renew_us: us(params.renew),
+            grace_us: us(params.t_grace),
+            rho_ppm: params.clock.rho_ppm,
+            unfinished: self.parts.leasing.is_unfinished(),
+            already: false,
+        });
     }
 
     fn peer(&self, now: Time, peer: ReplicaId) -> Peer {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leases::{Key, LeaseParams, RangeMap, ReplicaId, StrategySpec, Unlisted};
+use leases::{Key, KeyRange, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -17,6 +17,7 @@ use super::swarm::Plan;
 use super::workload::Load;
 use super::world::WorldSettings;
 use crate::replica::Settings;
+use crate::replica::lease_set::{Durations, LeaseSet};
 use crate::replica::settings::AcceptReplies;
 
 /// How long a sync takes, in ns.
@@ -32,6 +33,9 @@ const RHO_PPM: u32 = 1000;
 /// they cost more than others.
 const ENCODED: f64 = 0.15;
 const LARGE: f64 = 0.25;
+const RANGES_SALT: u64 = 0x3a_96e5;
+/// Share of runs that begin with several strategies at once.
+const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
 
 /// Requests a second, over all replicas, if nothing else is asked for. Outages,
@@ -123,6 +127,71 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 6] {
     ]
 }
 
+/// A strategy for a range; holders that an operator chooses may leave out the leader.
+fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
+    let all = strategies();
+    let (name, strategies) = &all[rng.random_range(0..all.len())];
+    let first = ReplicaId(rng.random_range(0..n) as u8);
+    let mut holders = ReplicaSet(rng.random::<u64>()).intersection(ReplicaSet::all(n));
+    holders.insert(first);
+    match *name {
+        "fixed" => StrategySpec::Fixed {
+            holders: Some(holders),
+        },
+        _ => strategies.get(b"").clone(),
+    }
+}
+
+/// Some of the keys that clients ask for, or all after one of them.
+fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
+    let key = |nth: u32| Key::from(format!("key{nth:04}"));
+    let from = rng.random_range(0..8);
+    let to = from + rng.random_range(1..6);
+    let to = (to < 10).then(|| key(to));
+    KeyRange::new(key(from), to).expect("it ends after its first key")
+}
+
+/// What an operator changes: strategies of all keys or of a range, durations, or both.
+pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
+    let all = strategies();
+    let strategies = match rng.random_range(0..5) {
+        0 => Vec::new(),
+        1 | 2 => vec![(draw_range(rng), draw_strategy(rng, n))],
+        _ => {
+            let (_, strategies) = &all[rng.random_range(0..all.len())];
+            let ranges = strategies.iter();
+            ranges.map(|(range, spec)| (range, spec.clone())).collect()
+        }
+    };
+    let params = draw_params(rng);
+    let durations = strategies.is_empty() || rng.random::<bool>();
+    LeaseSet {
+        strategies,
+        durations: match durations {
+            true => Durations::of(&params),
+            false => Durations::default(),
+        },
+        force: false,
+    }
+}
+
+/// Some runs begin with several strategies at once. Drawn apart: all else in a seed stays as
+/// it is without this.
+fn draw_ranges(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ RANGES_SALT);
+    if rng.random::<f64>() >= SEVERAL {
+        return;
+    }
+    for _ in 0..rng.random_range(1..4) {
+        let spec = draw_strategy(&mut rng, replica.n);
+        let range = draw_range(&mut rng);
+        replica
+            .strategies
+            .update(&range, |strategy| *strategy = spec.clone());
+    }
+    replica.strategies.merge(|left, right| left == right);
+}
+
 /// Lease durations: short, so that leases begin and end often.
 pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
     let ms = Duration::from_millis;
@@ -205,6 +274,9 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
     let all: Vec<_> = strategies().into_iter().filter(chosen).collect();
     if let Some((_, strategies)) = all.get((seed % all.len().max(1) as u64) as usize) {
         replica.strategies = strategies.clone();
+    }
+    if choices.strategies.is_empty() {
+        draw_ranges(&mut replica, seed);
     }
     replica.params = draw_params(rng);
     replica.timing.reconfigure = ms(rng.random_range(500..5000));

@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::fault::Fault;
 use super::node::Trap;
-use super::scenario::{draw_params, strategies};
+use super::scenario::draw_lease_set;
 use super::world::World;
 use crate::replica::{Operator, Replica};
 
@@ -98,6 +98,8 @@ pub struct Swarm {
     rng: Pcg64Mcg,
     /// Partitions made so far: only the newest one's end mends the links.
     cuts: u64,
+    /// Wishes of operators.
+    asks: u64,
     /// Whose disks are damaged or were wiped.
     lost: Vec<usize>,
 }
@@ -109,6 +111,7 @@ impl Swarm {
             plan,
             rng,
             cuts: 0,
+            asks: 0,
             lost: Vec::new(),
         };
         for index in 0..swarm.plan.faults.len() {
@@ -325,9 +328,9 @@ impl Swarm {
         let operator = match fault {
             Fault::Transfer => Operator::Transfer(leases::ReplicaId(to as u8)),
             _ => {
-                let all = strategies();
-                let (_, strategies) = all[self.rng.random_range(0..all.len())].clone();
-                Operator::Switch(strategies, draw_params(&mut self.rng))
+                self.asks += 1;
+                let (ask, set) = (self.asks, draw_lease_set(&mut self.rng, world.n()));
+                Operator::Lease { ask, set }
             }
         };
         world.note_fault(fault);

@@ -57,7 +57,12 @@ impl Tally {
     pub fn of(scenario: &Scenario, outcome: &Outcome) -> Tally {
         let named = |(name, count): (&str, u64)| (name.to_owned(), count);
         let fired = |fault: &Fault| (fault.name(), outcome.fired.of(*fault));
-        let strategy = scenario.world.replica.strategies.names();
+        let strategies = &scenario.world.replica.strategies;
+        let names = strategies.names();
+        let strategy = match names.contains(", ") {
+            true => "several at once".to_owned(),
+            false => names,
+        };
         Tally {
             seeds: 1,
             virtual_ns: outcome.ended_ns,

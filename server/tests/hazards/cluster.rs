@@ -13,6 +13,7 @@ use leases::{
 };
 use server::replica::action::{Asker, ClientHandle, Event, Record, Sequence};
 use server::replica::input::ReadFrom;
+use server::replica::lease_set::LeaseAnswer;
 use server::replica::message::{Accept, Envelope, LogId, Message};
 use server::replica::{Input, Replica, Settings};
 use server::shell::{self, Answers, Fenced, Host};
@@ -49,6 +50,8 @@ pub struct Cluster {
     answers: Answers,
     requests: u64,
     lives: u64,
+    /// How wishes of operators ended: where, their numbers, and the answers.
+    pub lease_answers: Vec<(usize, u64, LeaseAnswer)>,
     /// Whether replica 0 may ask for leadership back.
     pub transfers: bool,
 }
@@ -110,7 +113,11 @@ impl Host for At<'_> {
         cluster.input(*node, Input::LogRead { log, to, entries });
     }
 
-    fn event(&mut self, _: Event) {}
+    fn event(&mut self, event: Event) {
+        if let Event::LeaseAnswered { ask, answer } = event {
+            self.0.lease_answers.push((self.1, ask, answer));
+        }
+    }
 }
 
 impl Cluster {
@@ -153,6 +160,7 @@ impl Cluster {
             answers: Answers::default(),
             requests: 0,
             lives: 0,
+            lease_answers: Vec::new(),
             transfers: false,
             settings,
         };

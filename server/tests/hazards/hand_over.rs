@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use leases::{Ballot, LeaseParams, ReplicaId, StrategySpec};
+use leases::{Ballot, KeyRange, LeaseParams, ReplicaId, StrategySpec};
+use server::replica::lease_set::LeaseSet;
 use server::replica::message::{LogId, Message, PerLog};
 use server::replica::{Input, Operator};
 
@@ -178,11 +179,11 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     let mut cluster = asking(3);
     cluster.lose(transfer);
     cluster.input(0, Input::Operator(Operator::Transfer(ReplicaId(2))));
-    let spec = StrategySpec::All.into();
-    cluster.input(
-        0,
-        Input::Operator(Operator::Switch(spec, LeaseParams::default())),
-    );
+    let set = LeaseSet {
+        strategies: vec![(KeyRange::all(), StrategySpec::All)],
+        ..LeaseSet::default()
+    };
+    cluster.input(0, Input::Operator(Operator::Lease { ask: 1, set }));
     let configures = |cluster: &Cluster, since: usize| {
         let config = |(envelope, _): &Packet| match &envelope.message {
             Message::Accept(accept) => accept.log == LogId::Configs,

@@ -9,6 +9,7 @@ mod forged;
 mod frames;
 mod hand_over;
 mod joining;
+mod lease_sets;
 mod leases;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -1,23 +1,9 @@
 //! Changes of strategy in the simulated world.
 
-use leases::{RangeMap, StrategySpec};
 use server::replica::Operator;
+use server::replica::lease_set::LeaseSet;
 
-use super::super::Plan;
 use super::clients::{Alarm, Clients};
-
-/// What has been put in force so far, and what is still to be.
-pub(super) struct Changes {
-    strategies: anyhow::Result<RangeMap<StrategySpec>>,
-}
-
-impl Changes {
-    pub(super) fn new(plan: &Plan<'_>) -> Changes {
-        Changes {
-            strategies: plan.strategies(),
-        }
-    }
-}
 
 impl Clients<'_> {
     /// Sets an alarm for each change; the measured interval begins at `begin_ns`.
@@ -34,13 +20,7 @@ impl Clients<'_> {
     /// If nobody leads, or the strategy is none that replicas know.
     pub(super) fn change(&mut self, index: usize) -> anyhow::Result<()> {
         let change = &self.plan.strategy.change[index];
-        let spec = self.plan.changed_to(change)?;
-        let range = self.plan.range(change);
-        let mut strategies = match &self.changes.strategies {
-            Ok(strategies) => strategies.clone(),
-            Err(error) => anyhow::bail!("{error:#}"),
-        };
-        strategies.update(&range, |value| *value = spec.clone());
+        let strategy = (self.plan.range(change), self.plan.changed_to(change)?);
         let leads = |node: &usize| {
             let replica = self.world.replica(*node);
             let leader = replica.and_then(|replica| replica.leader());
@@ -52,9 +32,12 @@ impl Clients<'_> {
                 change.words()
             )
         })?;
-        let wanted = Operator::Switch(strategies.clone(), self.plan.params());
-        self.world.operate(leader, wanted);
-        self.changes.strategies = Ok(strategies);
+        let set = LeaseSet {
+            strategies: vec![strategy],
+            ..LeaseSet::default()
+        };
+        let ask = index as u64 + 1;
+        self.world.operate(leader, Operator::Lease { ask, set });
         Ok(())
     }
 }

@@ -13,7 +13,6 @@ use super::super::faults::{Faults, Turn};
 use super::super::load::{Due, OpenLoop, Processes, Requests, closed_loops, held_back_note};
 use super::super::recorder::{READ_ONCE_MORE, READERS};
 use super::super::{Ended, Interval, Plan, Progress, Recorder};
-use super::changes::Changes;
 use super::events::event;
 use super::faults::{Links, is_promised, roles};
 use super::route::Route;
@@ -68,7 +67,6 @@ pub(super) struct Clients<'a> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) faults: Faults<'a>,
     links: Links,
-    pub(super) changes: Changes,
     /// Whether it is known when faults begin.
     scheduled: bool,
     /// What happened to leases of failed replicas.
@@ -100,7 +98,6 @@ impl<'a> Clients<'a> {
             plan,
             faults: Faults::new(plan),
             links: Links::default(),
-            changes: Changes::new(plan),
             scheduled: false,
             events: Vec::new(),
             broken: None,

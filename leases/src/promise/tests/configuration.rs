@@ -1,7 +1,7 @@
 //! Several configurations at once, some of them unknown to somebody.
 
 use super::*;
-use crate::config::Key;
+use crate::config::{Key, KeyRange, RangeChange, StrategySpec};
 
 fn defaults(ids: &[u8]) -> ConfigChange {
     ConfigChange::everywhere(set(ids))
@@ -150,6 +150,104 @@ pub(super) fn renewing_under_a_new_configuration_does_not_extend_the_old_promise
     assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
     w.pass(ms(10));
     assert_eq!(w.tag(G, KEY), set(&[]), "and the grantor knows it ended");
+}
+
+fn of(from: &'static str, to: &'static str) -> RangeChange {
+    let range = KeyRange::new(Key::from(from), Some(Key::from(to)));
+    RangeChange::nothing(range.expect("some keys"))
+}
+
+/// H69: a key was listed, and its range was cleared. The ranges beside it were not. If they
+/// became one, the key would be listed again for who remembers it, and not for who has
+/// forgotten what nobody can see: a holder reads, and its grantor does not know.
+#[test]
+pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
+    let mut w = World::held_by(2, set(&[0]));
+    let strategy = |strategy| ConfigChange {
+        ranges: vec![RangeChange {
+            strategy: Some(strategy),
+            ..of("k", "l")
+        }],
+        ..Default::default()
+    };
+    w.agree_all(strategy(StrategySpec::All));
+    w.agree_all(ConfigChange {
+        keys: vec![(set(&[0, 1]), vec![Key::from(KEY)])],
+        ..Default::default()
+    });
+    let cleared = w.agree_all(ConfigChange {
+        ranges: vec![RangeChange {
+            clear: true,
+            ..of("k", "l")
+        }],
+        ..Default::default()
+    });
+    w.party(G).configs.forget_before(cleared);
+    // From now on nothing tells it from its neighbours but when it was cleared.
+    w.agree_all(strategy(StrategySpec::None));
+    w.establish(G, H);
+    assert_eq!(w.tag(G, KEY), set(&[]), "it promised this to nobody");
+    assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
+}
+
+/// A chain goes on across configurations that all give the key, whatever gave it: defaults, a
+/// list, a range split off with another strategy, one that was cleared, and longer or
+/// shorter leases.
+#[test]
+fn a_chain_goes_on_whatever_gives_the_key() {
+    let mut w = World::held_by(2, set(&[0, 1]));
+    let ack = w.establish(G, H);
+    w.deliver(&ack);
+    // H is asked for this slot. It is the barrier of any chain that begins afterwards.
+    assert_eq!(w.accept(G, 5, KEY), set(&[1]));
+    let renewals = |w: &mut World| {
+        for _ in 0..12 {
+            w.pass(ms(200));
+            let (messages, _) = w.poll(G);
+            for envelope in messages {
+                if let Some(ack) = w.deliver(&envelope) {
+                    w.deliver(&ack);
+                }
+            }
+            assert!(w.permit(H, KEY).is_ok(), "at {} ns", w.true_ns);
+            assert_eq!(w.tag(G, KEY), set(&[1]));
+            w.check_contained(G, H);
+        }
+    };
+    renewals(&mut w);
+    let ranges = |range: RangeChange| ConfigChange {
+        ranges: vec![range],
+        ..Default::default()
+    };
+    for change in [
+        ConfigChange {
+            keys: vec![(set(&[0, 1]), vec![Key::from(KEY)])],
+            ..defaults(&[0])
+        },
+        ranges(RangeChange {
+            strategy: Some(StrategySpec::All),
+            defaults: Some(set(&[0, 1])),
+            clear: true,
+            ..of("k", "l")
+        }),
+        ConfigChange {
+            params: Some(short_lease()),
+            ..Default::default()
+        },
+        ranges(RangeChange {
+            strategy: Some(StrategySpec::All),
+            defaults: Some(set(&[0, 1])),
+            clear: true,
+            ..RangeChange::nothing(KeyRange::all())
+        }),
+        ConfigChange {
+            params: Some(LeaseParams::default()),
+            ..Default::default()
+        },
+    ] {
+        w.agree_all(change);
+        renewals(&mut w);
+    }
 }
 
 /// A suspect is excluded, everywhere and for every key (§3.7).

@@ -36,6 +36,8 @@ directed! {
     H35NamedAck: order::a_promise_is_measured_against_the_ack_it_names;
     H40Chain: barrier::a_chain_does_not_survive_relinquish;
     H41Oldest: configuration::a_suspect_is_not_renewed_below_its_exclusion;
+    H68Longest: restart::the_restart_wait_is_that_of_the_longest_lease;
+    H69Cleared: configuration::what_a_range_forgot_does_not_come_back_with_its_neighbours;
 }
 
 #[test]

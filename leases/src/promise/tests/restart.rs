@@ -24,9 +24,9 @@ pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_hav
     assert!(!w.poll(G).1, "once");
 }
 
-/// The wait is that of the longest lease ever promised, not of the newest.
+/// H68: the wait is that of the longest lease ever promised, not of the newest.
 #[test]
-fn the_restart_wait_is_that_of_the_longest_lease() {
+pub(super) fn the_restart_wait_is_that_of_the_longest_lease() {
     let mut w = World::new(2);
     w.agree_all(ConfigChange {
         params: Some(LeaseParams {

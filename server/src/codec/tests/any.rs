@@ -16,6 +16,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::codec::{Envelope, NUMBER_MAX};
+use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
 use crate::replica::message::{
     Accept, Batch, LogId, LogNews, Message, Proposed, ReadAnswer, Reported, RequestId, Value,
 };
@@ -101,6 +102,31 @@ fn range() -> impl Strategy<Value = KeyRange> {
             to => KeyRange::new(from, to),
         })
         .prop_map(|range| range.unwrap_or_else(KeyRange::all))
+}
+
+fn lease_set() -> impl Strategy<Value = LeaseSet> {
+    let durations = [(); 4].map(|()| option::of(span()));
+    let parts = (vec((range(), strategy()), 0..4), durations, any::<bool>());
+    parts.prop_map(|(strategies, spans, force)| LeaseSet {
+        strategies,
+        durations: Durations {
+            t_lease: spans[0],
+            t_guard: spans[1],
+            renew: spans[2],
+            t_grace: spans[3],
+        },
+        force,
+    })
+}
+
+fn lease_answer() -> impl Strategy<Value = LeaseAnswer> {
+    prop_oneof![
+        (number(), any::<bool>()).prop_map(|(config, already)| {
+            let config = ConfigId(config);
+            Ok(InForce { config, already })
+        }),
+        "[a-z ]{0,20}".prop_map(Err),
+    ]
 }
 
 fn range_change() -> impl Strategy<Value = RangeChange> {
@@ -360,6 +386,8 @@ fn the_rest() -> impl Strategy<Value = Message> {
         (ballot(), any::<u64>()).prop_map(|(ballot, ask)| Message::PreVote { ballot, ask }),
         (ballot(), any::<u64>()).prop_map(|(ballot, ask)| Message::PreVoted { ballot, ask }),
         replica_id().prop_map(|to| Message::Move { to }),
+        (number(), lease_set()).prop_map(|(ask, set)| Message::SetLease { ask, set }),
+        (number(), lease_answer()).prop_map(|(ask, answer)| Message::LeaseAnswer { ask, answer }),
     ]
 }
 

@@ -5,10 +5,8 @@ use std::time::Duration;
 use leases::{ClockBound, LeaseParams, Unlisted};
 use serde::{Deserialize, Serialize};
 
+use crate::replica::lease_set::RENEWALS_PER_ACK;
 use crate::replica::settings::Timing;
-
-/// Past so many renewals without an ack a grantor establishes anew.
-const RENEWALS_PER_ACK: u32 = 8;
 
 /// `[lease]` as it is written: who may read locally, and the durations in ms. A duration
 /// that is left out has its default.

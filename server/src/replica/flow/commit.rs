@@ -125,6 +125,7 @@ impl Parts {
             let keys = self.leasing.execute(id, &value);
             self.consensus
                 .note_executed(LogId::Configs, slot, &value, |_| {});
+            self.leasing.answer_wishes(step, id);
             let configs = self.leasing.configs();
             step.announce(Event::Configured {
                 id,

@@ -8,6 +8,7 @@ use leases::{LeaseMessage, ReplicaId, ReplicaSet, Time};
 
 use super::super::action::Event;
 use super::super::input::Operator;
+use super::super::lease_set::LeaseSet;
 use super::super::message::{LogId, Message, Value};
 use super::super::step::Step;
 use super::super::timers::Timer;
@@ -80,12 +81,25 @@ impl Parts {
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
         match operator {
             Operator::Transfer(to) => self.move_leadership(step, to),
-            Operator::Switch(strategies, params) => {
-                if self.consensus.leads() && params.check().is_ok() {
-                    self.leasing.wish(strategies, params);
-                    step.set_timer(Timer::Reconfigure, step.now);
-                }
+            Operator::Lease { ask, set } => self.set_leases(step, step.me(), (ask, set)),
+        }
+    }
+
+    /// An operator wants leases to change: the leader sees to it, and anybody else tells the
+    /// leader.
+    pub(super) fn set_leases(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        (ask, set): (u64, LeaseSet),
+    ) {
+        let me = step.me();
+        if self.consensus.leads() {
+            if self.leasing.take_wish(step, from, (ask, set)) {
+                step.set_timer(Timer::Reconfigure, step.now);
             }
+        } else if let Some(leader) = self.consensus.leader().filter(|l| *l != me && from == me) {
+            step.send(leader, Message::SetLease { ask, set });
         }
     }
 

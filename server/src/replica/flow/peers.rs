@@ -1,5 +1,6 @@
 //! One message of a peer, to the flow that it sets going.
 
+use super::super::action::Event;
 use super::super::consensus::{Acceptances, Prepared};
 use super::super::message::{Envelope, Message};
 use super::super::step::Step;
@@ -92,6 +93,10 @@ impl Parts {
             }
             Message::Lease(message) => self.on_lease(step, from, &message),
             Message::Demand(deltas) => self.leasing.on_demand(from, deltas),
+            Message::SetLease { ask, set } => self.set_leases(step, from, (ask, set)),
+            Message::LeaseAnswer { ask, answer } => {
+                step.announce(Event::LeaseAnswered { ask, answer });
+            }
             _ => {}
         }
     }

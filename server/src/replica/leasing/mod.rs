@@ -8,6 +8,7 @@ mod leave;
 mod reconfigure;
 mod suspicion;
 mod tags;
+mod wishes;
 
 use std::time::Duration;
 
@@ -262,7 +263,9 @@ impl Leasing {
             return;
         }
         let wait = self.grantor.wait_to_persist(self.configs.params(newest));
-        if let Some(wait) = wait.filter(|wait| self.restart_wait.asked < *wait) {
+        let asked = self.restart_wait.asked;
+        let anew = |wait: &Duration| asked < *wait || off(Rule::H68Longest) && asked != *wait;
+        if let Some(wait) = wait.filter(anew) {
             self.restart_wait.asked = wait;
             if !off(Rule::H23DurableWait) {
                 step.record(Record::RestartWait(wait));

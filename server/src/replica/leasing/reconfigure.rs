@@ -3,22 +3,20 @@
 use std::time::Duration;
 
 use leases::strategy::gather;
-use leases::{
-    ConfigChange, LeaseParams, RangeChange, RangeMap, ReplicaId, ReplicaSet, Situation,
-    StrategySpec, Time,
-};
+use leases::{ConfigChange, RangeChange, ReplicaId, ReplicaSet, Situation, Time};
 
 use super::super::step::Step;
 use super::super::us::Us;
 use super::Leasing;
 use super::suspicion::{Exclusion, Suspicions};
+use super::wishes::Wishes;
 
 /// What a leader keeps for the configurations that it proposes.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Office {
     pub(super) suspicions: Suspicions,
-    /// The operator wants other strategies and durations.
-    wish: Option<(RangeMap<StrategySpec>, LeaseParams)>,
+    /// What operators want.
+    pub(super) wishes: Wishes,
     /// The configuration proposed last had no room for all that should change.
     unfinished: bool,
     /// The other replicas, nearest first.
@@ -37,14 +35,9 @@ impl Leasing {
 
     /// A leadership ends. Whom it suspected is remembered until the next begins.
     pub fn leave_office(&mut self) {
-        self.office.wish = None;
+        self.office.wishes.clear();
         self.office.nearest.clear();
         self.office.unfinished = false;
-    }
-
-    /// The operator wants other strategies and durations.
-    pub fn wish(&mut self, strategies: RangeMap<StrategySpec>, params: LeaseParams) {
-        self.office.wish = Some((strategies, params));
     }
 
     /// A peer says whom it suspects.
@@ -72,7 +65,7 @@ impl Leasing {
     }
 
     /// The next configuration, if it should differ from the newest.
-    pub fn next_change(&mut self, step: &Step<'_>) -> Option<ConfigChange> {
+    pub fn next_change(&mut self, step: &mut Step<'_>) -> Option<ConfigChange> {
         let situation = self.situation(step.us);
         let excluded = self.wanted_exclusions(step);
         let wanted = self.wanted_change(step);
@@ -93,24 +86,25 @@ impl Leasing {
     /// The first configuration puts the strategies and durations of the settings in
     /// force; from then on the log says what they are, not one node's settings, and
     /// only the operator changes them.
-    fn wanted_change(&mut self, step: &Step<'_>) -> ConfigChange {
-        let settings = &step.us.settings;
-        let wish = self.office.wish.take();
-        let (strategies, params) = match &wish {
-            Some((strategies, params)) => (strategies, params),
-            None if self.configured => return ConfigChange::default(),
-            None => (&settings.strategies, &settings.params),
-        };
-        let newest = self.configs.params(self.configs.newest());
-        let differ = *strategies != self.configs.policies().strategies();
-        let ranges = strategies.iter().filter(|_| differ);
-        ConfigChange {
-            ranges: ranges
-                .map(|(range, spec)| RangeChange::strategy(range, spec.clone()))
-                .collect(),
-            params: (params != newest).then_some(*params),
-            ..ConfigChange::default()
+    fn wanted_change(&mut self, step: &mut Step<'_>) -> ConfigChange {
+        let newest = self.configs.newest();
+        let mut params = *self.configs.params(newest);
+        let mut change = ConfigChange::default();
+        if !self.configured {
+            let settings = &step.us.settings;
+            let differ = settings.strategies != self.configs.policies().strategies();
+            let ranges = settings.strategies.iter().filter(|_| differ);
+            let ranges = ranges.map(|(range, spec)| RangeChange::strategy(range, spec.clone()));
+            change.ranges = ranges.collect();
+            params = settings.params;
         }
+        self.grant_wishes(step, &mut change, &mut params);
+        if self.configured && !change.ranges.is_empty() {
+            // Another strategy looks at all keys.
+            self.counted.demand.touch_all();
+        }
+        change.params = (params != *self.configs.params(newest)).then_some(params);
+        change
     }
 
     /// The others by distance. The order of before is kept unless it is clearly wrong,

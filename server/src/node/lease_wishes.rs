@@ -1,0 +1,283 @@
+//! Changes of leases that clients asked for and that are not answered yet. Any replica takes
+//! one, passes it on to the leader, and answers once it is in force and executed here.
+
+use std::time::Duration;
+
+use client::wire::{Error, ErrorCode, KEY_BYTES_MAX, LeaseRequest};
+use leases::{Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time, Unlisted};
+
+use crate::replica::action::ClientHandle;
+use crate::replica::input::Operator;
+use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+
+/// How long until the leader is asked again: the request or the answer may be lost, and
+/// another may lead.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Longest duration that may be asked for: a day, far from any overflow.
+const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
+
+/// A change that is asked for.
+#[derive(Debug)]
+struct Wish {
+    /// Its number, for the answer.
+    ask: u64,
+    client: ClientHandle,
+    set: LeaseSet,
+    /// What the leader said.
+    in_force: Option<InForce>,
+    ask_next: Time,
+    give_up: Time,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct LeaseWishes {
+    /// How many were asked for.
+    asked: u64,
+    waiting: Vec<Wish>,
+}
+
+/// What a replica knows when it looks at wishes.
+pub(super) struct Scene<'a> {
+    pub now: Time,
+    /// Of all replicas.
+    pub names: &'a [String],
+    pub configs: &'a Configs,
+    pub leader: Option<ReplicaId>,
+    /// How long until a wish is given up.
+    pub patience: Duration,
+}
+
+impl LeaseWishes {
+    /// A client asks.
+    ///
+    /// # Errors
+    /// Why it can never be, with what would do.
+    pub(super) fn ask(
+        &mut self,
+        client: ClientHandle,
+        request: &LeaseRequest,
+        scene: &Scene<'_>,
+    ) -> Result<(), Error> {
+        let set = read(request, scene)?;
+        self.asked += 1;
+        self.waiting.push(Wish {
+            ask: self.asked,
+            client,
+            set,
+            in_force: None,
+            ask_next: scene.now,
+            give_up: scene.now + scene.patience,
+        });
+        Ok(())
+    }
+
+    /// The leader has answered. Returns whom to tell, if it refuses.
+    pub(super) fn answered(
+        &mut self,
+        ask: u64,
+        answer: &LeaseAnswer,
+    ) -> Option<(ClientHandle, Error)> {
+        let index = self.waiting.iter().position(|wish| wish.ask == ask)?;
+        match answer {
+            Ok(in_force) => {
+                self.waiting[index].in_force = Some(*in_force);
+                None
+            }
+            Err(refusal) => {
+                let wish = self.waiting.remove(index);
+                Some((wish.client, refused(refusal.clone())))
+            }
+        }
+    }
+
+    /// What the replica is to be asked now.
+    pub(super) fn due(&mut self, now: Time) -> Vec<Operator> {
+        let due = |wish: &Wish| wish.in_force.is_none() && now >= wish.ask_next;
+        let waiting = self.waiting.iter_mut().filter(|wish| due(wish));
+        waiting
+            .map(|wish| {
+                wish.ask_next = now + ASK_AGAIN;
+                Operator::Lease {
+                    ask: wish.ask,
+                    set: wish.set.clone(),
+                }
+            })
+            .collect()
+    }
+
+    /// Clients whose wish has ended: what is in force, or why nothing was heard.
+    pub(super) fn take_ended(
+        &mut self,
+        scene: &Scene<'_>,
+    ) -> Vec<(ClientHandle, Result<InForce, Error>)> {
+        let executed = scene.configs.newest();
+        let ended = self.waiting.extract_if(.., |wish| {
+            wish.in_force.is_some_and(|it| it.config <= executed) || scene.now >= wish.give_up
+        });
+        ended
+            .map(|wish| {
+                let answer = wish.in_force.filter(|it| it.config <= executed);
+                (wish.client, answer.ok_or_else(|| scene.gave_up()))
+            })
+            .collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The next time at which something is to be done.
+    pub(super) fn next_deadline(&self) -> Time {
+        let due = |wish: &Wish| match wish.in_force {
+            None => wish.give_up.min(wish.ask_next),
+            Some(_) => wish.give_up,
+        };
+        self.waiting.iter().map(due).min().unwrap_or(Time::MAX)
+    }
+}
+
+impl Scene<'_> {
+    fn gave_up(&self) -> Error {
+        let leader = self
+            .leader
+            .and_then(|leader| self.names.get(leader.index()));
+        let leads = leader.map_or("nobody leads", |_| "the leader did not answer");
+        let problem = format!(
+            "not in force within {:.1} s: {leads}. It may still come into force; `leasehold lease show` says what is, \
+             and asking again does no harm",
+            self.patience.as_secs_f64()
+        );
+        Error::new(ErrorCode::Unavailable, problem)
+    }
+}
+
+fn refused(problem: impl Into<String>) -> Error {
+    Error::new(ErrorCode::BadRequest, problem)
+}
+
+fn read(request: &LeaseRequest, scene: &Scene<'_>) -> Result<LeaseSet, Error> {
+    let range = range(request)?;
+    let spec = strategy(request, &range, scene)?;
+    let ms = |field: &str, found: Option<u64>| match found {
+        Some(ms) if !(1..=SPAN_MS_MAX).contains(&ms) => Err(refused(format!(
+            "{field}: {ms} ms; accepted are 1 to {SPAN_MS_MAX}"
+        ))),
+        found => Ok(found.map(Duration::from_millis)),
+    };
+    let durations = Durations {
+        t_lease: ms("t_lease_ms", request.t_lease_ms)?,
+        t_guard: ms("t_guard_ms", request.t_guard_ms)?,
+        renew: ms("renew_ms", request.renew_ms)?,
+        t_grace: ms("grace_ms", request.grace_ms)?,
+    };
+    if spec.is_none() && durations == Durations::default() {
+        return Err(refused(
+            "nothing to change: give a strategy, holders, weights or durations",
+        ));
+    }
+    if !range.is_all() && durations != Durations::default() {
+        return Err(refused(
+            "range: durations are the same for all keys; change them without a range",
+        ));
+    }
+    Ok(LeaseSet {
+        strategies: spec.map(|spec| (range, spec)).into_iter().collect(),
+        durations,
+        force: request.force,
+    })
+}
+
+fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
+    let key = |key: &Key| Key::copy_from_slice(key);
+    let (from, to) = (key(&request.from), key(&request.to));
+    if from.len().max(to.len()) > KEY_BYTES_MAX {
+        return Err(refused(format!(
+            "range: keys have at most {KEY_BYTES_MAX} bytes"
+        )));
+    }
+    KeyRange::new(from, (!to.is_empty()).then_some(to)).ok_or_else(|| {
+        refused(format!(
+            "range: it ends at {:?}, which is not after its start, {:?}",
+            String::from_utf8_lossy(&request.to),
+            String::from_utf8_lossy(&request.from)
+        ))
+    })
+}
+
+/// The strategy that is asked for, with its settings; `None`: durations alone.
+fn strategy(
+    request: &LeaseRequest,
+    range: &KeyRange,
+    scene: &Scene<'_>,
+) -> Result<Option<StrategySpec>, Error> {
+    let holders = !request.holders.is_empty();
+    let unlisted = !request.unlisted.is_empty();
+    let name = match request.strategy.as_str() {
+        "" if holders => "fixed",
+        "" if unlisted => "quorum",
+        "" => return Ok(None),
+        name => name,
+    };
+    let for_another = |given: bool, field: &str, strategy: &str| match given && name != strategy {
+        true => Err(refused(format!(
+            "{field}: only the strategy {strategy} looks at it; leave it out, or ask for {strategy}"
+        ))),
+        false => Ok(()),
+    };
+    for_another(holders, "holders", "fixed")?;
+    for_another(unlisted, "unlisted", "quorum")?;
+    Ok(Some(match name {
+        "none" => StrategySpec::None,
+        "leader" => StrategySpec::Leader,
+        "all" => StrategySpec::All,
+        "quorum" => StrategySpec::Quorum {
+            unlisted: match request.unlisted.as_str() {
+                "" => present_unlisted(scene.configs.strategy_of(range.from())),
+                "nearest" => Unlisted::Nearest,
+                "leader" => Unlisted::Leader,
+                other => {
+                    let problem = format!("unlisted: {other:?}; accepted are nearest, leader");
+                    return Err(refused(problem));
+                }
+            },
+        },
+        "fixed" if holders => StrategySpec::Fixed {
+            holders: Some(named(&request.holders, scene.names)?),
+        },
+        "fixed" => {
+            let problem =
+                "holders: the strategy fixed needs at least one node, as in --holders CA,JP";
+            return Err(refused(problem));
+        }
+        other => {
+            let names = StrategySpec::NAMES.join(", ");
+            return Err(refused(format!(
+                "strategy: {other:?}; accepted are {names}"
+            )));
+        }
+    }))
+}
+
+fn present_unlisted(spec: &StrategySpec) -> Unlisted {
+    match spec {
+        StrategySpec::Quorum { unlisted } => *unlisted,
+        _ => Unlisted::default(),
+    }
+}
+
+fn named(holders: &[String], names: &[String]) -> Result<ReplicaSet, Error> {
+    let index = |holder: &String| names.iter().position(|name| name == holder);
+    let id = |holder| {
+        index(holder)
+            .map(|index| ReplicaId(index as u8))
+            .ok_or_else(|| {
+                refused(format!(
+                    "holders: there is no node {holder:?}; the cluster has {}",
+                    names.join(", ")
+                ))
+            })
+    };
+    holders.iter().map(id).collect()
+}

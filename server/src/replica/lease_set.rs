@@ -1,0 +1,74 @@
+//! What an operator changes about leases while the cluster runs, and how that ends.
+
+use std::time::Duration;
+
+use leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
+
+/// Past so many renewals without an ack a grantor establishes anew.
+pub const RENEWALS_PER_ACK: u32 = 8;
+
+/// What an operator wants. What is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LeaseSet {
+    /// Other strategies, one range after the other.
+    pub strategies: Vec<(KeyRange, StrategySpec)>,
+    /// Other durations, of all keys.
+    pub durations: Durations,
+    /// Durations above [`Durations::LONG`] are meant.
+    pub force: bool,
+}
+
+/// Durations; those that are left out stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Durations {
+    /// See [`LeaseParams::t_lease`].
+    pub t_lease: Option<Duration>,
+    /// See [`LeaseParams::t_guard`].
+    pub t_guard: Option<Duration>,
+    /// See [`LeaseParams::renew`]. The cap on the age of an ack follows it.
+    pub renew: Option<Duration>,
+    /// See [`LeaseParams::t_grace`].
+    pub t_grace: Option<Duration>,
+}
+
+impl Durations {
+    /// Durations above this are refused unless they are forced: after a restart a replica
+    /// waits for the longest that ever was.
+    pub const LONG: Duration = Duration::from_secs(60);
+
+    /// All that `params` says.
+    pub fn of(params: &LeaseParams) -> Durations {
+        Durations {
+            t_lease: Some(params.t_lease),
+            t_guard: Some(params.t_guard),
+            renew: Some(params.renew),
+            t_grace: Some(params.t_grace),
+        }
+    }
+
+    /// `before`, with these durations.
+    pub fn in_place(&self, before: &LeaseParams) -> LeaseParams {
+        LeaseParams {
+            t_lease: self.t_lease.unwrap_or(before.t_lease),
+            t_guard: self.t_guard.unwrap_or(before.t_guard),
+            renew: self.renew.unwrap_or(before.renew),
+            t_grace: self.t_grace.unwrap_or(before.t_grace),
+            t0_cap: self
+                .renew
+                .map_or(before.t0_cap, |renew| renew * RENEWALS_PER_ACK),
+            clock: before.clock,
+        }
+    }
+}
+
+/// How an operator's wish ended: in force, or refused with the reason and what would do.
+pub type LeaseAnswer = Result<InForce, String>;
+
+/// A wish is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InForce {
+    /// As of this configuration.
+    pub config: ConfigId,
+    /// It was before it was asked for.
+    pub already: bool,
+}

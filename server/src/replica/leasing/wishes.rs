@@ -1,0 +1,282 @@
+//! What operators want changed (§11): checked by the leader before it proposes it, and
+//! answered once it is in force.
+
+use std::time::Duration;
+
+use leases::config::{RANGES_MAX, STARTS_BYTES_MAX};
+use leases::{
+    ConfigChange, ConfigId, KeyRange, LeaseParams, RangeChange, RangeMap, ReplicaId, StrategySpec,
+};
+
+use super::super::action::Event;
+use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use super::super::message::Message;
+use super::super::step::Step;
+use super::super::us::Us;
+use super::Leasing;
+
+/// Most wishes that a leader keeps at a time.
+const WISHES_MAX: usize = 64;
+
+/// A wish that is not answered yet.
+#[derive(Clone, Debug, Hash)]
+struct Wish {
+    /// Who passed it on, and its number there.
+    from: ReplicaId,
+    ask: u64,
+    set: LeaseSet,
+    /// A configuration that brings it is proposed.
+    proposed: bool,
+}
+
+/// Wishes that are not answered yet, in the order in which they came.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Wishes(Vec<Wish>);
+
+impl Wishes {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Adds one, unless it is here already: who passes it on may repeat it.
+    fn add(&mut self, wish: Wish) {
+        let same = |other: &&mut Wish| other.from == wish.from && other.ask == wish.ask;
+        match self.0.iter_mut().find(same) {
+            Some(known) if known.set == wish.set => {}
+            // An earlier run of the replica that passes it on used the same number.
+            Some(known) => *known = wish,
+            None => self.0.push(wish),
+        }
+    }
+}
+
+impl Leasing {
+    /// An operator wants something of this leader; `from` passes it on. Returns whether
+    /// the next configuration should bring it.
+    pub fn take_wish(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        (ask, set): (u64, LeaseSet),
+    ) -> bool {
+        let full = self.office.wishes.0.len() >= WISHES_MAX;
+        let busy = || "the leader has too many such requests to answer: ask again".to_owned();
+        if let Some(refusal) = self.refusal(step.us, &set).or_else(|| full.then(busy)) {
+            answer(step, from, ask, Err(refusal));
+            return false;
+        }
+        self.office.wishes.add(Wish {
+            from,
+            ask,
+            set,
+            proposed: false,
+        });
+        true
+    }
+
+    /// Why this may not be, if so: the reason, and what would do.
+    fn refusal(&self, us: &Us, set: &LeaseSet) -> Option<String> {
+        let voters = us.members.voters();
+        let unknown = |(_, spec): &(KeyRange, StrategySpec)| match spec {
+            StrategySpec::Fixed { holders } => {
+                holders.is_some_and(|holders| holders.is_empty() || !holders.is_subset(voters))
+            }
+            _ => false,
+        };
+        if set.strategies.iter().any(unknown) {
+            return Some("holders: must be replicas of this cluster, at least one".to_owned());
+        }
+        let mut change = ConfigChange::default();
+        add(
+            &mut change.ranges,
+            &set.strategies,
+            &self.configs.policies_after(&[]),
+        );
+        if !self.configs.policies_after(&change.ranges).fits() {
+            return Some(format!(
+                "range: there are {RANGES_MAX} ranges at most, which begin with {STARTS_BYTES_MAX} bytes of keys at \
+                 most, together; set one strategy for a range that covers several of them first"
+            ));
+        }
+        if set.durations == Durations::default() {
+            return None;
+        }
+        let before = self.configs.params(self.configs.newest());
+        let params = set.durations.in_place(before);
+        let distance = us.rtt_max();
+        refuse_durations(&params, distance).or_else(|| refuse_long(&params, set.force))
+    }
+
+    /// Adds to `change` and `params` what operators want. What is in force already is
+    /// answered.
+    pub(super) fn grant_wishes(
+        &mut self,
+        step: &mut Step<'_>,
+        change: &mut ConfigChange,
+        params: &mut LeaseParams,
+    ) {
+        let newest = self.configs.newest();
+        let mut same = *change == ConfigChange::default() && params == self.configs.params(newest);
+        for wish in &mut self.office.wishes.0 {
+            let policies = self.configs.policies_after(&change.ranges);
+            let ranges = change.ranges.len();
+            add(&mut change.ranges, &wish.set.strategies, &policies);
+            let wanted = wish.set.durations.in_place(params);
+            same &= ranges == change.ranges.len() && wanted == *params;
+            *params = wanted;
+            wish.proposed = !same;
+        }
+        let already = self.office.wishes.0.extract_if(.., |wish| !wish.proposed);
+        for wish in already {
+            let config = newest;
+            answer(
+                step,
+                wish.from,
+                wish.ask,
+                Ok(InForce {
+                    config,
+                    already: true,
+                }),
+            );
+        }
+    }
+
+    /// Configuration `config` is executed: what it brings is in force.
+    pub fn answer_wishes(&mut self, step: &mut Step<'_>, config: ConfigId) {
+        let proposed = self.office.wishes.0.extract_if(.., |wish| wish.proposed);
+        for wish in proposed {
+            let already = false;
+            answer(step, wish.from, wish.ask, Ok(InForce { config, already }));
+        }
+    }
+}
+
+/// Tells who passed a wish on how it ended.
+fn answer(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
+    match to == step.me() {
+        true => step.announce(Event::LeaseAnswered { ask, answer }),
+        false => step.send(to, Message::LeaseAnswer { ask, answer }),
+    }
+}
+
+/// Adds the strategies that are not in force in all of their range after the changes so far.
+fn add(
+    changes: &mut Vec<RangeChange>,
+    wanted: &[(KeyRange, StrategySpec)],
+    policies: &RangeMap<leases::Policy>,
+) {
+    for (range, spec) in wanted {
+        let within = || policies.iter().filter(|(part, _)| part.overlaps(range));
+        if within().all(|(_, policy)| policy.strategy == *spec) {
+            continue;
+        }
+        changes.push(RangeChange {
+            // Who lists nothing clears all parts at once: they become one range.
+            clear: !spec.wants_demand() && within().count() > 1,
+            ..RangeChange::strategy(range.clone(), spec.clone())
+        });
+    }
+}
+
+/// Refuses durations that contradict each other, or that the distances do not permit.
+fn refuse_durations(params: &LeaseParams, distance: Duration) -> Option<String> {
+    if let Err(error) = params.check() {
+        return Some(format!("durations: {error}"));
+    }
+    let longest = format!("{:.1} ms, the longest measured round trip", ms(distance));
+    if params.t_guard < distance {
+        let least = distance.as_micros().div_ceil(1000);
+        return Some(format!(
+            "t_guard_ms: {} ms is shorter than {longest}: every promise would come too late; the smallest that would \
+             do now is {least}",
+            ms(params.t_guard)
+        ));
+    }
+    let needed = params.renew + distance;
+    if params.t_lease < needed {
+        let least = needed.as_micros().div_ceil(1000);
+        return Some(format!(
+            "t_lease_ms: {} ms is shorter than renew_ms, {} ms, and {longest}: leases would end between renewals; the \
+             smallest that would do now is {least}",
+            ms(params.t_lease),
+            ms(params.renew)
+        ));
+    }
+    None
+}
+
+fn refuse_long(params: &LeaseParams, force: bool) -> Option<String> {
+    let spans = [
+        ("t_lease_ms", params.t_lease),
+        ("t_guard_ms", params.t_guard),
+        ("grace_ms", params.t_grace),
+    ];
+    let (name, span) = spans
+        .into_iter()
+        .find(|(_, span)| *span > Durations::LONG)?;
+    (!force).then(|| {
+        format!(
+            "{name}: {} ms is more than {} ms: writes wait as long for a holder that is gone, and a replica after each \
+             restart, for as long as the cluster lives; --force if that is meant",
+            ms(span),
+            Durations::LONG.as_millis()
+        )
+    })
+}
+
+fn ms(span: Duration) -> f64 {
+    (span.as_secs_f64() * 1e4).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// (t_lease, t_guard, renewal) in ms, at 100.2 ms: what the refusal names.
+    #[test]
+    fn durations_shorter_than_the_distances_permit_are_refused_with_what_would_do() {
+        let distance = Duration::from_micros(100_200);
+        for (t_lease, t_guard, renew, parts) in [
+            (1000, 750, 150, None),
+            (251, 101, 150, None),
+            (250, 101, 150, Some(["t_lease_ms: 250 ms", "is 251"])),
+            (1000, 100, 150, Some(["t_guard_ms: 100 ms", "is 101"])),
+            (
+                150,
+                750,
+                150,
+                Some(["durations", "longer than the interval"]),
+            ),
+        ] {
+            let ms = Duration::from_millis;
+            let params = LeaseParams {
+                t_lease: ms(t_lease),
+                t_guard: ms(t_guard),
+                renew: ms(renew),
+                ..LeaseParams::default()
+            };
+            let refusal = refuse_durations(&params, distance);
+            let Some(parts) = parts else {
+                assert_eq!(refusal, None);
+                continue;
+            };
+            let refusal = refusal.expect("refused");
+            for part in parts {
+                assert!(refusal.contains(part), "{part:?} is not in {refusal:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_durations_are_meant() {
+        let long = |t_grace| LeaseParams {
+            t_grace,
+            ..LeaseParams::default()
+        };
+        assert_eq!(refuse_long(&long(Durations::LONG), false), None);
+        let longer = long(Durations::LONG + Duration::from_millis(1));
+        let refusal = refuse_long(&longer, false).expect("refused");
+        assert!(refusal.contains("grace_ms: 60001 ms"), "{refusal}");
+        assert_eq!(refuse_long(&longer, true), None);
+    }
+}

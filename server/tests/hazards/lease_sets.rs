@@ -1,0 +1,206 @@
+//! What operators change while a cluster runs, and what nobody may notice of it.
+
+use std::time::Duration;
+
+use leases::{Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use server::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use server::replica::message::Message;
+use server::replica::{Input, Operator};
+
+use super::cluster::{Cluster, Packet, read};
+
+fn strategy(range: KeyRange, spec: StrategySpec) -> LeaseSet {
+    LeaseSet {
+        strategies: vec![(range, spec)],
+        ..LeaseSet::default()
+    }
+}
+
+fn quorum() -> StrategySpec {
+    let unlisted = Unlisted::Nearest;
+    StrategySpec::Quorum { unlisted }
+}
+
+fn ask(cluster: &mut Cluster, node: usize, ask: u64, set: &LeaseSet) {
+    let set = set.clone();
+    cluster.input(node, Input::Operator(Operator::Lease { ask, set }));
+}
+
+/// The answer at `node`, once it is there.
+fn answer(cluster: &mut Cluster, node: usize, ask: u64) -> LeaseAnswer {
+    let find = |cluster: &Cluster| {
+        let mut answers = cluster.lease_answers.iter().rev();
+        answers
+            .find(|(at, to, _)| (*at, *to) == (node, ask))
+            .cloned()
+    };
+    cluster.pass_until(5_000, "an answer", |cluster| find(cluster).is_some());
+    find(cluster).expect("it is there").2
+}
+
+fn configs(cluster: &Cluster, node: usize) -> &Configs {
+    cluster.node(node).configs()
+}
+
+fn is_answer((envelope, _): &Packet) -> bool {
+    matches!(envelope.message, Message::LeaseAnswer { .. })
+}
+
+#[test]
+fn any_replica_takes_a_change_and_says_when_it_is_in_force() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let range = KeyRange::new(Key::from("m"), None).expect("some keys");
+    let set = strategy(range, StrategySpec::All);
+    cluster.lose(is_answer);
+    ask(&mut cluster, 2, 1, &set);
+    cluster.pass(1_000);
+    assert!(cluster.lease_answers.is_empty(), "the answer is lost");
+    cluster.heal();
+    // So it is asked for again, with the same number: nothing changes any more.
+    let before = configs(&cluster, 0).newest();
+    ask(&mut cluster, 2, 1, &set);
+    let InForce { config, already } = answer(&mut cluster, 2, 1).expect("in force");
+    assert!(already && config == before);
+    cluster.pass(1_000);
+    assert_eq!(configs(&cluster, 0).newest(), before);
+    for node in 0..3 {
+        let configs = configs(&cluster, node);
+        assert_eq!(configs.holders(b"z"), ReplicaSet::all(3));
+        assert_eq!(configs.holders(b"a"), ReplicaSet::one(ReplicaId(0)));
+    }
+    // And the leader itself is asked for another.
+    let set = strategy(KeyRange::all(), StrategySpec::None);
+    ask(&mut cluster, 0, 1, &set);
+    let in_force = answer(&mut cluster, 0, 1).expect("in force");
+    assert!(!in_force.already && in_force.config > before);
+    assert!(configs(&cluster, 0).holders(b"z").is_empty());
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let before = configs(&cluster, 0).newest();
+    let fixed = |bits| StrategySpec::Fixed {
+        holders: Some(ReplicaSet(bits)),
+    };
+    let lease = |ms| LeaseSet {
+        durations: Durations {
+            t_lease: Some(Duration::from_millis(ms)),
+            ..Durations::default()
+        },
+        ..LeaseSet::default()
+    };
+    let many = (0..1025).map(|i| {
+        let from = Key::from(format!("{i:04}"));
+        let spec = [StrategySpec::All, StrategySpec::None][i % 2].clone();
+        (KeyRange::new(from, None).expect("some keys"), spec)
+    });
+    let many = LeaseSet {
+        strategies: many.collect(),
+        ..LeaseSet::default()
+    };
+    for (nth, (set, part)) in (1..).zip([
+        (strategy(KeyRange::all(), fixed(0b1000)), "holders"),
+        (strategy(KeyRange::all(), fixed(0)), "at least one"),
+        (lease(500), "longer than the interval"),
+        (lease(61_000), "--force"),
+        (many, "1024 ranges at most"),
+    ]) {
+        for node in [0, 1] {
+            ask(&mut cluster, node, nth, &set);
+            let refusal = answer(&mut cluster, node, nth).expect_err("refused");
+            assert!(refusal.contains(part), "{part:?} is not in {refusal:?}");
+        }
+    }
+    let forced = LeaseSet {
+        force: true,
+        ..lease(61_000)
+    };
+    assert_eq!(configs(&cluster, 0).newest(), before);
+    ask(&mut cluster, 1, 9, &forced);
+    assert!(answer(&mut cluster, 1, 9).is_ok());
+}
+
+/// A new leader knows nothing of what the old one was asked for. Who asks tells it again.
+#[test]
+fn a_change_that_a_leader_took_with_it_is_asked_for_again() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let set = strategy(KeyRange::all(), StrategySpec::All);
+    cluster.isolate(0);
+    ask(&mut cluster, 1, 1, &set);
+    cluster.crash(0);
+    cluster.heal();
+    cluster.elect(1);
+    cluster.pass(2_000);
+    assert!(cluster.lease_answers.is_empty());
+    ask(&mut cluster, 1, 1, &set);
+    assert!(answer(&mut cluster, 1, 1).is_ok());
+}
+
+/// Puts `spec` in force, and looks all the time whether who held `key` before and holds it
+/// afterwards may read it.
+fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {
+    let holders = |cluster: &Cluster| configs(cluster, 0).holders(key);
+    let before = holders(cluster);
+    ask(cluster, 3, nth, &strategy(KeyRange::all(), spec.clone()));
+    let mut denied = Vec::new();
+    let mut after = before;
+    for tick in 0..400 {
+        cluster.pass(20);
+        after = holders(cluster);
+        let may = |node: &ReplicaId| {
+            let node = node.index();
+            cluster.node(node).may_read(cluster.clock(node), key)
+        };
+        denied.extend(
+            before
+                .iter()
+                .filter(|node| !may(node))
+                .map(|node| (tick, node)),
+        );
+    }
+    assert!(answer(cluster, 3, nth).is_ok());
+    denied.retain(|(_, node)| after.contains(*node));
+    assert_eq!(denied, [], "{}: from {before:?} to {after:?}", spec.name());
+}
+
+/// §11: old grants are obeyed while they live, new ones begin at once, and a strategy that
+/// lists keys changes the defaults last. So a read that is local under both strategies never
+/// stops being local. There are more keys than one entry of the log may list.
+#[test]
+fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
+    let mut cluster = Cluster::new(5, quorum());
+    let key = "z";
+    for _ in 0..8 {
+        cluster.ask(4, read(key));
+    }
+    for i in 0..600 {
+        let name = format!("{i:04}{}", "x".repeat(4_000));
+        cluster.ask(4, read(String::leak(name)));
+    }
+    let far = |cluster: &Cluster| {
+        configs(cluster, 0)
+            .holders(key.as_bytes())
+            .contains(ReplicaId(4))
+    };
+    cluster.pass_until(10_000, "the reader holds the key", far);
+    cluster.pass(3_000);
+    let strategies = [
+        StrategySpec::All,
+        quorum(),
+        StrategySpec::Leader,
+        quorum(),
+        StrategySpec::Fixed {
+            holders: Some([0, 3, 4].map(ReplicaId).into_iter().collect()),
+        },
+        quorum(),
+        StrategySpec::None,
+        StrategySpec::All,
+        quorum(),
+    ];
+    for (nth, spec) in (1..).zip(&strategies) {
+        switch(&mut cluster, nth, spec, key.as_bytes());
+        let lists = matches!(spec, StrategySpec::Quorum { .. });
+        assert!(far(&cluster) || !lists, "the reader holds it under quorum");
+    }
+}

@@ -1,0 +1,290 @@
+//! `leasehold lease`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use client::wire::{LeaseRange, LeaseRequest, Leases, StatusReply};
+use client::{Client, Error};
+
+use crate::place::Place;
+use crate::terminal::{runtime, say};
+
+/// How long a replica may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+
+#[derive(Args)]
+pub struct LeaseArgs {
+    /// Client addresses of replicas: the first that answers is asked, and passes a change on to the leader
+    /// [default: the cluster that `cluster up` started]
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        conflicts_with = "dir"
+    )]
+    address: Vec<String>,
+    /// The directory of the cluster that `cluster up` started
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "leasehold-cluster"
+    )]
+    dir: PathBuf,
+    /// How long to wait for an answer, in seconds
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    timeout: u16,
+    #[command(subcommand)]
+    command: LeaseCommand,
+}
+
+#[derive(Subcommand)]
+enum LeaseCommand {
+    /// Shows who may read what under leases: strategy and holders of each key range, and the durations
+    ///
+    /// One line for each key range: its strategy, who holds the keys that are not listed, and how many
+    /// keys are listed with holders of their own.
+    Show,
+    /// Changes strategy, holders, weights or durations while the cluster runs
+    Set(SetArgs),
+}
+
+const EXAMPLES: &str = "\
+What is not named stays as it is. The answer comes when the change is in force: no operation fails meanwhile, and
+who may read a key before and afterwards may read it all the time. To ask again, for what is in force already or
+because an answer was lost, does no harm. What cannot be is refused, with what would do.
+
+Examples:
+  leasehold lease set quorum                      the leader and the sites that read a key most hold it
+  leasehold lease set leader --range user/..user0 one strategy for the keys that begin with user/
+  leasehold lease set --range a..b --holders CA,JP     these two hold the keys from a on, below b
+  leasehold lease set cost --read-weight 0.8      by expected latency; reads count four times as much as writes
+  leasehold lease set --t-lease-ms 2000           durations are the same for all keys";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+struct SetArgs {
+    /// Who holds the keys: none, leader, all, quorum, cost, or fixed (with --holders)
+    strategy: Option<String>,
+    /// The keys from FROM on and below TO; a side that is left out has no end [default: all keys]
+    #[arg(long, value_name = "FROM..TO")]
+    range: Option<String>,
+    /// These nodes hold the keys, whoever leads and reads: the strategy fixed
+    #[arg(long, value_name = "NODES", value_delimiter = ',')]
+    holders: Vec<String>,
+    /// For quorum: who holds keys that nobody has read yet, nearest (the leader and the replicas nearest to it) or leader
+    #[arg(long, value_name = "WHO")]
+    unlisted: Option<String>,
+    /// For cost: what reads count against writes, from 0 (writes alone) to 1 (reads alone) [default: as it is, or 0.5]
+    #[arg(long, value_name = "WEIGHT", allow_negative_numbers = true)]
+    read_weight: Option<f64>,
+    /// For cost: at least so many replicas hold no lease on a key, so that their failure stalls none of its writes
+    /// [default: as it is, or 0]
+    #[arg(long, value_name = "REPLICAS")]
+    spare: Option<u32>,
+    /// How long a promise lasts
+    #[arg(long, value_name = "MS")]
+    t_lease_ms: Option<u64>,
+    /// How late a promise may arrive and still count
+    #[arg(long, value_name = "MS")]
+    t_guard_ms: Option<u64>,
+    /// How often promises are renewed
+    #[arg(long, value_name = "MS")]
+    renew_ms: Option<u64>,
+    /// How long a replica may be silent before it is suspected
+    #[arg(long, value_name = "MS")]
+    grace_ms: Option<u64>,
+    /// Takes durations above a minute, too: writes wait as long for a holder that is gone
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
+    let wanted = match &args.command {
+        LeaseCommand::Show => None,
+        LeaseCommand::Set(set) => Some(request(set)?),
+    };
+    runtime()?.block_on(async {
+        let client = place(args)?.connect().await?.client;
+        let status = match wanted {
+            None => client.status_and_leases().await?,
+            Some(wanted) => set(&client, wanted).await?,
+        };
+        let leases = status.leases.as_ref();
+        let leases = leases
+            .context("the replica did not say what is in force: it is older than this program")?;
+        if let LeaseCommand::Set(_) = args.command {
+            let already = if leases.already { " already" } else { "" };
+            say!("in force{already}, configuration {}", status.configuration);
+        }
+        show(&status, leases);
+        Ok(())
+    })
+}
+
+/// Asks one replica at a time, and leaves it all the time that there is.
+fn place(args: &LeaseArgs) -> anyhow::Result<Place> {
+    let mut place = Place::new(&args.address, &args.dir, None)?;
+    let timeout = Duration::from_secs(args.timeout.into());
+    place.options.connect_timeout = CONNECT;
+    place.options.attempt_timeout = timeout;
+    place.options.request_timeout = timeout;
+    Ok(place)
+}
+
+fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {
+    let (from, to) = match &args.range {
+        None => ("", ""),
+        Some(range) => range.split_once("..").with_context(|| {
+            format!(
+                "--range: '{range}' is no FROM..TO, as in user/..user0; either side may be left out"
+            )
+        })?,
+    };
+    if !to.is_empty() && from >= to {
+        bail!("--range: '{from}..{to}' ends at '{to}', which is not after its start, '{from}'");
+    }
+    Ok(LeaseRequest {
+        from: from.to_owned().into(),
+        to: to.to_owned().into(),
+        strategy: args.strategy.clone().unwrap_or_default(),
+        holders: args.holders.clone(),
+        unlisted: args.unlisted.clone().unwrap_or_default(),
+        read_weight: args.read_weight,
+        spare: args.spare,
+        t_lease_ms: args.t_lease_ms,
+        t_guard_ms: args.t_guard_ms,
+        renew_ms: args.renew_ms,
+        grace_ms: args.grace_ms,
+        force: args.force,
+    })
+}
+
+async fn set(client: &Client, wanted: LeaseRequest) -> anyhow::Result<StatusReply> {
+    match client.set_leases(wanted).await {
+        Err(error @ Error::Refused { .. }) => Err(error).context("nothing was changed"),
+        answer => answer.with_context(|| {
+            "nobody said whether it is in force; `leasehold lease show` says what is, and asking again does no harm"
+        }),
+    }
+}
+
+fn show(status: &StatusReply, leases: &Leases) {
+    let wide = |field: fn(&LeaseRange) -> String| {
+        let lengths = leases
+            .ranges
+            .iter()
+            .map(|range| field(range).chars().count());
+        lengths.max().unwrap_or(0)
+    };
+    let (keys, strategies) = (wide(keys).max(4), wide(strategy).max(8));
+    say!(
+        "{:keys$}  {:strategies$}  {:>9}  unlisted keys are held by",
+        "keys",
+        "strategy",
+        "listed"
+    );
+    for range in &leases.ranges {
+        let defaults = match range.defaults.as_slice() {
+            [] => "nobody".to_owned(),
+            names => names.join(", "),
+        };
+        say!(
+            "{:keys$}  {:strategies$}  {:>9}  {defaults}",
+            self::keys(range),
+            strategy(range),
+            range.listed
+        );
+    }
+    let ms = |us: u64| us as f64 / 1e3;
+    say!(
+        "t_lease {} ms, t_guard {} ms, renewal {} ms, grace {} ms, rho {} ppm; configuration {} at {}",
+        ms(leases.t_lease_us),
+        ms(leases.t_guard_us),
+        ms(leases.renew_us),
+        ms(leases.grace_us),
+        leases.rho_ppm,
+        status.configuration,
+        status.replica
+    );
+    if !status.excluded.is_empty() {
+        say!(
+            "excluded, and hold nothing for now: {}",
+            status.excluded.join(", ")
+        );
+    }
+    if leases.unfinished {
+        say!("more keys are being listed");
+    }
+}
+
+fn keys(range: &LeaseRange) -> String {
+    let text = |key: &[u8]| key.escape_ascii().to_string();
+    match (range.from.is_empty(), range.to.is_empty()) {
+        (true, true) => "all".to_owned(),
+        _ => format!("{}..{}", text(&range.from), text(&range.to)),
+    }
+}
+
+fn strategy(range: &LeaseRange) -> String {
+    match range.settings.as_str() {
+        "" => range.strategy.clone(),
+        settings => format!("{} ({settings})", range.strategy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        set: SetArgs,
+    }
+
+    fn asked(line: &str) -> anyhow::Result<LeaseRequest> {
+        let words = std::iter::once("set").chain(line.split_whitespace());
+        request(&Line::try_parse_from(words)?.set)
+    }
+
+    #[test]
+    fn a_range_has_a_start_before_its_end_or_leaves_one_out() {
+        for (range, from, to) in [
+            ("user/..user0", "user/", "user0"),
+            ("..b", "", "b"),
+            ("b..", "b", ""),
+            ("..", "", ""),
+        ] {
+            let asked = asked(&format!("leader --range {range}")).unwrap();
+            assert_eq!(
+                (asked.from.as_ref(), asked.to.as_ref()),
+                (from.as_bytes(), to.as_bytes())
+            );
+        }
+        for bad in ["user", "b..a", "b..b"] {
+            let error = asked(&format!("leader --range {bad}"))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("--range") && error.contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_named_is_not_asked_for() {
+        let durations = asked("--t-lease-ms 2000").unwrap();
+        let expected = LeaseRequest {
+            t_lease_ms: Some(2000),
+            ..LeaseRequest::default()
+        };
+        assert_eq!(durations, expected);
+        let cost = asked("cost --read-weight 0.8 --spare 1").unwrap();
+        assert_eq!((cost.read_weight, cost.spare), (Some(0.8), Some(1)));
+        assert_eq!(asked("--holders CA,JP").unwrap().holders, ["CA", "JP"]);
+    }
+}
