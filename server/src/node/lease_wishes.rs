@@ -214,9 +214,11 @@ fn strategy(
 ) -> Result<Option<StrategySpec>, Error> {
     let holders = !request.holders.is_empty();
     let unlisted = !request.unlisted.is_empty();
+    let weighs = request.read_weight.is_some() || request.spare.is_some();
     let name = match request.strategy.as_str() {
         "" if holders => "fixed",
         "" if unlisted => "quorum",
+        "" if weighs => "cost",
         "" => return Ok(None),
         name => name,
     };
@@ -228,6 +230,8 @@ fn strategy(
     };
     for_another(holders, "holders", "fixed")?;
     for_another(unlisted, "unlisted", "quorum")?;
+    for_another(request.read_weight.is_some(), "read_weight", "cost")?;
+    for_another(request.spare.is_some(), "spare", "cost")?;
     Ok(Some(match name {
         "none" => StrategySpec::None,
         "leader" => StrategySpec::Leader,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leases::{Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
 use server::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
-use server::replica::message::Message;
+use server::replica::message::{LogId, Message};
 use server::replica::{Input, Operator};
 
 use super::cluster::{Cluster, Packet, read};
@@ -44,6 +44,10 @@ fn configs(cluster: &Cluster, node: usize) -> &Configs {
 
 fn is_answer((envelope, _): &Packet) -> bool {
     matches!(envelope.message, Message::LeaseAnswer { .. })
+}
+
+fn proposes_configuration((envelope, _): &Packet) -> bool {
+    matches!(&envelope.message, Message::Accept(accept) if accept.log == LogId::Configs)
 }
 
 #[test]
@@ -119,6 +123,49 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(configs(&cluster, 0).newest(), before);
     ask(&mut cluster, 1, 9, &forced);
     assert!(answer(&mut cluster, 1, 9).is_ok());
+}
+
+/// Each of several that come together is answered, also if they add up to no change.
+#[test]
+fn changes_that_come_together_are_all_answered() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let before = configs(&cluster, 0).newest();
+    let all = |spec| strategy(KeyRange::all(), spec);
+    let lease = |ms| LeaseSet {
+        durations: Durations {
+            t_lease: Some(Duration::from_millis(ms)),
+            ..Durations::default()
+        },
+        ..LeaseSet::default()
+    };
+    // While one is on its way, others wait.
+    let together = |cluster: &mut Cluster, first: LeaseSet, sets: [LeaseSet; 3]| {
+        cluster.hold(proposes_configuration);
+        ask(cluster, 0, 9, &first);
+        for (nth, set) in (10..).zip(&sets) {
+            ask(cluster, 0, nth, set);
+        }
+        cluster.pass(200);
+        assert_eq!(cluster.lease_answers, [], "nothing is in force yet");
+        cluster.release();
+        let answers = [9, 10, 11, 12].map(|nth| answer(cluster, 0, nth).expect("in force"));
+        cluster.lease_answers.clear();
+        answers.map(|it| it.already)
+    };
+    // Durations there, elsewhere, and back: nothing is left to do.
+    let sets = [lease(3_000), lease(5_000), lease(4_000)];
+    let back = together(&mut cluster, lease(4_000), sets);
+    assert_eq!(back, [false, true, true, true]);
+    assert_eq!(configs(&cluster, 0).newest().0, before.0 + 1);
+    let sets = [
+        all(StrategySpec::Leader),
+        all(StrategySpec::All),
+        lease(3_000),
+    ];
+    let news = together(&mut cluster, lease(2_000), sets);
+    assert_eq!(news, [false, true, false, false]);
+    assert_eq!(configs(&cluster, 0).newest().0, before.0 + 3);
+    assert_eq!(configs(&cluster, 0).holders(b"k"), ReplicaSet::all(3));
 }
 
 /// A new leader knows nothing of what the old one was asked for. Who asks tells it again.

@@ -98,7 +98,8 @@ impl Leasing {
             change.ranges = ranges.collect();
             params = settings.params;
         }
-        self.grant_wishes(step, &mut change, &mut params);
+        let already = self.add_wishes(&mut change, &mut params);
+        self.propose_wishes(step, already);
         if self.configured && !change.ranges.is_empty() {
             // Another strategy looks at all keys.
             self.counted.demand.touch_all();

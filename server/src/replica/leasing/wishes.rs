@@ -107,28 +107,29 @@ impl Leasing {
         refuse_durations(&params, distance).or_else(|| refuse_long(&params, set.force))
     }
 
-    /// Adds to `change` and `params` what operators want. What is in force already is
-    /// answered.
-    pub(super) fn grant_wishes(
-        &mut self,
-        step: &mut Step<'_>,
-        change: &mut ConfigChange,
-        params: &mut LeaseParams,
-    ) {
-        let newest = self.configs.newest();
-        let mut same = *change == ConfigChange::default() && params == self.configs.params(newest);
-        for wish in &mut self.office.wishes.0 {
+    /// Adds to `change` and `params` what operators want. Returns how many wishes, of the
+    /// first, add nothing: they are in force already.
+    pub(super) fn add_wishes(&self, change: &mut ConfigChange, params: &mut LeaseParams) -> usize {
+        let newest = *self.configs.params(self.configs.newest());
+        let wishes = &self.office.wishes.0;
+        let mut already = 0;
+        let mut nothing = true;
+        for (index, wish) in wishes.iter().enumerate() {
             let policies = self.configs.policies_after(&change.ranges);
-            let ranges = change.ranges.len();
             add(&mut change.ranges, &wish.set.strategies, &policies);
-            let wanted = wish.set.durations.in_place(params);
-            same &= ranges == change.ranges.len() && wanted == *params;
-            *params = wanted;
-            wish.proposed = !same;
+            *params = wish.set.durations.in_place(params);
+            nothing = *change == ConfigChange::default() && *params == newest;
+            already += usize::from(nothing && already == index);
         }
-        let already = self.office.wishes.0.extract_if(.., |wish| !wish.proposed);
-        for wish in already {
-            let config = newest;
+        // The last may take back what one before it adds: then nothing is proposed.
+        if nothing { wishes.len() } else { already }
+    }
+
+    /// The next configuration is proposed, with all wishes in it but the first `already`,
+    /// which are answered.
+    pub(super) fn propose_wishes(&mut self, step: &mut Step<'_>, already: usize) {
+        let config = self.configs.newest();
+        for wish in self.office.wishes.0.drain(..already) {
             answer(
                 step,
                 wish.from,
@@ -138,6 +139,9 @@ impl Leasing {
                     already: true,
                 }),
             );
+        }
+        for wish in &mut self.office.wishes.0 {
+            wish.proposed = true;
         }
     }
 
