@@ -1,5 +1,6 @@
 //! Real processes on one machine: a `serve` for every site, behind an emulated WAN.
 
+mod changes;
 mod clients;
 mod cluster;
 mod disturb;
@@ -82,13 +83,6 @@ async fn run_plan(
     settings: &LocalSettings,
     progress: Progress<'_>,
 ) -> anyhow::Result<Ran> {
-    if !plan.strategy.change.is_empty() {
-        anyhow::bail!(
-            "strategies.{}.change: real replicas cannot change their strategy yet; run it with \
-             --on sim",
-            plan.strategy.label
-        );
-    }
     let started = Instant::now();
     let start_unix_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,5 @@
-//! Does the faults of an experiment to the replicas of a run, while clients ask.
+//! Does the faults of an experiment to the replicas of a run, and changes their strategy, while
+//! clients ask.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::super::faults::{Faults, Held, Roles, Turn};
 use super::super::{Plan, key_name};
 use super::clients::Shared;
 use super::holdings::{Holdings, Inquiry};
-use super::{Happened, LocalCluster, Why};
+use super::{Happened, LocalCluster, Why, changes};
 use crate::bound::SiteSet;
 
 /// How often processes are looked after.
@@ -39,6 +40,7 @@ pub(super) async fn disturb(
         faults,
         hottest: key_name(plan.hottest_key()),
         inquiries: JoinSet::new(),
+        changes: JoinSet::new(),
     };
     disturbance.go_on().await
 }
@@ -54,6 +56,15 @@ struct Disturbance<'a, 'b, 'c> {
     hottest: Key,
     /// The fault, and who may have held what when it began.
     inquiries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
+    /// Changes of strategy that replicas were asked for.
+    changes: JoinSet<anyhow::Result<()>>,
+}
+
+/// What is done at a moment.
+enum Act {
+    Turn(Turn),
+    /// The change of strategy of this index.
+    Change(usize),
 }
 
 impl Disturbance<'_, '_, '_> {
@@ -64,19 +75,45 @@ impl Disturbance<'_, '_, '_> {
             }
             self.tend().await?;
         };
-        for (at_ns, turn) in self.faults.turns(begin_ns) {
-            match turn {
-                Turn::Begin(index) => self.begin(index, at_ns).await?,
-                Turn::End(index) => {
+        for (at_ns, act) in self.acts(begin_ns) {
+            match act {
+                Act::Turn(Turn::Begin(index)) => self.begin(index, at_ns).await?,
+                Act::Turn(Turn::End(index)) => {
                     self.until(at_ns).await?;
                     let effects = self.faults.end(index, self.shared.now_ns());
                     self.perform(effects)?;
+                }
+                Act::Change(index) => {
+                    self.until(at_ns).await?;
+                    self.change(index);
                 }
             }
         }
         loop {
             self.tend().await?;
         }
+    }
+
+    /// Everything that is done, in order of time.
+    fn acts(&self, begin_ns: u64) -> Vec<(u64, Act)> {
+        let turns = self.faults.turns(begin_ns).into_iter();
+        let turns = turns.map(|(at_ns, turn)| (at_ns, Act::Turn(turn)));
+        let changes = self.plan.changes(begin_ns).enumerate();
+        let changes = changes.map(|(index, (at_ns, _))| (at_ns, Act::Change(index)));
+        let mut acts: Vec<(u64, Act)> = turns.chain(changes).collect();
+        acts.sort_by_key(|(at_ns, _)| *at_ns);
+        acts
+    }
+
+    /// Asks for a change of strategy. Whether it was refused is seen while looking after the
+    /// replicas.
+    fn change(&mut self, index: usize) {
+        let change = &self.plan.strategy.change[index];
+        let request = changes::request(self.plan, change);
+        let address = self.cluster.client_addresses()[self.plan.experiment.leader_index()];
+        let name = self.cluster.name().to_owned();
+        self.changes
+            .spawn(changes::put_in_force(name, address, request));
     }
 
     /// Begins a fault, and asks who may have held what then.
@@ -133,6 +170,9 @@ impl Disturbance<'_, '_, '_> {
         while let Some(Ok((index, held))) = self.inquiries.try_join_next() {
             self.faults
                 .held(index, held.map_or(Held::Unknown, Held::By));
+        }
+        while let Some(changed) = self.changes.try_join_next() {
+            changed.context("a change of strategy")??;
         }
         for (site, happened) in self.cluster.tend() {
             let name = self.plan.topology().names()[site];

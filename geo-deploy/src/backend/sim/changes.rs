@@ -1,6 +1,8 @@
 //! Changes of strategy in the simulated world.
 
+use anyhow::{Context as _, bail};
 use server::replica::Operator;
+use server::replica::action::Event;
 use server::replica::lease_set::LeaseSet;
 
 use super::clients::{Alarm, Clients};
@@ -20,24 +22,43 @@ impl Clients<'_> {
     /// If nobody leads, or the strategy is none that replicas know.
     pub(super) fn change(&mut self, index: usize) -> anyhow::Result<()> {
         let change = &self.plan.strategy.change[index];
-        let strategy = (self.plan.range(change), self.plan.changed_to(change)?);
+        let spec = self.plan.changed_to(change)?;
         let leads = |node: &usize| {
             let replica = self.world.replica(*node);
             let leader = replica.and_then(|replica| replica.leader());
             leader.is_some_and(|leader| leader.index() == *node) && self.world.is_up(*node)
         };
-        let leader = (0..self.world.n()).find(leads).ok_or_else(|| {
-            anyhow::anyhow!(
-                "nobody leads when the strategy is to change to {}",
-                change.words()
-            )
+        let leader = (0..self.world.n()).find(leads);
+        let leader = leader.with_context(|| {
+            let to = change.words();
+            format!("nobody leads when the strategy is to change to {to}")
         })?;
         let set = LeaseSet {
-            strategies: vec![strategy],
+            strategies: vec![(self.plan.range(change), spec)],
             ..LeaseSet::default()
         };
-        let ask = index as u64 + 1;
+        let ask = index as u64;
         self.world.operate(leader, Operator::Lease { ask, set });
+        Ok(())
+    }
+
+    /// Whether every change was put in force.
+    ///
+    /// # Errors
+    /// Which one was not, and why.
+    pub(super) fn check_changes(&self) -> anyhow::Result<()> {
+        for (index, change) in self.plan.strategy.change.iter().enumerate() {
+            let answer = self.world.notes.iter().find_map(|(_, _, note)| match note {
+                Event::LeaseAnswered { ask, answer } if *ask == index as u64 => Some(answer),
+                _ => None,
+            });
+            let to = change.words();
+            match answer {
+                Some(Ok(_)) => {}
+                Some(Err(reason)) => bail!("the strategy did not change to {to}: {reason}"),
+                None => bail!("the strategy did not change to {to}: nobody answered"),
+            }
+        }
         Ok(())
     }
 }

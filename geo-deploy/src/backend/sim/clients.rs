@@ -160,6 +160,7 @@ impl<'a> Clients<'a> {
     /// If a fault is aimed at a role that nobody has.
     pub(super) fn drive(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
         self.run(progress)?;
+        self.check_changes()?;
         if !self.plan.faults().is_empty() {
             self.read_all();
             self.run(&|_, _, _| ())?;

@@ -1,0 +1,48 @@
+//! Changes of strategy on real replicas.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use client::wire::LeaseRequest;
+use client::{Client, ClientOptions};
+
+use super::super::Plan;
+use crate::experiment::Change;
+
+/// What a replica is asked for.
+pub(super) fn request(plan: &Plan<'_>, change: &Change) -> LeaseRequest {
+    let range = plan.range(change);
+    let bytes = |key: &leases::Key| key.to_vec().into();
+    let unlisted = plan.experiment.lease.unlisted.unwrap_or_default();
+    LeaseRequest {
+        from: bytes(range.from()),
+        to: range.to().map(bytes).unwrap_or_default(),
+        strategy: change.strategy.clone(),
+        unlisted: match change.strategy.as_str() {
+            "quorum" => unlisted.name().to_owned(),
+            _ => String::new(),
+        },
+        ..LeaseRequest::default()
+    }
+}
+
+/// Asks the replica at `address`, which passes it on to the leader, and waits until it is in
+/// force.
+///
+/// # Errors
+/// If it is refused, or nobody answers.
+pub(super) async fn put_in_force(
+    cluster: String,
+    address: SocketAddr,
+    request: LeaseRequest,
+) -> anyhow::Result<()> {
+    let to = request.strategy.clone();
+    let asked = async {
+        let mut options = ClientOptions::new(address.to_string());
+        options.cluster = Some(cluster);
+        Client::connect(options).await?.set_leases(request).await
+    };
+    let answer = asked.await;
+    answer.with_context(|| format!("changing the strategy to {to}"))?;
+    Ok(())
+}
