@@ -45,7 +45,7 @@ pub struct Throughput {
     /// How long clients read before anything is measured, in s. They ask all replicas alike,
     /// so holders spread as these readers do.
     pub warmup_s: f64,
-    /// How long reads are measured, and then writes, in s.
+    /// How long reads are measured, and then writes, in s, each after 3 s that are not.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -229,8 +229,8 @@ impl Throughput {
             ),
             (
                 "seconds",
-                (1.0..=1e5).contains(&self.seconds),
-                "from 1 to 100000",
+                (3.0..=1e5).contains(&self.seconds),
+                "from 3 to 100000",
             ),
             (
                 "strategies",

@@ -22,6 +22,11 @@ use crate::throughput::{Case, CaseRouting, Measured, Rate, Throughput};
 
 /// How long a cluster has to get ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long clients ask before what they ask is measured: they learn who holds what.
+const SETTLES_IN: Duration = Duration::from_secs(3);
+/// Processor time is measured in the interval of the operations, but for so much at both ends:
+/// the load generator and this process do not begin at the same moment.
+const MARGIN: Duration = Duration::from_secs(1);
 /// Steps of a case, as progress counts them.
 const STEPS: u64 = 5;
 
@@ -219,18 +224,31 @@ impl Site<'_> {
             Asked::Reads => ("READ", 1),
             Asked::Writes => ("UPDATE", 0),
         };
+        let settles_s = SETTLES_IN.as_secs_f64();
         let properties = [
-            format!("maxexecutiontime={}", self.experiment.seconds),
+            format!("warmuptime={settles_s}"),
+            format!("maxexecutiontime={}", settles_s + self.experiment.seconds),
             format!("leasehold.routing={}", self.case.routing.name()),
             format!("readproportion={reads}"),
             format!("updateproportion={}", 1 - reads),
             "writeallfields=true".to_owned(),
         ];
-        let before = processor_us(clients).await?;
-        let report = self.ycsb(addresses, &["run"], &properties).await?;
-        let after = processor_us(clients).await?;
-        let used: Vec<f64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+        let load = self.ycsb(addresses, &["run"], &properties);
+        let (report, used) = tokio::try_join!(load, self.processor_share(clients))?;
         Ok(rate_of(&report, kind, &used))
+    }
+
+    /// How much of a processor each replica takes in the measured interval of a load that
+    /// begins now: 1 is one processor.
+    async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
+        tokio::time::sleep(SETTLES_IN + MARGIN).await;
+        let (began, before) = (Instant::now(), processor_us(clients).await?);
+        let seconds = Duration::from_secs_f64(self.experiment.seconds);
+        tokio::time::sleep(seconds.saturating_sub(2 * MARGIN)).await;
+        let (ended, after) = (Instant::now(), processor_us(clients).await?);
+        let us = (ended - began).as_secs_f64() * 1e6;
+        let shares = after.iter().zip(&before).map(|(a, b)| (a - b) / us);
+        Ok(shares.collect())
     }
 
     /// Runs the load generator, and returns its report.
@@ -303,21 +321,23 @@ async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     Ok(all)
 }
 
-fn rate_of(report: &str, kind: &str, used_us: &[f64]) -> Rate {
+/// `shares` of a processor that each replica took.
+fn rate_of(report: &str, kind: &str, shares: &[f64]) -> Rate {
     let figure = |name: &str, what: &str| figure(report, &format!("[{name}], {what}"));
     let done = figure(kind, "Return=OK");
     let local = figure("READ@local", "Operations") + figure("READ@held", "Operations");
     let all = figure("OVERALL", "Operations");
     let seconds = figure("OVERALL", "RunTime(ms)") / 1000.0;
-    let each = |used: f64| if done > 0.0 { used / done } else { 0.0 };
+    let over = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    let per_s = over(done, seconds);
     Rate {
-        per_s: if seconds > 0.0 { done / seconds } else { 0.0 },
+        per_s,
         failed: (all - done).max(0.0) as u64,
-        local_fraction: if kind == "READ" { each(local) } else { 0.0 },
+        local_fraction: over(local, done),
         p50_us: figure(kind, "50thPercentileLatency(us)"),
         p99_us: figure(kind, "99thPercentileLatency(us)"),
-        cpu_us: each(used_us.iter().sum()),
-        busiest_us: each(used_us.iter().copied().fold(0.0, f64::max)),
+        cpu_us: over(shares.iter().sum::<f64>() * 1e6, per_s),
+        busiest_us: over(shares.iter().copied().fold(0.0, f64::max) * 1e6, per_s),
     }
 }
 
@@ -345,7 +365,7 @@ mod tests {
                       [READ], Return=ERROR, 10\n[READ], 50thPercentileLatency(us), 120\n\
                       [READ], 99thPercentileLatency(us), 900\n[READ@local], Operations, 600\n\
                       [READ@held], Operations, 150\n[READ@forwarded], Operations, 250\n";
-        let rate = rate_of(report, "READ", &[1000.0, 3000.0]);
+        let rate = rate_of(report, "READ", &[0.0005, 0.0015]);
         let expected = Rate {
             per_s: 500.0,
             failed: 10,
@@ -356,6 +376,6 @@ mod tests {
             busiest_us: 3.0,
         };
         assert_eq!(rate, expected);
-        assert_eq!(rate_of("", "READ", &[5.0]), Rate::default());
+        assert_eq!(rate_of("", "READ", &[0.5]), Rate::default());
     }
 }
