@@ -120,6 +120,8 @@ enum Strategy {
     All,
     /// Per key, a majority: who reads it most
     Quorum,
+    /// Per key, whoever makes its operations wait least
+    Cost,
 }
 
 impl Strategy {
@@ -129,6 +131,7 @@ impl Strategy {
             Strategy::Leader => "leader",
             Strategy::All => "all",
             Strategy::Quorum => "quorum",
+            Strategy::Cost => "cost",
         }
     }
 }

@@ -60,10 +60,7 @@ pub use leases::latency::Replies;
 
 /// The bounds of one topology under one leader.
 #[derive(Clone, Debug)]
-pub struct Bounds {
-    rtts: RoundTrips,
-    leader: usize,
-}
+pub struct Bounds(Distance);
 
 impl Bounds {
     /// Bounds with the replica at site `leader` leading.
@@ -73,18 +70,18 @@ impl Bounds {
     pub fn new(topology: &Topology, leader: usize) -> Bounds {
         assert!(leader < topology.len(), "leader {leader} is not a site");
         let rtts = RoundTrips::new(topology.len(), |a, b| topology.rtt_ms(a, b));
-        Bounds { rtts, leader }
+        Bounds(Distance::new(rtts, replica(leader)))
     }
 
     /// Least latency in ms of a write of a key held by `holders`, by a client at `origin`.
     pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
-        let distance = self.distance(replies);
-        distance.write_ms(replica(origin), ReplicaSet(holders.0))
+        let Bounds(distance) = self;
+        distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
     }
 
     /// The least any strategy allows a write at `origin`: the leader alone holds the key.
     pub fn write_min_ms(&self, origin: usize) -> f64 {
-        let alone = SiteSet::one(self.leader);
+        let alone = SiteSet::one(self.0.leader().index());
         self.write_ms(origin, alone, Replies::LeaderAndOrigin)
     }
 
@@ -97,16 +94,7 @@ impl Bounds {
 
     /// The same, and if nobody holds the key the way to the leader, which asks a majority.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
-        let distance = self.distance(Replies::LeaderAndOrigin);
-        distance.read_ms(replica(origin), ReplicaSet(holders.0))
-    }
-
-    fn distance(&self, replies: Replies) -> Distance<'_> {
-        Distance {
-            rtts: &self.rtts,
-            leader: replica(self.leader),
-            replies,
-        }
+        self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }
 }
 

@@ -85,22 +85,62 @@ pub enum Replies {
 }
 
 /// What distance costs under one leader.
-#[derive(Clone, Copy, Debug)]
-pub struct Distance<'a> {
-    /// Round trips between all replicas.
-    pub rtts: &'a RoundTrips,
-    /// Who leads.
-    pub leader: ReplicaId,
-    /// Who hears of acceptances.
-    pub replies: Replies,
+#[derive(Clone, Debug)]
+pub struct Distance {
+    rtts: RoundTrips,
+    leader: ReplicaId,
+    /// From the leader's sending to a replica's reply at a collector, by collector and
+    /// replica.
+    arrivals: Vec<f64>,
+    /// Until the fastest majority's replies are at a collector.
+    majority: Vec<f64>,
 }
 
-impl Distance<'_> {
+impl Distance {
+    /// Between replicas with these round trips, led by `leader`.
+    ///
+    /// # Panics
+    /// If `leader` is none of them.
+    pub fn new(rtts: RoundTrips, leader: ReplicaId) -> Distance {
+        let n = rtts.n();
+        assert!(leader.index() < n, "who leads is a member");
+        let members = || ReplicaSet::all(n).iter();
+        let arrival = |at, of| (rtts.get(leader, of) + rtts.get(of, at)) / 2.0;
+        let arrivals: Vec<f64> = members()
+            .flat_map(|at| members().map(move |of| (at, of)))
+            .map(|(at, of)| arrival(at, of))
+            .collect();
+        let of_majority = |at: ReplicaId| {
+            let others = members().filter(|of| *of != leader);
+            let mut others: Vec<f64> = others.map(|of| arrival(at, of)).collect();
+            others.sort_unstable_by(f64::total_cmp);
+            // The leader, and the others that are heard first.
+            let first = others.into_iter().take(majority(n) - 1);
+            first.fold(arrival(at, leader), f64::max)
+        };
+        Distance {
+            majority: members().map(of_majority).collect(),
+            arrivals,
+            leader,
+            rtts,
+        }
+    }
+
+    /// Round trips between all replicas.
+    pub fn rtts(&self) -> &RoundTrips {
+        &self.rtts
+    }
+
+    /// Who leads.
+    pub fn leader(&self) -> ReplicaId {
+        self.leader
+    }
+
     /// Least latency of a write at `origin` of a key that `holders` hold.
-    pub fn write_ms(&self, origin: ReplicaId, holders: ReplicaSet) -> f64 {
-        let forward = self.one_way_ms(origin, self.leader);
+    pub fn write_ms(&self, origin: ReplicaId, holders: ReplicaSet, replies: Replies) -> f64 {
+        let forward = self.rtts.get(origin, self.leader) / 2.0;
         let told = forward + self.gather_ms(self.leader, holders);
-        match self.replies {
+        match replies {
             Replies::LeaderOnly => forward + told,
             Replies::LeaderAndOrigin => forward + told.min(self.gather_ms(origin, holders)),
         }
@@ -122,19 +162,10 @@ impl Distance<'_> {
 
     /// From the leader's sending of the Accepts until enough replies are at `collector`.
     fn gather_ms(&self, collector: ReplicaId, holders: ReplicaSet) -> f64 {
-        let arrival = |i| self.one_way_ms(self.leader, i) + self.one_way_ms(i, collector);
-        let members = ReplicaSet::all(self.rtts.n());
-        let others = members.minus(ReplicaSet::one(self.leader));
-        let mut arrivals: Vec<f64> = others.iter().map(arrival).collect();
-        arrivals.sort_by(f64::total_cmp);
-        // The best majority: the leader, and the others that are heard first.
-        let first = arrivals.into_iter().take(majority(self.rtts.n()) - 1);
-        let demanded = holders.intersection(members).iter().map(arrival);
-        first.chain(demanded).fold(arrival(self.leader), f64::max)
-    }
-
-    fn one_way_ms(&self, a: ReplicaId, b: ReplicaId) -> f64 {
-        self.rtts.get(a, b) / 2.0
+        let n = self.rtts.n();
+        let demanded = holders.intersection(ReplicaSet::all(n)).iter();
+        let arrivals = demanded.map(|of| self.arrivals[collector.index() * n + of.index()]);
+        arrivals.fold(self.majority[collector.index()], f64::max)
     }
 }
 
@@ -154,12 +185,7 @@ mod tests {
 
     #[test]
     fn a_write_waits_for_the_nearest_majority_and_every_holder() {
-        let rtts = line();
-        let distance = Distance {
-            rtts: &rtts,
-            leader: ReplicaId(0),
-            replies: Replies::LeaderAndOrigin,
-        };
+        let distance = Distance::new(line(), ReplicaId(0));
         for (origin, holders, expected) in [
             (0, set(&[0]), 10.0),
             (0, set(&[0, 2]), 30.0),
@@ -169,30 +195,23 @@ mod tests {
             (1, set(&[0, 2]), 30.0),
             (2, set(&[0]), 30.0),
         ] {
-            let found = distance.write_ms(ReplicaId(origin), holders);
+            let found = distance.write_ms(ReplicaId(origin), holders, Replies::LeaderAndOrigin);
             assert_eq!(found, expected, "write at {origin}, {holders:?}");
         }
     }
 
     #[test]
     fn without_replies_to_the_origin_the_leader_tells_it() {
-        let rtts = line();
-        let distance = Distance {
-            rtts: &rtts,
-            leader: ReplicaId(0),
-            replies: Replies::LeaderOnly,
-        };
-        assert_eq!(distance.write_ms(ReplicaId(2), set(&[0])), 40.0);
+        let distance = Distance::new(line(), ReplicaId(0));
+        assert_eq!(
+            distance.write_ms(ReplicaId(2), set(&[0]), Replies::LeaderOnly),
+            40.0
+        );
     }
 
     #[test]
     fn a_read_costs_the_way_to_the_nearest_holder_or_a_confirmation_by_the_leader() {
-        let rtts = line();
-        let distance = Distance {
-            rtts: &rtts,
-            leader: ReplicaId(0),
-            replies: Replies::LeaderAndOrigin,
-        };
+        let distance = Distance::new(line(), ReplicaId(0));
         assert_eq!(distance.read_ms(ReplicaId(2), set(&[0, 2])), 0.0);
         assert_eq!(distance.read_ms(ReplicaId(2), set(&[0, 1])), 20.0);
         assert_eq!(distance.read_ms(ReplicaId(2), ReplicaSet::EMPTY), 40.0);
@@ -212,12 +231,11 @@ mod tests {
     #[test]
     fn a_replica_alone_commits_at_once() {
         let rtts = RoundTrips::new(1, |_, _| 0.0);
-        let distance = Distance {
-            rtts: &rtts,
-            leader: ReplicaId(0),
-            replies: Replies::LeaderAndOrigin,
-        };
-        assert_eq!(distance.write_ms(ReplicaId(0), set(&[0])), 0.0);
+        let distance = Distance::new(rtts.clone(), ReplicaId(0));
+        assert_eq!(
+            distance.write_ms(ReplicaId(0), set(&[0]), Replies::LeaderAndOrigin),
+            0.0
+        );
         assert_eq!(rtts.nearest_to(ReplicaId(0)), []);
     }
 }

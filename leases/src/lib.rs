@@ -47,11 +47,11 @@ pub mod time;
 pub mod types;
 
 pub use config::{
-    ConfigChange, Configs, KeyRange, KeyView, LeaseParams, ParamsError, Policy, RangeChange,
-    RangeMap, StrategySpec, Unlisted,
+    ConfigChange, Configs, CostSettings, KeyRange, KeyView, LeaseParams, ParamsError, Policy,
+    RangeChange, RangeMap, StrategySpec, Unlisted,
 };
 pub use membership::{Membership, majority};
 pub use promise::{Grantor, Holder, LeaseMessage, NoPermit, Permit, PollContext, Promise};
-pub use strategy::{Listing, Proposal, Question, Situation, Strategy};
+pub use strategy::{Situation, Survey, Surveyed};
 pub use time::{ClockBound, Time};
 pub use types::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot};

@@ -17,7 +17,7 @@ pub struct ChoiceArgs {
     #[arg(long, value_name = "N", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
     /// Runs begin with this strategy; may be repeated [default: all of them]
-    #[arg(long = "strategy", value_name = "NAME", value_parser = ["none", "leader", "all", "quorum", "fixed"])]
+    #[arg(long = "strategy", value_name = "NAME", value_parser = ["none", "leader", "all", "quorum", "fixed", "cost"])]
     strategies: Vec<String>,
     /// Replicas of each cluster [default: three to five, by seed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(3..=7))]
@@ -160,13 +160,13 @@ mod tests {
         let args = ChoiceArgs {
             seconds: 1,
             rate: 1,
-            strategies: ["none", "leader", "all", "quorum", "fixed"]
+            strategies: ["none", "leader", "all", "quorum", "fixed", "cost"]
                 .map(str::to_owned)
                 .to_vec(),
             replicas: None,
             drift_ppm: None,
             no_faults: false,
         };
-        assert_eq!(args.settled(None).choices().strategies.len(), 5);
+        assert_eq!(args.settled(None).choices().strategies.len(), 6);
     }
 }

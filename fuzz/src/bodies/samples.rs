@@ -6,14 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
-use leases::demand::Delta;
+use leases::demand::{Delta, Report};
 use leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, KeyRange, LeaseMessage, LeaseParams, Promise,
-    RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, KeyRange, LeaseMessage, LeaseParams,
+    Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
 use server::replica::lease_set::{Durations, InForce, LeaseSet};
 use server::replica::message::{
-    Accept, Batch, LogId, LogNews, Message, Proposed, ReadAnswer, Reported, RequestId, Value,
+    Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
+    RequestId, Value,
 };
 
 const VERSION: Version = Version {
@@ -88,6 +89,7 @@ fn changes() -> Vec<ConfigChange> {
         StrategySpec::All,
         quorum(Unlisted::Leader),
         quorum(Unlisted::Nearest),
+        StrategySpec::Cost(CostSettings::from_thousandths(700, 2, false)),
         StrategySpec::Fixed { holders: None },
         StrategySpec::Fixed {
             holders: Some(ReplicaSet(0b10101)),
@@ -274,11 +276,18 @@ pub fn messages() -> Vec<Message> {
                 .map(answer)
                 .collect(),
         ),
-        Message::Demand(vec![Delta {
-            key: "key".into(),
-            reads: 1000,
-            writes: 3,
-        }]),
+        Message::Demand(DemandReport {
+            report: Report {
+                deltas: vec![Delta {
+                    key: "key".into(),
+                    reads: 1000,
+                    writes: 3,
+                }],
+                rare_reads: 5,
+                rare_writes: 0,
+            },
+            rtts_us: vec![0, 120_000],
+        }),
         Message::TransferRequest,
         Message::Transfer {
             ballot: BALLOT,

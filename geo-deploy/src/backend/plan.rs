@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use leases::{Key, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec};
 use server::node::config::{LeaseSection, RangeSection};
 use ycsb::site_stream::{Popularity, Requests, SiteStream};
@@ -121,6 +122,11 @@ impl<'a> Plan<'a> {
                 let unlisted = self.experiment.lease.unlisted.unwrap_or_default().into();
                 StrategySpec::Quorum { unlisted }
             }
+            "cost" => {
+                let settings = self.experiment.lease.cost.unwrap_or_default().settings();
+                let settings = settings.context("lease.cost.read_weight is not in 0 to 1")?;
+                StrategySpec::Cost(settings)
+            }
             other => anyhow::bail!(
                 "strategies.strategy: '{other}' is not one of {}",
                 StrategySpec::NAMES.join(", ")
@@ -157,12 +163,13 @@ impl<'a> Plan<'a> {
             holders: holders.to_vec(),
         };
         let lease = &self.experiment.lease;
-        let quorum = self.strategy.strategy == "quorum";
+        let is = |name: &str| self.strategy.strategy == name;
         LeaseSection {
             strategy: Some(self.strategy.strategy.clone()),
             range: starts.into_iter().map(range).collect(),
             // Replicas refuse a setting that their strategy does not look at.
-            unlisted: lease.unlisted.filter(|_| quorum),
+            unlisted: lease.unlisted.filter(|_| is("quorum")),
+            cost: lease.cost.filter(|_| is("cost")),
             ..lease.clone()
         }
     }

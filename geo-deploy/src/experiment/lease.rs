@@ -11,6 +11,7 @@ use super::validate::check;
 pub(super) fn default() -> LeaseSection {
     LeaseSection {
         unlisted: Some(Default::default()),
+        cost: Some(Default::default()),
         ..LeaseSection::default()
     }
 }
@@ -23,6 +24,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseSec
     }
     // Spelled out, as every other default is.
     lease.unlisted.get_or_insert_default();
+    lease.cost.get_or_insert_default();
     Ok(lease)
 }
 
@@ -44,6 +46,11 @@ pub(super) fn validate(lease: &LeaseSection) -> Result<(), ExperimentError> {
             "leases of {} ms would lapse before they are renewed; choose less, a quarter is usual",
             lease.t_lease_ms
         )
+    })?;
+    let cost = lease.cost.unwrap_or_default();
+    let share = (0.0..=1.0).contains(&cost.read_weight);
+    check(share, "lease.cost.read_weight", cost.read_weight, || {
+        "0 (only writes count) to 1 (only reads count) are accepted".into()
     })?;
     let bounded = (0.0..=0.1).contains(&lease.rho);
     check(bounded, "lease.rho", lease.rho, || {

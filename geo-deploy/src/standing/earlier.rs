@@ -83,6 +83,9 @@ fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
     if lease.strategy.as_deref() == Some("quorum") {
         lease.unlisted.get_or_insert_default();
     }
+    if lease.strategy.as_deref() == Some("cost") {
+        lease.cost.get_or_insert_default();
+    }
     let mut settings = Table::try_from(lease)?;
     // Strategy and ranges are no fields of an experiment's [lease]; how often holders are
     // chosen is each replica's own, and not of the data.

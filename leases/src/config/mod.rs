@@ -26,7 +26,7 @@ pub use self::change::{ConfigChange, RangeChange};
 pub use self::params::{LeaseParams, ParamsError};
 pub use self::policy::{Policy, RANGES_MAX, STARTS_BYTES_MAX};
 pub use self::ranges::{KeyRange, RangeMap, RangesError};
-pub use self::spec::{StrategySpec, Unlisted};
+pub use self::spec::{CostSettings, StrategySpec, Unlisted};
 pub use crate::types::Key;
 
 use self::frame::Frame;

@@ -1,7 +1,5 @@
 //! Ranges of keys, and maps from range to value.
 
-use std::ops::Bound;
-
 use crate::types::Key;
 
 /// The keys from `from` on, up to but not including `to`.
@@ -52,12 +50,6 @@ impl KeyRange {
     /// Whether every key is in the range.
     pub fn is_all(&self) -> bool {
         self.from.is_empty() && self.to.is_none()
-    }
-
-    /// The range as bounds, for searching in an ordered collection.
-    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        let end = self.to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        (Bound::Included(self.from.as_ref()), end)
     }
 }
 

@@ -34,11 +34,78 @@ pub enum StrategySpec {
         /// with [`Unlisted::Nearest`]; for keys that the operator's ranges leave out.
         holders: Option<ReplicaSet>,
     },
+    /// Per key, the replicas that make its operations wait least (protocol §5).
+    Cost(CostSettings),
+}
+
+/// Settings of `cost`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CostSettings {
+    /// How much reads count against writes, in thousandths: 500 is both alike.
+    read_weight_pm: u16,
+    /// At least so many replicas hold no lease on a key: these may fail, and no write to
+    /// it waits for a lease to end.
+    pub spare: u8,
+    /// Whether what a site has asked rarely or not yet is estimated from all of its keys.
+    /// Without it counts are taken for the future as they are; only to show what it adds.
+    pub prior: bool,
+}
+
+impl CostSettings {
+    /// With reads and writes weighed so: 0 to 1; `None` if it is not.
+    pub fn new(read_weight: f64, spare: u8, prior: bool) -> Option<CostSettings> {
+        let share = (0.0..=1.0).contains(&read_weight);
+        share.then(|| CostSettings {
+            read_weight_pm: (read_weight * 1000.0).round() as u16,
+            spare,
+            prior,
+        })
+    }
+
+    /// As it was written by a peer, in thousandths; above 1000 is 1000.
+    pub fn from_thousandths(read_weight: u32, spare: u8, prior: bool) -> CostSettings {
+        CostSettings {
+            read_weight_pm: read_weight.min(1000) as u16,
+            spare,
+            prior,
+        }
+    }
+
+    /// What is not as by default, in words.
+    fn in_words(&self) -> String {
+        let usual = CostSettings::default();
+        let weight = format!("read weight {}", self.read_weight());
+        let weight = (self.read_weight_pm != usual.read_weight_pm).then_some(weight);
+        let spare = (self.spare != usual.spare).then(|| format!("spare {}", self.spare));
+        let prior = (!self.prior).then(|| "counts only".to_owned());
+        let parts: Vec<String> = [weight, spare, prior].into_iter().flatten().collect();
+        parts.join(", ")
+    }
+
+    /// How much reads count against writes, in thousandths.
+    pub fn thousandths(&self) -> u32 {
+        u32::from(self.read_weight_pm)
+    }
+
+    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    pub fn read_weight(&self) -> f64 {
+        f64::from(self.read_weight_pm) / 1000.0
+    }
+}
+
+impl Default for CostSettings {
+    fn default() -> CostSettings {
+        CostSettings {
+            read_weight_pm: 500,
+            spare: 0,
+            prior: true,
+        }
+    }
 }
 
 impl StrategySpec {
     /// The names that an operator may write.
-    pub const NAMES: [&'static str; 5] = ["none", "leader", "all", "quorum", "fixed"];
+    pub const NAMES: [&'static str; 6] = ["none", "leader", "all", "quorum", "fixed", "cost"];
 
     /// The strategy's name.
     pub fn name(&self) -> &'static str {
@@ -48,6 +115,7 @@ impl StrategySpec {
             StrategySpec::All => "all",
             StrategySpec::Quorum { .. } => "quorum",
             StrategySpec::Fixed { .. } => "fixed",
+            StrategySpec::Cost(_) => "cost",
         }
     }
 
@@ -58,13 +126,14 @@ impl StrategySpec {
                 Unlisted::Leader => "unlisted keys: the leader".to_owned(),
                 Unlisted::Nearest => String::new(),
             },
+            StrategySpec::Cost(settings) => settings.in_words(),
             _ => String::new(),
         }
     }
 
-    /// Whether the strategy looks at what is read and written.
+    /// Whether the strategy lists keys by what is read and written.
     pub fn wants_demand(&self) -> bool {
-        matches!(self, StrategySpec::Quorum { .. })
+        matches!(self, StrategySpec::Quorum { .. } | StrategySpec::Cost(_))
     }
 }
 

@@ -2,59 +2,65 @@
 
 use std::collections::BTreeMap;
 
+use super::chooser::Wish;
 use crate::types::{Key, ReplicaSet};
 
-/// Most keys that one configuration changes, and that are looked at for one.
+/// Most keys that one configuration changes.
 const KEYS_MAX: usize = 20_000;
 
 /// Bytes of keys after which no further key is added: an entry of the
 /// configuration log stays far below a frame.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Holders by key, up to the size of one entry. The rest follows in the next. All ranges
-/// share it.
-#[derive(Debug, Default)]
-pub struct Listing {
-    holders: BTreeMap<Key, ReplicaSet>,
-    /// Of the keys, together.
-    bytes: usize,
-    /// Keys that were looked at, listed or not.
-    considered: usize,
+/// Wishes for single keys. Those of most gain are kept, at least as many as one entry of
+/// the log can hold. All ranges share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Listing {
+    wishes: Vec<(Key, Wish)>,
+    /// Whether some were dropped.
+    dropped: bool,
 }
 
 impl Listing {
-    /// Has `holders` hold `key`.
-    ///
-    /// # Panics
-    /// If it [is full](Self::is_full).
-    pub fn add(&mut self, holders: ReplicaSet, key: Key) {
-        assert!(!self.is_full(), "an entry of the log is bounded");
-        self.bytes += key.len();
-        self.holders.insert(key, holders);
+    /// Notes a wish for a key that has none yet.
+    pub(super) fn add(&mut self, wish: Wish, key: &[u8]) {
+        if self.wishes.len() >= 2 * KEYS_MAX {
+            self.wishes.select_nth_unstable_by(KEYS_MAX, by_gain);
+            self.wishes.truncate(KEYS_MAX);
+            self.dropped = true;
+        }
+        self.wishes.push((Key::copy_from_slice(key), wish));
     }
 
-    /// Counts a key that is looked at: the time that a proposal takes is bounded too.
-    pub fn consider(&mut self) {
-        self.considered += 1;
+    /// Leaves what one entry of the log can hold, the most gain first. Returns whether
+    /// anything was dropped.
+    pub(super) fn cut(&mut self) -> bool {
+        self.wishes.sort_unstable_by(by_gain);
+        let mut bytes = 0;
+        let fits = |(key, _): &&(Key, Wish)| {
+            bytes += key.len();
+            bytes <= BYTES_MAX
+        };
+        let fit = self.wishes.iter().take_while(fits).count().min(KEYS_MAX);
+        self.dropped |= fit < self.wishes.len();
+        self.wishes.truncate(fit);
+        self.dropped
     }
 
-    /// Whether the key is listed already.
-    pub fn contains(&self, key: &Key) -> bool {
-        self.holders.contains_key(key)
-    }
-
-    /// Whether the next key must wait for the next configuration.
-    pub fn is_full(&self) -> bool {
-        let keys = self.considered.max(self.holders.len());
-        self.bytes >= BYTES_MAX || keys >= KEYS_MAX
-    }
-
-    /// The keys, grouped by quorum.
-    pub fn into_keys(self) -> Vec<(ReplicaSet, Vec<Key>)> {
+    /// The keys, grouped by holders.
+    pub(super) fn into_keys(self) -> Vec<(ReplicaSet, Vec<Key>)> {
         let mut quorums: BTreeMap<ReplicaSet, Vec<Key>> = BTreeMap::new();
-        for (key, holders) in self.holders {
-            quorums.entry(holders).or_default().push(key);
+        for (key, wish) in self.wishes {
+            quorums.entry(wish.holders).or_default().push(key);
+        }
+        for keys in quorums.values_mut() {
+            keys.sort_unstable();
         }
         quorums.into_iter().collect()
     }
+}
+
+/// Most gain first; of equals the first key.
+fn by_gain(a: &(Key, Wish), b: &(Key, Wish)) -> std::cmp::Ordering {
+    b.1.gain.total_cmp(&a.1.gain).then_with(|| a.0.cmp(&b.0))
 }

@@ -6,9 +6,11 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::{Gathered, Situation, StrategySpec, Unlisted, gather};
-use crate::config::{ConfigChange, Configs, KeyRange, RangeChange};
-use crate::demand::Demand;
+use super::{Situation, StrategySpec, Survey, Surveyed, Unlisted};
+use crate::config::{ConfigChange, Configs, CostSettings, KeyRange, RangeChange};
+use crate::demand::{Delta, Demand, Report};
+use crate::latency::{Replies, RoundTrips};
+use crate::time::Time;
 use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 
 /// More proposals than any demand in these tests can need.
@@ -25,6 +27,8 @@ fn specs(n: usize) -> Vec<StrategySpec> {
         StrategySpec::Quorum {
             unlisted: Unlisted::Nearest,
         },
+        StrategySpec::Cost(CostSettings::default()),
+        StrategySpec::Cost(CostSettings::from_thousandths(900, 1, false)),
         StrategySpec::Fixed { holders: None },
         // The operator's sets are the operator's business, but the contract asks for
         // the leader, whoever leads: give the keys to all.
@@ -43,28 +47,51 @@ fn ranges() -> [KeyRange; 3] {
 }
 
 fn situation(n: usize, leader: u8, random: &mut Pcg64) -> Situation {
-    let leader = ReplicaId(leader);
-    let others = ReplicaSet::all(n).minus(ReplicaSet::one(leader));
-    let mut nearest: Vec<ReplicaId> = others.iter().collect();
-    for i in (1..nearest.len()).rev() {
-        nearest.swap(i, random.random_range(0..=i));
-    }
-    Situation { leader, n, nearest }
+    let cells: Vec<f64> = (0..n * n)
+        .map(|_| random.random_range(1.0..300.0))
+        .collect();
+    let rtts = RoundTrips::new(n, |a, b| cells[a.min(b) * n + a.max(b)]);
+    Situation::new(ReplicaId(leader), rtts, Replies::LeaderAndOrigin)
+}
+
+fn no_demand(n: usize) -> Demand {
+    Demand::new(Time::ZERO, n, 64 << 20)
+}
+
+fn ask(demand: &mut Demand, key: &Key, origin: u8, (reads, writes): (u32, u32)) {
+    let delta = Delta {
+        key: key.clone(),
+        reads,
+        writes,
+    };
+    let report = Report {
+        deltas: vec![delta],
+        ..Report::default()
+    };
+    demand.report(Time::ZERO, ReplicaId(origin), &report);
 }
 
 fn some_demand(n: usize, keys: usize, random: &mut Pcg64) -> Demand {
-    let mut demand = Demand::new(n, 1000);
+    let mut demand = no_demand(n);
     for _ in 0..keys {
         let key = Key::from(format!("key{}", random.random_range(0..keys)));
-        let origin = ReplicaId(random.random_range(0..n) as u8);
-        demand.add(
-            &key,
-            origin,
-            random.random_range(0..5),
-            random.random_range(0..5),
-        );
+        let origin = random.random_range(0..n) as u8;
+        let asked = (random.random_range(0..5), random.random_range(0..5));
+        ask(&mut demand, &key, origin, asked);
     }
     demand
+}
+
+/// A whole pass.
+fn survey(
+    wish: ConfigChange,
+    situation: &Situation,
+    demand: &Demand,
+    configs: &Configs,
+) -> Surveyed {
+    let mut survey = Survey::begin(wish, situation.clone(), demand, configs);
+    while !survey.look(demand, configs, 7) {}
+    survey.finish(demand, configs)
 }
 
 /// Puts `spec` in force for `range`, and applies proposals until the strategies rest;
@@ -72,7 +99,7 @@ fn some_demand(n: usize, keys: usize, random: &mut Pcg64) -> Demand {
 fn settle(
     (range, spec): (&KeyRange, &StrategySpec),
     situation: &Situation,
-    demand: &mut Demand,
+    demand: &Demand,
     configs: &mut Configs,
 ) -> usize {
     let mut wish = ConfigChange::default();
@@ -81,8 +108,8 @@ fn settle(
             .push(RangeChange::strategy(range.clone(), spec.clone()));
     }
     for round in 0..ROUNDS_MAX {
-        let Gathered { change, more } =
-            gather(std::mem::take(&mut wish), situation, demand, configs);
+        let Surveyed { change, more } =
+            survey(std::mem::take(&mut wish), situation, demand, configs);
         if change == ConfigChange::default() {
             assert!(!more, "{}: more, but nothing now", spec.name());
             return round;
@@ -108,7 +135,7 @@ fn check_holders(situation: &Situation, configs: &Configs) {
         let holders = configs.holders(key.as_bytes());
         let spec = configs.strategy_of(key.as_bytes());
         assert!(
-            holders.is_subset(ReplicaSet::all(situation.n)),
+            holders.is_subset(situation.members().voters()),
             "{}: {key:?} is held by {holders:?}, who do not all exist",
             spec.name()
         );
@@ -141,17 +168,16 @@ proptest! {
             let wish = (&range, spec);
             let leader = random.random_range(0..n) as u8;
             let first = situation(n, leader, random);
-            let mut demand = some_demand(n, keys, random);
-            settle(wish, &first, &mut demand, &mut configs);
+            let demand = some_demand(n, keys, random);
+            settle(wish, &first, &demand, &mut configs);
             check_holders(&first, &configs);
             prop_assert_eq!(configs.strategy_of(range.from()), spec);
-            prop_assert_eq!(settle(wish, &first, &mut demand, &mut configs), 0);
+            prop_assert_eq!(settle(wish, &first, &demand, &mut configs), 0);
 
-            // Another leads, and looks at every key again.
+            // Another leads, and chooses again.
             let second = situation(n, (leader + 1) % n as u8, random);
-            demand.touch_all();
             let before = configs.unlisted(range.from());
-            settle(wish, &second, &mut demand, &mut configs);
+            settle(wish, &second, &demand, &mut configs);
             check_holders(&second, &configs);
             if matches!(spec, StrategySpec::Leader) && n > 1 {
                 prop_assert_ne!(configs.unlisted(range.from()), before);
@@ -165,12 +191,12 @@ proptest! {
         let situation = situation(n, 0, random);
         let spec = StrategySpec::Quorum { unlisted: Unlisted::Nearest };
         let reads: Vec<u32> = (0..n).map(|_| random.random_range(1..100)).collect();
-        let mut demand = Demand::new(n, 10);
+        let mut demand = no_demand(n);
         for (origin, count) in reads.iter().enumerate() {
-            demand.add(&Key::from("k"), ReplicaId(origin as u8), *count, 0);
+            ask(&mut demand, &Key::from("k"), origin as u8, (*count, 0));
         }
         let mut configs = Configs::new(n);
-        settle((&KeyRange::all(), &spec), &situation, &mut demand, &mut configs);
+        settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
         let holders = configs.holders(b"k");
         prop_assert_eq!(holders.len(), n / 2 + 1);
         let least_in = holders.iter().filter(|r| *r != situation.leader);
@@ -186,23 +212,18 @@ fn a_large_demand_is_spread_over_bounded_entries() {
     let random = &mut Pcg64::seed_from_u64(7);
     let situation = situation(5, 0, random);
     let far = *situation.nearest.last().expect("five replicas");
-    let mut demand = Demand::new(5, 100_000);
+    let mut demand = no_demand(5);
     for i in 0..2000u32 {
         // Long keys: the count alone would not bound the entry.
         let mut key = vec![b'x'; 4096];
         key.extend(i.to_be_bytes());
-        demand.add(&Key::from(key), far, 1, 0);
+        ask(&mut demand, &Key::from(key), far.0, (1, 0));
     }
     let mut configs = Configs::new(5);
     let spec = StrategySpec::Quorum {
         unlisted: Unlisted::Nearest,
     };
-    let rounds = settle(
-        (&KeyRange::all(), &spec),
-        &situation,
-        &mut demand,
-        &mut configs,
-    );
+    let rounds = settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
     assert!(rounds > 4, "8 MiB of keys in {rounds} entries");
     assert_eq!(configs.listed_len(), 2000, "and none was left out");
 }
@@ -215,19 +236,19 @@ fn what_one_strategy_listed_does_not_outlive_it() {
     let quorum = StrategySpec::Quorum {
         unlisted: Unlisted::Leader,
     };
-    let mut demand = Demand::new(5, 10);
-    demand.add(&Key::from("k"), ReplicaId(4), 1, 0);
+    let mut demand = no_demand(5);
+    ask(&mut demand, &Key::from("k"), 4, (1, 0));
     settle(
         (&KeyRange::all(), &quorum),
         &situation,
-        &mut demand,
+        &demand,
         &mut configs,
     );
     assert!(configs.listed(b"k").is_some());
     settle(
         (&KeyRange::all(), &StrategySpec::None),
         &situation,
-        &mut demand,
+        &demand,
         &mut configs,
     );
     assert!(configs.holders(b"k").is_empty());
@@ -240,21 +261,131 @@ fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
         unlisted: Unlisted::Nearest,
     };
     let mut configs = Configs::new(5);
-    let mut demand = Demand::new(5, 10);
+    let mut demand = no_demand(5);
     for origin in [1, 2] {
-        demand.add(&Key::from("k"), ReplicaId(origin), 9, 0);
+        ask(&mut demand, &Key::from("k"), origin, (9, 0));
     }
     let first = situation(5, 0, random);
-    settle((&KeyRange::all(), &spec), &first, &mut demand, &mut configs);
+    settle((&KeyRange::all(), &spec), &first, &demand, &mut configs);
     let before = configs.holders(b"k");
     let second = situation(5, 4, random);
     settle(
         (&KeyRange::all(), &spec),
         &second,
-        &mut Demand::new(5, 10),
+        &no_demand(5),
         &mut configs,
     );
     let after = configs.holders(b"k");
     assert!(after.contains(ReplicaId(4)) && after.len() == 3);
     assert_eq!(after.intersection(before).len(), 2, "as few move as can be");
+}
+
+fn paper(leader: u8) -> Situation {
+    let rows = [
+        [0.0, 120.0, 120.0, 180.0, 270.0],
+        [120.0, 0.0, 20.0, 85.0, 150.0],
+        [120.0, 20.0, 0.0, 75.0, 170.0],
+        [180.0, 85.0, 75.0, 0.0, 92.0],
+        [270.0, 150.0, 170.0, 92.0, 0.0],
+    ];
+    let rtts = RoundTrips::new(5, |a, b| rows[a][b]);
+    Situation::new(ReplicaId(leader), rtts, Replies::LeaderAndOrigin)
+}
+
+fn set(ids: &[u8]) -> ReplicaSet {
+    ids.iter().copied().map(ReplicaId).collect()
+}
+
+fn everywhere(spec: &StrategySpec) -> ConfigChange {
+    ConfigChange {
+        ranges: vec![RangeChange::strategy(KeyRange::all(), spec.clone())],
+        ..ConfigChange::default()
+    }
+}
+
+/// JP 0, CA 1 (leader), OR 2, VA 3, IRL 4.
+#[test]
+fn quorum_gives_a_key_to_its_readers_and_fills_in_the_nearest() {
+    let mut demand = no_demand(5);
+    ask(&mut demand, &Key::from("k"), 4, (3, 0));
+    ask(&mut demand, &Key::from("k"), 1, (9, 0));
+    ask(&mut demand, &Key::from("near"), 2, (3, 0));
+    ask(&mut demand, &Key::from("written"), 4, (0, 3));
+    for (unlisted, others) in [
+        (Unlisted::Nearest, set(&[1, 2, 3])),
+        (Unlisted::Leader, set(&[1])),
+    ] {
+        let mut configs = Configs::new(5);
+        let spec = StrategySpec::Quorum { unlisted };
+        let surveyed = survey(everywhere(&spec), &paper(1), &demand, &configs);
+        configs.apply(ConfigId(1), &surveyed.change);
+        assert_eq!(configs.holders(b"k"), set(&[1, 2, 4]), "OR fills in");
+        assert_eq!(configs.holders(b"near"), set(&[1, 2, 3]));
+        assert_eq!(configs.holders(b"written"), others);
+        assert_eq!(configs.holders(b"unread"), others);
+        let listed = surveyed.change.keys.iter().map(|(_, keys)| keys.len());
+        let expected = if unlisted == Unlisted::Nearest { 1 } else { 2 };
+        assert_eq!(
+            listed.sum::<usize>(),
+            expected,
+            "only what changes is listed"
+        );
+    }
+}
+
+#[test]
+fn cost_gives_a_key_to_those_for_whom_it_pays() {
+    let mut demand = no_demand(5);
+    ask(&mut demand, &Key::from("japan"), 0, (50, 50));
+    ask(&mut demand, &Key::from("read"), 0, (50, 0));
+    ask(&mut demand, &Key::from("read"), 4, (50, 0));
+    ask(&mut demand, &Key::from("written"), 0, (5, 0));
+    ask(&mut demand, &Key::from("written"), 3, (0, 50));
+    let mut configs = Configs::new(5);
+    let spec = StrategySpec::Cost(CostSettings::from_thousandths(500, 0, false));
+    settle((&KeyRange::all(), &spec), &paper(1), &demand, &mut configs);
+    // OR's vote is needed in any case.
+    assert_eq!(configs.holders(b"japan"), set(&[0, 1, 2]));
+    assert!(set(&[0, 1, 4]).is_subset(configs.holders(b"read")));
+    assert!(!configs.holders(b"written").contains(ReplicaId(0)));
+}
+
+/// While more keys are to be listed than one entry holds, nobody ceases to hold a key that
+/// it will hold again: defaults shrink last.
+#[test]
+fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
+    let mut demand = no_demand(5);
+    let key = |i: u32| Key::from(format!("{i:08}"));
+    for i in 0..50_000 {
+        ask(&mut demand, &key(i), 4, (5, 0));
+    }
+    for spec in [
+        StrategySpec::Quorum {
+            unlisted: Unlisted::Nearest,
+        },
+        StrategySpec::Cost(CostSettings::from_thousandths(500, 0, false)),
+    ] {
+        let mut configs = Configs::new(5);
+        settle(
+            (&KeyRange::all(), &StrategySpec::All),
+            &paper(1),
+            &demand,
+            &mut configs,
+        );
+        let mut wish = everywhere(&spec);
+        let mut entries = 0;
+        loop {
+            let surveyed = survey(std::mem::take(&mut wish), &paper(1), &demand, &configs);
+            if surveyed.change == ConfigChange::default() {
+                break;
+            }
+            configs.apply(ConfigId(configs.newest().0 + 1), &surveyed.change);
+            for i in 0..50_000 {
+                assert!(configs.holders(&key(i)).contains(ReplicaId(4)), "{i}");
+            }
+            entries += 1;
+        }
+        assert!(entries >= 3, "{entries} entries");
+        assert_eq!(configs.unlisted(b""), set(&[1, 2, 3]));
+    }
 }

@@ -1,7 +1,7 @@
 //! Encodes and decodes every message of the core.
 
 use client::wire::{Command, Path};
-use leases::demand::Delta;
+use leases::demand::{Delta, Report};
 use leases::{Ballot, ReplicaSet};
 use smallvec::SmallVec;
 
@@ -12,7 +12,7 @@ use super::check::{
 use super::proto::{self, envelope::Message as Wire};
 use super::{CodecError, lease, lease_set, value};
 use crate::replica::message::{
-    Accept, LogId, LogNews, Message, PerLog, ReadAnswer, Reported, RequestId, Value,
+    Accept, DemandReport, LogId, LogNews, Message, PerLog, ReadAnswer, Reported, RequestId, Value,
 };
 
 /// Most parts of one Phase 1 reply.
@@ -131,13 +131,7 @@ pub(super) fn encode(message: Message) -> Wire {
         Message::ReadAnswers(answers) => Wire::ReadAnswers(proto::ReadAnswers {
             answers: each(answers, encode_read_answer),
         }),
-        Message::Demand(deltas) => Wire::Demand(proto::Demand {
-            deltas: each(deltas, |delta| proto::Delta {
-                key: delta.key,
-                reads: delta.reads,
-                writes: delta.writes,
-            }),
-        }),
+        Message::Demand(demand) => Wire::Demand(encode_demand(demand)),
     }
 }
 
@@ -222,12 +216,38 @@ pub(super) fn decode(message: Wire) -> Checked<Message> {
         Wire::ReadAnswers(answers) => {
             Message::ReadAnswers(try_each(answers.answers, decode_read_answer)?)
         }
-        Wire::Demand(demand) => Message::Demand(each(demand.deltas, |delta| Delta {
+        Wire::Demand(demand) => Message::Demand(decode_demand(demand)),
+    })
+}
+
+fn encode_demand(demand: DemandReport) -> proto::Demand {
+    let DemandReport { report, rtts_us } = demand;
+    proto::Demand {
+        deltas: each(report.deltas, |delta| proto::Delta {
             key: delta.key,
             reads: delta.reads,
             writes: delta.writes,
-        })),
-    })
+        }),
+        rare_reads: report.rare_reads,
+        rare_writes: report.rare_writes,
+        rtts_us,
+    }
+}
+
+fn decode_demand(demand: proto::Demand) -> DemandReport {
+    let deltas = each(demand.deltas, |delta| Delta {
+        key: delta.key,
+        reads: delta.reads,
+        writes: delta.writes,
+    });
+    DemandReport {
+        report: Report {
+            deltas,
+            rare_reads: demand.rare_reads,
+            rare_writes: demand.rare_writes,
+        },
+        rtts_us: demand.rtts_us,
+    }
 }
 
 fn encode_pre_vote(ballot: Ballot, ask: u64) -> proto::PreVote {

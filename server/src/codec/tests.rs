@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use client::wire::command::Op;
 use client::wire::{Command, FRAME_BYTES_MAX};
-use leases::demand::Delta;
+use leases::demand::{Delta, Report};
 use leases::{Ballot, Incarnation, ReplicaId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use self::any::{ballot, batch, envelope, key, log_and_value, number, outcome, ve
 use super::check::{put_ballot, put_log};
 use super::*;
 use crate::replica::action::{SessionImage, Stored};
-use crate::replica::message::{Batch, LogId, Message, Proposed, RequestId, Value};
+use crate::replica::message::{Batch, DemandReport, LogId, Message, Proposed, RequestId, Value};
 
 fn encoded(envelope: Envelope) -> Bytes {
     let mut buffer = BytesMut::new();
@@ -256,7 +256,13 @@ fn a_message_above_the_frame_limit_is_not_sent() {
         from: ReplicaId(0),
         from_incarnation: Incarnation(1),
         to_incarnation: Incarnation(1),
-        message: Message::Demand(deltas),
+        message: Message::Demand(DemandReport {
+            report: Report {
+                deltas,
+                ..Report::default()
+            },
+            ..DemandReport::default()
+        }),
     };
     let mut buffer = BytesMut::new();
     let refused = encode_envelope(envelope, &mut buffer);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::wire::KEY_BYTES_MAX;
 use leases::{
-    ClockBound, ConfigChange, KeyRange, LeaseParams, RangeChange, ReplicaSet, StrategySpec,
-    Unlisted,
+    ClockBound, ConfigChange, CostSettings, KeyRange, LeaseParams, RangeChange, ReplicaSet,
+    StrategySpec, Unlisted,
 };
 
 use super::check::{Checked, at_most, consistent, present, put_span, span};
@@ -122,6 +122,11 @@ pub(super) fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
         StrategySpec::Fixed { holders } => Kind::Fixed(proto::Fixed {
             holders: holders.map(|set| set.0),
         }),
+        StrategySpec::Cost(settings) => Kind::Cost(proto::Cost {
+            read_weight: settings.thousandths(),
+            spare: u32::from(settings.spare),
+            counts_only: !settings.prior,
+        }),
     };
     proto::Strategy { kind: Some(kind) }
 }
@@ -137,6 +142,11 @@ fn get_strategy(strategy: proto::Strategy) -> Checked<StrategySpec> {
         Kind::Fixed(fixed) => StrategySpec::Fixed {
             holders: fixed.holders.map(ReplicaSet),
         },
+        Kind::Cost(cost) => StrategySpec::Cost(CostSettings::from_thousandths(
+            cost.read_weight,
+            u8::try_from(cost.spare).unwrap_or(u8::MAX),
+            !cost.counts_only,
+        )),
     })
 }
 

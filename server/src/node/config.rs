@@ -45,6 +45,8 @@ pub struct ClusterConfig {
     pub accept_replies: AcceptReplies,
     /// Maximum number of commands in a slot.
     pub batch_max: usize,
+    /// Most memory for counting what clients ask, in MiB.
+    pub demand_mb: u64,
     /// The replicas, by id.
     pub nodes: Vec<NodeConfig>,
 }
@@ -144,6 +146,7 @@ impl ClusterConfig {
             },
             accept_replies: self.accept_replies,
             batch_max: self.batch_max,
+            demand_bytes_max: (self.demand_mb as usize) << 20,
             ..Settings::new(me, self.nodes.len())
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use client::wire::{Command, Outcome, Path};
-use leases::demand::Delta;
+use leases::demand::Report;
 use leases::{Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
@@ -283,7 +283,7 @@ pub enum Message {
     /// Between grantor and holder.
     Lease(LeaseMessage),
     /// What the sender's clients read and wrote since its last report.
-    Demand(Vec<Delta>),
+    Demand(DemandReport),
     /// The preferred leader asks the leader to hand over.
     TransferRequest,
     /// The leader hands over: everything it proposed is committed.
@@ -313,6 +313,15 @@ pub enum Message {
         /// In force, or why not.
         answer: LeaseAnswer,
     },
+}
+
+/// What a replica tells the leader so that it can choose holders.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DemandReport {
+    /// What its clients read and wrote since its last report.
+    pub report: Report,
+    /// Its round trips to all replicas, in us; 0 where none was measured.
+    pub rtts_us: Vec<u32>,
 }
 
 impl Message {

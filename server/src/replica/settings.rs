@@ -103,8 +103,8 @@ pub struct Settings {
     pub log_window: u64,
     /// How long a session lives after its last command, in log time.
     pub session_ttl: Duration,
-    /// Most keys whose demand is remembered.
-    pub demand_keys_max: usize,
+    /// Most memory for demand, in bytes.
+    pub demand_bytes_max: usize,
 }
 
 impl Settings {
@@ -122,7 +122,7 @@ impl Settings {
             in_flight_max: 1024,
             log_window: 1 << 20,
             session_ttl: Duration::from_secs(3600),
-            demand_keys_max: 1 << 18,
+            demand_bytes_max: 64 << 20,
         }
     }
 }

@@ -85,7 +85,7 @@ impl Replica {
     /// Says who holds `key`, and who may hold it because of a promise of this replica that
     /// lasts at `now`; of the hottest key that is known here, if it is empty.
     pub fn tell_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
-        let hottest = || self.parts.leasing.hottest().cloned();
+        let hottest = || self.parts.leasing.hottest();
         let key = match key {
             [] => hottest().unwrap_or_default(),
             key => Key::copy_from_slice(key),
@@ -150,6 +150,7 @@ impl Replica {
     /// Counters, and how much there is of what may grow.
     fn counters(&self) -> Vec<Counter> {
         let parts = &self.parts;
+        let demand = parts.leasing.demand_use();
         let sizes = [
             (
                 "log_window_used",
@@ -162,6 +163,9 @@ impl Replica {
             ("clock_trusted", usize::from(self.us.clock_trusted)),
             ("sessions", parts.machine.sessions().len()),
             ("listed_keys", self.configs().listed_len()),
+            ("demand_keys", demand.keys),
+            ("demand_bytes", demand.bytes),
+            ("demand_report_bytes", demand.reported_bytes),
             ("pending_commands", parts.writes.len()),
             ("waiting_reads", parts.reads.len()),
             ("joined", usize::from(self.has_joined())),

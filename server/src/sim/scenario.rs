@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use leases::{Key, KeyRange, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leases::{
+    CostSettings, Key, KeyRange, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec,
+    Unlisted,
+};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -109,7 +112,7 @@ pub struct Scenario {
 }
 
 /// Every strategy, in its variants, by its name.
-pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 6] {
+pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
     let fixed = |from: &'static str, ids: &[u8]| {
         let holders = ids.iter().copied().map(ReplicaId).collect();
         let holders = Some(holders);
@@ -117,6 +120,10 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 6] {
     };
     let fixed = RangeMap::from_starts(vec![fixed("", &[0, 1]), fixed("key0004", &[0, 1, 2])]);
     let quorum = |unlisted| StrategySpec::Quorum { unlisted }.into();
+    let cost = |read_weight, spare| {
+        let settings = CostSettings::from_thousandths(read_weight, spare, true);
+        StrategySpec::Cost(settings).into()
+    };
     [
         ("none", StrategySpec::None.into()),
         ("leader", StrategySpec::Leader.into()),
@@ -124,6 +131,8 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 6] {
         ("quorum", quorum(Unlisted::Nearest)),
         ("quorum", quorum(Unlisted::Leader)),
         ("fixed", fixed.expect("ranges in rising order")),
+        ("cost", cost(500, 0)),
+        ("cost", cost(800, 1)),
     ]
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, KeyValue, Outcome, Path, Version};
-use leases::demand::Delta;
+use leases::demand::{Delta, Report};
 use leases::{
-    Ballot, ClockBound, ConfigChange, ConfigId, Incarnation, KeyRange, LeaseMessage, LeaseParams,
-    Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, Incarnation, KeyRange, LeaseMessage,
+    LeaseParams, Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -18,7 +18,8 @@ use proptest::prelude::*;
 use crate::codec::{Envelope, NUMBER_MAX};
 use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
 use crate::replica::message::{
-    Accept, Batch, LogId, LogNews, Message, Proposed, ReadAnswer, Reported, RequestId, Value,
+    Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
+    RequestId, Value,
 };
 
 pub(super) fn number() -> impl Strategy<Value = u64> {
@@ -153,6 +154,9 @@ fn strategy() -> impl Strategy<Value = StrategySpec> {
         Just(quorum(Unlisted::Leader)),
         Just(quorum(Unlisted::Nearest)),
         option::of(set()).prop_map(|holders| StrategySpec::Fixed { holders }),
+        (0..=1000_u32, any::<u8>(), any::<bool>()).prop_map(|(weight, spare, prior)| {
+            StrategySpec::Cost(CostSettings::from_thousandths(weight, spare, prior))
+        }),
     ]
 }
 
@@ -368,6 +372,21 @@ fn the_rest() -> impl Strategy<Value = Message> {
         reads,
         writes,
     });
+    let demand = (
+        vec(delta, 0..4),
+        any::<(u32, u32)>(),
+        vec(any::<u32>(), 0..6),
+    )
+        .prop_map(
+            |(deltas, (rare_reads, rare_writes), rtts_us)| DemandReport {
+                report: Report {
+                    deltas,
+                    rare_reads,
+                    rare_writes,
+                },
+                rtts_us,
+            },
+        );
     prop_oneof![
         any::<(u64, u32)>().prop_map(|(stamp, cost_ms)| Message::Ping { stamp, cost_ms }),
         any::<u64>().prop_map(|stamp| Message::Pong { stamp }),
@@ -377,7 +396,7 @@ fn the_rest() -> impl Strategy<Value = Message> {
             .prop_map(|(read_index, reads)| Message::ForwardRead { read_index, reads }),
         vec(answer, 0..4).prop_map(Message::ReadAnswers),
         lease().prop_map(Message::Lease),
-        vec(delta, 0..4).prop_map(Message::Demand),
+        demand.prop_map(Message::Demand),
         Just(Message::TransferRequest),
         (ballot(), any::<bool>()).prop_map(|(ballot, by_operator)| Message::Transfer {
             ballot,

@@ -14,6 +14,9 @@ use crate::replica::settings::{AcceptReplies, Settings, Timing};
 /// Replicas are bits of a 64-bit set.
 const NODES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
+/// Memory for demand, in MiB: enough for about half a million keys of five replicas.
+const DEMAND_MB_DEFAULT: u64 = 64;
+const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// A day: longer than any useful duration, and far from any overflow.
 const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
 pub(super) struct Checker<'a> {
@@ -45,6 +48,16 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
             Some(found) => {
                 let accepted = format!("accepted are 1 to {BATCH_COMMANDS_MAX} commands");
                 return Err(checker.refuse("batch_max", found, accepted));
+            }
+        },
+        demand_mb: match raw.demand_mb {
+            None => DEMAND_MB_DEFAULT,
+            Some(found) if (1..=DEMAND_MB_MAX).contains(&found) => found,
+            Some(found) => {
+                let accepted = format!(
+                    "accepted are 1 to {DEMAND_MB_MAX} MiB; the default is {DEMAND_MB_DEFAULT}"
+                );
+                return Err(checker.refuse("demand_mb", found, accepted));
             }
         },
         file: file.to_owned(),
@@ -243,6 +256,7 @@ impl Checker<'_> {
             ("all", StrategyName::All),
             ("quorum", StrategyName::Quorum),
             ("fixed", StrategyName::Fixed),
+            ("cost", StrategyName::Cost),
         ];
         let found = lease.strategy.as_deref().unwrap_or("leader");
         let name = self.one_of("lease.strategy", found, &among)?;
@@ -256,7 +270,24 @@ impl Checker<'_> {
                 StrategySpec::Quorum { unlisted }.into()
             }
             StrategyName::Fixed => self.fixed(&lease.range, names)?,
+            StrategyName::Cost => self.cost(lease, names)?,
         })
+    }
+
+    fn cost(&self, lease: &LeaseSection, names: &Names) -> Checked<RangeMap<StrategySpec>> {
+        let cost = lease.cost.unwrap_or_default();
+        let most = names.0.len() - 1;
+        if usize::from(cost.spare) > most {
+            let accepted = format!("accepted are 0 to {most}: one less than there are nodes");
+            return Err(self.refuse("lease.cost.spare", cost.spare, accepted));
+        }
+        match cost.settings() {
+            Some(settings) => Ok(StrategySpec::Cost(settings).into()),
+            None => {
+                let accepted = "accepted are 0 (only writes count) to 1 (only reads count)";
+                Err(self.refuse("lease.cost.read_weight", cost.read_weight, accepted))
+            }
+        }
     }
 
     /// Refuses what only another strategy would look at.
@@ -266,6 +297,10 @@ impl Checker<'_> {
         {
             let accepted = "only strategy = \"quorum\" looks at it; leave it out";
             return Err(self.quoted("lease.unlisted", unlisted.name(), accepted));
+        }
+        if lease.cost.is_some() && name != StrategyName::Cost {
+            let accepted = "only strategy = \"cost\" looks at it; leave it out";
+            return Err(self.refuse("[lease.cost]", "given", accepted));
         }
         if !lease.range.is_empty() && name != StrategyName::Fixed {
             let found = format!("given {} times", lease.range.len());
@@ -362,4 +397,5 @@ enum StrategyName {
     All,
     Quorum,
     Fixed,
+    Cost,
 }

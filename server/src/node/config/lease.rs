@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leases::{ClockBound, LeaseParams, Unlisted};
+use leases::{ClockBound, CostSettings, LeaseParams, Unlisted};
 use serde::{Deserialize, Serialize};
 
 use crate::replica::lease_set::RENEWALS_PER_ACK;
@@ -31,6 +31,9 @@ pub struct LeaseSection {
     /// For `quorum`: who holds keys that nobody has read yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
+    /// For `cost`: what counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostSection>,
     /// For `fixed`: who holds what.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub range: Vec<RangeSection>,
@@ -44,6 +47,38 @@ pub struct RangeSection {
     pub from: String,
     /// The holders.
     pub holders: Vec<String>,
+}
+
+/// What counts for `cost`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CostSection {
+    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    pub read_weight: f64,
+    /// At least so many replicas hold no lease on a key: these may fail, and no write to it
+    /// waits for a lease to end.
+    pub spare: u8,
+    /// Whether what a site has asked rarely or not yet is estimated from all of its keys.
+    /// Without it counts are taken for the future as they are: to show what it adds.
+    pub prior: bool,
+}
+
+impl Default for CostSection {
+    fn default() -> CostSection {
+        let settings = CostSettings::default();
+        CostSection {
+            read_weight: settings.read_weight(),
+            spare: settings.spare,
+            prior: settings.prior,
+        }
+    }
+}
+
+impl CostSection {
+    /// As strategies are told it; `None`, if the weight is not in 0 to 1.
+    pub fn settings(self) -> Option<CostSettings> {
+        CostSettings::new(self.read_weight, self.spare, self.prior)
+    }
 }
 
 /// [`Unlisted`] by its names.
@@ -89,6 +124,7 @@ impl Default for LeaseSection {
             grace_ms: ms(params.t_grace),
             rho: f64::from(params.clock.rho_ppm) / 1e6,
             unlisted: None,
+            cost: None,
             range: Vec::new(),
         }
     }

@@ -19,6 +19,7 @@ pub(super) struct Cluster {
     pub timing: Timing,
     pub accept_replies: Option<String>,
     pub batch_max: Option<u64>,
+    pub demand_mb: Option<u64>,
     #[serde(default)]
     pub node: Vec<Node>,
 }

@@ -23,7 +23,7 @@ impl Parts {
     /// Follows again: a higher ballot was heard of, or this replica cannot lead.
     pub(super) fn step_down(&mut self, step: &mut Step<'_>) {
         self.consensus.step_down(step);
-        self.leasing.leave_office();
+        self.leasing.leave_office(step.now);
         let (reads, view) = self.reads();
         reads.index_elsewhere(step, view);
     }

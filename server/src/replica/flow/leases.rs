@@ -9,6 +9,7 @@ use leases::{LeaseMessage, ReplicaId, ReplicaSet, Time};
 use super::super::action::Event;
 use super::super::input::Operator;
 use super::super::lease_set::LeaseSet;
+use super::super::leasing::Next;
 use super::super::message::{LogId, Message, Value};
 use super::super::step::Step;
 use super::super::timers::Timer;
@@ -16,6 +17,13 @@ use super::Parts;
 
 /// How soon a leader looks again whether it may propose a configuration.
 const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
+
+/// How soon a leader looks at further keys.
+const LOOK_ON: Duration = Duration::from_millis(5);
+
+/// How soon a leader makes another pass, where one configuration had no room for all that
+/// should change: an entry of a mebibyte then takes half of that a second to each peer.
+const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
 impl Parts {
     /// Promises what is due, and lets what has expired lapse.
@@ -174,12 +182,24 @@ impl Parts {
         if !may || !round_trips_known(step, leadership.since) {
             return step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
         }
-        if let Some(change) = self.leasing.next_change(step) {
-            self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
-        }
-        if self.leasing.is_unfinished() {
-            step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
-        }
+        let again = match self.leasing.next_change(step) {
+            Next::Exclude(change) => {
+                return self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+            }
+            Next::LookOn => LOOK_ON,
+            Next::Surveyed { change, more } => {
+                if let Some(change) = change {
+                    self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+                }
+                let period = step.us.settings.timing.reconfigure;
+                if more {
+                    SURVEY_AGAIN.min(period)
+                } else {
+                    period
+                }
+            }
+        };
+        step.set_timer(Timer::Reconfigure, step.now + again);
     }
 
     /// Tells the leader what clients here read and write.

@@ -92,7 +92,9 @@ impl Parts {
                 reads.on_answers(step, view, from, answers)
             }
             Message::Lease(message) => self.on_lease(step, from, &message),
-            Message::Demand(deltas) => self.leasing.on_demand(from, deltas),
+            Message::Demand(report) if self.consensus.leads() => {
+                self.leasing.on_demand(step.now, from, &report)
+            }
             Message::SetLease { ask, set } => self.set_leases(step, from, (ask, set)),
             Message::LeaseAnswer { ask, answer } => {
                 step.announce(Event::LeaseAnswered { ask, answer });

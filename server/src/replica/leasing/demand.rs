@@ -1,46 +1,70 @@
 //! What clients read and write: counted at their replica, reported to the leader (§3.4).
 
 use client::wire::Command;
-use leases::demand::{Delta, Demand, Tally};
-use leases::{Key, ReplicaId};
+use leases::demand::{Demand, Tally};
+use leases::{Key, ReplicaId, Time};
 
-use super::super::message::Message;
+use super::super::message::{DemandReport, Message};
 use super::super::step::Step;
 use super::Leasing;
+use super::matrix::Matrix;
 
 /// The demand that one report may carry: with one report a second, the paper's bound
 /// of 100 KB/s a replica (§3.4).
-const REPORT_BYTES_MAX: usize = 100_000;
+const REPORT_BYTES_MAX: usize = 95_000;
 
-/// Demand at this replica, and at all as far as it was reported here.
+/// Of the memory for demand, the part that a replica takes for its own clients. The rest is
+/// for what a leader hears of all.
+const OWN_PART: usize = 4;
+
+/// Demand at this replica, and of all as far as it was reported here.
 #[derive(Clone, Debug)]
 pub(super) struct Counted {
     tally: Tally,
+    /// Of all origins; empty where this replica does not lead.
     pub(super) demand: Demand,
+    pub(super) matrix: Matrix,
+    bytes_max: usize,
+    n: usize,
+    /// How much the last report took of a message, in bytes.
+    reported_bytes: usize,
 }
 
 impl Counted {
-    pub(super) fn new(n: usize, keys_max: usize) -> Counted {
+    pub(super) fn new(now: Time, n: usize, bytes_max: usize) -> Counted {
+        let own = bytes_max / OWN_PART;
         Counted {
-            tally: Tally::new(keys_max),
-            demand: Demand::new(n, keys_max),
+            tally: Tally::new(own),
+            demand: Demand::new(now, n, bytes_max - own),
+            matrix: Matrix::new(n),
+            bytes_max,
+            n,
+            reported_bytes: 0,
         }
     }
 
-    pub(super) fn add(&mut self, origin: ReplicaId, deltas: Vec<Delta>) {
-        for delta in deltas {
-            self.demand
-                .add(&delta.key, origin, delta.reads, delta.writes);
-        }
+    /// A leadership begins, or ends: what was reported before is forgotten.
+    pub(super) fn forget_reports(&mut self, now: Time) {
+        let bytes_max = self.bytes_max - self.bytes_max / OWN_PART;
+        self.demand = Demand::new(now, self.n, bytes_max);
     }
 }
 
+/// How much demand is remembered, and what it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct DemandUse {
+    /// Keys that a leader knows the demand of.
+    pub keys: usize,
+    /// Memory, in bytes, estimated.
+    pub bytes: usize,
+    /// What the last report took of a message, in bytes.
+    pub reported_bytes: usize,
+}
+
 impl Leasing {
-    /// Counts what a client of this replica asks, if the strategy wants to know.
+    /// Counts what a client of this replica asks. Every strategy's demand is counted: a
+    /// later one will need it.
     pub fn count_demand(&mut self, command: &Command) {
-        if !self.configs.wants_demand() {
-            return;
-        }
         let tally = &mut self.counted.tally;
         let write = command.is_write();
         for key in command.keys() {
@@ -52,29 +76,43 @@ impl Leasing {
         }
     }
 
-    /// Tells the leader what clients of this replica asked since the last report.
+    /// Tells the leader what clients of this replica asked since the last report, and how
+    /// far away the others are.
     pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) {
-        let Some(leader) = leader.filter(|_| self.configs.wants_demand()) else {
+        let Some(leader) = leader else {
             return;
         };
-        let deltas = self.counted.tally.report(REPORT_BYTES_MAX);
-        if deltas.is_empty() {
-            return;
-        }
+        let report = self.counted.tally.report(REPORT_BYTES_MAX);
+        self.counted.reported_bytes = report.bytes();
         if leader == step.me() {
-            self.counted.add(leader, deltas);
+            self.counted.demand.report(step.now, leader, &report);
         } else {
-            step.send(leader, Message::Demand(deltas));
+            let rtts_us = Matrix::row_of(step.us);
+            let demand = DemandReport { report, rtts_us };
+            step.send(leader, Message::Demand(demand));
         }
     }
 
     /// The key with the most operations, as far as they were reported here: to the leader.
-    pub fn hottest(&self) -> Option<&Key> {
-        self.counted.demand.hottest()
+    pub fn hottest(&self) -> Option<Key> {
+        let hottest = self.counted.demand.hottest();
+        hottest.map(Key::copy_from_slice)
     }
 
-    /// A peer reports its demand.
-    pub fn on_demand(&mut self, from: ReplicaId, deltas: Vec<Delta>) {
-        self.counted.add(from, deltas);
+    /// A peer reports its demand to this leader.
+    pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) {
+        let DemandReport { report, rtts_us } = reported;
+        self.counted.demand.report(now, from, report);
+        self.counted.matrix.note(from, rtts_us);
+    }
+
+    /// How much demand is remembered, and what it takes.
+    pub fn demand_use(&self) -> DemandUse {
+        let Counted { tally, demand, .. } = &self.counted;
+        DemandUse {
+            keys: demand.len(),
+            bytes: tally.bytes() + demand.bytes(),
+            reported_bytes: self.counted.reported_bytes,
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 mod demand;
 mod leave;
+mod matrix;
 mod reconfigure;
 mod suspicion;
 mod tags;
@@ -26,6 +27,7 @@ use super::settings::Settings;
 use super::step::Step;
 use super::timers::Timer;
 
+pub(super) use reconfigure::Next;
 pub(super) use tags::Tags;
 
 use demand::Counted;
@@ -95,7 +97,7 @@ impl Leasing {
                 asked: wait.unwrap_or_default(),
                 told: false,
             },
-            counted: Counted::new(n, settings.demand_keys_max),
+            counted: Counted::new(now, n, settings.demand_bytes_max),
             office: Office::default(),
             leaving: None,
         };

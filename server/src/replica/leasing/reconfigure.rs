@@ -1,26 +1,56 @@
 //! Which configuration a leader proposes next (§3.4).
 
-use std::time::Duration;
+use std::hash::{Hash, Hasher};
 
-use leases::strategy::gather;
-use leases::{ConfigChange, RangeChange, ReplicaId, ReplicaSet, Situation, Time};
+use leases::latency::{Replies, RoundTrips};
+use leases::{ConfigChange, RangeChange, ReplicaId, ReplicaSet, Situation, Survey, Time};
 
+use super::super::settings::AcceptReplies;
 use super::super::step::Step;
 use super::super::us::Us;
 use super::Leasing;
 use super::suspicion::{Exclusion, Suspicions};
 use super::wishes::Wishes;
 
+/// How many keys are looked at in one step: about a millisecond.
+const KEYS_A_STEP: usize = 4096;
+
 /// What a leader keeps for the configurations that it proposes.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Office {
     pub(super) suspicions: Suspicions,
     /// What operators want.
     pub(super) wishes: Wishes,
+    /// The pass over all keys in demand that is under way.
+    pub(super) survey: Option<Survey>,
     /// The configuration proposed last had no room for all that should change.
     unfinished: bool,
-    /// The other replicas, nearest first.
-    nearest: Vec<ReplicaId>,
+    /// Round trips, as strategies go by them.
+    rtts: Option<RoundTrips>,
+}
+
+impl Hash for Office {
+    /// How far a pass has come, and round trips, decide what is proposed, but not before
+    /// the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.suspicions, &self.wishes, self.unfinished).hash(state);
+    }
+}
+
+/// What a leader should do for the next configuration.
+#[derive(Debug)]
+pub enum Next {
+    /// Propose one that differs in who is excluded: that cannot wait.
+    Exclude(ConfigChange),
+    /// Look at further keys, in another step.
+    LookOn,
+    /// The pass is over.
+    Surveyed {
+        /// To be proposed, if anything should change.
+        change: Option<ConfigChange>,
+        /// Whether one entry had no room for all that should change.
+        more: bool,
+    },
 }
 
 impl Leasing {
@@ -30,14 +60,16 @@ impl Leasing {
             suspicions: Suspicions::begin(now, self.configs.excluded()),
             ..Office::default()
         };
-        self.counted.demand.touch_all();
+        self.counted.forget_reports(now);
     }
 
     /// A leadership ends. Whom it suspected is remembered until the next begins.
-    pub fn leave_office(&mut self) {
+    pub fn leave_office(&mut self, now: Time) {
         self.office.wishes.clear();
-        self.office.nearest.clear();
+        self.office.survey = None;
         self.office.unfinished = false;
+        self.office.rtts = None;
+        self.counted.forget_reports(now);
     }
 
     /// A peer says whom it suspects.
@@ -64,23 +96,50 @@ impl Leasing {
         suspicions.exclusions(step.now, mine, excluded, rule)
     }
 
-    /// The next configuration, if it should differ from the newest.
-    pub fn next_change(&mut self, step: &mut Step<'_>) -> Option<ConfigChange> {
-        let situation = self.situation(step.us);
+    /// What to do for the next configuration.
+    pub fn next_change(&mut self, step: &mut Step<'_>) -> Next {
         let excluded = self.wanted_exclusions(step);
-        let wanted = self.wanted_change(step);
-        let demand = &mut self.counted.demand;
-        let gathered = gather(wanted, &situation, demand, &self.configs);
-        self.office.unfinished = gathered.more;
-        let mut change = gathered.change;
-        change.excluded = (excluded != self.configs.excluded()).then_some(excluded);
-        (change != ConfigChange::default()).then_some(change)
+        let excluded = (excluded != self.configs.excluded()).then_some(excluded);
+        if excluded.is_some() && self.configured {
+            return Next::Exclude(ConfigChange {
+                excluded,
+                ..ConfigChange::default()
+            });
+        }
+        let newest = self.configs.newest();
+        let begun = self.office.survey.take();
+        let mut survey = match begun.filter(|survey| survey.of() == newest) {
+            Some(survey) => survey,
+            None => self.begin_survey(step),
+        };
+        if !survey.look(&self.counted.demand, &self.configs, KEYS_A_STEP) {
+            self.office.survey = Some(survey);
+            return Next::LookOn;
+        }
+        self.counted.demand.age(step.now, survey.census());
+        let surveyed = survey.finish(&self.counted.demand, &self.configs);
+        self.office.unfinished = surveyed.more;
+        let mut change = surveyed.change;
+        change.excluded = excluded;
+        let changes = change != ConfigChange::default();
+        if changes {
+            self.office.wishes.are_proposed();
+        }
+        Next::Surveyed {
+            change: changes.then_some(change),
+            more: surveyed.more,
+        }
     }
 
-    /// Whether the configuration proposed last had no room for all that should change: the
-    /// next should follow as soon as it may.
+    /// Whether the configuration proposed last had no room for all that should change.
     pub fn is_unfinished(&self) -> bool {
         self.office.unfinished
+    }
+
+    fn begin_survey(&mut self, step: &mut Step<'_>) -> Survey {
+        let wanted = self.wanted_change(step);
+        let situation = self.situation(step.us);
+        Survey::begin(wanted, situation, &self.counted.demand, &self.configs)
     }
 
     /// The first configuration puts the strategies and durations of the settings in
@@ -99,31 +158,22 @@ impl Leasing {
             params = settings.params;
         }
         let already = self.add_wishes(&mut change, &mut params);
-        self.propose_wishes(step, already);
-        if self.configured && !change.ranges.is_empty() {
-            // Another strategy looks at all keys.
-            self.counted.demand.touch_all();
-        }
+        self.answer_already(step, already);
         change.params = (params != *self.configs.params(newest)).then_some(params);
         change
     }
 
-    /// The others by distance. The order of before is kept unless it is clearly wrong,
-    /// or equal distances would reorder, and reconfigure, for ever.
+    /// What strategies go by. Round trips of before are kept unless they are clearly wrong,
+    /// or small differences would reconfigure for ever.
     fn situation(&mut self, us: &Us) -> Situation {
-        let far = Duration::from_secs(3600);
-        let rtt = |replica: ReplicaId| us.rtt(replica).unwrap_or(far);
-        let wrong =
-            |pair: &[ReplicaId]| rtt(pair[0]) > rtt(pair[1]) * 5 / 4 + Duration::from_millis(1);
-        let nearest = &mut self.office.nearest;
-        if nearest.is_empty() || nearest.windows(2).any(wrong) {
-            *nearest = us.others().collect();
-            nearest.sort_by_key(|replica| rtt(*replica));
-        }
-        Situation {
-            leader: us.me(),
-            n: us.settings.n,
-            nearest: nearest.clone(),
-        }
+        let measured = self.counted.matrix.round_trips(us);
+        let known = self.office.rtts.take();
+        let kept = known.filter(|known| !known.is_far_from(&measured));
+        let rtts = self.office.rtts.insert(kept.unwrap_or(measured));
+        let replies = match us.settings.accept_replies {
+            AcceptReplies::Leader => Replies::LeaderOnly,
+            AcceptReplies::Origin | AcceptReplies::All => Replies::LeaderAndOrigin,
+        };
+        Situation::new(us.me(), rtts.clone(), replies)
     }
 }

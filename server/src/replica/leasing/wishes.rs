@@ -38,6 +38,11 @@ impl Wishes {
         self.0.clear();
     }
 
+    /// The next configuration is proposed, with all of them in it.
+    pub(super) fn are_proposed(&mut self) {
+        self.0.iter_mut().for_each(|wish| wish.proposed = true);
+    }
+
     /// Adds one, unless it is here already: who passes it on may repeat it.
     fn add(&mut self, wish: Wish) {
         let same = |other: &&mut Wish| other.from == wish.from && other.ask == wish.ask;
@@ -71,6 +76,8 @@ impl Leasing {
             set,
             proposed: false,
         });
+        // The pass under way does not know of it.
+        self.office.survey = None;
         true
     }
 
@@ -125,23 +132,13 @@ impl Leasing {
         if nothing { wishes.len() } else { already }
     }
 
-    /// The next configuration is proposed, with all wishes in it but the first `already`,
-    /// which are answered.
-    pub(super) fn propose_wishes(&mut self, step: &mut Step<'_>, already: usize) {
+    /// Answers the first `already` wishes, which are in force.
+    pub(super) fn answer_already(&mut self, step: &mut Step<'_>, already: usize) {
         let config = self.configs.newest();
         for wish in self.office.wishes.0.drain(..already) {
-            answer(
-                step,
-                wish.from,
-                wish.ask,
-                Ok(InForce {
-                    config,
-                    already: true,
-                }),
-            );
-        }
-        for wish in &mut self.office.wishes.0 {
-            wish.proposed = true;
+            let already = true;
+            let in_force = InForce { config, already };
+            answer(step, wish.from, wish.ask, Ok(in_force));
         }
     }
 

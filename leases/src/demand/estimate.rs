@@ -1,0 +1,331 @@
+//! From counts to what keys will be asked.
+
+use smallvec::SmallVec;
+
+use super::table::{Count, Row};
+
+/// Upper ends of the buckets of counts. Below them is the bucket of keys that others have
+/// asked and this origin has not, above them that of all busier ones.
+const ENDS: [f32; 13] = [
+    0.2, 0.6, 0.9, 1.5, 2.5, 4.0, 6.0, 10.0, 16.0, 32.0, 64.0, 128.0, 512.0,
+];
+const BUCKETS: usize = ENDS.len() + 2;
+
+/// Fewer operations than this say nothing of an origin.
+const OBSERVED_MIN: f32 = 50.0;
+
+/// How much the latest pass moves what is asked of keys that are not remembered.
+const LATEST: f32 = 0.3;
+
+/// A count that has faded to less than this is none.
+const NONE_BELOW: f32 = 1e-3;
+
+/// What is believed of a bucket before anything was observed weighs as much as this many
+/// observed operations.
+const BELIEVED: f32 = 3.0;
+
+/// What a key is believed to be asked that was not asked yet, in operations within the
+/// time that counts remember.
+const UNASKED: f32 = 0.02;
+
+/// How many operations of a key count as much as the share of reads of all its origin's
+/// operations.
+const MIX_PRIOR: f32 = 16.0;
+
+fn bucket(count: f32) -> usize {
+    match count < NONE_BELOW {
+        true => 0,
+        false => 1 + ENDS.iter().take_while(|end| **end < count).count(),
+    }
+}
+
+/// How many keys of an origin are in each bucket, and their counts together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Histogram {
+    keys: [f32; BUCKETS],
+    counts: [f32; BUCKETS],
+}
+
+impl Histogram {
+    /// Whether no pass has been made yet, and no key is known of.
+    fn is_unknown(&self) -> bool {
+        self.keys.iter().all(|keys| *keys == 0.0)
+    }
+
+    pub(super) fn add(&mut self, count: f32) {
+        let bucket = bucket(count);
+        self.keys[bucket] += 1.0;
+        self.counts[bucket] += count;
+    }
+}
+
+/// What keys of one origin were asked, by how often they had been asked before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calibration {
+    /// As of the last pass over all keys.
+    keys: Histogram,
+    /// Operations on keys of each bucket.
+    asked: [f32; BUCKETS],
+    /// How many keys were observed in each bucket, for how many seconds.
+    observed: [f32; BUCKETS],
+    /// For how many seconds counts remember, faded as they are.
+    window: f32,
+    /// Operations on keys that no origin had asked, since the last pass.
+    asked_unknown: f32,
+    /// Seconds since the last pass.
+    since_pass: f32,
+    /// Operations a second on keys that no origin has asked, lately.
+    unknown_rate: f32,
+}
+
+impl Calibration {
+    /// The keys were observed for so many seconds more.
+    pub(super) fn observe_for(&mut self, seconds: f32) {
+        self.window += seconds;
+        self.since_pass += seconds;
+        for (observed, keys) in self.observed.iter_mut().zip(&self.keys.keys) {
+            *observed += keys * seconds;
+        }
+    }
+
+    /// A key with this count was asked so often. After its first operations it belongs to
+    /// other buckets.
+    pub(super) fn asked(&mut self, count: f32, operations: u32) {
+        if operations == 0 || self.keys.is_unknown() {
+            return;
+        }
+        self.asked[bucket(count)] += 1.0;
+        if operations > 1 {
+            self.asked[bucket(count + 1.0)] += 1.0;
+        }
+        if operations > 2 {
+            self.asked[bucket(count + 2.0)] += (operations - 2) as f32;
+        }
+    }
+
+    /// Keys that are not remembered were asked so often.
+    pub(super) fn asked_unknown(&mut self, operations: f32) {
+        self.asked_unknown += operations;
+    }
+
+    /// What was observed fades, as counts do.
+    pub(super) fn fade(&mut self, factor: f32) {
+        self.window *= factor;
+        for value in self.asked.iter_mut().chain(&mut self.observed) {
+            *value *= factor;
+        }
+    }
+
+    /// Counts were divided by `by`: the curve is to be learned anew, and no key is known
+    /// to be asked more than others.
+    pub(super) fn forget(&mut self, by: f32) {
+        let keys = self.keys.keys.iter().sum();
+        *self = Calibration {
+            window: self.window / by,
+            unknown_rate: self.unknown_rate,
+            ..Calibration::default()
+        };
+        self.keys.keys[0] = keys;
+    }
+
+    /// A pass over all keys is over.
+    pub(super) fn take(&mut self, keys: Histogram) {
+        self.keys = keys;
+        if self.since_pass > 0.0 {
+            let latest = self.asked_unknown / self.since_pass;
+            let first = self.unknown_rate == 0.0;
+            let weight = if first { 1.0 } else { LATEST };
+            self.unknown_rate += (latest - self.unknown_rate) * weight;
+        }
+        (self.asked_unknown, self.since_pass) = (0.0, 0.0);
+    }
+
+    /// The forecast, in operations a second: by mean count of each bucket that has keys.
+    /// It never falls with the count.
+    fn curve(&self) -> Curve {
+        let window = self.window.max(1.0);
+        let mut points = SmallVec::new();
+        let mut least = 0.0_f32;
+        for b in 0..BUCKETS {
+            let keys = self.keys.keys[b];
+            if b > 0 && keys < 0.5 {
+                continue;
+            }
+            let count = self.keys.counts[b] / keys.max(1.0);
+            let believed = if b == 0 { UNASKED } else { count.max(0.1) } / window;
+            let rate = (self.asked[b] + BELIEVED) / (self.observed[b] + BELIEVED / believed);
+            least = least.max(rate);
+            points.push((count, least));
+        }
+        Curve { points }
+    }
+}
+
+/// Rising points: count, operations a second.
+#[derive(Clone, Debug)]
+struct Curve {
+    points: SmallVec<[(f32, f32); BUCKETS]>,
+}
+
+impl Curve {
+    /// Operations a second of a key with this count: between points on a straight line,
+    /// beyond the last in proportion to the count.
+    #[inline]
+    fn at(&self, count: f32) -> f32 {
+        let (mut before, rest) = (self.points[0], &self.points[1..]);
+        if count < NONE_BELOW {
+            return before.1;
+        }
+        for point in rest {
+            if count <= point.0 {
+                let part = (count - before.0) / (point.0 - before.0).max(1e-9);
+                return before.1 + (point.1 - before.1) * part;
+            }
+            before = *point;
+        }
+        match before.0 > 0.0 {
+            true => before.1 * count / before.0,
+            false => before.1,
+        }
+    }
+}
+
+/// What a key will be asked: operations a second, the reads of every origin, then the
+/// writes of every origin.
+pub type Rates = SmallVec<[f32; 16]>;
+
+/// What counts say of the future, as of one moment.
+#[derive(Clone, Debug)]
+pub struct Estimator {
+    origins: Vec<OfOrigin>,
+}
+
+#[derive(Clone, Debug)]
+struct OfOrigin {
+    curve: Curve,
+    /// Operations that were asked while keys were observed.
+    observed: f32,
+    /// Operations a second on keys that no origin has asked.
+    unknown_rate: f32,
+    /// Share of reads of all operations.
+    reads: f32,
+}
+
+impl Estimator {
+    pub(super) fn new<'a>(origins: impl Iterator<Item = (&'a Calibration, Count)>) -> Estimator {
+        let of = |(calibration, total): (&Calibration, Count)| OfOrigin {
+            curve: calibration.curve(),
+            observed: calibration.asked.iter().sum::<f32>() + calibration.asked_unknown,
+            unknown_rate: calibration.unknown_rate,
+            reads: match total.all() > 0.0 {
+                true => total.reads / total.all(),
+                false => 0.5,
+            },
+        };
+        Estimator {
+            origins: origins.map(of).collect(),
+        }
+    }
+
+    /// Whether enough was asked while keys were observed to say anything of keys that
+    /// nobody has asked.
+    pub fn has_observed(&self) -> bool {
+        self.origins
+            .iter()
+            .any(|origin| origin.observed >= OBSERVED_MIN)
+    }
+
+    /// What a key with these counts will be asked.
+    #[inline]
+    pub fn rates(&self, row: Row<'_>) -> Rates {
+        self.of(row.counts())
+    }
+
+    /// What all keys together will be asked that no origin has asked yet.
+    pub fn unasked(&self) -> Rates {
+        let reads = |origin: &OfOrigin| origin.unknown_rate * origin.reads;
+        let writes = |origin: &OfOrigin| origin.unknown_rate * (1.0 - origin.reads);
+        let origins = || self.origins.iter();
+        origins().map(reads).chain(origins().map(writes)).collect()
+    }
+
+    #[inline]
+    fn of(&self, counts: impl Iterator<Item = Count>) -> Rates {
+        let n = self.origins.len();
+        let mut rates = Rates::from_elem(0.0, 2 * n);
+        for (i, (count, origin)) in counts.zip(&self.origins).enumerate() {
+            let all = origin.curve.at(count.all());
+            let mix = (count.reads + MIX_PRIOR * origin.reads) / (count.all() + MIX_PRIOR);
+            rates[i] = all * mix;
+            rates[n + i] = all - all * mix;
+        }
+        rates
+    }
+}
+
+/// Counts taken for the future as they are, as if every key will be asked as often as it
+/// was, and no other: to show what the estimate adds.
+pub fn as_counted(row: Row<'_>) -> Rates {
+    let reads = row.counts().map(|count| count.reads);
+    reads
+        .chain(row.counts().map(|count| count.writes))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_the_counts_up_to_its_end() {
+        for (count, expected) in [
+            (0.0, 0),
+            (0.1, 1),
+            (0.2, 1),
+            (0.3, 2),
+            (1.0, 4),
+            (600.0, 14),
+        ] {
+            assert_eq!(bucket(count), expected, "{count}");
+        }
+    }
+
+    /// 1,000 keys of which 10 are asked once a second and the others never: who has been
+    /// asked will be asked so often, who has not will not.
+    #[test]
+    fn the_forecast_is_what_keys_of_the_same_count_were_asked() {
+        let mut calibration = Calibration::default();
+        for second in 0..100 {
+            let count = second as f32;
+            let mut keys = Histogram::default();
+            (0..10).for_each(|_| keys.add(count));
+            (0..990).for_each(|_| keys.add(0.0));
+            calibration.take(keys);
+            calibration.observe_for(1.0);
+            (0..10).for_each(|_| calibration.asked(count, 1));
+        }
+        let mut keys = Histogram::default();
+        (0..10).for_each(|_| keys.add(100.0));
+        (0..990).for_each(|_| keys.add(0.0));
+        calibration.take(keys);
+        let curve = calibration.curve();
+        let (busy, idle) = (curve.at(100.0), curve.at(0.0));
+        assert!((busy - 1.0).abs() < 0.1, "{busy}");
+        assert!(idle < 0.001, "{idle}");
+        assert!((curve.at(200.0) / busy - 2.0).abs() < 0.01, "in proportion");
+    }
+
+    #[test]
+    fn the_forecast_never_falls_with_the_count() {
+        let mut calibration = Calibration::default();
+        let mut keys = Histogram::default();
+        for count in [1.0, 2.0, 5.0, 40.0] {
+            keys.add(count);
+        }
+        calibration.take(keys);
+        calibration.observe_for(10.0);
+        calibration.asked(1.0, 1);
+        let curve = calibration.curve();
+        assert!(curve.points.is_sorted_by(|a, b| a.1 <= b.1));
+    }
+}

@@ -1,0 +1,438 @@
+//! The leader's counts, by key and origin.
+
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use indexmap::IndexMap;
+use smallvec::SmallVec;
+
+use super::Report;
+use super::estimate::{Calibration, Estimator, Histogram};
+use super::shift::Watch;
+use crate::time::Time;
+use crate::types::ReplicaId;
+
+/// An operation counts half as much after this long.
+const HALF_LIFE: Duration = Duration::from_secs(600);
+
+/// Counts of an origin whose clients have turned to other keys are divided by this.
+const FORGET: f32 = 256.0;
+
+/// Counts are scaled when an operation of today counts more than this: far below what
+/// the numbers can hold.
+const WEIGHT_MAX: f32 = 1e15;
+
+/// What a key takes of memory besides its own bytes and its counts: its place, its hash,
+/// and what the allocator adds.
+const ENTRY_BYTES: usize = 72;
+
+/// Of so many keys the rarest makes room for a new one.
+const COMPARED: usize = 8;
+
+/// Operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Count {
+    /// Reads.
+    pub reads: f32,
+    /// Writes.
+    pub writes: f32,
+}
+
+impl Count {
+    /// Reads and writes.
+    #[inline]
+    pub fn all(self) -> f32 {
+        self.reads + self.writes
+    }
+
+    #[inline]
+    fn times(self, factor: f32) -> Count {
+        Count {
+            reads: self.reads * factor,
+            writes: self.writes * factor,
+        }
+    }
+
+    #[inline]
+    fn plus(self, reads: f32, writes: f32) -> Count {
+        Count {
+            reads: self.reads + reads,
+            writes: self.writes + writes,
+        }
+    }
+}
+
+/// Counts of one key, by origin, in its origin's weight.
+type Counts = SmallVec<[Count; 5]>;
+
+/// One key's counts.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    counts: &'a [Count],
+    demand: &'a Demand,
+}
+
+impl Row<'_> {
+    /// Operations by clients of `origin`, faded.
+    #[inline]
+    pub fn count(&self, origin: ReplicaId) -> Count {
+        let index = origin.index();
+        match (self.counts.get(index), self.demand.origins.get(index)) {
+            (Some(count), Some(origin)) => count.times(1.0 / origin.weight),
+            _ => Count::default(),
+        }
+    }
+
+    /// Operations by clients of every origin, in order.
+    #[inline]
+    pub fn counts(&self) -> impl Iterator<Item = Count> {
+        let origins = self.demand.origins.iter();
+        let each = self.counts.iter().zip(origins);
+        each.map(|(count, origin)| count.times(1.0 / origin.weight))
+    }
+}
+
+/// What is known of one origin.
+#[derive(Clone, Debug)]
+struct Origin {
+    /// What an operation counts now. It grows, so that what was counted before fades.
+    weight: f32,
+    /// All operations, also on keys that were forgotten; in this weight.
+    total: Count,
+    calibration: Calibration,
+    watch: Watch,
+    /// When it reported last.
+    reported: Time,
+}
+
+/// The leader's counts of all origins' operations.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    rows: IndexMap<Box<[u8]>, Counts, FixedState>,
+    origins: Vec<Origin>,
+    /// Memory in use, as far as it grows with the keys.
+    bytes: usize,
+    bytes_max: usize,
+    /// Where room is looked for next.
+    hand: usize,
+    /// When counts were last made to fade.
+    aged: Time,
+}
+
+/// How many keys have which count: gathered key by key, then told to [`Demand::age`].
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    by_origin: Vec<Histogram>,
+}
+
+impl Census {
+    /// Takes a key into account.
+    pub fn add(&mut self, row: Row<'_>) {
+        self.by_origin
+            .resize_with(row.counts.len(), Histogram::default);
+        for (histogram, count) in self.by_origin.iter_mut().zip(row.counts()) {
+            histogram.add(count.all());
+        }
+    }
+}
+
+impl Demand {
+    /// Nothing counted yet at `now`, of `n` origins. Takes about `bytes_max` bytes at
+    /// most: rare keys make room for new ones.
+    pub fn new(now: Time, n: usize, bytes_max: usize) -> Demand {
+        let origin = Origin {
+            weight: 1.0,
+            total: Count::default(),
+            calibration: Calibration::default(),
+            watch: Watch::default(),
+            reported: now,
+        };
+        Demand {
+            rows: IndexMap::with_hasher(FixedState::default()),
+            origins: vec![origin; n],
+            bytes: 0,
+            bytes_max,
+            hand: 0,
+            aged: now,
+        }
+    }
+
+    /// Adds what `origin` reports at `now`.
+    pub fn report(&mut self, now: Time, origin: ReplicaId, report: &Report) {
+        let index = origin.index();
+        let Some(of) = self.origins.get_mut(index) else {
+            return;
+        };
+        let since = now.since(of.reported).as_secs_f32();
+        of.reported = now;
+        of.calibration.observe_for(since);
+        let (rare_reads, rare_writes) = (report.rare_reads as f32, report.rare_writes as f32);
+        of.calibration.asked_unknown(rare_reads + rare_writes);
+        of.total = of
+            .total
+            .plus(rare_reads * of.weight, rare_writes * of.weight);
+        for delta in &report.deltas {
+            self.add(&delta.key, index, delta.reads, delta.writes);
+        }
+        if self.origins[index].watch.has_shifted() {
+            self.forget(index);
+        }
+    }
+
+    fn add(&mut self, key: &[u8], index: usize, reads: u32, writes: u32) {
+        let found = self.rows.get_index_of(key);
+        let row = found.unwrap_or_else(|| self.insert(key));
+        let origin = &mut self.origins[index];
+        let count = &mut self.rows[row][index];
+        let known = count.all() / origin.weight;
+        let total = origin.total.all() / origin.weight;
+        let operations = reads.saturating_add(writes);
+        origin.watch.note(operations, known, total);
+        match found {
+            Some(_) => origin.calibration.asked(known, operations),
+            None => origin.calibration.asked_unknown(operations as f32),
+        }
+        let reads = reads as f32 * origin.weight;
+        let writes = writes as f32 * origin.weight;
+        *count = count.plus(reads, writes);
+        origin.total = origin.total.plus(reads, writes);
+    }
+
+    /// A row for a new key; returns its place.
+    fn insert(&mut self, key: &[u8]) -> usize {
+        let bytes = self.bytes_of(key);
+        while self.bytes + bytes > self.bytes_max && !self.rows.is_empty() {
+            self.make_room();
+        }
+        if self.rows.len() == self.rows.capacity() {
+            // Not twice as much: memory is bounded, and a step should not be long.
+            self.rows.reserve_exact(self.rows.len() / 8 + 64);
+        }
+        self.bytes += bytes;
+        let none = SmallVec::from_elem(Count::default(), self.origins.len());
+        self.rows.insert_full(key.into(), none).0
+    }
+
+    fn bytes_of(&self, key: &[u8]) -> usize {
+        key.len() + ENTRY_BYTES + self.origins.len() * size_of::<Count>()
+    }
+
+    /// Drops the rarest of the next few keys.
+    fn make_room(&mut self) {
+        let len = self.rows.len();
+        let next = (0..COMPARED.min(len)).map(|i| (self.hand + i) % len);
+        let weight = |at: usize| -> f32 {
+            let (_, row) = self.row(at).expect("below the length");
+            row.counts().map(Count::all).sum()
+        };
+        let lighter = |a: &usize, b: &usize| weight(*a).total_cmp(&weight(*b));
+        let rarest = next.min_by(lighter).expect("there is a key to drop");
+        self.hand = (self.hand + COMPARED) % len;
+        let dropped = self.rows.swap_remove_index(rarest);
+        let (key, _) = dropped.expect("it was there");
+        self.bytes -= self.bytes_of(&key);
+    }
+
+    /// The clients of an origin have turned to other keys: what they asked before counts
+    /// next to nothing.
+    fn forget(&mut self, index: usize) {
+        let origin = &mut self.origins[index];
+        origin.weight *= FORGET;
+        origin.calibration.forget(FORGET);
+        self.scale_if_heavy(index);
+    }
+
+    /// A pass over all keys is over: `census` says how many have which count. Counts fade
+    /// for as long as has passed since the last.
+    pub fn age(&mut self, now: Time, census: &Census) {
+        let halves = now.since(self.aged).as_secs_f32() / HALF_LIFE.as_secs_f32();
+        self.aged = now;
+        let growth = 1.0 + std::f32::consts::LN_2 * halves;
+        for index in 0..self.origins.len() {
+            let histogram = census.by_origin.get(index).cloned().unwrap_or_default();
+            let origin = &mut self.origins[index];
+            origin.weight *= growth;
+            origin.calibration.fade(1.0 / growth);
+            origin.calibration.take(histogram);
+            self.scale_if_heavy(index);
+        }
+    }
+
+    fn scale_if_heavy(&mut self, index: usize) {
+        let origin = &mut self.origins[index];
+        if origin.weight < WEIGHT_MAX {
+            return;
+        }
+        let scale = 1.0 / origin.weight;
+        origin.weight = 1.0;
+        origin.total = origin.total.times(scale);
+        for counts in self.rows.values_mut() {
+            counts[index] = counts[index].times(scale);
+        }
+    }
+
+    /// What counts say of the future, as of now.
+    pub fn estimator(&self) -> Estimator {
+        let origins = self.origins.iter();
+        Estimator::new(origins.map(|origin| (&origin.calibration, origin.total)))
+    }
+
+    /// How many keys are remembered.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether no key is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The key at a place below [`len`](Self::len), and its counts. Places change when
+    /// keys come and go.
+    #[inline]
+    pub fn row(&self, place: usize) -> Option<(&[u8], Row<'_>)> {
+        let (key, counts) = self.rows.get_index(place)?;
+        let demand = self;
+        Some((key, Row { counts, demand }))
+    }
+
+    /// The counts of `key`, if it is remembered.
+    pub fn get(&self, key: &[u8]) -> Option<Row<'_>> {
+        let counts = self.rows.get(key)?;
+        Some(Row {
+            counts,
+            demand: self,
+        })
+    }
+
+    /// The key with the most operations; of several the first in key order. Looks at every
+    /// key.
+    pub fn hottest(&self) -> Option<&[u8]> {
+        let rows = (0..self.rows.len()).filter_map(|place| self.row(place));
+        let heat = |row: &Row<'_>| -> f32 { row.counts().map(Count::all).sum() };
+        let hotter = rows.map(|(key, row)| (heat(&row), key));
+        let hottest = hotter.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)));
+        hottest.map(|(_, key)| key)
+    }
+
+    /// Memory in use, in bytes, estimated.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Panics if more is remembered than may be. Cost: one comparison.
+    pub fn check(&self) {
+        let one = self.rows.len() <= 1;
+        assert!(one || self.bytes <= self.bytes_max, "memory is bounded");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Delta;
+    use super::*;
+    use crate::types::Key;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn reads(key: impl Into<Key>, reads: u32) -> Report {
+        let delta = Delta {
+            key: key.into(),
+            reads,
+            writes: 0,
+        };
+        Report {
+            deltas: vec![delta],
+            ..Report::default()
+        }
+    }
+
+    fn census(demand: &Demand) -> Census {
+        let mut census = Census::default();
+        for place in 0..demand.len() {
+            census.add(demand.row(place).expect("below the length").1);
+        }
+        census
+    }
+
+    #[test]
+    fn counts_fade_by_half_in_a_half_life() {
+        let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
+        demand.report(Time::ZERO, ReplicaId(1), &reads("a", 800));
+        let mut now = Time::ZERO;
+        while now < Time::ZERO + HALF_LIFE {
+            now = now + SECOND * 10;
+            demand.age(now, &census(&demand));
+        }
+        let count = demand.get(b"a").expect("known").count(ReplicaId(1));
+        assert!((count.reads - 400.0).abs() < 4.0, "{count:?}");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_busy_keys_survive() {
+        let mut demand = Demand::new(Time::ZERO, 2, 10_000);
+        demand.report(Time::ZERO, ReplicaId(1), &reads("hot", 1 << 20));
+        for i in 0..1000_u32 {
+            let key = i.to_be_bytes().to_vec();
+            demand.report(Time::ZERO, ReplicaId(0), &reads(key, 1));
+            demand.check();
+        }
+        assert!(demand.len() > 50 && demand.bytes() <= 10_000);
+        let hot = demand.get(b"hot").expect("it has most operations");
+        assert_eq!(hot.count(ReplicaId(1)).reads, (1 << 20) as f32);
+        assert_eq!(demand.hottest(), Some(b"hot".as_slice()));
+    }
+
+    #[test]
+    fn an_origin_outside_the_cluster_counts_nothing() {
+        let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
+        demand.report(Time::ZERO, ReplicaId(7), &reads("k", 1));
+        assert!(demand.is_empty());
+    }
+
+    #[test]
+    fn scaling_changes_no_count() {
+        let mut demand = Demand::new(Time::ZERO, 1, 1 << 20);
+        demand.report(Time::ZERO, ReplicaId(0), &reads("a", 1000));
+        demand.origins[0].weight *= 8.0;
+        let before = demand.get(b"a").expect("known").count(ReplicaId(0));
+        demand.origins[0].weight *= WEIGHT_MAX;
+        demand.scale_if_heavy(0);
+        assert_eq!(demand.origins[0].weight, 1.0);
+        let after = demand.get(b"a").expect("known").count(ReplicaId(0));
+        assert!((after.reads * WEIGHT_MAX / before.reads - 1.0).abs() < 1e-3);
+    }
+
+    /// Clients turn from one set of keys to another: the old ones lose their counts as
+    /// soon as that is clear, and a set that stays keeps them.
+    #[test]
+    fn when_clients_turn_to_other_keys_the_old_ones_are_forgotten() {
+        let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
+        let mut now = Time::ZERO;
+        let mut round = |demand: &mut Demand, name: &str| {
+            now = now + SECOND;
+            for origin in [ReplicaId(0), ReplicaId(1)] {
+                let name = if origin == ReplicaId(0) { name } else { "same" };
+                let delta = |i: u32| Delta {
+                    key: format!("{name}{i}").into(),
+                    reads: 10,
+                    writes: 0,
+                };
+                let deltas = (0..20).map(delta).collect();
+                let report = Report {
+                    deltas,
+                    ..Report::default()
+                };
+                demand.report(now, origin, &report);
+            }
+        };
+        (0..20).for_each(|_| round(&mut demand, "old"));
+        round(&mut demand, "new");
+        let count = |key: &str, origin| {
+            let row = demand.get(key.as_bytes()).expect("known");
+            row.count(origin).reads
+        };
+        assert!(count("old0", ReplicaId(0)) < 1.0);
+        assert_eq!(count("same0", ReplicaId(1)), 210.0);
+    }
+}

@@ -1,0 +1,182 @@
+//! One replica's count of its own clients' operations.
+
+use foldhash::fast::FixedState;
+use indexmap::IndexMap;
+
+use super::{Delta, Report, bytes_of};
+use crate::types::Key;
+
+/// What a key takes of memory besides its own bytes: its place, its counts, its hash, and
+/// what the allocator adds.
+const ENTRY_BYTES: usize = 72;
+
+/// Of so many keys the rarest makes room for a new one.
+const COMPARED: usize = 8;
+
+/// One replica's count of its own clients' operations since its last report.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    counts: IndexMap<Box<[u8]>, (u32, u32), FixedState>,
+    /// Memory in use, as far as it grows with the keys.
+    bytes: usize,
+    bytes_max: usize,
+    /// Where room is looked for next.
+    hand: usize,
+    /// Operations on keys that made room.
+    rare: (u32, u32),
+}
+
+impl Tally {
+    /// Takes about `bytes_max` bytes at most. Rare keys make room for new ones, and their
+    /// operations are reported together.
+    pub fn new(bytes_max: usize) -> Tally {
+        Tally {
+            counts: IndexMap::with_hasher(FixedState::default()),
+            bytes: 0,
+            bytes_max,
+            hand: 0,
+            rare: (0, 0),
+        }
+    }
+
+    /// Counts a read of `key`.
+    #[inline]
+    pub fn read(&mut self, key: &[u8]) {
+        self.add(key, 1, 0);
+    }
+
+    /// Counts a write of `key`.
+    #[inline]
+    pub fn write(&mut self, key: &[u8]) {
+        self.add(key, 0, 1);
+    }
+
+    fn add(&mut self, key: &[u8], reads: u32, writes: u32) {
+        if let Some(count) = self.counts.get_mut(key) {
+            count.0 = count.0.saturating_add(reads);
+            count.1 = count.1.saturating_add(writes);
+            return;
+        }
+        let bytes = key.len() + ENTRY_BYTES;
+        while self.bytes + bytes > self.bytes_max && !self.counts.is_empty() {
+            self.make_room();
+        }
+        self.bytes += bytes;
+        self.counts.insert(key.into(), (reads, writes));
+    }
+
+    /// Drops the rarest of the next few keys.
+    fn make_room(&mut self) {
+        let len = self.counts.len();
+        let next = (0..COMPARED.min(len)).map(|i| (self.hand + i) % len);
+        let weight = |at: &usize| self.counts.get_index(*at).map(|(_, c)| all(*c));
+        let rarest = next.min_by_key(weight).expect("there is a key to drop");
+        self.hand = (self.hand + COMPARED) % len;
+        let dropped = self.counts.swap_remove_index(rarest);
+        let (key, (reads, writes)) = dropped.expect("it was there");
+        self.bytes -= key.len() + ENTRY_BYTES;
+        self.rare.0 = self.rare.0.saturating_add(reads);
+        self.rare.1 = self.rare.1.saturating_add(writes);
+    }
+
+    /// Takes the busiest keys, up to about `bytes_max` bytes of them (§3.4 bounds this
+    /// traffic); the others stay for the next report. Cost: it looks at every key once.
+    pub fn report(&mut self, bytes_max: usize) -> Report {
+        let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
+        let least = self.least_reported(bytes_max);
+        let mut left = bytes_max;
+        let mut deltas = Vec::new();
+        self.counts.retain(|key, (reads, writes)| {
+            let bytes = bytes_of(key);
+            if all((*reads, *writes)) < least || bytes > left {
+                return true;
+            }
+            left -= bytes;
+            deltas.push(Delta {
+                key: Key::copy_from_slice(key),
+                reads: *reads,
+                writes: *writes,
+            });
+            false
+        });
+        self.bytes = self.counts.keys().map(|key| key.len() + ENTRY_BYTES).sum();
+        Report {
+            deltas,
+            rare_reads,
+            rare_writes,
+        }
+    }
+
+    /// The count from which on keys are reported, so that about `bytes_max` bytes are.
+    fn least_reported(&self, bytes_max: usize) -> u64 {
+        let all_bytes: usize = self.counts.keys().map(|key| bytes_of(key)).sum();
+        if all_bytes <= bytes_max {
+            return 0;
+        }
+        let mean = all_bytes / self.counts.len();
+        let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());
+        let mut counts: Vec<u64> = self.counts.values().map(|count| all(*count)).collect();
+        let (_, least, _) = counts.select_nth_unstable_by(fit - 1, |a, b| b.cmp(a));
+        *least
+    }
+
+    /// Memory in use, in bytes, estimated.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn all((reads, writes): (u32, u32)) -> u64 {
+    u64::from(reads) + u64::from(writes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(i: u32) -> Vec<u8> {
+        format!("key-{i:08}").into_bytes()
+    }
+
+    #[test]
+    fn a_report_carries_the_busiest_and_keeps_the_rest() {
+        let mut tally = Tally::new(1 << 20);
+        for i in 0..10 {
+            (0..=i).for_each(|_| tally.read(&key(i)));
+        }
+        let first = tally.report(3 * bytes_of(&key(0)));
+        let mut reads: Vec<u32> = first.deltas.iter().map(|d| d.reads).collect();
+        reads.sort_unstable();
+        assert_eq!(reads, [8, 9, 10]);
+        let rest = tally.report(usize::MAX);
+        let reads: u32 = rest.deltas.iter().map(|d| d.reads).sum();
+        assert_eq!(reads, (1..=7).sum());
+        assert!(tally.report(usize::MAX).is_empty());
+        assert_eq!(tally.bytes(), 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_nothing_is_uncounted() {
+        let mut tally = Tally::new(100 * (ENTRY_BYTES + 12));
+        for i in 0..10_000 {
+            tally.write(&key(i));
+            tally.read(b"hot");
+        }
+        assert!(tally.bytes() <= 100 * (ENTRY_BYTES + 12));
+        let report = tally.report(usize::MAX);
+        let hot = report.deltas.iter().find(|d| d.key == "hot");
+        assert_eq!(hot.map(|d| d.reads), Some(10_000), "a busy key stays");
+        let writes: u32 = report.deltas.iter().map(|d| d.writes).sum();
+        assert_eq!(writes + report.rare_writes, 10_000);
+        assert!(report.rare_writes > 9_000);
+    }
+
+    #[test]
+    fn a_report_stays_within_its_bytes() {
+        let mut tally = Tally::new(1 << 20);
+        (0..1000).for_each(|i| tally.read(&key(i)));
+        let report = tally.report(5_000);
+        assert!(report.bytes() <= 5_000 && report.bytes() > 4_000);
+        assert_eq!(report.deltas.len() + tally.counts.len(), 1000);
+    }
+}

@@ -1,0 +1,295 @@
+//! What a key costs, for every set of holders that could be chosen.
+
+use crate::demand::Rates;
+use crate::latency::{Distance, Replies};
+use crate::membership::majority;
+use crate::types::{ReplicaId, ReplicaSet};
+
+/// Up to so many replicas every set is looked at; beyond, sets are improved step by step.
+const EXHAUSTIVE_MAX: usize = 9;
+
+/// Beyond, only so many of those who read a key most may come to hold it.
+const READERS_MAX: usize = 8;
+
+/// What counts for a choice, besides distance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Preference {
+    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    pub read_weight: f64,
+    /// At least so many replicas hold no lease on a key.
+    pub spare: usize,
+}
+
+/// Weighted latencies in ms, for a read and for a write at every origin.
+type Costing = Box<[f32]>;
+
+/// Latencies for all sets of holders, under one leader.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    distance: Distance,
+    replies: Replies,
+    /// Most holders of a key.
+    most: usize,
+    /// Of reads and of writes.
+    weights: (f64, f64),
+    /// Of every set, by its bits. Empty, if there are too many replicas to look at every
+    /// set.
+    all: Vec<Costing>,
+    /// Sets that may be the best for some key, the smallest first.
+    best: Vec<ReplicaSet>,
+}
+
+/// A set of holders, and what it costs: expected ms of waiting a second, weighted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The holders.
+    pub holders: ReplicaSet,
+    /// What they cost.
+    pub cost: f32,
+}
+
+impl Costs {
+    /// Tabulates the latencies of all sets that contain the leader.
+    ///
+    /// # Panics
+    /// If the weight is not in 0..=1.
+    pub fn new(distance: Distance, replies: Replies, preference: Preference) -> Costs {
+        let n = distance.rtts().n();
+        let weight = preference.read_weight;
+        assert!((0.0..=1.0).contains(&weight), "a weight is a share");
+        let mut costs = Costs {
+            distance,
+            replies,
+            most: n.saturating_sub(preference.spare).max(1),
+            weights: (2.0 * weight, 2.0 * (1.0 - weight)),
+            all: Vec::new(),
+            best: Vec::new(),
+        };
+        if n <= EXHAUSTIVE_MAX {
+            costs.tabulate();
+        }
+        costs
+    }
+
+    fn tabulate(&mut self) {
+        let sets = || (0..1_u64 << self.n()).map(ReplicaSet);
+        let all: Vec<Costing> = sets().map(|set| self.costing(set)).collect();
+        let mut best: Vec<ReplicaSet> = sets().filter(|set| self.may(*set)).collect();
+        best.sort_by_key(|set| (set.len(), *set));
+        self.all = all;
+        // A set that is nowhere better than a smaller one is never chosen.
+        let mut kept: Vec<ReplicaSet> = Vec::new();
+        for set in &best {
+            let beats = |other: &ReplicaSet| self.beats(*other, *set);
+            if !best.iter().any(beats) {
+                kept.push(*set);
+            }
+        }
+        self.best = kept;
+    }
+
+    /// Whether `one` is nowhere worse than `other`, and smaller or somewhere better.
+    fn beats(&self, one: ReplicaSet, other: ReplicaSet) -> bool {
+        let (a, b) = (&self.all[one.0 as usize], &self.all[other.0 as usize]);
+        let no_worse = a.iter().zip(b).all(|(a, b)| a <= b);
+        no_worse && (a != b || (one.len(), one) < (other.len(), other))
+    }
+
+    fn n(&self) -> usize {
+        self.distance.rtts().n()
+    }
+
+    fn leader(&self) -> ReplicaId {
+        self.distance.leader()
+    }
+
+    fn may(&self, set: ReplicaSet) -> bool {
+        set.contains(self.leader()) && set.len() <= self.most
+    }
+
+    fn costing(&self, set: ReplicaSet) -> Costing {
+        let Costs {
+            distance, replies, ..
+        } = self;
+        let origins = || ReplicaSet::all(self.n()).iter();
+        let reads = origins().map(|o| distance.read_ms(o, set) * self.weights.0);
+        let writes = origins().map(|o| distance.write_ms(o, set, *replies) * self.weights.1);
+        reads.chain(writes).map(|ms| ms as f32).collect()
+    }
+
+    /// What `holders` cost a key that is asked like this.
+    pub fn cost(&self, holders: ReplicaSet, rates: &Rates) -> f32 {
+        match self.all.get(holders.0 as usize) {
+            Some(costing) => dot(costing, rates),
+            None => dot(&self.costing(holders), rates),
+        }
+    }
+
+    /// The holders that cost least for a key that is asked like this; of equals the fewest.
+    pub fn best(&self, rates: &Rates) -> Choice {
+        match self.best.is_empty() {
+            false => self.best_of_all(rates),
+            true => self.best_reached(rates),
+        }
+    }
+
+    fn best_of_all(&self, rates: &Rates) -> Choice {
+        let mut best = Choice {
+            holders: ReplicaSet::one(self.leader()),
+            cost: f32::INFINITY,
+        };
+        for holders in self.best.iter().copied() {
+            let cost = dot(&self.all[holders.0 as usize], rates);
+            if cost < best.cost {
+                best = Choice { holders, cost };
+            }
+        }
+        best
+    }
+
+    /// The best set reached from the leader alone, and from it and its nearest, by adding
+    /// or leaving out one at a time of those who read the key most.
+    fn best_reached(&self, rates: &Rates) -> Choice {
+        let nearest = self.distance.rtts().nearest_to(self.leader());
+        let near = |count: usize| -> ReplicaSet {
+            let others = nearest.iter().copied().take(count);
+            others.chain([self.leader()]).collect()
+        };
+        let alone = near(0);
+        let majority = near((majority(self.n()) - 1).min(self.most - 1));
+        let mut readers: Vec<ReplicaId> = nearest.clone();
+        readers.sort_by(|a, b| rates[b.index()].total_cmp(&rates[a.index()]));
+        readers.truncate(READERS_MAX);
+        let from_alone = self.descend(alone, &readers, rates);
+        let from_majority = self.descend(majority, &readers, rates);
+        match from_majority.cost < from_alone.cost {
+            true => from_majority,
+            false => from_alone,
+        }
+    }
+
+    fn descend(&self, from: ReplicaSet, readers: &[ReplicaId], rates: &Rates) -> Choice {
+        let choice = |holders| Choice {
+            holders,
+            cost: self.cost(holders, rates),
+        };
+        let mut best = choice(from);
+        loop {
+            let flip = |reader: &ReplicaId| ReplicaSet(best.holders.0 ^ ReplicaSet::one(*reader).0);
+            let sets = readers.iter().map(flip).filter(|set| self.may(*set));
+            let cheapest = sets.map(choice).min_by(|a, b| a.cost.total_cmp(&b.cost));
+            match cheapest.filter(|other| other.cost < best.cost) {
+                Some(better) => best = better,
+                None => return best,
+            }
+        }
+    }
+}
+
+/// Rates times latencies.
+#[inline]
+fn dot(costing: &[f32], rates: &[f32]) -> f32 {
+    costing.iter().zip(rates).map(|(ms, rate)| ms * rate).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::latency::RoundTrips;
+
+    const NEUTRAL: Preference = Preference {
+        read_weight: 0.5,
+        spare: 0,
+    };
+
+    fn costs(rtts: RoundTrips, leader: u8, preference: Preference) -> Costs {
+        let distance = Distance::new(rtts, ReplicaId(leader));
+        Costs::new(distance, Replies::LeaderAndOrigin, preference)
+    }
+
+    /// Table 1: JP, CA, OR, VA, IRL.
+    fn paper() -> RoundTrips {
+        let rows = [
+            [0.0, 120.0, 120.0, 180.0, 270.0],
+            [120.0, 0.0, 20.0, 85.0, 150.0],
+            [120.0, 20.0, 0.0, 75.0, 170.0],
+            [180.0, 85.0, 75.0, 0.0, 92.0],
+            [270.0, 150.0, 170.0, 92.0, 0.0],
+        ];
+        RoundTrips::new(5, |a, b| rows[a][b])
+    }
+
+    fn set(ids: &[u8]) -> ReplicaSet {
+        ids.iter().copied().map(ReplicaId).collect()
+    }
+
+    #[test]
+    fn who_reads_holds_and_who_writes_does_not_wait() {
+        let costs = costs(paper(), 1, NEUTRAL);
+        let best = |reads: [f32; 5], writes: [f32; 5]| {
+            let rates = reads.into_iter().chain(writes).collect();
+            costs.best(&rates).holders
+        };
+        assert_eq!(best([0.0, 1.0, 0.0, 0.0, 0.0], [0.0; 5]), set(&[1]));
+        let japan = [1.0, 0.0, 0.0, 0.0, 0.0];
+        // JP's own writes wait for JP and OR in any case.
+        assert_eq!(best(japan, japan), set(&[0, 1, 2]));
+        // VA's writes would wait for JP.
+        assert!(!best(japan, [0.0, 0.0, 0.0, 9.0, 0.0]).contains(ReplicaId(0)));
+        assert_eq!(best([1.0; 5], [0.0; 5]), set(&[0, 1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn replicas_are_spared_and_reads_are_weighed() {
+        let everywhere: Rates = std::iter::repeat_n(1.0, 10).collect();
+        let best = |read_weight, spare| {
+            let preference = Preference { read_weight, spare };
+            costs(paper(), 1, preference).best(&everywhere).holders
+        };
+        assert_eq!(best(1.0, 0), set(&[0, 1, 2, 3, 4]), "only reads count");
+        assert_eq!(best(0.0, 0), set(&[1]), "only writes count");
+        assert_eq!(best(1.0, 2).len(), 3);
+        assert_eq!(best(1.0, 9), set(&[1]), "the leader holds in any case");
+    }
+
+    fn cases() -> impl Strategy<Value = (usize, Vec<f64>, Vec<f32>, u8)> {
+        (1_usize..7).prop_flat_map(|n| {
+            let cells = proptest::collection::vec(1.0..300.0, n * n);
+            let rates = proptest::collection::vec(0.0_f32..10.0, 2 * n);
+            (Just(n), cells, rates, 0..n as u8)
+        })
+    }
+
+    fn rtts(n: usize, cells: &[f64]) -> RoundTrips {
+        RoundTrips::new(n, |a, b| cells[a.min(b) * n + a.max(b)])
+    }
+
+    proptest! {
+        /// The table leaves out no set that is better than those it has.
+        #[test]
+        fn no_set_costs_less_than_the_best((n, cells, rates, leader) in cases()) {
+            let costs = costs(rtts(n, &cells), leader, NEUTRAL);
+            let rates: Rates = rates.into_iter().collect();
+            let best = costs.best(&rates);
+            prop_assert!(best.holders.contains(ReplicaId(leader)));
+            let own = costs.cost(best.holders, &rates);
+            prop_assert!((own - best.cost).abs() <= own * 1e-5);
+            for set in (0..1_u64 << n).map(ReplicaSet).filter(|set| set.contains(ReplicaId(leader))) {
+                prop_assert!(best.cost <= costs.cost(set, &rates) * 1.000_01);
+            }
+        }
+
+        /// Where not every set is looked at, the one found is no worse than its starts.
+        #[test]
+        fn descending_ends_no_higher_than_it_starts((n, cells, rates, leader) in cases()) {
+            let costs = costs(rtts(n, &cells), leader, NEUTRAL);
+            let rates: Rates = rates.into_iter().collect();
+            let reached = costs.best_reached(&rates);
+            let alone = costs.cost(ReplicaSet::one(ReplicaId(leader)), &rates);
+            prop_assert!(reached.cost <= alone);
+            prop_assert!(reached.holders.contains(ReplicaId(leader)));
+        }
+    }
+}

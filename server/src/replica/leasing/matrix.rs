@@ -1,0 +1,63 @@
+//! Round trips between all replicas, as they measured them.
+
+use leases::ReplicaId;
+use leases::latency::RoundTrips;
+
+use super::super::us::Us;
+
+/// Assumed of a way that nobody has measured, in ms, if no longer one is known.
+const UNMEASURED_MS: f64 = 1000.0;
+
+/// A longer round trip is taken for this one, in us: a peer says what it likes.
+const RTT_MAX_US: u32 = 60_000_000;
+
+/// The other replicas' measurements, by replica; 0 where nothing was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    rows: Vec<Vec<u32>>,
+}
+
+impl Matrix {
+    pub(super) fn new(n: usize) -> Matrix {
+        Matrix {
+            rows: vec![Vec::new(); n],
+        }
+    }
+
+    /// What a replica reports of its own measurements, in us.
+    pub(super) fn row_of(us: &Us) -> Vec<u32> {
+        let rtt_us = |replica| us.rtt(replica).map_or(0, |rtt| rtt.as_micros() as u32);
+        us.members.voters().iter().map(rtt_us).collect()
+    }
+
+    /// A peer reports its measurements.
+    pub(super) fn note(&mut self, from: ReplicaId, rtts_us: &[u32]) {
+        let n = self.rows.len();
+        if let Some(row) = self.rows.get_mut(from.index()) {
+            let usable = rtts_us.iter().take(n).map(|us| (*us).min(RTT_MAX_US));
+            *row = usable.collect();
+        }
+    }
+
+    /// Round trips between all: the mean of both measurements of a way, or the only one.
+    pub(super) fn round_trips(&self, us: &Us) -> RoundTrips {
+        let own = Matrix::row_of(us);
+        let measured = |a: usize, b: usize| {
+            let row = match a == us.me().index() {
+                true => &own,
+                false => &self.rows[a],
+            };
+            row.get(b).copied().filter(|us| *us > 0)
+        };
+        let n = self.rows.len();
+        let between = |a, b| match (measured(a, b), measured(b, a)) {
+            (Some(there), Some(back)) => Some(f64::from(there) / 2000.0 + f64::from(back) / 2000.0),
+            (Some(one), None) | (None, Some(one)) => Some(f64::from(one) / 1000.0),
+            (None, None) => None,
+        };
+        let pairs = (0..n).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let known = pairs.filter_map(|(a, b)| between(a, b));
+        let unmeasured = known.fold(UNMEASURED_MS, f64::max);
+        RoundTrips::new(n, |a, b| between(a, b).unwrap_or(unmeasured))
+    }
+}
