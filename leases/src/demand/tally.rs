@@ -1,5 +1,7 @@
 //! One replica's count of its own clients' operations.
 
+use std::hash::BuildHasher;
+
 use foldhash::fast::FixedState;
 use indexmap::IndexMap;
 
@@ -13,10 +15,26 @@ const ENTRY_BYTES: usize = 72;
 /// Of so many keys the rarest makes room for a new one.
 const COMPARED: usize = 8;
 
+/// Operations on one key.
+#[derive(Clone, Debug)]
+struct Counted {
+    key: Box<[u8]>,
+    reads: u32,
+    writes: u32,
+}
+
+impl Counted {
+    fn all(&self) -> u64 {
+        u64::from(self.reads) + u64::from(self.writes)
+    }
+}
+
 /// One replica's count of its own clients' operations since its last report.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    counts: IndexMap<Box<[u8]>, (u32, u32), FixedState>,
+    /// By the key's hash, so that to count a read looks at no key: each would be memory that
+    /// is not in the processor's cache. Two keys of one hash of 64 bits count as one.
+    counts: IndexMap<u64, Counted, FixedState>,
     /// Memory in use, as far as it grows with the keys.
     bytes: usize,
     bytes_max: usize,
@@ -52,9 +70,10 @@ impl Tally {
     }
 
     fn add(&mut self, key: &[u8], reads: u32, writes: u32) {
-        if let Some(count) = self.counts.get_mut(key) {
-            count.0 = count.0.saturating_add(reads);
-            count.1 = count.1.saturating_add(writes);
+        let hash = self.counts.hasher().hash_one(key);
+        if let Some(counted) = self.counts.get_mut(&hash) {
+            counted.reads = counted.reads.saturating_add(reads);
+            counted.writes = counted.writes.saturating_add(writes);
             return;
         }
         let bytes = key.len() + ENTRY_BYTES;
@@ -62,21 +81,22 @@ impl Tally {
             self.make_room();
         }
         self.bytes += bytes;
-        self.counts.insert(key.into(), (reads, writes));
+        let key = key.into();
+        self.counts.insert(hash, Counted { key, reads, writes });
     }
 
     /// Drops the rarest of the next few keys.
     fn make_room(&mut self) {
         let len = self.counts.len();
         let next = (0..COMPARED.min(len)).map(|i| (self.hand + i) % len);
-        let weight = |at: &usize| self.counts.get_index(*at).map(|(_, c)| all(*c));
+        let weight = |at: &usize| self.counts.get_index(*at).map(|(_, c)| c.all());
         let rarest = next.min_by_key(weight).expect("there is a key to drop");
         self.hand = (self.hand + COMPARED) % len;
         let dropped = self.counts.swap_remove_index(rarest);
-        let (key, (reads, writes)) = dropped.expect("it was there");
-        self.bytes -= key.len() + ENTRY_BYTES;
-        self.rare.0 = self.rare.0.saturating_add(reads);
-        self.rare.1 = self.rare.1.saturating_add(writes);
+        let (_, dropped) = dropped.expect("it was there");
+        self.bytes -= dropped.key.len() + ENTRY_BYTES;
+        self.rare.0 = self.rare.0.saturating_add(dropped.reads);
+        self.rare.1 = self.rare.1.saturating_add(dropped.writes);
     }
 
     /// Takes the busiest keys, up to about `bytes_max` bytes of them (§3.4 bounds this
@@ -86,20 +106,20 @@ impl Tally {
         let least = self.least_reported(bytes_max);
         let mut left = bytes_max;
         let mut deltas = Vec::new();
-        self.counts.retain(|key, (reads, writes)| {
-            let bytes = bytes_of(key);
-            if all((*reads, *writes)) < least || bytes > left {
+        self.counts.retain(|_, counted| {
+            let bytes = bytes_of(&counted.key);
+            if counted.all() < least || bytes > left {
                 return true;
             }
             left -= bytes;
+            self.bytes -= counted.key.len() + ENTRY_BYTES;
             deltas.push(Delta {
-                key: Key::copy_from_slice(key),
-                reads: *reads,
-                writes: *writes,
+                key: Key::from(std::mem::take(&mut counted.key)),
+                reads: counted.reads,
+                writes: counted.writes,
             });
             false
         });
-        self.bytes = self.counts.keys().map(|key| key.len() + ENTRY_BYTES).sum();
         Report {
             deltas,
             rare_reads,
@@ -109,13 +129,14 @@ impl Tally {
 
     /// The count from which on keys are reported, so that about `bytes_max` bytes are.
     fn least_reported(&self, bytes_max: usize) -> u64 {
-        let all_bytes: usize = self.counts.keys().map(|key| bytes_of(key)).sum();
+        let counted = self.counts.values();
+        let all_bytes: usize = counted.map(|counted| bytes_of(&counted.key)).sum();
         if all_bytes <= bytes_max {
             return 0;
         }
         let mean = all_bytes / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());
-        let mut counts: Vec<u64> = self.counts.values().map(|count| all(*count)).collect();
+        let mut counts: Vec<u64> = self.counts.values().map(Counted::all).collect();
         let (_, least, _) = counts.select_nth_unstable_by(fit - 1, |a, b| b.cmp(a));
         *least
     }
@@ -124,10 +145,6 @@ impl Tally {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
-}
-
-fn all((reads, writes): (u32, u32)) -> u64 {
-    u64::from(reads) + u64::from(writes)
 }
 
 #[cfg(test)]
