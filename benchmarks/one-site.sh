@@ -11,7 +11,8 @@
 #
 # LEASEHOLD names the binary (default target/release/leasehold), SECONDS_EACH how
 # long each measurement lasts (default 15), CONNECTIONS how many (default 50),
-# REPLICAS how many (default 5).
+# REPLICAS how many (default 5). DURABILITIES says with which ("sync async none"),
+# STRATEGY who holds leases (leader), ACCEPT_REPLIES who hears votes (origin).
 set -euo pipefail
 
 leasehold=${LEASEHOLD:-${CARGO_TARGET_DIR:-target}/release/leasehold}
@@ -19,6 +20,9 @@ out=${1:-results/one-site}
 seconds=${SECONDS_EACH:-15}
 connections=${CONNECTIONS:-50}
 replicas=${REPLICAS:-5}
+durabilities=${DURABILITIES:-sync async none}
+strategy=${STRATEGY:-leader}
+replies=${ACCEPT_REPLIES:-origin}
 port=${PORT:-7301}
 [ -x "$leasehold" ] || { echo "no binary at $leasehold: build it, or set LEASEHOLD" >&2; exit 1; }
 leasehold=$(realpath "$leasehold")
@@ -38,6 +42,7 @@ config() { # durability strategy
     echo "leader = \"r0\""
     echo "durability = \"$1\""
     echo "data = \"data-$1-$2\""
+    echo "accept_replies = \"$replies\""
     echo "[lease]"
     echo "strategy = \"$2\""
     for ((i = 0; i < replicas; i++)); do
@@ -87,8 +92,8 @@ measure() { # durability label properties...
     ' "$report.txt" | tee -a "$summary"
 }
 
-for durability in sync async none; do
-    config "$durability" leader >"$work/cluster.toml"
+for durability in $durabilities; do
+    config "$durability" "$strategy" >"$work/cluster.toml"
     for ((i = 0; i < replicas; i++)); do
         "$leasehold" serve --config "$work/cluster.toml" --node "r$i" >"$work/r$i.log" 2>&1 &
         pids+=($!)

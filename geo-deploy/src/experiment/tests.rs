@@ -32,7 +32,7 @@ fn built_ins_are_valid_and_described() {
 fn fig6_is_the_papers() {
     let e = fig6();
     let labels: Vec<&str> = e.strategies.iter().map(|s| s.label.as_str()).collect();
-    assert_eq!(labels, ["QL", "QL-uniform", "LL", "ML"]);
+    assert_eq!(labels, ["QL", "QL-uniform", "LL", "ML", "cost"]);
     assert_eq!(e.topology, Topology::paper());
     assert_eq!((e.workload.keys, e.workload.clients), (100_000, 10));
     assert_eq!((e.workload.requests, e.workload.warmup), (10_000, 5_000));
@@ -84,7 +84,7 @@ fn short_names_and_dotted_names() {
 fn who_hears_votes_is_a_setting_of_all_or_of_one_strategy() {
     let e = with(&["accept_replies=all", "strategies.LL.accept_replies=leader"]).unwrap();
     let names = e.strategies.iter().map(|s| s.accept_replies(&e).name());
-    assert_eq!(names.collect::<Vec<_>>(), ["all", "all", "leader", "all"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["all", "all", "leader", "all", "all"]);
     assert_eq!(Experiment::parse("again", &e.to_toml()).unwrap(), e);
     refused(
         &["accept_replies=some"],
@@ -153,7 +153,7 @@ fn changes_of_strategy_follow_each_other_within_the_run() {
     for (set, parts) in [
         ("1.at_s=50", ["change.at_s = 40", "follow each other"]),
         ("1.at_s=-25", ["change.at_s = -25", "-20 s (clients begin)"]),
-        ("5.at_s=120", ["change.at_s = 120", "120 s (the end)"]),
+        ("6.at_s=140", ["change.at_s = 140", "140 s (the end)"]),
         (
             "1.strategy=fixed",
             ["change.strategy = fixed", "none, leader, all, quorum"],

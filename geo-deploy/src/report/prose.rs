@@ -52,6 +52,7 @@ fn words_of(report: &Report, run: &RunSummary) -> String {
         "quorum" => "quorum leases",
         "leader" => "leader leases",
         "all" => "Megastore leases",
+        "cost" => "leases by cost",
         "fixed" => "fixed holders",
         "none" => "no leases",
         other => other,
