@@ -597,7 +597,7 @@ fn columns_without_a_figure_are_left_out() {
 fn strategies_have_one_order() {
     let runs = in_order(ideal(1_000).runs);
     let order: Vec<&str> = runs.iter().map(|run| run.label.as_str()).collect();
-    assert_eq!(order, ["LL", "ML", "QL-uniform", "QL"]);
+    assert_eq!(order, ["LL", "ML", "QL-uniform", "QL", "cost"]);
 }
 
 #[test]
