@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use client::wire::{Error, ErrorCode, KEY_BYTES_MAX, LeaseRequest};
-use leases::{Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time, Unlisted};
+use leases::{
+    Configs, CostSettings, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time, Unlisted,
+};
 
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Operator;
@@ -255,6 +257,7 @@ fn strategy(
                 "holders: the strategy fixed needs at least one node, as in --holders CA,JP";
             return Err(refused(problem));
         }
+        "cost" => StrategySpec::Cost(cost(request, range, scene)?),
         other => {
             let names = StrategySpec::NAMES.join(", ");
             return Err(refused(format!(
@@ -262,6 +265,32 @@ fn strategy(
             )));
         }
     }))
+}
+
+/// Settings of `cost`; those that are not asked for stay as they are.
+fn cost(
+    request: &LeaseRequest,
+    range: &KeyRange,
+    scene: &Scene<'_>,
+) -> Result<CostSettings, Error> {
+    let present = match scene.configs.strategy_of(range.from()) {
+        StrategySpec::Cost(settings) => *settings,
+        _ => CostSettings::default(),
+    };
+    let most = scene.names.len() as u32 - 1;
+    let spare = request.spare.unwrap_or(present.spare.into());
+    if spare > most {
+        return Err(refused(format!(
+            "spare: {spare}; accepted are 0 to {most}: one less than there are nodes"
+        )));
+    }
+    let weight = request.read_weight.unwrap_or(present.read_weight());
+    let settings = CostSettings::new(weight, spare as u8, present.prior);
+    settings.ok_or_else(|| {
+        refused(format!(
+            "read_weight: {weight}; accepted are 0 (only writes count) to 1 (only reads count)"
+        ))
+    })
 }
 
 fn present_unlisted(spec: &StrategySpec) -> Unlisted {

@@ -497,6 +497,20 @@ fn leases_change_while_the_cluster_runs() {
             holders: vec!["JP".to_owned(), "CA".to_owned()],
             ..LeaseRequest::default()
         };
+        let weighed = |strategy: &str, read_weight, spare| LeaseRequest {
+            read_weight,
+            spare,
+            ..set(strategy)
+        };
+        let cost = weighed("", Some(0.8), None);
+        let cost = leases(client.set_leases(cost).await.unwrap());
+        assert_eq!(cost.ranges[0].settings, "read weight 0.8");
+        let cost = leases(client.set_leases(weighed("", None, Some(1))).await.unwrap());
+        assert_eq!(
+            cost.ranges[0].settings, "read weight 0.8, spare 1",
+            "the other stays"
+        );
+        client.set_leases(set("leader")).await.unwrap();
         let changed = leases(client.set_leases(user(holders())).await.unwrap());
         assert!(!changed.already);
         let ranges = changed.ranges.iter();
@@ -509,6 +523,19 @@ fn leases_change_while_the_cluster_runs() {
         assert!(again.already, "to repeat it does no harm");
         for (wanted, parts) in [
             (set("fast"), ["\"fast\"", "none, leader, all, quorum"]),
+            (
+                weighed("cost", Some(1.5), None),
+                ["read_weight: 1.5", "0 (only writes count) to 1"],
+            ),
+            (
+                weighed("cost", Some(f64::NAN), None),
+                ["read_weight", "0 (only writes count) to 1"],
+            ),
+            (weighed("cost", None, Some(3)), ["spare: 3", "0 to 2"]),
+            (
+                weighed("leader", Some(0.5), None),
+                ["read_weight", "only the strategy cost"],
+            ),
             (set("fixed"), ["holders", "at least one node"]),
             (set(""), ["nothing to change", "strategy"]),
             (

@@ -1,5 +1,7 @@
 //! Round trips between all replicas, as they measured them.
 
+use std::time::Duration;
+
 use leases::ReplicaId;
 use leases::latency::RoundTrips;
 
@@ -37,6 +39,13 @@ impl Matrix {
             let usable = rtts_us.iter().take(n).map(|us| (*us).min(RTT_MAX_US));
             *row = usable.collect();
         }
+    }
+
+    /// The longest round trip that anybody has measured.
+    pub(super) fn longest(&self, us: &Us) -> Duration {
+        let own = Matrix::row_of(us);
+        let measured = self.rows.iter().chain([&own]).flatten();
+        Duration::from_micros(measured.max().map_or(0, |us| (*us).into()))
     }
 
     /// Round trips between all: the mean of both measurements of a way, or the only one.

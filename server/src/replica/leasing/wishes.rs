@@ -43,15 +43,17 @@ impl Wishes {
         self.0.iter_mut().for_each(|wish| wish.proposed = true);
     }
 
-    /// Adds one, unless it is here already: who passes it on may repeat it.
-    fn add(&mut self, wish: Wish) {
+    /// Adds one, unless it is here already: who passes it on may repeat it. Returns whether
+    /// it is new.
+    fn add(&mut self, wish: Wish) -> bool {
         let same = |other: &&mut Wish| other.from == wish.from && other.ask == wish.ask;
         match self.0.iter_mut().find(same) {
-            Some(known) if known.set == wish.set => {}
+            Some(known) if known.set == wish.set => return false,
             // An earlier run of the replica that passes it on used the same number.
             Some(known) => *known = wish,
             None => self.0.push(wish),
         }
+        true
     }
 }
 
@@ -70,15 +72,18 @@ impl Leasing {
             answer(step, from, ask, Err(refusal));
             return false;
         }
-        self.office.wishes.add(Wish {
+        let fresh = self.office.wishes.add(Wish {
             from,
             ask,
             set,
             proposed: false,
         });
-        // The pass under way does not know of it.
-        self.office.survey = None;
-        true
+        if fresh {
+            // The pass under way does not know of it. One that is only repeated must not
+            // begin it anew: a pass may take longer than until the next repetition.
+            self.office.survey = None;
+        }
+        fresh
     }
 
     /// Why this may not be, if so: the reason, and what would do.
@@ -110,7 +115,7 @@ impl Leasing {
         }
         let before = self.configs.params(self.configs.newest());
         let params = set.durations.in_place(before);
-        let distance = us.rtt_max();
+        let distance = self.counted.matrix.longest(us);
         refuse_durations(&params, distance).or_else(|| refuse_long(&params, set.force))
     }
 
