@@ -1,5 +1,7 @@
 //! `leasehold exp` and `leasehold demo`.
 
+mod advise;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -20,6 +22,9 @@ pub enum ExpCommand {
     Run(RunArgs),
     /// Prints an experiment as it would run, with every field that --set can change
     Show(ShowArgs),
+    /// Says what every strategy would have given under every leader in a finished run, beside
+    /// what was measured
+    Advise(advise::AdviseArgs),
 }
 
 /// The world an experiment runs in.
@@ -96,6 +101,7 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
             say!("{}", find(what)?.shown().trim_end());
             Ok(())
         }
+        ExpCommand::Advise(args) => advise::run(args),
         ExpCommand::Run(args) => {
             if let Some(found) = Throughput::find(&args.what.experiment, &args.what.sets) {
                 return run_throughput(&found?, args);

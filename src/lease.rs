@@ -1,5 +1,7 @@
 //! `leasehold lease`.
 
+mod advise;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -50,6 +52,8 @@ enum LeaseCommand {
     Show,
     /// Changes strategy, holders, weights or durations while the cluster runs
     Set(SetArgs),
+    /// Says what every strategy would give under every leader, from what clients ask now
+    Advise(advise::AdviseArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -104,6 +108,9 @@ struct SetArgs {
 
 pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
     let wanted = match &args.command {
+        LeaseCommand::Advise(advise) => {
+            return runtime()?.block_on(advise::run(advise, &place(args)?));
+        }
         LeaseCommand::Show => None,
         LeaseCommand::Set(set) => Some(request(set)?),
     };

@@ -1,5 +1,6 @@
 //! The command line: parse, dispatch, nothing else.
 
+mod advice;
 mod chaos;
 mod cluster;
 mod exp;
@@ -60,7 +61,7 @@ enum Command {
     Kv(kv::KvArgs),
     /// Shows who leads, and moves leadership
     Leader(leader::LeaderArgs),
-    /// Shows who may read what under leases, and changes it while the cluster runs
+    /// Shows who may read what under leases, says what would do best, and changes it while the cluster runs
     Lease(lease::LeaseArgs),
     /// Lists and runs experiments
     #[command(subcommand)]

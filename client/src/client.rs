@@ -234,6 +234,19 @@ impl Client {
         .await
     }
 
+    /// As [`Client::status`], and what the leader knows of demand and distances, if it is
+    /// the leader that is asked. Takes up to a second: the leader looks at all keys.
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn status_and_demand(&self) -> Result<StatusReply, Error> {
+        self.status_about(StatusRequest {
+            demand: true,
+            ..StatusRequest::default()
+        })
+        .await
+    }
+
     /// Moves leadership to the replica called `to`, and waits until it leads. Any replica
     /// passes this on. Returns the status of the replica that was asked.
     ///

@@ -6,6 +6,7 @@
 //! what learning allows, [`true_rates`] what could be had if all rates were known. [`wan`] puts real processes on one
 //! machine behind the topology's delays.
 
+pub mod advice;
 pub mod backend;
 pub mod bookkeeping;
 pub mod bound;

@@ -155,6 +155,24 @@ impl Distance {
         }
     }
 
+    /// For how long the replica `at` holds back reads of a key, which `holders` hold, once it
+    /// has heard of a write by a client at `origin`: until it knows that the write is committed.
+    pub fn held_ms(
+        &self,
+        at: ReplicaId,
+        origin: ReplicaId,
+        holders: ReplicaSet,
+        replies: Replies,
+    ) -> f64 {
+        let heard = self.rtts.get(self.leader, at) / 2.0;
+        let told = self.gather_ms(self.leader, holders) + heard;
+        let known = match replies {
+            Replies::LeaderAndOrigin if at == origin => told.min(self.gather_ms(at, holders)),
+            _ => told,
+        };
+        known - heard
+    }
+
     /// To the leader and back, which asks a majority meanwhile.
     fn read_index_ms(&self, origin: ReplicaId) -> f64 {
         self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)

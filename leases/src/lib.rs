@@ -35,6 +35,7 @@
 //! `§3.4` is a section of the paper (Moraru, Andersen, Kaminsky: *Paxos Quorum
 //! Leases*, SoCC 2014). `H17` is a hazard, whose rules are in [`mutants::Rule`].
 
+pub mod advice;
 pub mod config;
 pub mod demand;
 pub mod fingerprint;

@@ -3,6 +3,7 @@
 //! One binary for all of these tests: they mostly wait for clusters to elect and
 //! promise, and wait side by side.
 
+mod advise;
 mod bad_input;
 mod chaos;
 mod cluster;

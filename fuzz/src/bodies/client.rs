@@ -76,8 +76,8 @@ pub mod seeds {
     use bytes::Bytes;
     use client::wire::request::Body;
     use client::wire::{
-        Counter, Field, Hint, LeaseRange, LeaseRequest, Leases, MoveRequest, Peer, Record, Request,
-        Response, StatusReply, StatusRequest, Welcome, hello,
+        Counter, Demand, Field, Hint, LeaseRange, LeaseRequest, Leases, MoveRequest, Peer, Record,
+        Request, Response, StatusReply, StatusRequest, Welcome, hello,
     };
     use prost::Message as _;
 
@@ -93,6 +93,7 @@ pub mod seeds {
             holders: true,
             key: "greeting".into(),
             leases: true,
+            demand: true,
         }))));
         seeds.push(request(Some(Body::Move(MoveRequest { to: "B".into() }))));
         seeds.push(request(Some(Body::Lease(LeaseRequest {
@@ -212,6 +213,25 @@ pub mod seeds {
             unlisted: vec!["CA".into()],
             excluded: vec!["OR".into()],
             may_hold: vec!["CA".into(), "JP".into(), "OR".into()],
+            demand: Some(demand()),
+        }
+    }
+
+    fn demand() -> Demand {
+        Demand {
+            replicas: vec!["JP".into(), "CA".into()],
+            rtt_us: vec![0, 120_000, 120_000, 0],
+            replies_to_leader: true,
+            operations: 500,
+            keys: vec![1000, 90_000_000],
+            holders: vec![0b11, 0b10],
+            rates: vec![1 << 30, 0, 7, 8, 1, 2, 3, 4],
+            reads: vec![9_000, 0, 0, 0],
+            unlisted_leader: true,
+            read_weight: 500,
+            spare: 1,
+            strategies: vec!["cost".into()],
+            stall_ms: 9_000,
         }
     }
 }

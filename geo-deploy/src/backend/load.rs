@@ -37,15 +37,26 @@ impl Process {
     }
 }
 
-/// Numbers processes, from 0 on.
-#[derive(Debug, Default)]
-pub(crate) struct Processes(u32);
+/// Numbers processes so that a history says where each of them is: divided by the number
+/// of sites, the remainder is the site's index.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    /// Made so far, by site.
+    made: Vec<u32>,
+}
 
 impl Processes {
+    /// None yet, at so many sites.
+    pub(crate) fn new(sites: usize) -> Processes {
+        Processes {
+            made: vec![0; sites],
+        }
+    }
+
     /// One more, at a site.
     pub(crate) fn make(&mut self, site: usize) -> Process {
-        let id = self.0;
-        self.0 += 1;
+        let id = self.made[site] * self.made.len() as u32 + site as u32;
+        self.made[site] += 1;
         Process { site, id, asked: 0 }
     }
 }
@@ -233,7 +244,7 @@ mod tests {
         let mut sites = OpenLoop::all(&plan, 1_000_000_000);
         assert_eq!(sites.len(), 5);
         let site = &mut sites[0];
-        let mut processes = Processes::default();
+        let mut processes = Processes::new(5);
         let mut make = || processes.make(0).id;
         let first = site.next(&mut make).unwrap();
         let second = site.next(&mut make).unwrap();
@@ -286,10 +297,11 @@ mod tests {
 
     #[test]
     fn no_two_writes_share_a_value() {
-        let mut processes = Processes::default();
+        let mut processes = Processes::new(2);
         let mut all = std::collections::BTreeSet::new();
-        for _ in 0..3 {
-            let mut process = processes.make(0);
+        for site in [0, 1, 1, 0] {
+            let mut process = processes.make(site);
+            assert_eq!(process.id % 2, site as u32, "the number says where it is");
             let ask = |_| process.ask((OpKind::Update, 1)).value;
             assert!((0..5).map(ask).all(|value| all.insert(value)));
         }

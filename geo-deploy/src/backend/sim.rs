@@ -31,7 +31,7 @@ use clients::Clients;
 /// How long the cluster has to elect its leader and establish leases, in ns.
 const SETTLE_NS: u64 = 5_000_000_000;
 /// How long a sync takes, in ns.
-const SYNC_NS: u64 = 100_000;
+pub(crate) const SYNC_NS: u64 = 100_000;
 /// The longest extra delay of a reordered message, in ns.
 const REORDER_NS: u64 = 300_000_000;
 

@@ -88,6 +88,11 @@ impl Calibration {
         }
     }
 
+    /// For how many seconds counts remember.
+    pub(super) fn window(&self) -> f32 {
+        self.window
+    }
+
     /// A key with this count was asked so often. After its first operations it belongs to
     /// other buckets.
     pub(super) fn asked(&mut self, count: f32, operations: u32) {

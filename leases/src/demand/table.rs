@@ -277,6 +277,14 @@ impl Demand {
         Estimator::new(origins.map(|origin| (&origin.calibration, origin.total)))
     }
 
+    /// Operations a second by clients of every origin, in order, of all keys together.
+    pub fn rates(&self) -> impl Iterator<Item = f32> {
+        self.origins.iter().map(|origin| {
+            let window = origin.calibration.window().max(1.0);
+            origin.total.all() / origin.weight / window
+        })
+    }
+
     /// How many keys are remembered.
     pub fn len(&self) -> usize {
         self.rows.len()

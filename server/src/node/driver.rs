@@ -19,6 +19,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
 use super::clock;
+use super::demand_passes::DemandPasses;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::lease_wishes::{self, LeaseWishes};
@@ -51,6 +52,7 @@ pub(super) struct Driver {
     pub(super) inbox: Rc<Inbox>,
     pub(super) moves: Moves,
     pub(super) wishes: LeaseWishes,
+    pub(super) demand_passes: DemandPasses,
     pub(super) clients: Rc<Clients>,
     pub(super) peers: Rc<Peers>,
     pub(super) writer: Writer,
@@ -160,6 +162,7 @@ impl Driver {
         self.answer_statuses(now);
         self.answer_moves(now);
         self.answer_wishes(now);
+        self.answer_demand(now);
         let (watch, replica) = (&mut self.timeout_watch, &self.replica);
         if let Some(short) = watch.look(now, || replica.short_timeout()) {
             timeout_watch::warn(short);
@@ -246,7 +249,9 @@ impl Driver {
     }
 
     fn answer_statuses(&self, now: Time) {
-        let waiting = self.inbox.take_statuses();
+        let mut waiting = self.inbox.take_statuses();
+        let of_demand = waiting.extract_if(.., |(_, asked)| asked.demand);
+        of_demand.for_each(|(client, _)| self.demand_passes.ask(client));
         if waiting.is_empty() {
             return;
         }
@@ -263,6 +268,21 @@ impl Driver {
                 self.name_ranges(&mut status);
             }
             self.clients.reply_status(client, status);
+        }
+    }
+
+    /// Looks at some of the demand, if clients wait for that, and answers them after the last.
+    fn answer_demand(&self, now: Time) {
+        let Some((clients, demand)) = self.demand_passes.look(&self.replica) else {
+            return;
+        };
+        let status = StatusReply {
+            demand,
+            ..self.replica.status(now)
+        };
+        let status = self.named(status);
+        for client in clients {
+            self.clients.reply_status(client, status.clone());
         }
     }
 
@@ -349,6 +369,9 @@ impl Driver {
         self.name_all(&mut status.unlisted);
         self.name_all(&mut status.excluded);
         self.name_ranges(&mut status);
+        if let Some(demand) = &mut status.demand {
+            self.name_all(&mut demand.replicas);
+        }
         self.durability.name().clone_into(&mut status.durability);
         status.counters.push(Counter {
             name: "unsendable_messages".to_owned(),
@@ -389,6 +412,9 @@ impl Driver {
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let asked = self.moves.next_deadline().min(self.wishes.next_deadline());
         let next = self.replica.next_deadline().min(asked);
+        // Who waits for demand: the next slice is looked at as soon as others had a turn.
+        let at_once = !self.demand_passes.is_empty();
+        let next = if at_once { Time::ZERO } else { next };
         let wait = next.since(clock::now());
         let due = Instant::now() + wait.min(SLEEP_MAX);
         if timer.is_elapsed() || due < timer.deadline() {

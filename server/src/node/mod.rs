@@ -16,6 +16,7 @@
 pub mod clock;
 pub mod config;
 mod connection;
+mod demand_passes;
 mod descriptors;
 mod driver;
 mod events;

@@ -271,6 +271,7 @@ impl Node<'_> {
             inbox,
             moves: Default::default(),
             wishes: Default::default(),
+            demand_passes: Default::default(),
             writer,
             reports,
             events,

@@ -29,6 +29,7 @@
 //! checker; `status` and `inspect` show them to operators and to oracles.
 
 pub mod action;
+pub mod advice;
 pub mod input;
 pub mod lease_set;
 pub mod message;

@@ -110,7 +110,7 @@ impl Shared {
             epoch,
             interval: RefCell::new(Interval::new(plan, start_ns)),
             recorder: RefCell::new(Recorder::new(plan)),
-            processes: RefCell::default(),
+            processes: RefCell::new(Processes::new(plan.topology().len())),
             bytes: plan.experiment.workload.value_bytes as usize,
         }
     }

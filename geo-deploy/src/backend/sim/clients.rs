@@ -104,7 +104,7 @@ impl<'a> Clients<'a> {
             world,
             interval: Interval::new(plan, start_ns),
             recorder: Recorder::new(plan),
-            processes: Processes::default(),
+            processes: Processes::new(topology.len()),
             slots: Vec::new(),
             load: Load::Closed(Vec::new()),
             routes: (0..topology.len()).map(route).collect(),

@@ -2,10 +2,12 @@
 
 use client::wire::Command;
 use leases::demand::{Demand, Tally};
+use leases::latency::RoundTrips;
 use leases::{Key, ReplicaId, Time};
 
 use super::super::message::{DemandReport, Message};
 use super::super::step::Step;
+use super::super::us::Us;
 use super::Leasing;
 use super::matrix::Matrix;
 
@@ -104,6 +106,16 @@ impl Leasing {
         let DemandReport { report, rtts_us } = reported;
         self.counted.demand.report(now, from, report);
         self.counted.matrix.note(from, rtts_us);
+    }
+
+    /// The demand of all, as far as it was reported here: to the leader.
+    pub fn demand(&self) -> &Demand {
+        &self.counted.demand
+    }
+
+    /// Round trips between all replicas, as far as they were reported here.
+    pub fn round_trips(&self, us: &Us) -> RoundTrips {
+        self.counted.matrix.round_trips(us)
     }
 
     /// How much demand is remembered, and what it takes.

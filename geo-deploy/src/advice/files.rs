@@ -1,0 +1,156 @@
+//! The files of a finished run, as far as a forecast needs them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use client::history::History;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::experiment::Experiment;
+use crate::report::Measured;
+
+/// Histories that have lost more than this share of a site's operations are not of the run.
+const LOST_MAX: f64 = 0.05;
+
+/// `manifest.json`.
+#[derive(Deserialize)]
+struct Manifest {
+    backend: String,
+    experiment: Experiment,
+}
+
+/// `summary.json`.
+#[derive(Deserialize)]
+struct Summary {
+    runs: Vec<Run>,
+}
+
+/// One strategy's figures.
+#[derive(Deserialize)]
+pub(super) struct Run {
+    pub(super) label: String,
+    pub(super) strategy: String,
+    #[serde(default)]
+    pub(super) measured: Measured,
+    mean_ms: f64,
+    local_fraction: f64,
+    min_latency_fraction: f64,
+    sites: Vec<Site>,
+}
+
+#[derive(Deserialize)]
+struct Site {
+    site: String,
+    reads: Operations,
+    writes: Operations,
+}
+
+#[derive(Deserialize)]
+struct Operations {
+    count: u64,
+    mean_ms: f64,
+}
+
+/// What was measured. Means are by operation, in ms; shares from 0 to 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Means {
+    /// All operations.
+    pub mean_ms: f64,
+    /// Reads.
+    pub read_ms: f64,
+    /// Writes.
+    pub write_ms: f64,
+    /// Share of reads that the client's own replica served.
+    pub local: f64,
+    /// Share of writes at their minimum.
+    pub at_minimum: f64,
+}
+
+impl Run {
+    pub(super) fn means(&self) -> Means {
+        let mean = |of: fn(&Site) -> &Operations| {
+            let all: u64 = self.sites.iter().map(|site| of(site).count).sum();
+            let each = self.sites.iter().map(of);
+            let sum: f64 = each.map(|one| one.mean_ms * one.count as f64).sum();
+            sum / all.max(1) as f64
+        };
+        Means {
+            mean_ms: self.mean_ms,
+            read_ms: mean(|site| &site.reads),
+            write_ms: mean(|site| &site.writes),
+            local: self.local_fraction,
+            at_minimum: self.min_latency_fraction,
+        }
+    }
+}
+
+/// The files of one directory.
+pub(super) struct Files {
+    dir: PathBuf,
+    pub(super) backend: String,
+    pub(super) experiment: Experiment,
+    pub(super) runs: Vec<Run>,
+}
+
+impl Files {
+    pub(super) fn load(dir: &Path) -> anyhow::Result<Files> {
+        let manifest: Manifest = json(&dir.join("manifest.json"))?;
+        let summary: Summary = json(&dir.join("summary.json"))?;
+        ensure!(
+            manifest.experiment.runs == 1,
+            "{}: each strategy was run {} times, and histories of several runs cannot be put together; run \
+             it with --set runs=1",
+            dir.display(),
+            manifest.experiment.runs
+        );
+        Ok(Files {
+            dir: dir.to_owned(),
+            backend: manifest.backend,
+            experiment: manifest.experiment,
+            runs: summary.runs,
+        })
+    }
+
+    pub(super) fn history(&self, run: &Run) -> anyhow::Result<History> {
+        let path = self.dir.join(format!("history-{}.bin", run.label));
+        let history = History::load(&path);
+        history.with_context(|| {
+            format!(
+                "{} holds what clients asked; `exp run` writes it into its --out",
+                path.display()
+            )
+        })
+    }
+
+    /// Whether the history says of each site as many operations as were measured there.
+    pub(super) fn check_sites(&self, run: &Run, history: &History) -> anyhow::Result<()> {
+        let n = self.experiment.topology.len();
+        let ns = |seconds: f64| (seconds * 1e9) as u64;
+        let interval = ns(run.measured.start_s)..ns(run.measured.end_s);
+        let mut found = vec![0_u64; n];
+        for event in history.events() {
+            if interval.contains(&event.invoke_ns) {
+                found[super::replay::site_of(event, n)] += 1;
+            }
+        }
+        for (site, found) in run.sites.iter().zip(found) {
+            let expected = site.reads.count + site.writes.count;
+            let lost = expected.abs_diff(found) as f64 > LOST_MAX * expected as f64 + 10.0;
+            ensure!(
+                !lost,
+                "the history has {found} operations of {} in the measured interval, summary.json {expected}: it is \
+                 of another run, or of an older version of this program; run the experiment again",
+                site.site
+            );
+        }
+        Ok(())
+    }
+}
+
+fn json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = std::fs::read(path)
+        .with_context(|| format!("reading {}; is it the --out of `exp run`?", path.display()))?;
+    let what = || format!("{} is not what `exp run` writes", path.display());
+    serde_json::from_slice(&text).with_context(what)
+}

@@ -1,0 +1,142 @@
+//! What every strategy would give under every leader, computed from the files of a finished
+//! run, beside what was measured.
+//!
+//! The demand is that of the clients' histories: counted as replicas count it and learned
+//! as leaders learn it, up to the middle of the measured interval. So a forecast is what
+//! `lease advise` would have said then. A strategy that was run is forecast from its own
+//! run's demand; every other from that of the first run of the file, as if its clients
+//! would ask the same.
+
+mod files;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use client::history::History;
+use leases::advice::{self, Conditions, Forecast, Plan as Whose, Profile};
+use leases::latency::{Replies, RoundTrips};
+use leases::{ReplicaId, Time};
+
+use crate::backend::{self, Plan};
+use crate::experiment::{AcceptRepliesName, Experiment};
+use files::Files;
+pub use files::Means;
+
+/// Most keys of a history's profile: all, as a rule.
+const KEYS_MAX: usize = 1 << 18;
+
+/// One run, and what is forecast from its demand.
+#[derive(Clone, Debug)]
+pub struct Advised {
+    /// What the run is called.
+    pub label: String,
+    /// Its strategy.
+    pub strategy: String,
+    /// How its holders are forecast; `None`: it has several strategies.
+    pub plan: Option<Whose>,
+    /// Who led.
+    pub leader: ReplicaId,
+    /// What was measured.
+    pub measured: Means,
+    /// Operations that the demand was counted from.
+    pub operations: f64,
+    /// Every strategy under every leader, with the demand of this run.
+    pub forecasts: Vec<Forecast>,
+}
+
+impl Advised {
+    /// What was forecast for the run itself.
+    pub fn own(&self) -> Option<&Forecast> {
+        let mut all = self.forecasts.iter();
+        all.find(|one| Some(one.plan) == self.plan && one.leader == self.leader)
+    }
+
+    /// By how much of what was measured the forecast mean is too high; below 0: too low.
+    pub fn error(&self) -> Option<f64> {
+        let own = self.own()?;
+        Some(own.mean_ms / self.measured.mean_ms - 1.0)
+    }
+}
+
+/// A finished run's experiment, and every strategy that was run in it.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// What was run.
+    pub experiment: Experiment,
+    /// One for each strategy run, in the report's order.
+    pub runs: Vec<Advised>,
+}
+
+/// Reads the files of a run in `dir`, and forecasts.
+///
+/// # Errors
+/// If a file is missing, is damaged or contradicts another, or if the run is of a kind that
+/// cannot be forecast: made of several, or with keys that nothing was asked of.
+pub fn of_directory(dir: &Path) -> anyhow::Result<Finished> {
+    let files = Files::load(dir)?;
+    let runs = files.runs.iter().map(|run| {
+        let history = files.history(run)?;
+        let advised = advise(&files, run, &history);
+        advised.with_context(|| format!("{}: {}", dir.display(), run.label))
+    });
+    Ok(Finished {
+        runs: runs.collect::<anyhow::Result<_>>()?,
+        experiment: files.experiment.clone(),
+    })
+}
+
+fn advise(files: &Files, run: &files::Run, history: &History) -> anyhow::Result<Advised> {
+    let experiment = &files.experiment;
+    let plans = &mut experiment.strategies.iter();
+    let strategy = plans.find(|plan| plan.label == run.label);
+    let strategy = strategy.context("manifest.json has no strategy of this name")?;
+    let plan = Plan::new(experiment, strategy);
+    files.check_sites(run, history)?;
+    let middle_s = (run.measured.start_s + run.measured.end_s) / 2.0;
+    let until = Time((middle_s * 1e9) as u64);
+    let profile = replay::profile(&plan, history, until, KEYS_MAX)?;
+    let whose = match run.strategy.as_str() {
+        "fixed" => Some(Whose::AsNow),
+        name => Whose::of_strategy(name),
+    };
+    let conditions = conditions(&plan, &files.backend);
+    Ok(Advised {
+        label: run.label.clone(),
+        strategy: run.strategy.clone(),
+        plan: whose,
+        leader: ReplicaId(experiment.leader_index() as u8),
+        measured: run.means(),
+        operations: profile.operations(),
+        forecasts: forecasts(&conditions, &profile, whose),
+    })
+}
+
+fn forecasts(conditions: &Conditions, profile: &Profile, measured: Option<Whose>) -> Vec<Forecast> {
+    let more = measured.filter(|plan| *plan == Whose::AsNow);
+    let plans: Vec<Whose> = Whose::STRATEGIES.into_iter().chain(more).collect();
+    advice::forecasts(conditions, profile, &plans)
+}
+
+fn conditions(plan: &Plan<'_>, backend: &str) -> Conditions {
+    let topology = plan.topology();
+    Conditions {
+        rtts: RoundTrips::new(topology.len(), |a, b| topology.rtt_ms(a, b)),
+        replies: match plan.accept_replies() {
+            AcceptRepliesName::Leader => Replies::LeaderOnly,
+            _ => Replies::LeaderAndOrigin,
+        },
+        client_ms: topology.local_rtt_ms(),
+        sync_ms: match backend {
+            "sim" => backend::sim::SYNC_NS as f64 / 1e6,
+            _ => 0.0,
+        },
+        unlisted: plan.experiment.lease.unlisted.unwrap_or_default().into(),
+        preference: leases::strategy::Preference {
+            read_weight: 0.5,
+            spare: 0,
+        },
+    }
+}

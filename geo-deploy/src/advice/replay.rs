@@ -1,0 +1,132 @@
+//! What a leader would know, had it been told a history up to some moment.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::ensure;
+use client::history::{Action, Event, History};
+use foldhash::fast::FixedState;
+use leases::advice::{Gathering, Profile};
+use leases::demand::{Census, Delta, Demand, Report};
+use leases::{ReplicaId, ReplicaSet, StrategySpec, Time};
+
+use crate::backend::{Plan, key_name};
+
+/// How often replicas report.
+const REPORTED_EVERY: Duration = Duration::from_secs(1);
+
+/// The site whose client did it: processes are numbered so.
+pub(super) fn site_of(event: &Event, sites: usize) -> usize {
+    event.process as usize % sites
+}
+
+/// The demand of a plan's history as of `until`, of at most `keys_max` keys.
+pub(super) fn profile(
+    plan: &Plan<'_>,
+    history: &History,
+    until: Time,
+    keys_max: usize,
+) -> anyhow::Result<Profile> {
+    let events = history.events().iter();
+    let mut events: Vec<&Event> = events.filter(|event| at(event) < until).collect();
+    ensure!(
+        !events.is_empty(),
+        "its history has no operation before the middle of the measured interval"
+    );
+    events.sort_by_key(|event| event.invoke_ns);
+    let replay = Replay::of(plan, &events);
+    let strategies = plan.strategies()?;
+    let nearest = near_majority(plan);
+    let holders = |key: &[u8]| match strategies.get(key) {
+        StrategySpec::Fixed { holders } => holders.unwrap_or(nearest),
+        _ => ReplicaSet::EMPTY,
+    };
+    Ok(replay.profile(holders, keys_max))
+}
+
+/// The leader and the N/2 replicas nearest to it.
+fn near_majority(plan: &Plan<'_>) -> ReplicaSet {
+    let leader = plan.experiment.leader_index();
+    let others = plan.topology().nearest_to(leader).into_iter();
+    let near = others.take(plan.topology().len() / 2).chain([leader]);
+    near.map(|site| ReplicaId(site as u8)).collect()
+}
+
+fn at(event: &Event) -> Time {
+    Time(event.invoke_ns)
+}
+
+struct Replay {
+    n: usize,
+    demand: Demand,
+    /// Keys that could be asked.
+    universe: usize,
+}
+
+impl Replay {
+    fn of(plan: &Plan<'_>, events: &[&Event]) -> Replay {
+        let n = plan.topology().len();
+        let universe = plan.experiment.workload.keys as usize;
+        let mut now = at(events[0]);
+        let mut replay = Replay {
+            n,
+            demand: Demand::new(now, n, usize::MAX),
+            universe,
+        };
+        let every = plan.experiment.lease.reconfigure();
+        let mut aged = now;
+        let mut rest = events;
+        while !rest.is_empty() {
+            now = now + REPORTED_EVERY;
+            let reported = rest.partition_point(|event| at(event) < now);
+            replay.report(now, &rest[..reported]);
+            rest = &rest[reported..];
+            if now.since(aged) >= every {
+                aged = now;
+                replay.age(now);
+            }
+        }
+        replay
+    }
+
+    /// What every site's clients asked since the last report.
+    fn report(&mut self, now: Time, events: &[&Event]) {
+        let mut counts: Vec<HashMap<u64, (u32, u32), FixedState>> =
+            vec![HashMap::default(); self.n];
+        for event in events {
+            let count = counts[site_of(event, self.n)].entry(event.key).or_default();
+            match event.action {
+                Action::Read { .. } => count.0 += 1,
+                _ => count.1 += 1,
+            }
+        }
+        for (site, counts) in counts.into_iter().enumerate() {
+            let delta = |(key, (reads, writes)): (u64, (u32, u32))| Delta {
+                key: key_name(key),
+                reads,
+                writes,
+            };
+            let report = Report {
+                deltas: counts.into_iter().map(delta).collect(),
+                ..Report::default()
+            };
+            self.demand.report(now, ReplicaId(site as u8), &report);
+        }
+    }
+
+    fn age(&mut self, now: Time) {
+        let mut census = Census::default();
+        for place in 0..self.demand.len() {
+            let row = self.demand.row(place);
+            row.into_iter().for_each(|(_, row)| census.add(row));
+        }
+        self.demand.age(now, &census);
+    }
+
+    fn profile(&self, holders: impl Fn(&[u8]) -> ReplicaSet, keys_max: usize) -> Profile {
+        let mut gathering = Gathering::begin(&self.demand, self.n, keys_max);
+        gathering.look(&self.demand, &holders, usize::MAX);
+        let last = key_name(self.universe as u64 - 1);
+        gathering.finish(&self.demand, self.universe, holders(&last))
+    }
+}

@@ -1,0 +1,166 @@
+//! What holders cost, added up over keys.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use super::{AT_MINIMUM_SLACK_MS, Asked, Conditions, Forecast, Plan, SiteForecast};
+use crate::latency::Distance;
+use crate::types::{ReplicaId, ReplicaSet};
+
+/// What one set of holders means at every origin. Times in ms.
+struct OfHolders {
+    /// Reads, without waiting for writes.
+    read_ms: Vec<f64>,
+    /// Who serves them under a lease; `None`: the leader confirms them.
+    served_by: Vec<Option<ReplicaId>>,
+    write_ms: Vec<f64>,
+    at_minimum: Vec<bool>,
+    /// For how long a holder holds back reads for a write of each origin: a row for each
+    /// replica.
+    held_ms: Vec<Vec<f64>>,
+}
+
+impl OfHolders {
+    fn new(distance: &Distance, conditions: &Conditions, holders: ReplicaSet) -> OfHolders {
+        let (replies, sync_ms) = (conditions.replies, conditions.sync_ms);
+        let origins = || ReplicaSet::all(distance.rtts().n()).iter();
+        let nearest = |origin| {
+            let rtt = |holder| distance.rtts().get(origin, holder);
+            holders.iter().min_by(|a, b| rtt(*a).total_cmp(&rtt(*b)))
+        };
+        let alone = ReplicaSet::one(distance.leader());
+        // The leader's own acceptance is made durable, then that of those it waits for.
+        let write = |origin, holders| distance.write_ms(origin, holders, replies) + 2.0 * sync_ms;
+        let minimum = |origin| write(origin, alone) + AT_MINIMUM_SLACK_MS;
+        let held = |at| origins().map(move |origin| distance.held_ms(at, origin, holders, replies));
+        OfHolders {
+            read_ms: origins().map(|o| distance.read_ms(o, holders)).collect(),
+            served_by: origins().map(nearest).collect(),
+            write_ms: origins().map(|o| write(o, holders)).collect(),
+            at_minimum: origins().map(|o| write(o, holders) <= minimum(o)).collect(),
+            held_ms: origins().map(|at| held(at).collect()).collect(),
+        }
+    }
+
+    /// How long a read waits at `holder` on average, for writes of one key that come so
+    /// often, a second, from every origin.
+    fn wait_ms(&self, holder: ReplicaId, writes: &[f32]) -> f64 {
+        let rates = writes.iter().map(|rate| f64::from(*rate) / 1e3);
+        let held = rates.zip(&self.held_ms[holder.index()]);
+        let (rate, squares) = held.fold((0.0, 0.0), |(rate, squares), (each, held)| {
+            (rate + each, squares + each * held * held)
+        });
+        if rate <= 0.0 {
+            return 0.0;
+        }
+        residual(rate, (squares / rate).sqrt())
+    }
+}
+
+/// What is left, on average, of the newest of many spans of this length that begin at
+/// random so often; 0 where none is open.
+fn residual(rate: f64, length: f64) -> f64 {
+    length + (-rate * length).exp_m1() / rate
+}
+
+/// Expected latencies under one leader, added up.
+pub(super) struct Sum<'a> {
+    distance: &'a Distance,
+    conditions: &'a Conditions,
+    known: HashMap<ReplicaSet, OfHolders, FixedState>,
+    /// Of each origin; its latencies and shares are sums until the end.
+    sites: Vec<SiteForecast>,
+    /// By replica: writes a second of keys that it holds.
+    stalled: Vec<f64>,
+}
+
+impl<'a> Sum<'a> {
+    pub(super) fn new(distance: &'a Distance, conditions: &'a Conditions) -> Sum<'a> {
+        let n = conditions.rtts.n();
+        Sum {
+            distance,
+            conditions,
+            known: HashMap::default(),
+            sites: vec![SiteForecast::default(); n],
+            stalled: vec![0.0; n],
+        }
+    }
+
+    /// Adds keys with these holders.
+    pub(super) fn add(&mut self, asked: &Asked, holders: ReplicaSet) {
+        let (distance, conditions) = (self.distance, self.conditions);
+        let known = self.known.entry(holders);
+        let of = known.or_insert_with(|| OfHolders::new(distance, conditions, holders));
+        let (reads, writes) = asked.rates.split_at(self.sites.len());
+        let n = self.sites.len();
+        let waits = (0..n).map(|at| match holders.contains(ReplicaId(at as u8)) {
+            true => of.wait_ms(ReplicaId(at as u8), writes),
+            false => 0.0,
+        });
+        let waits: Vec<f64> = waits.collect();
+        for (origin, site) in self.sites.iter_mut().enumerate() {
+            let reads = f64::from(reads[origin] * asked.keys);
+            let writes = f64::from(writes[origin] * asked.keys);
+            let served_by = of.served_by[origin];
+            let wait = served_by.map_or(0.0, |holder| waits[holder.index()]);
+            site.reads += reads;
+            site.writes += writes;
+            site.read_ms += reads * (of.read_ms[origin] + wait);
+            site.write_ms += writes * of.write_ms[origin];
+            site.local += reads * share(served_by == Some(ReplicaId(origin as u8)));
+            site.at_minimum += writes * share(of.at_minimum[origin]);
+        }
+        let stalls = holders.minus(ReplicaSet::one(distance.leader()));
+        let all = f64::from(writes.iter().sum::<f32>() * asked.keys);
+        stalls
+            .iter()
+            .for_each(|holder| self.stalled[holder.index()] += all);
+    }
+
+    pub(super) fn forecast(self, plan: Plan) -> Forecast {
+        let client_ms = self.conditions.client_ms;
+        let total = |of: fn(&SiteForecast) -> f64| -> f64 { self.sites.iter().map(of).sum() };
+        let (reads, writes) = (total(|site| site.reads), total(|site| site.writes));
+        let latency = |sum: f64, count: f64| client_of(count, client_ms) + over(sum, count);
+        let (read_ms, write_ms) = (total(|site| site.read_ms), total(|site| site.write_ms));
+        let site = |site: &SiteForecast| SiteForecast {
+            read_ms: latency(site.read_ms, site.reads),
+            write_ms: latency(site.write_ms, site.writes),
+            local: over(site.local, site.reads),
+            at_minimum: over(site.at_minimum, site.writes),
+            ..*site
+        };
+        let stalled = self.stalled.iter();
+        Forecast {
+            plan,
+            leader: self.distance.leader(),
+            mean_ms: latency(read_ms + write_ms, reads + writes),
+            read_ms: latency(read_ms, reads),
+            write_ms: latency(write_ms, writes),
+            local: over(total(|site| site.local), reads),
+            at_minimum: over(total(|site| site.at_minimum), writes),
+            stalled: stalled.map(|rate| over(*rate, writes)).collect(),
+            sites: self.sites.iter().map(site).collect(),
+        }
+    }
+}
+
+fn share(whether: bool) -> f64 {
+    f64::from(u8::from(whether))
+}
+
+/// 0 if there is nothing to divide by.
+fn over(sum: f64, count: f64) -> f64 {
+    match count > 0.0 {
+        true => sum / count,
+        false => 0.0,
+    }
+}
+
+fn client_of(count: f64, client_ms: f64) -> f64 {
+    match count > 0.0 {
+        true => client_ms,
+        false => 0.0,
+    }
+}

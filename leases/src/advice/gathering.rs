@@ -1,0 +1,65 @@
+//! Makes a profile of the demand that a leader has counted.
+
+use smallvec::SmallVec;
+
+use super::{Asked, Profile, ProfileBuilder};
+use crate::demand::{Demand, Estimator};
+use crate::types::ReplicaSet;
+
+/// Keys that nobody has asked are at least so many: clients may ask for keys that do not
+/// exist. Of many keys none is asked so often that its reads would wait for its writes.
+const UNASKED_MIN: usize = 1000;
+
+/// A pass over all keys in demand, in slices: a leader goes on leading meanwhile.
+#[derive(Clone, Debug)]
+pub struct Gathering {
+    estimator: Estimator,
+    builder: ProfileBuilder,
+    /// The next key's place in the demand.
+    place: usize,
+    n: usize,
+}
+
+impl Gathering {
+    /// Begins a pass over the demand of `n` replicas, for a profile of at most `keys_max` keys.
+    pub fn begin(demand: &Demand, n: usize, keys_max: usize) -> Gathering {
+        Gathering {
+            estimator: demand.estimator(),
+            builder: ProfileBuilder::new(n, keys_max),
+            place: 0,
+            n,
+        }
+    }
+
+    /// Looks at up to `keys` more keys; `holders` says who holds a key. Returns whether those
+    /// were all. Keys that come and go between two slices may be missed, or be counted twice.
+    pub fn look(
+        &mut self,
+        demand: &Demand,
+        holders: impl Fn(&[u8]) -> ReplicaSet,
+        keys: usize,
+    ) -> bool {
+        let end = demand.len().min(self.place.saturating_add(keys));
+        for place in self.place..end {
+            let (key, row) = demand.row(place).expect("below the length");
+            let rates = self.estimator.rates(row);
+            self.builder.add(key, row.counts(), rates, holders(key));
+        }
+        self.place = end;
+        end == demand.len()
+    }
+
+    /// The profile, once all keys were looked at. There are `keys` in all; who holds those
+    /// that nobody has asked are `holders`.
+    pub fn finish(self, demand: &Demand, keys: usize, holders: ReplicaSet) -> Profile {
+        let keys = keys.saturating_sub(demand.len()).max(UNASKED_MIN) as f32;
+        let together = self.estimator.unasked();
+        let unasked = Asked {
+            keys,
+            rates: together.iter().map(|rate| rate / keys).collect(),
+            reads: SmallVec::from_elem(0.0, self.n),
+            holders,
+        };
+        self.builder.finish(unasked, demand.rates())
+    }
+}

@@ -1,0 +1,155 @@
+//! What every strategy would give under every leader: expected latencies, shares, and who
+//! would stall writes.
+//!
+//! The forecast takes distances ([`Distance`]), what keys will be asked ([`Profile`]), and
+//! the holders that a strategy would choose from that. Reads that wait for a write in
+//! flight are part of it. Queues, lost messages and processors are not.
+
+mod expected;
+mod gathering;
+mod holders;
+mod profile;
+#[cfg(test)]
+mod tests;
+
+pub use self::gathering::Gathering;
+pub use self::holders::Plan;
+pub use self::profile::{Asked, KEYS_MAX, Profile, ProfileBuilder, ProfileError};
+
+use self::expected::Sum;
+use crate::config::Unlisted;
+use crate::latency::{Distance, Replies, RoundTrips};
+use crate::strategy::{Costs, Preference};
+use crate::types::{ReplicaId, ReplicaSet};
+
+/// Writes this much above the least that any strategy allows, in ms, still count as at
+/// their minimum.
+pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
+
+/// What a forecast is made from, besides demand.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Round trips between all replicas.
+    pub rtts: RoundTrips,
+    /// Who hears of acceptances.
+    pub replies: Replies,
+    /// What is added to every operation: the way between a client and its replica, in ms.
+    pub client_ms: f64,
+    /// How long a disk takes to make a write durable, in ms.
+    pub sync_ms: f64,
+    /// Who holds keys that nobody has read, under `quorum`.
+    pub unlisted: Unlisted,
+    /// What counts for `cost`, besides distance.
+    pub preference: Preference,
+}
+
+/// What to expect of one plan under one leader. Means are over operations, in ms; shares
+/// are from 0 to 1; what nobody asks is 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// Who chooses holders.
+    pub plan: Plan,
+    /// Who leads.
+    pub leader: ReplicaId,
+    /// All operations.
+    pub mean_ms: f64,
+    /// Reads.
+    pub read_ms: f64,
+    /// Writes.
+    pub write_ms: f64,
+    /// Share of reads that the client's own replica serves.
+    pub local: f64,
+    /// Share of writes at their minimum under this leader.
+    pub at_minimum: f64,
+    /// By replica: the share of writes that wait until its leases have run out, if it
+    /// fails. That of the leader is 0: its successor is waited for under every plan.
+    pub stalled: Vec<f64>,
+    /// By replica: what its clients see.
+    pub sites: Vec<SiteForecast>,
+}
+
+/// The same for clients of one replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SiteForecast {
+    /// Reads a second.
+    pub reads: f64,
+    /// Writes a second.
+    pub writes: f64,
+    /// Mean latency of a read.
+    pub read_ms: f64,
+    /// Mean latency of a write.
+    pub write_ms: f64,
+    /// Share of reads that the replica serves by itself.
+    pub local: f64,
+    /// Share of writes at their minimum.
+    pub at_minimum: f64,
+}
+
+impl Forecast {
+    /// The replica whose failure stalls most writes, and their share; `None` if none stalls any.
+    pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
+        let all = self.stalled.iter().enumerate();
+        let worst = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)))?;
+        (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
+    }
+
+    /// How many replicas besides the leader may fail without stalling a write.
+    pub fn spare(&self) -> usize {
+        let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
+        unharmful.saturating_sub(1)
+    }
+}
+
+impl SiteForecast {
+    /// Mean latency of an operation, in ms; 0 if nothing is asked.
+    pub fn mean_ms(&self) -> f64 {
+        let all = self.reads + self.writes;
+        match all > 0.0 {
+            true => (self.reads * self.read_ms + self.writes * self.write_ms) / all,
+            false => 0.0,
+        }
+    }
+}
+
+/// Forecasts every plan under every leader: `plans` in their order, of each all leaders in
+/// theirs.
+///
+/// # Panics
+/// If the profile and the round trips are of different numbers of replicas.
+pub fn forecasts(conditions: &Conditions, profile: &Profile, plans: &[Plan]) -> Vec<Forecast> {
+    let of = |plan: &Plan| {
+        let leaders = ReplicaSet::all(profile.n()).iter();
+        let plan = *plan;
+        let all = leaders.map(move |leader| forecast(conditions, profile, plan, leader));
+        all.collect::<Vec<_>>()
+    };
+    plans.iter().flat_map(of).collect()
+}
+
+/// Forecasts one plan under one leader.
+///
+/// # Panics
+/// As [`forecasts`].
+pub fn forecast(
+    conditions: &Conditions,
+    profile: &Profile,
+    plan: Plan,
+    leader: ReplicaId,
+) -> Forecast {
+    assert_eq!(conditions.rtts.n(), profile.n(), "one matrix, one profile");
+    let distance = Distance::new(conditions.rtts.clone(), leader);
+    let costs = Costs::new(distance.clone(), conditions.replies, conditions.preference);
+    let mut chooser = holders::Chooser::new(plan, conditions, leader, costs);
+    let mut sum = Sum::new(&distance, conditions);
+    for asked in profile.keys() {
+        sum.add(asked, chooser.asked(asked));
+    }
+    sum.add(profile.unasked(), chooser.unasked(profile.unasked()));
+    sum.forecast(plan)
+}
+
+/// The forecast with the least mean; of equals the first.
+pub fn best(forecasts: &[Forecast]) -> Option<&Forecast> {
+    let all = forecasts.iter();
+    all.min_by(|a, b| a.mean_ms.total_cmp(&b.mean_ms))
+}

@@ -1,0 +1,232 @@
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use smallvec::SmallVec;
+
+use super::*;
+
+/// Table 1: JP, CA, OR, VA, IRL.
+fn paper() -> RoundTrips {
+    let rows = [
+        [0.0, 120.0, 120.0, 180.0, 270.0],
+        [120.0, 0.0, 20.0, 85.0, 150.0],
+        [120.0, 20.0, 0.0, 75.0, 170.0],
+        [180.0, 85.0, 75.0, 0.0, 92.0],
+        [270.0, 150.0, 170.0, 92.0, 0.0],
+    ];
+    RoundTrips::new(5, |a, b| rows[a][b])
+}
+
+fn conditions(rtts: RoundTrips) -> Conditions {
+    Conditions {
+        rtts,
+        replies: Replies::LeaderAndOrigin,
+        client_ms: 0.4,
+        sync_ms: 0.0,
+        unlisted: Unlisted::Nearest,
+        preference: Preference {
+            read_weight: 0.5,
+            spare: 0,
+        },
+    }
+}
+
+/// A key with these reads and writes a second.
+fn asked(reads: [f32; 5], writes: [f32; 5]) -> Asked {
+    Asked {
+        keys: 1.0,
+        rates: reads.into_iter().chain(writes).collect(),
+        reads: SmallVec::from_slice(&reads),
+        holders: set(&[4]),
+    }
+}
+
+fn set(ids: &[u8]) -> ReplicaSet {
+    ids.iter().copied().map(ReplicaId).collect()
+}
+
+/// Keys that are asked so, and others that are not asked.
+fn profile(keys: Vec<Asked>) -> Profile {
+    let unasked = Asked {
+        keys: 0.0,
+        ..asked([0.0; 5], [0.0; 5])
+    };
+    Profile::new(5, keys, unasked, 1000.0).expect("five replicas")
+}
+
+fn close(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-3, "{found}, not {expected}");
+}
+
+#[test]
+fn one_key_costs_what_its_holders_cost() {
+    let conditions = conditions(paper());
+    // JP reads it and VA writes it, so rarely that they never meet.
+    let one = profile(vec![asked(
+        [3e-6, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 1e-6, 0.0],
+    )]);
+    for (plan, read_ms, write_ms) in [
+        (Plan::None, 120.0 + 85.0, 90.0),
+        (Plan::Leader, 120.0, 90.0),
+        (Plan::All, 0.0, 192.5),
+        // CA, JP, OR.
+        (Plan::Quorum, 0.0, 192.5),
+        // JP reads three times as often as VA writes: it holds the key.
+        (Plan::Cost, 0.0, 192.5),
+        (Plan::AsNow, 270.0, 163.5),
+    ] {
+        let found = forecast(&conditions, &one, plan, ReplicaId(1));
+        close(found.read_ms, read_ms + 0.4);
+        close(found.write_ms, write_ms + 0.4);
+        close(found.mean_ms, (3.0 * read_ms + write_ms) / 4.0 + 0.4);
+        close(found.sites[0].read_ms, read_ms + 0.4);
+        close(found.sites[3].write_ms, write_ms + 0.4);
+        assert_eq!(found.local, if read_ms == 0.0 { 1.0 } else { 0.0 });
+        let least = if write_ms == 90.0 { 1.0 } else { 0.0 };
+        assert_eq!(found.at_minimum, least, "{plan:?}");
+    }
+}
+
+#[test]
+fn keys_count_as_many_as_they_stand_for() {
+    let conditions = conditions(paper());
+    let read = |site: usize, keys: f32| {
+        let mut reads = [0.0; 5];
+        reads[site] = 1.0;
+        Asked {
+            keys,
+            ..asked(reads, [0.0; 5])
+        }
+    };
+    let both = profile(vec![read(0, 3.0), read(4, 1.0)]);
+    let found = forecast(&conditions, &both, Plan::Leader, ReplicaId(1));
+    close(found.mean_ms, (3.0 * 120.0 + 150.0) / 4.0 + 0.4);
+    close(found.sites[0].reads, 3.0);
+}
+
+#[test]
+fn keys_that_nobody_has_read_have_default_holders() {
+    let unasked = Asked {
+        keys: 10.0,
+        reads: SmallVec::from_elem(0.0, 5),
+        ..asked([0.0, 0.0, 0.0, 1e-6, 0.0], [0.0; 5])
+    };
+    let profile = Profile::new(5, Vec::new(), unasked, 0.0).unwrap();
+    let mut conditions = conditions(paper());
+    let read_ms =
+        |conditions: &Conditions, plan| forecast(conditions, &profile, plan, ReplicaId(1)).read_ms;
+    close(read_ms(&conditions, Plan::Quorum), 0.4);
+    close(read_ms(&conditions, Plan::Cost), 0.4);
+    conditions.unlisted = Unlisted::Leader;
+    close(read_ms(&conditions, Plan::Quorum), 85.4);
+}
+
+/// Demand on both sides of the Atlantic, led from Japan: somebody else should lead. Who, and
+/// what that gives, is found by trying every leader with every set of holders of every key.
+#[test]
+fn the_best_leader_is_found_whoever_leads_now() {
+    let conditions = conditions(paper());
+    let local = |site: usize| {
+        let mut rates = [0.0; 5];
+        rates[site] = 1e-6;
+        (site as u8, asked(rates, rates))
+    };
+    let keys = [local(4), local(4), local(3), local(3), local(2), local(0)];
+    let replies = conditions.replies;
+    let tried = |leader: u8| -> f64 {
+        let distance = Distance::new(conditions.rtts.clone(), ReplicaId(leader));
+        let least = |site: u8| {
+            let sets = (0..32).map(ReplicaSet);
+            let sets = sets.filter(|set| set.contains(ReplicaId(leader)));
+            let (site, distance) = (ReplicaId(site), &distance);
+            let both =
+                sets.map(|set| distance.read_ms(site, set) + distance.write_ms(site, set, replies));
+            both.fold(f64::INFINITY, f64::min) / 2.0
+        };
+        keys.iter().map(|(site, _)| least(*site)).sum::<f64>() / 6.0 + 0.4
+    };
+    let expected = (0..5).min_by(|a, b| tried(*a).total_cmp(&tried(*b)));
+    let all = profile(keys.iter().map(|(_, asked)| asked.clone()).collect());
+    let found = forecasts(&conditions, &all, &[Plan::Cost]);
+    let leader = best(&found).map(|best| best.leader.0);
+    assert_eq!(leader, expected);
+    assert_ne!(leader, Some(0), "Japan leads");
+    for one in &found {
+        close(one.mean_ms, tried(one.leader.0));
+    }
+    let more = forecasts(&conditions, &all, &Plan::STRATEGIES);
+    assert_eq!(more.len(), 25);
+    let mean_ms = |all| best(all).map(|best| best.mean_ms);
+    assert_eq!(mean_ms(&more), mean_ms(&found));
+}
+
+/// Of every key's holders `cost` chooses the best, so no other plan has a lower mean.
+#[test]
+fn no_plan_beats_cost_where_reads_wait_for_nobody() {
+    let conditions = conditions(paper());
+    let mut random = Pcg64Mcg::seed_from_u64(7);
+    let mut rates = || std::array::from_fn(|_| random.random::<f32>() * 1e-6);
+    let keys = (0..200).map(|_| asked(rates(), rates())).collect();
+    let profile = profile(keys);
+    for leader in (0..5).map(ReplicaId) {
+        let mean = |plan| forecast(&conditions, &profile, plan, leader).mean_ms;
+        let cost = mean(Plan::Cost);
+        for plan in [Plan::Leader, Plan::All, Plan::Quorum] {
+            assert!(cost <= mean(plan) + 1e-6, "{plan:?} under {leader:?}");
+        }
+    }
+}
+
+/// Writes at CA hold back its own reads until OR and VA have answered: 85 ms.
+#[test]
+fn reads_wait_for_writes_in_flight_as_long_as_clients_see() {
+    let conditions = conditions(paper());
+    let (reads, writes) = ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0, 0.0]);
+    let busy = profile(vec![asked(reads, writes)]);
+    let found = forecast(&conditions, &busy, Plan::Leader, ReplicaId(1)).read_ms - 0.4;
+    // The newest write is open for what is left of its 85 ms. Drawn at random:
+    let mut random = Pcg64Mcg::seed_from_u64(1);
+    let mut draw = || {
+        let age_ms = -random.random::<f64>().ln() / 8.0 * 1e3;
+        (85.0 - age_ms).max(0.0)
+    };
+    let drawn: f64 = (0..200_000).map(|_| draw()).sum::<f64>() / 200_000.0;
+    assert!((found - drawn).abs() < 0.5, "{found}, drawn {drawn}");
+    assert!(found > 20.0, "{found}");
+}
+
+#[test]
+fn holders_that_fail_stall_the_writes_of_their_keys() {
+    let conditions = conditions(paper());
+    let rates = |site: usize| {
+        let mut rates = [0.0; 5];
+        rates[site] = 1.0;
+        rates
+    };
+    // JP reads one key, OR two; CA writes all.
+    let keys = vec![
+        asked(rates(0), rates(1)),
+        asked(rates(2), rates(1)),
+        asked(rates(2), rates(1)),
+    ];
+    let profile = profile(keys);
+    let of = |plan| forecast(&conditions, &profile, plan, ReplicaId(1));
+    for plan in [Plan::None, Plan::Leader] {
+        assert_eq!((of(plan).worst_stall(), of(plan).spare()), (None, 4));
+    }
+    assert_eq!(of(Plan::All).worst_stall(), Some((ReplicaId(0), 1.0)));
+    assert_eq!(of(Plan::All).spare(), 0);
+    let cost = of(Plan::Cost);
+    close(cost.stalled[0], 1.0 / 3.0);
+    assert_eq!(cost.stalled[1], 0.0, "it leads");
+    assert_eq!(cost.stalled[4], 0.0);
+}
+
+#[test]
+fn nothing_asked_is_no_latency() {
+    let conditions = conditions(paper());
+    let none = profile(Vec::new());
+    let found = forecast(&conditions, &none, Plan::Cost, ReplicaId(0));
+    assert_eq!((found.mean_ms, found.local), (0.0, 0.0));
+    assert_eq!(found.worst_stall(), None);
+}

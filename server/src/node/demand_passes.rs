@@ -1,0 +1,59 @@
+//! Clients that asked what the leader knows of demand, and the pass that is made for them.
+//!
+//! A pass over a million keys takes longer than the loop may stand still. So it is made in
+//! slices, one in each round, and all who wait are answered by the same.
+
+use std::cell::RefCell;
+
+use client::wire::Demand;
+
+use crate::replica::Replica;
+use crate::replica::action::ClientHandle;
+use crate::replica::advice::DemandPass;
+
+/// How many keys are looked at in one round: about a millisecond.
+const KEYS_A_ROUND: usize = 4096;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct DemandPasses(RefCell<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Who is answered once the pass is over.
+    waiting: Vec<ClientHandle>,
+    pass: Option<DemandPass>,
+}
+
+/// Who is to be answered, and what with; `None`: the replica does not lead.
+pub(super) type Answered = (Vec<ClientHandle>, Option<Demand>);
+
+impl DemandPasses {
+    /// A client asks.
+    pub(super) fn ask(&self, client: ClientHandle) {
+        self.0.borrow_mut().waiting.push(client);
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().waiting.is_empty()
+    }
+
+    /// Looks at some more keys. Returns who is to be answered now, if anybody is.
+    pub(super) fn look(&self, replica: &Replica) -> Option<Answered> {
+        let state = &mut *self.0.borrow_mut();
+        if state.waiting.is_empty() {
+            return None;
+        }
+        let begun = state.pass.take();
+        let Some(mut pass) = begun.or_else(|| replica.begin_demand_pass()) else {
+            return Some((std::mem::take(&mut state.waiting), None));
+        };
+        if !replica.look_at_demand(&mut pass, KEYS_A_ROUND) {
+            state.pass = Some(pass);
+            return None;
+        }
+        let found = replica.finish_demand_pass(pass);
+        Some((std::mem::take(&mut state.waiting), Some(found)))
+    }
+}

@@ -1,0 +1,210 @@
+//! `leasehold lease advise`.
+
+mod apply;
+mod known;
+
+use clap::Args;
+use client::wire::StatusReply;
+use client::{Client, ClientOptions};
+use leases::advice::{Forecast, Plan, best, forecasts};
+use leases::{ReplicaId, ReplicaSet};
+use serde_json::json;
+
+use self::known::Known;
+use crate::advice::{Scene, shortlist};
+use crate::place::Place;
+use crate::terminal::say;
+
+/// With fewer operations than this, forecasts say more about chance than about demand.
+const OPERATIONS_MIN: f64 = 500.0;
+
+const ABOUT: &str = "\
+The leader counts what clients of every site read and write, and measures distances. From that each strategy is \
+forecast under each leader: the latency of an operation as a client sees it that is at its site's replica, the share \
+of reads that this replica serves by itself (local), the share of writes that wait for nobody whom they need not wait \
+for under that leader (minimum), and for how long writes wait at most if a replica fails that holds their keys. Reads \
+that wait for a write in flight are part of it. Queues are not: the forecast is for a cluster that is not overloaded. \
+Counts fade by half in ten minutes, so the forecast is of what clients ask now.
+
+Examples:
+  leasehold lease advise                   every strategy under every leader; * is in force
+  leasehold lease advise --sites           and what clients of each site would see
+  leasehold lease advise --leader CA       as long as CA leads
+  leasehold lease advise --apply           sets the best strategy, then moves leadership";
+
+#[derive(Args)]
+#[command(after_help = ABOUT)]
+pub struct AdviseArgs {
+    /// Only forecasts under this leader
+    #[arg(long, value_name = "NODE")]
+    leader: Option<String>,
+    /// Shows what clients of each site would see: now, and of every strategy under its best leader
+    #[arg(long)]
+    sites: bool,
+    /// Prints everything as JSON
+    #[arg(long, conflicts_with = "apply")]
+    json: bool,
+    /// Does what is best: sets the strategy for all keys, and moves leadership. May be repeated
+    #[arg(long)]
+    apply: bool,
+}
+
+pub async fn run(args: &AdviseArgs, place: &Place) -> anyhow::Result<()> {
+    let (client, status) = ask_leader(place).await?;
+    let known = Known::of(&status)?;
+    let leader = args.leader.as_deref();
+    let leader = leader.map(|name| known.replica(name)).transpose()?;
+    let scene = known.scene();
+    let all = forecasts(&known.conditions, &known.profile, &known.plans());
+    let all: Vec<Forecast> = all
+        .into_iter()
+        .filter(|one| leader.is_none_or(|leader| one.leader == leader) || scene.is_now(one))
+        .collect();
+    // The one in force is shown, and not advised if another leader was asked for.
+    let asked = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
+    let candidates: Vec<Forecast> = all.iter().filter(asked).cloned().collect();
+    let advised = best(&candidates);
+    if args.json {
+        say!("{:#}", known.json(&scene, &all, advised));
+        return Ok(());
+    }
+    show(args, &known, &scene, &all, advised);
+    match advised.filter(|_| args.apply) {
+        Some(advised) => apply::apply(&client, &known, advised).await,
+        None => Ok(()),
+    }
+}
+
+/// The replica that leads, and what it knows. Of several addresses each is tried: demand is
+/// known to the leader alone.
+async fn ask_leader(place: &Place) -> anyhow::Result<(Client, StatusReply)> {
+    let first = place.connect().await?.client;
+    let status = first.status_and_demand().await?;
+    if status.leader == status.replica {
+        return Ok((first, status));
+    }
+    anyhow::ensure!(
+        !status.leader.is_empty(),
+        "{} knows no leader; try again in a moment",
+        status.replica
+    );
+    for address in &place.options.addresses {
+        let options = ClientOptions {
+            addresses: vec![address.clone()],
+            ..place.options.clone()
+        };
+        let Ok(client) = Client::connect(options).await else {
+            continue;
+        };
+        match client.status_and_demand().await {
+            Ok(found) if found.leader == found.replica => return Ok((client, found)),
+            _ => {}
+        }
+    }
+    anyhow::bail!(
+        "{} leads, and the leader alone knows the demand: add its client address to --address",
+        status.leader
+    )
+}
+
+fn show(
+    args: &AdviseArgs,
+    known: &Known,
+    scene: &Scene<'_>,
+    all: &[Forecast],
+    advised: Option<&Forecast>,
+) {
+    let profile = &known.profile;
+    say!(
+        "{} leads; strategy {}. Counted: {:.0} operations on {:.0} keys.",
+        scene.name(known.leader),
+        known.strategy,
+        profile.operations(),
+        profile.keys().iter().map(|asked| asked.keys).sum::<f32>()
+    );
+    scene.table(&all.iter().collect::<Vec<_>>());
+    if args.sites {
+        for forecast in shortlist(all, |one| scene.is_now(one)) {
+            say!("");
+            scene.sites(forecast);
+        }
+    }
+    say!("");
+    if known.too_little() {
+        say!(
+            "Too little to tell: {:.0} operations were counted, and chance decides with fewer than {OPERATIONS_MIN:.0}.",
+            profile.operations()
+        );
+    }
+    if let Some(advised) = advised {
+        say!("{}", sentence(scene, all, advised));
+    }
+}
+
+/// What is best, and what is gained by it.
+fn sentence(scene: &Scene<'_>, all: &[Forecast], advised: &Forecast) -> String {
+    let best = format!(
+        "{} led by {}, {:.1} ms a mean operation",
+        advised.plan.name(),
+        scene.name(advised.leader),
+        advised.mean_ms
+    );
+    let now = all.iter().find(|one| scene.is_now(one));
+    match now {
+        Some(now) if std::ptr::eq(now, advised) || now == advised => {
+            format!("Best is what is in force: {best}.")
+        }
+        Some(now) => format!(
+            "Best: {best}; now it is {:.1} ms, so {:.1} ms ({:.0}%) are gained.",
+            now.mean_ms,
+            now.mean_ms - advised.mean_ms,
+            (1.0 - advised.mean_ms / now.mean_ms.max(1e-9)) * 100.0
+        ),
+        None => format!("Best: {best}."),
+    }
+}
+
+impl Known {
+    /// What is forecast: also holders as they are now, if no strategy says them.
+    fn plans(&self) -> Vec<Plan> {
+        let more = Some(Plan::AsNow).filter(|plan| self.now == *plan);
+        Plan::STRATEGIES.into_iter().chain(more).collect()
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene {
+            names: &self.names,
+            now: Some((self.now, self.leader)),
+            stall_s: self.stall_s,
+        }
+    }
+
+    fn too_little(&self) -> bool {
+        self.profile.operations() < OPERATIONS_MIN
+    }
+
+    fn replica(&self, name: &str) -> anyhow::Result<ReplicaId> {
+        let all = ReplicaSet::all(self.names.len());
+        let found = all.iter().find(|id| self.names[id.index()] == name);
+        found.ok_or_else(|| {
+            let known = self.names.join(", ");
+            anyhow::anyhow!("--leader: there is no node '{name}'; there are {known}")
+        })
+    }
+
+    fn json(
+        &self,
+        scene: &Scene<'_>,
+        all: &[Forecast],
+        advised: Option<&Forecast>,
+    ) -> serde_json::Value {
+        json!({
+            "leader": scene.name(self.leader),
+            "strategy": self.strategy,
+            "operations_counted": self.profile.operations(),
+            "too_little_to_tell": self.too_little(),
+            "best": advised.map(|one| scene.json(one)),
+            "forecasts": all.iter().map(|one| scene.json(one)).collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! Doing what was advised.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use client::wire::LeaseRequest;
+use client::{Client, Error};
+use leases::advice::{Forecast, Plan};
+use tokio::time::sleep;
+
+use super::known::Known;
+use crate::terminal::say;
+
+/// How often the leader is asked whether it has listed all keys.
+const LISTED_EVERY: Duration = Duration::from_millis(500);
+
+/// How long it may take to list them. Beyond that leadership moves all the same: the next
+/// leader goes on listing what is asked.
+const LISTED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Sets the strategy, and then moves leadership. The leader of now knows the demand and
+/// lists keys by it; who leads next begins to count, and keeps what is listed.
+pub(super) async fn apply(
+    client: &Client,
+    known: &Known,
+    advised: &Forecast,
+) -> anyhow::Result<()> {
+    ensure!(
+        !known.too_little(),
+        "--apply: nothing was changed, for too little was asked yet to tell what is best"
+    );
+    if advised.plan != Plan::AsNow {
+        set(client, known, advised.plan).await?;
+    }
+    let to = &known.names[advised.leader.index()];
+    if advised.leader == known.leader {
+        say!("{to} leads already");
+        return Ok(());
+    }
+    match client.move_leadership(to).await {
+        Ok(_) => say!("moved leadership to {to}"),
+        Err(error @ Error::Refused { .. }) => {
+            return Err(error).context(format!(
+                "the strategy is {}, and leadership did not move to {to}",
+                advised.plan.name()
+            ));
+        }
+        Err(error) => {
+            return Err(error).context(format!(
+                "nobody said whether leadership moves to {to}; repeat the command"
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn set(client: &Client, known: &Known, plan: Plan) -> anyhow::Result<()> {
+    ensure!(
+        known.ranges == 1,
+        "--apply: nothing was changed, for {} key ranges have strategies of their own. Advice is for all keys \
+         together; `leasehold lease set STRATEGY --range FROM..TO` sets one range",
+        known.ranges
+    );
+    if known.now == plan {
+        say!("strategy {} is in force already", plan.name());
+        return Ok(());
+    }
+    let wanted = LeaseRequest {
+        strategy: plan.name().to_owned(),
+        ..LeaseRequest::default()
+    };
+    let set = client.set_leases(wanted).await;
+    set.with_context(|| format!("the strategy was not set to {}", plan.name()))?;
+    say!("set strategy {}", plan.name());
+    let started = std::time::Instant::now();
+    while unfinished(client).await? && started.elapsed() < LISTED_WITHIN {
+        sleep(LISTED_EVERY).await;
+    }
+    Ok(())
+}
+
+/// Whether the leader has more keys to list.
+async fn unfinished(client: &Client) -> anyhow::Result<bool> {
+    let status = client.status_and_leases().await?;
+    Ok(status.leases.is_some_and(|leases| leases.unfinished))
+}

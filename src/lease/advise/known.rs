@@ -1,0 +1,104 @@
+//! What a leader said of demand and distances.
+
+use anyhow::{Context as _, ensure};
+use client::wire::{Demand, StatusReply};
+use leases::advice::{Asked, Conditions, Plan, Profile};
+use leases::latency::{Replies, RoundTrips};
+use leases::strategy::Preference;
+use leases::{ReplicaId, ReplicaSet, Unlisted};
+
+/// Of one cluster, as its leader sees it.
+pub struct Known {
+    pub names: Vec<String>,
+    pub leader: ReplicaId,
+    /// The strategies in force, in words.
+    pub strategy: String,
+    /// The plan that they follow.
+    pub now: Plan,
+    /// How many key ranges there are.
+    pub ranges: usize,
+    pub conditions: Conditions,
+    pub profile: Profile,
+    /// How long a write waits at most for a holder that has failed.
+    pub stall_s: f64,
+}
+
+const OLDER: &str = "the leader says nothing of demand: it is older than this program";
+
+impl Known {
+    pub fn of(status: &StatusReply) -> anyhow::Result<Known> {
+        let demand = status.demand.as_ref().context(OLDER)?;
+        let names = demand.replicas.clone();
+        let n = names.len();
+        ensure!(
+            (1..=ReplicaId::COUNT_MAX).contains(&n),
+            "the leader names {n} replicas"
+        );
+        let leader = names.iter().position(|name| *name == status.leader);
+        let leader = leader.context("the leader does not name itself")?;
+        let now = match demand.strategies.as_slice() {
+            [one] => Plan::of_strategy(one).unwrap_or(Plan::AsNow),
+            _ => Plan::AsNow,
+        };
+        Ok(Known {
+            conditions: conditions(demand, n)?,
+            profile: profile(demand, n)?,
+            leader: ReplicaId(leader as u8),
+            strategy: demand.strategies.join(", "),
+            now,
+            ranges: demand.strategies.len(),
+            stall_s: demand.stall_ms as f64 / 1e3,
+            names,
+        })
+    }
+}
+
+fn conditions(demand: &Demand, n: usize) -> anyhow::Result<Conditions> {
+    ensure!(
+        demand.rtt_us.len() == n * n,
+        "the leader's round trips are not those of {n} replicas"
+    );
+    let read_weight = f64::from(demand.read_weight) / 1e3;
+    ensure!(
+        read_weight <= 1.0,
+        "the leader weighs reads by {read_weight}, more than 1"
+    );
+    Ok(Conditions {
+        rtts: RoundTrips::new(n, |a, b| f64::from(demand.rtt_us[a * n + b]) / 1e3),
+        replies: match demand.replies_to_leader {
+            true => Replies::LeaderOnly,
+            false => Replies::LeaderAndOrigin,
+        },
+        client_ms: 0.0,
+        sync_ms: 0.0,
+        unlisted: match demand.unlisted_leader {
+            true => Unlisted::Leader,
+            false => Unlisted::Nearest,
+        },
+        preference: Preference {
+            read_weight,
+            spare: demand.spare as usize,
+        },
+    })
+}
+
+fn profile(demand: &Demand, n: usize) -> anyhow::Result<Profile> {
+    let keys = demand.holders.len();
+    let whole = keys > 0
+        && demand.keys.len() == keys
+        && demand.rates.len() == keys * 2 * n
+        && demand.reads.len() == keys * n;
+    ensure!(whole, "the leader's demand is cut or malformed");
+    let thousandths = |number: &u64| *number as f32 / 1e3;
+    let rates = |key: usize| demand.rates[key * 2 * n..][..2 * n].iter();
+    let reads = |key: usize| demand.reads[key * n..][..n].iter();
+    let asked = |key: usize| Asked {
+        keys: thousandths(&demand.keys[key]),
+        rates: rates(key).map(|rate| *rate as f32 / 1e9).collect(),
+        reads: reads(key).map(thousandths).collect(),
+        holders: ReplicaSet(demand.holders[key]).intersection(ReplicaSet::all(n)),
+    };
+    let all = (0..keys - 1).map(asked).collect();
+    let unasked = asked(keys - 1);
+    Ok(Profile::new(n, all, unasked, demand.operations as f64)?)
+}
