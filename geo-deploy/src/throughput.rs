@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_shipped_one_is_what_its_file_says_and_comes_back_from_what_is_shown() {
         let it = fig8(&[]).unwrap();
-        assert_eq!((it.replicas.len(), it.cases.len()), (5, 4));
+        assert_eq!((it.replicas.len(), it.cases.len()), (5, 5));
         assert_eq!(Throughput::parse("shown", &it.to_toml()).unwrap(), it);
         assert!(Throughput::find("fig6", &[]).is_none());
     }
