@@ -147,7 +147,11 @@ fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
         .iter()
         .find(|counter| counter.name == "listed_keys");
     let listed = listed.map_or(0, |counter| counter.value);
-    let mut line = format!("Strategy {}", state.strategy);
+    let strategy = match newest.strategy.as_str() {
+        "" => &state.strategy,
+        strategy => strategy,
+    };
+    let mut line = format!("Strategy {strategy}");
     if !newest.unlisted.is_empty() {
         line += &format!("; unlisted keys are held by {}", newest.unlisted.join(", "));
     }
@@ -159,7 +163,23 @@ fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
     if !newest.excluded.is_empty() {
         line += &format!("; excluded: {}", newest.excluded.join(", "));
     }
-    vec![line + "."]
+    vec![line + ".", demand(answers)]
+}
+
+/// How much demand is remembered, and what reporting it takes.
+fn demand(answers: &[Answer]) -> String {
+    let most = |name: &str| {
+        let told = answers.iter().flatten().flatten();
+        let counters = told.flat_map(|status| &status.counters);
+        let named = counters.filter(|counter| counter.name == name);
+        named.map(|counter| counter.value).max().unwrap_or(0)
+    };
+    format!(
+        "Demand: the leader knows that of {} keys; at most {:.1} MiB at a replica, and {:.1} KB/s from a replica to the leader.",
+        most("demand_keys"),
+        most("demand_bytes") as f64 / f64::from(1 << 20),
+        most("demand_report_bytes") as f64 / 1000.0
+    )
 }
 
 /// What it means that so many are gone.

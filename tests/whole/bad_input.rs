@@ -315,7 +315,7 @@ fn a_cluster_that_cannot_start_says_why() {
         .refused(&["65534", "choose a lower one"]);
     for strategy in ["lease", "fixed", "all,none"] {
         let refused = place.words(&format!("{up} --strategy {strategy}"));
-        let known = "[possible values: none, leader, all, quorum]";
+        let known = "[possible values: none, leader, all, quorum, cost]";
         assert_eq!(refused.status.code(), Some(2), "{refused:#?}");
         assert!(refused.err.contains(known), "{refused:#?}");
     }

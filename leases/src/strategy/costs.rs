@@ -1,5 +1,7 @@
 //! What a key costs, for every set of holders that could be chosen.
 
+use smallvec::SmallVec;
+
 use crate::demand::Rates;
 use crate::latency::{Distance, Replies};
 use crate::membership::majority;
@@ -37,6 +39,9 @@ pub struct Costs {
     all: Vec<Costing>,
     /// Sets that may be the best for some key, the smallest first.
     best: Vec<ReplicaSet>,
+    /// Of these: for the reads and the writes of each origin in turn, the latencies under
+    /// every set, side by side. So the costs of all sets are summed at once.
+    columns: Vec<f32>,
 }
 
 /// A set of holders, and what it costs: expected ms of waiting a second, weighted.
@@ -64,6 +69,7 @@ impl Costs {
             weights: (2.0 * weight, 2.0 * (1.0 - weight)),
             all: Vec::new(),
             best: Vec::new(),
+            columns: Vec::new(),
         };
         if n <= EXHAUSTIVE_MAX {
             costs.tabulate();
@@ -85,6 +91,11 @@ impl Costs {
                 kept.push(*set);
             }
         }
+        let column = |at: usize| kept.iter().map(move |set| (at, *set));
+        let cells = (0..2 * self.n()).flat_map(column);
+        self.columns = cells
+            .map(|(at, set)| self.all[set.0 as usize][at])
+            .collect();
         self.best = kept;
     }
 
@@ -134,17 +145,19 @@ impl Costs {
     }
 
     fn best_of_all(&self, rates: &Rates) -> Choice {
-        let mut best = Choice {
-            holders: ReplicaSet::one(self.leader()),
-            cost: f32::INFINITY,
-        };
-        for holders in self.best.iter().copied() {
-            let cost = dot(&self.all[holders.0 as usize], rates);
-            if cost < best.cost {
-                best = Choice { holders, cost };
+        let mut costs: SmallVec<[f32; 32]> = SmallVec::from_elem(0.0, self.best.len());
+        for (rate, column) in rates.iter().zip(self.columns.chunks_exact(self.best.len())) {
+            for (cost, ms) in costs.iter_mut().zip(column) {
+                *cost += rate * ms;
             }
         }
-        best
+        let costs = costs.into_iter().zip(&self.best);
+        let cheapest = costs.reduce(|a, b| if b.0 < a.0 { b } else { a });
+        let (cost, holders) = cheapest.expect("the leader alone is a set");
+        Choice {
+            holders: *holders,
+            cost,
+        }
     }
 
     /// The best set reached from the leader alone, and from it and its nearest, by adding

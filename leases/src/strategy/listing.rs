@@ -17,17 +17,20 @@ const BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Listing {
     wishes: Vec<(Key, Wish)>,
-    /// Whether some were dropped.
-    dropped: bool,
+    /// Wishes were dropped that gain this much, or less.
+    dropped: Option<f32>,
 }
 
 impl Listing {
     /// Notes a wish for a key that has none yet.
     pub(super) fn add(&mut self, wish: Wish, key: &[u8]) {
+        if self.dropped.is_some_and(|dropped| wish.gain <= dropped) {
+            return;
+        }
         if self.wishes.len() >= 2 * KEYS_MAX {
-            self.wishes.select_nth_unstable_by(KEYS_MAX, by_gain);
+            let (_, (_, most), _) = self.wishes.select_nth_unstable_by(KEYS_MAX, by_gain);
+            self.dropped = Some(most.gain);
             self.wishes.truncate(KEYS_MAX);
-            self.dropped = true;
         }
         self.wishes.push((Key::copy_from_slice(key), wish));
     }
@@ -42,9 +45,9 @@ impl Listing {
             bytes <= BYTES_MAX
         };
         let fit = self.wishes.iter().take_while(fits).count().min(KEYS_MAX);
-        self.dropped |= fit < self.wishes.len();
+        let all_fit = fit == self.wishes.len();
         self.wishes.truncate(fit);
-        self.dropped
+        self.dropped.is_some() || !all_fit
     }
 
     /// The keys, grouped by holders.
@@ -63,4 +66,30 @@ impl Listing {
 /// Most gain first; of equals the first key.
 fn by_gain(a: &(Key, Wish), b: &(Key, Wish)) -> std::cmp::Ordering {
     b.1.gain.total_cmp(&a.1.gain).then_with(|| a.0.cmp(&b.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many wishes there are, and in whatever order, those of most gain are kept.
+    #[test]
+    fn what_gains_most_goes_first() {
+        let mut listing = Listing::default();
+        let keys = 100_000_u32;
+        for i in 0..keys {
+            // A permutation: 7919 and the number of keys share no factor.
+            let gain = (i * 7919 % keys) as f32;
+            let holders = ReplicaSet::all(3);
+            listing.add(Wish { holders, gain }, &(gain as u32).to_be_bytes());
+        }
+        assert!(listing.cut(), "some wait");
+        let kept = listing.into_keys();
+        let [(_, kept)] = kept.as_slice() else {
+            panic!("one set of holders");
+        };
+        assert_eq!(kept.len(), KEYS_MAX);
+        let least = keys - KEYS_MAX as u32;
+        assert_eq!(kept[0].as_ref(), least.to_be_bytes());
+    }
 }
