@@ -16,7 +16,8 @@ const SITES: u8 = 5;
 fn demand() -> Demand {
     let mut demand = Demand::new(Time::ZERO, usize::from(SITES), 1 << 30);
     for site in 0..SITES {
-        let of_site = |key: &u32| key % u32::from(SITES) == u32::from(site) || key % 100 == 0;
+        let of_site =
+            |key: &u32| key % u32::from(SITES) == u32::from(site) || key.is_multiple_of(100);
         let delta = |key: u32| Delta {
             key: Key::from(format!("user{key:010}")),
             reads: 1 + key % 3,
