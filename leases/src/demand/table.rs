@@ -157,11 +157,12 @@ impl Demand {
         }
     }
 
-    /// Adds what `origin` reports at `now`.
-    pub fn report(&mut self, now: Time, origin: ReplicaId, report: &Report) {
+    /// Adds what `origin` reports at `now`. Returns whether its clients have turned to other
+    /// keys.
+    pub fn report(&mut self, now: Time, origin: ReplicaId, report: &Report) -> bool {
         let index = origin.index();
         let Some(of) = self.origins.get_mut(index) else {
-            return;
+            return false;
         };
         let since = now.since(of.reported).as_secs_f32();
         of.reported = now;
@@ -174,9 +175,11 @@ impl Demand {
         for delta in &report.deltas {
             self.add(&delta.key, index, delta.reads, delta.writes);
         }
-        if self.origins[index].watch.has_shifted() {
+        let shifted = self.origins[index].watch.has_shifted();
+        if shifted {
             self.forget(index);
         }
+        shifted
     }
 
     fn add(&mut self, key: &[u8], index: usize, reads: u32, writes: u32) {
@@ -419,6 +422,7 @@ mod tests {
         let mut now = Time::ZERO;
         let mut round = |demand: &mut Demand, name: &str| {
             now = now + SECOND;
+            let mut shifted = false;
             for origin in [ReplicaId(0), ReplicaId(1)] {
                 let name = if origin == ReplicaId(0) { name } else { "same" };
                 let delta = |i: u32| Delta {
@@ -431,11 +435,14 @@ mod tests {
                     deltas,
                     ..Report::default()
                 };
-                demand.report(now, origin, &report);
+                shifted |= demand.report(now, origin, &report);
             }
+            shifted
         };
-        (0..20).for_each(|_| round(&mut demand, "old"));
-        round(&mut demand, "new");
+        for _ in 0..20 {
+            assert!(!round(&mut demand, "old"));
+        }
+        assert!(round(&mut demand, "new"));
         let count = |key: &str, origin| {
             let row = demand.get(key.as_bytes()).expect("known");
             row.count(origin).reads

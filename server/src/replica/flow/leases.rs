@@ -21,6 +21,12 @@ const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
 /// How soon a leader looks at further keys.
 const LOOK_ON: Duration = Duration::from_millis(5);
 
+/// When clients have turned to other keys, holders are chosen so many times as often ...
+const HURRY: u32 = 4;
+
+/// ... for so many periods.
+const HURRIED_PERIODS: u32 = 2;
+
 /// How soon a leader makes another pass, where one configuration had no room for all that
 /// should change: an entry of a mebibyte then takes half of that a second to each peer.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
@@ -191,7 +197,10 @@ impl Parts {
                 if let Some(change) = change {
                     self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
                 }
-                let period = step.us.settings.timing.reconfigure;
+                let mut period = step.us.settings.timing.reconfigure;
+                if self.leasing.is_hurried(step.now) {
+                    period /= HURRY;
+                }
                 if more {
                     SURVEY_AGAIN.min(period)
                 } else {
@@ -205,7 +214,18 @@ impl Parts {
     /// Tells the leader what clients here read and write.
     pub(super) fn report_demand(&mut self, step: &mut Step<'_>) {
         let leader = self.consensus.leader();
-        self.leasing.report_demand(step, leader);
+        if self.leasing.report_demand(step, leader) {
+            self.hurry(step);
+        }
+    }
+
+    /// Clients have turned to other keys: holders are chosen more often for a while.
+    pub(super) fn hurry(&mut self, step: &mut Step<'_>) {
+        let period = step.us.settings.timing.reconfigure;
+        self.leasing
+            .hurry_until(step.now + period * HURRIED_PERIODS);
+        let soon = step.now + period / HURRY;
+        step.timers.set_earlier(Timer::Reconfigure, soon);
     }
 }
 

@@ -93,7 +93,9 @@ impl Parts {
             }
             Message::Lease(message) => self.on_lease(step, from, &message),
             Message::Demand(report) if self.consensus.leads() => {
-                self.leasing.on_demand(step.now, from, &report)
+                if self.leasing.on_demand(step.now, from, &report) {
+                    self.hurry(step);
+                }
             }
             Message::SetLease { ask, set } => self.set_leases(step, from, (ask, set)),
             Message::LeaseAnswer { ask, answer } => {

@@ -79,20 +79,21 @@ impl Leasing {
     }
 
     /// Tells the leader what clients of this replica asked since the last report, and how
-    /// far away the others are.
-    pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) {
+    /// far away the others are. Returns whether this is the leader, and its clients have
+    /// turned to other keys.
+    pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) -> bool {
         let Some(leader) = leader else {
-            return;
+            return false;
         };
         let report = self.counted.tally.report(REPORT_BYTES_MAX);
         self.counted.reported_bytes = report.bytes();
         if leader == step.me() {
-            self.counted.demand.report(step.now, leader, &report);
-        } else {
-            let rtts_us = Matrix::row_of(step.us);
-            let demand = DemandReport { report, rtts_us };
-            step.send(leader, Message::Demand(demand));
+            return self.counted.demand.report(step.now, leader, &report);
         }
+        let rtts_us = Matrix::row_of(step.us);
+        let demand = DemandReport { report, rtts_us };
+        step.send(leader, Message::Demand(demand));
+        false
     }
 
     /// The key with the most operations, as far as they were reported here: to the leader.
@@ -101,11 +102,12 @@ impl Leasing {
         hottest.map(Key::copy_from_slice)
     }
 
-    /// A peer reports its demand to this leader.
-    pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) {
+    /// A peer reports its demand to this leader. Returns whether its clients have turned to
+    /// other keys.
+    pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
         let DemandReport { report, rtts_us } = reported;
-        self.counted.demand.report(now, from, report);
         self.counted.matrix.note(from, rtts_us);
+        self.counted.demand.report(now, from, report)
     }
 
     /// The demand of all, as far as it was reported here: to the leader.

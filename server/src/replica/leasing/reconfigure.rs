@@ -25,6 +25,8 @@ pub(super) struct Office {
     pub(super) survey: Option<Survey>,
     /// The configuration proposed last had no room for all that should change.
     unfinished: bool,
+    /// Until then holders are chosen more often.
+    hurried_until: Time,
     /// Round trips, as strategies go by them.
     rtts: Option<RoundTrips>,
 }
@@ -129,6 +131,16 @@ impl Leasing {
             change: changes.then_some(change),
             more: surveyed.more,
         }
+    }
+
+    /// Holders are to be chosen more often until then.
+    pub fn hurry_until(&mut self, until: Time) {
+        self.office.hurried_until = until;
+    }
+
+    /// Whether holders are chosen more often than usual.
+    pub fn is_hurried(&self, now: Time) -> bool {
+        now < self.office.hurried_until
     }
 
     /// Whether the configuration proposed last had no room for all that should change.
