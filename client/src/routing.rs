@@ -131,7 +131,7 @@ fn choose<I: Iterator<Item = (usize, Candidate)>>(
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Bit by number; `None`: as for all keys that are not listed.
+    /// Bit by number; `None`: nothing was said of them, so as for any other key.
     holders: Option<u64>,
     /// When it was last asked for; `None`: it is in doubt.
     asked: Option<Instant>,
@@ -146,7 +146,7 @@ struct Known {
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
-    /// Who holds the keys that no list names.
+    /// Who holds some key that is not listed: a guess for keys of which nothing is known.
     unlisted: u64,
     /// A set of one, or of none.
     leader: u64,
@@ -198,11 +198,12 @@ impl Known {
             _ => 0,
         };
         self.leader_asked = Some(now);
-        let holders = hint.listed.then_some(hint.holders);
         if !hint.listed {
+            // Of the key's range. Other ranges may differ, so a key that is known goes by
+            // what was said of it.
             self.unlisted = hint.holders;
         }
-        self.put(key, holders, Some(now));
+        self.put(key, Some(hint.holders), Some(now));
     }
 
     /// What is known of the key was wrong: the next read of it asks for a hint.

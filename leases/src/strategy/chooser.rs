@@ -72,11 +72,11 @@ impl Chooser {
     }
 
     /// Who should hold a key that nobody asks now, and that `held` hold without the leader.
-    pub(super) fn keep(&self, held: ReplicaSet, leader: ReplicaSet) -> ReplicaSet {
+    pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
         match self {
             Chooser::Same(holders) => *holders,
             Chooser::Quorum(quorum) => quorum.keep(held),
-            Chooser::Cost(_) => held.union(leader),
+            Chooser::Cost(cost) => cost.keep(held),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::costs::{Costs, Preference};
 use super::situation::Situation;
 use crate::config::CostSettings;
 use crate::demand::{Estimator, Rates, Row, as_counted};
-use crate::types::{ReplicaId, ReplicaSet};
+use crate::types::ReplicaSet;
 
 /// Holders change only where that saves more than this share of what the key costs.
 const HYSTERESIS: f32 = 0.02;
@@ -17,7 +17,6 @@ pub(super) struct Cost {
     costs: Costs,
     estimator: Estimator,
     settings: CostSettings,
-    leader: ReplicaId,
     defaults: ReplicaSet,
 }
 
@@ -37,7 +36,6 @@ impl Cost {
             costs: Costs::new(situation.distance(), situation.replies, preference),
             estimator: estimator.clone(),
             settings,
-            leader: situation.leader,
             defaults: held,
         };
         cost.defaults = cost.choose_defaults(situation, held);
@@ -47,8 +45,9 @@ impl Cost {
     /// Keys that nobody has asked are asked like the rare ones of every origin.
     fn choose_defaults(&self, situation: &Situation, held: ReplicaSet) -> ReplicaSet {
         let unasked = self.estimator.unasked();
+        let near = self.costs.fitting(situation.near_majority());
         if !self.settings.prior {
-            return situation.near_majority();
+            return near;
         }
         if self.estimator.has_observed() {
             return self
@@ -56,14 +55,19 @@ impl Cost {
                 .map_or(held, |wish| wish.holders);
         }
         // Too little is known: what costs writes nothing, if there is nothing yet.
-        match held.contains(self.leader) {
+        match self.costs.may(held) {
             true => held,
-            false => situation.near_majority(),
+            false => near,
         }
     }
 
     pub(super) fn defaults(&self) -> ReplicaSet {
         self.defaults
+    }
+
+    /// Who should hold a key that nobody asks now, and that `held` hold without the leader.
+    pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
+        self.costs.fitting(held)
     }
 
     /// Who should hold a key with these counts, if not `held`.
@@ -83,7 +87,8 @@ impl Cost {
         }
         let now = self.costs.cost(held, rates);
         let gain = now - best.cost;
-        let enough = gain > HYSTERESIS * now || !held.contains(self.leader);
+        // Holders without the leader, or more than may be, are no choice.
+        let enough = gain > HYSTERESIS * now || !self.costs.may(held);
         enough.then_some(Wish {
             holders: best.holders,
             gain,

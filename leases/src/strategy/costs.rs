@@ -71,10 +71,15 @@ impl Costs {
             best: Vec::new(),
             columns: Vec::new(),
         };
-        if n <= EXHAUSTIVE_MAX {
+        if Costs::tabulates(n) {
             costs.tabulate();
         }
         costs
+    }
+
+    /// Whether every set is looked at where there are `n` replicas.
+    pub fn tabulates(n: usize) -> bool {
+        n <= EXHAUSTIVE_MAX
     }
 
     fn tabulate(&mut self) {
@@ -114,8 +119,17 @@ impl Costs {
         self.distance.leader()
     }
 
-    fn may(&self, set: ReplicaSet) -> bool {
+    /// Whether a key may have these holders.
+    pub fn may(&self, set: ReplicaSet) -> bool {
         set.contains(self.leader()) && set.len() <= self.most
+    }
+
+    /// `set` with the leader, and of the others only the nearest that may be.
+    pub fn fitting(&self, set: ReplicaSet) -> ReplicaSet {
+        let nearest = self.distance.rtts().nearest_to(self.leader());
+        let others = nearest.into_iter().filter(|other| set.contains(*other));
+        let others = others.take(self.most - 1);
+        others.chain([self.leader()]).collect()
     }
 
     fn costing(&self, set: ReplicaSet) -> Costing {

@@ -9,7 +9,7 @@ use super::listing::Listing;
 use super::situation::Situation;
 use crate::config::{ConfigChange, Configs, Policy, RangeMap};
 use crate::demand::{Census, Demand, Row};
-use crate::types::{ConfigId, ReplicaId, ReplicaSet};
+use crate::types::{ConfigId, ReplicaSet};
 
 /// The next configuration, as far as strategies decide about it.
 #[derive(Debug)]
@@ -103,9 +103,11 @@ impl Survey {
     fn consider(&mut self, key: &[u8], row: Row<'_>, listed: Option<ReplicaSet>) {
         let leader = self.situation.leader;
         let part = self.parts.get(key);
+        // What this change clears is listed no more.
+        let listed = listed.filter(|_| part.policy.any_listed());
         let held = listed.unwrap_or(part.defaults);
         let wish = match part.chooser.choose(row, held) {
-            None if part.chooser.lists() && !held.contains(leader) => Some(part.keep(held, leader)),
+            None if part.chooser.lists() && !held.contains(leader) => Some(part.keep(held)),
             wish => wish,
         };
         if let Some(wish) = wish {
@@ -143,7 +145,7 @@ impl Survey {
         for (range, part) in self.parts.iter().filter(|(_, part)| part.chooser.lists()) {
             for (key, held) in current.listed_without(&range, leader) {
                 if demand.get(&key).is_none() {
-                    self.listing.add(part.keep(held, leader), &key);
+                    self.listing.add(part.keep(held), &key);
                 }
             }
         }
@@ -152,9 +154,9 @@ impl Survey {
 
 impl Part {
     /// The leader joins `held`, who hold a key without it.
-    fn keep(&self, held: ReplicaSet, leader: ReplicaId) -> Wish {
+    fn keep(&self, held: ReplicaSet) -> Wish {
         Wish {
-            holders: self.chooser.keep(held, ReplicaSet::one(leader)),
+            holders: self.chooser.keep(held),
             gain: f32::INFINITY,
         }
     }
@@ -164,8 +166,10 @@ impl Part {
     /// time: while `more` keys are to be listed, nobody ceases to hold what is not listed.
     fn next_defaults(&self, more: bool) -> Option<ReplicaSet> {
         let before = self.policy.defaults;
-        let grow = before.is_subset(self.defaults);
-        let ready = !more || grow || !self.chooser.lists();
-        (ready && before != self.defaults).then_some(self.defaults)
+        let next = match more && self.chooser.lists() {
+            true => before.union(self.defaults),
+            false => self.defaults,
+        };
+        (before != next).then_some(next)
     }
 }

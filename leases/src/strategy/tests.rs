@@ -389,3 +389,31 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
         assert_eq!(configs.unlisted(b""), set(&[1, 2, 3]));
     }
 }
+
+/// More holders than may be are too many, however little they cost.
+#[test]
+fn spare_replicas_hold_nothing_whoever_held_before() {
+    let mut demand = no_demand(5);
+    for site in 0..5 {
+        ask(&mut demand, &Key::from("read everywhere"), site, (50, 0));
+    }
+    for prior in [false, true] {
+        let mut configs = Configs::new(5);
+        let mut put = |spec: &StrategySpec| {
+            let wish = (&KeyRange::all(), spec);
+            settle(wish, &paper(1), &demand, &mut configs);
+            let keys = [b"read everywhere".as_slice(), b"unread"];
+            keys.map(|key| configs.holders(key).len())
+        };
+        assert_eq!(put(&StrategySpec::All), [5, 5]);
+        for spare in 0..5 {
+            let settings = CostSettings::from_thousandths(500, spare, prior);
+            let most = 5 - usize::from(spare);
+            let found = put(&StrategySpec::Cost(settings));
+            assert!(
+                found.iter().all(|holders| *holders <= most),
+                "{spare}: {found:?}"
+            );
+        }
+    }
+}

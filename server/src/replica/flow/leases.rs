@@ -10,7 +10,7 @@ use super::super::action::Event;
 use super::super::input::Operator;
 use super::super::lease_set::LeaseSet;
 use super::super::leasing::Next;
-use super::super::message::{LogId, Message, Value};
+use super::super::message::{DemandReport, LogId, Message, Value};
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::Parts;
@@ -190,7 +190,8 @@ impl Parts {
         }
         let again = match self.leasing.next_change(step) {
             Next::Exclude(change) => {
-                return self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+                self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+                CONFIGURE_AGAIN
             }
             Next::LookOn => LOOK_ON,
             Next::Surveyed { change, more } => {
@@ -215,6 +216,18 @@ impl Parts {
     pub(super) fn report_demand(&mut self, step: &mut Step<'_>) {
         let leader = self.consensus.leader();
         if self.leasing.report_demand(step, leader) {
+            self.hurry(step);
+        }
+    }
+
+    /// A peer reports its demand, if this replica leads.
+    pub(super) fn on_demand(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        report: &DemandReport,
+    ) {
+        if self.consensus.leads() && self.leasing.on_demand(step.now, from, report) {
             self.hurry(step);
         }
     }

@@ -92,11 +92,7 @@ impl Parts {
                 reads.on_answers(step, view, from, answers)
             }
             Message::Lease(message) => self.on_lease(step, from, &message),
-            Message::Demand(report) if self.consensus.leads() => {
-                if self.leasing.on_demand(step.now, from, &report) {
-                    self.hurry(step);
-                }
-            }
+            Message::Demand(report) => self.on_demand(step, from, &report),
             Message::SetLease { ask, set } => self.set_leases(step, from, (ask, set)),
             Message::LeaseAnswer { ask, answer } => {
                 step.announce(Event::LeaseAnswered { ask, answer });

@@ -3,6 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use leases::latency::{Replies, RoundTrips};
+use leases::strategy::Costs;
 use leases::{ConfigChange, RangeChange, ReplicaId, ReplicaSet, Situation, Survey, Time};
 
 use super::super::settings::AcceptReplies;
@@ -12,8 +13,14 @@ use super::Leasing;
 use super::suspicion::{Exclusion, Suspicions};
 use super::wishes::Wishes;
 
-/// How many keys are looked at in one step: about a millisecond.
-const KEYS_A_STEP: usize = 4096;
+/// How many keys are looked at in one step: about a millisecond. Where there are too many
+/// replicas to tabulate all sets of holders, a key takes forty times as long.
+fn keys_a_step(n: usize) -> usize {
+    match Costs::tabulates(n) {
+        true => 4096,
+        false => 128,
+    }
+}
 
 /// What a leader keeps for the configurations that it proposes.
 #[derive(Clone, Debug, Default)]
@@ -114,7 +121,11 @@ impl Leasing {
             Some(survey) => survey,
             None => self.begin_survey(step),
         };
-        if !survey.look(&self.counted.demand, &self.configs, KEYS_A_STEP) {
+        if !survey.look(
+            &self.counted.demand,
+            &self.configs,
+            keys_a_step(step.us.settings.n),
+        ) {
             self.office.survey = Some(survey);
             return Next::LookOn;
         }

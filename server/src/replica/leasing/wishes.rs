@@ -38,6 +38,12 @@ impl Wishes {
         self.0.clear();
     }
 
+    /// Whether it is here already.
+    fn knows(&self, from: ReplicaId, ask: u64, set: &LeaseSet) -> bool {
+        let same = |wish: &Wish| wish.from == from && wish.ask == ask && wish.set == *set;
+        self.0.iter().any(same)
+    }
+
     /// The next configuration is proposed, with all of them in it.
     pub(super) fn are_proposed(&mut self) {
         self.0.iter_mut().for_each(|wish| wish.proposed = true);
@@ -66,6 +72,9 @@ impl Leasing {
         from: ReplicaId,
         (ask, set): (u64, LeaseSet),
     ) -> bool {
+        if self.office.wishes.knows(from, ask, &set) {
+            return false;
+        }
         let full = self.office.wishes.0.len() >= WISHES_MAX;
         let busy = || "the leader has too many such requests to answer: ask again".to_owned();
         if let Some(refusal) = self.refusal(step.us, &set).or_else(|| full.then(busy)) {
@@ -199,6 +208,15 @@ fn refuse_durations(params: &LeaseParams, distance: Duration) -> Option<String> 
         ));
     }
     let needed = params.renew + distance;
+    if params.t_grace < needed {
+        let least = needed.as_micros().div_ceil(1000);
+        return Some(format!(
+            "grace_ms: {} ms is shorter than renew_ms, {} ms, and {longest}: replicas that live would be suspected; the \
+             smallest that would do now is {least}",
+            ms(params.t_grace),
+            ms(params.renew)
+        ));
+    }
     if params.t_lease < needed {
         let least = needed.as_micros().div_ceil(1000);
         return Some(format!(
