@@ -33,6 +33,9 @@ const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
 const REQUEST_ID: u32 = 1;
 const REQUEST_COMMAND: u32 = 2;
+const REQUEST_LEASE: u32 = 6;
+/// What repeats in a change of leases.
+const LEASE_HOLDERS: u32 = 4;
 /// The operations of `Command` with parts, and the field of each that repeats.
 const OPERATIONS: [(u32, u32, &str); 3] = [
     (8, 2, "put_fields.fields"),
@@ -128,7 +131,14 @@ fn each_field(
 /// of one operation that comes in several pieces add up, as in decoding.
 fn count_parts(request: Bytes) -> Result<Option<(&'static str, usize)>, DecodeError> {
     let mut counts = [0; OPERATIONS.len()];
+    let mut holders = 0;
     each_field(request, |field, command| {
+        if field == REQUEST_LEASE {
+            return each_field(command, |field, _| {
+                holders += usize::from(field == LEASE_HOLDERS);
+                Ok(())
+            });
+        }
         if field != REQUEST_COMMAND {
             return Ok(());
         }
@@ -142,6 +152,9 @@ fn count_parts(request: Bytes) -> Result<Option<(&'static str, usize)>, DecodeEr
             })
         })
     })?;
+    if holders > COMMAND_PARTS_MAX {
+        return Ok(Some(("lease.holders", holders)));
+    }
     let found = counts.iter().zip(OPERATIONS);
     let mut above = found.filter(|(count, _)| **count > COMMAND_PARTS_MAX);
     Ok(above.next().map(|(&count, (.., field))| (field, count)))
@@ -241,6 +254,24 @@ mod tests {
             let decoded = decode_request(request(op).encode_to_vec().into());
             assert!(matches!(decoded, Ok(Received::Refused { .. })));
         }
+    }
+
+    #[test]
+    fn a_change_of_leases_for_millions_of_holders_is_refused() {
+        let lease = crate::wire::LeaseRequest {
+            holders: vec![String::new(); COMMAND_PARTS_MAX + 1],
+            ..Default::default()
+        };
+        let request = Request {
+            id: 7,
+            body: Some(Body::Lease(lease)),
+            ..Default::default()
+        };
+        let received = decode_request(request.encode_to_vec().into());
+        let Ok(Received::Refused { id: 7, error }) = received else {
+            panic!("not refused: {received:?}");
+        };
+        assert!(error.message.contains("lease.holders"), "{error:?}");
     }
 
     #[test]

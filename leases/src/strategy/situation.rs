@@ -15,6 +15,8 @@ pub struct Situation {
     pub rtts: RoundTrips,
     /// Who hears of acceptances.
     pub replies: Replies,
+    /// Replicas that were not heard of lately: they are given no further keys.
+    pub silent: ReplicaSet,
 }
 
 impl Situation {
@@ -25,6 +27,7 @@ impl Situation {
             nearest: rtts.nearest_to(leader),
             rtts,
             replies,
+            silent: ReplicaSet::EMPTY,
         }
     }
 

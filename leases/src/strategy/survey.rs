@@ -110,8 +110,12 @@ impl Survey {
             None if part.chooser.lists() && !held.contains(leader) => Some(part.keep(held)),
             wish => wish,
         };
-        if let Some(wish) = wish {
-            self.listing.add(wish, key);
+        if let Some(mut wish) = wish {
+            let silent = self.situation.silent.minus(held);
+            wish.holders = wish.holders.minus(silent);
+            if wish.holders != held {
+                self.listing.add(wish, key);
+            }
         }
     }
 

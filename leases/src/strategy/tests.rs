@@ -417,3 +417,32 @@ fn spare_replicas_hold_nothing_whoever_held_before() {
         }
     }
 }
+
+/// Reads of a key would be sent to its new holder, and wait for a dead one.
+#[test]
+fn who_is_silent_is_given_no_further_keys() {
+    let mut demand = no_demand(5);
+    for key in ["held", "new"] {
+        ask(&mut demand, &Key::from(key), 4, (50, 0));
+    }
+    let spec = StrategySpec::Quorum {
+        unlisted: Unlisted::Nearest,
+    };
+    let mut configs = Configs::new(5);
+    let listing = ConfigChange {
+        keys: vec![(set(&[1, 2, 4]), vec![Key::from("held")])],
+        ..everywhere(&spec)
+    };
+    configs.apply(ConfigId(1), &listing);
+    let mut situation = paper(1);
+    situation.silent = set(&[4]);
+    settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
+    assert_eq!(
+        configs.holders(b"held"),
+        set(&[1, 2, 4]),
+        "it may come back"
+    );
+    assert!(!configs.holders(b"new").contains(ReplicaId(4)));
+    settle((&KeyRange::all(), &spec), &paper(1), &demand, &mut configs);
+    assert_eq!(configs.holders(b"new"), set(&[1, 2, 4]));
+}

@@ -19,6 +19,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Longest duration that may be asked for: a day, far from any overflow.
 const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
 
+/// Most changes that wait for an answer at a time.
+const WAITING_MAX: usize = 64;
+
 /// A change that is asked for.
 #[derive(Debug)]
 struct Wish {
@@ -55,7 +58,7 @@ impl LeaseWishes {
     /// A client asks.
     ///
     /// # Errors
-    /// Why it can never be, with what would do.
+    /// Why it can never be, with what would do; or that too many wait.
     pub(super) fn ask(
         &mut self,
         client: ClientHandle,
@@ -63,6 +66,11 @@ impl LeaseWishes {
         scene: &Scene<'_>,
     ) -> Result<(), Error> {
         let set = read(request, scene)?;
+        if self.waiting.len() >= WAITING_MAX {
+            let problem =
+                format!("{WAITING_MAX} changes of leases wait for an answer here: ask again");
+            return Err(Error::new(ErrorCode::Unavailable, problem));
+        }
         self.asked += 1;
         self.waiting.push(Wish {
             ask: self.asked,

@@ -161,7 +161,9 @@ impl Leasing {
 
     fn begin_survey(&mut self, step: &mut Step<'_>) -> Survey {
         let wanted = self.wanted_change(step);
-        let situation = self.situation(step.us);
+        let mut situation = self.situation(step.us);
+        let silent = |other: &ReplicaId| !step.us.is_heard(step.now, *other);
+        situation.silent = step.us.others().filter(silent).collect();
         Survey::begin(wanted, situation, &self.counted.demand, &self.configs)
     }
 
