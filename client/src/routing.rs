@@ -341,14 +341,15 @@ mod tests {
         assert_eq!(known.holders(&key(1), later, 0), (0b10, true));
     }
 
+    /// Key ranges have holders of their own: what is said of one key is no news of another.
     #[test]
-    fn keys_that_no_list_names_follow_what_was_heard_last() {
+    fn a_key_follows_what_was_said_of_it_and_an_unknown_one_what_was_heard_last() {
         let (mut known, now) = (Known::new(1 << 20), Instant::now());
         known.learn(&key(1), &hint(0b1, false), now);
         known.learn(&key(2), &hint(0b110, true), now);
         known.learn(&key(3), &hint(0b11, false), now);
-        let holders: Vec<u64> = (1..4).map(|i| known.holders(&key(i), now, 0).0).collect();
-        assert_eq!(holders, [0b11, 0b110, 0b11]);
+        let holders: Vec<u64> = (1..5).map(|i| known.holders(&key(i), now, 0).0).collect();
+        assert_eq!(holders, [0b1, 0b110, 0b11, 0b11]);
     }
 
     #[test]
