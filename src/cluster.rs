@@ -140,8 +140,8 @@ impl Strategy {
 pub struct UpArgs {
     #[command(flatten)]
     at: WhereArgs,
-    /// Who may read locally. It is part of the cluster's data once there is some: for another one
-    /// give another --dir
+    /// Who may read locally. It is part of the cluster's data once there is some: `lease set`
+    /// changes it then
     #[arg(long, value_enum, default_value = "quorum")]
     strategy: Strategy,
     /// Clients of the first site connect to this port, of the second to the next, ...
