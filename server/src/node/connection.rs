@@ -30,6 +30,9 @@ use super::outbox::{Outbox, Unread};
 /// How often a connection that is not read from looks whether it may go on, unless it is
 /// told: others may have made room.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long a client that sends no more is waited for, while nothing is answered and it
+/// takes nothing of what was.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
 /// What a request is charged at least, and an answer expected to have.
 const SMALL_BYTES: usize = 4 << 10;
 /// What an entry of an answer takes in memory, beside its key and value.
@@ -264,6 +267,38 @@ impl Connection {
         self.waits.set(false);
         true
     }
+
+    /// For a client that sends no more: waits until all its requests are answered and it
+    /// has taken the answers, or neither goes on, or the connection is broken.
+    pub(super) async fn settled(&self) {
+        let settled = async {
+            tokio::select! {
+                () = self.outbox.drain() => return,
+                () = self.answered() => {}
+            }
+            self.outbox.emptied().await;
+        };
+        tokio::pin!(settled);
+        loop {
+            let due = self.due();
+            let ended = tokio::time::timeout(STALLED_AFTER, &mut settled).await;
+            if ended.is_ok() || self.due() == due {
+                return;
+            }
+        }
+    }
+
+    /// Requests not yet answered, and bytes of answers not yet taken.
+    fn due(&self) -> (usize, usize) {
+        (self.in_flight.get(), self.outbox.pending_bytes())
+    }
+
+    async fn answered(&self) {
+        self.waits.set(true);
+        while self.in_flight.get() > 0 {
+            self.room.notified().await;
+        }
+    }
 }
 
 impl Drop for Connection {
@@ -397,6 +432,39 @@ mod tests {
         assert!(!second.congested(), "what has left is charged no more");
         second.answer(&found(1, 1));
         assert_eq!(budget.charged.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_no_more_is_waited_for_while_its_answers_come() {
+        let budget = budget(Limits::default());
+        let (connection, _client) = connection(1, &budget).await;
+        for id in 1..=2 {
+            connection.charge(&request(id, Op::get("k")), 20).unwrap();
+        }
+        let settled = connection.settled();
+        tokio::pin!(settled);
+        for id in 1..=2 {
+            let almost = STALLED_AFTER * 2 / 3;
+            let early = tokio::time::timeout(almost, &mut settled).await;
+            assert!(early.is_err(), "{id} is due");
+            connection.answer(&found(id, 1));
+        }
+        let begun = tokio::time::Instant::now();
+        settled.await;
+        assert!(begun.elapsed() < STALLED_AFTER, "nothing is due");
+        assert_eq!(connection.due(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_no_more_is_not_waited_for_without_end() {
+        let budget = budget(Limits::default());
+        let (unanswered, _one) = connection(1, &budget).await;
+        unanswered.charge(&request(1, Op::get("k")), 20).unwrap();
+        unanswered.settled().await;
+        let (unread, _two) = connection(2, &budget).await;
+        (1..=20).for_each(|id| _ = unread.append(&found(id, 1 << 20)));
+        unread.settled().await;
+        assert!(unread.outbox.pending_bytes() > 0);
     }
 
     #[tokio::test]

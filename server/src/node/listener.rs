@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -228,13 +229,26 @@ impl Clients {
         }
     }
 
-    /// Serves a connection until it closes or violates the protocol.
+    /// Serves a connection until it closes or violates the protocol. A client that only
+    /// ends its requests is sent the answers that are due.
     async fn converse(&self, connection: &Connection, frames: &mut Frames) -> Result<(), Error> {
         let Some(hello) = read_hello(frames).await? else {
             return Ok(());
         };
         self.check(&hello)?;
         self.welcome(connection);
+        if self.take_requests(connection, frames).await? {
+            connection.settled().await;
+        }
+        Ok(())
+    }
+
+    /// Takes requests until the client ends them (true) or the connection breaks (false).
+    async fn take_requests(
+        &self,
+        connection: &Connection,
+        frames: &mut Frames,
+    ) -> Result<bool, Error> {
         let drained = connection.outbox.drain();
         tokio::pin!(drained);
         loop {
@@ -247,11 +261,11 @@ impl Clients {
             connection.outbox.flush();
             tokio::select! {
                 biased; // which saves a random number
-                () = &mut drained => return Ok(()),
-                filled = next_bytes(connection, frames) => {
-                    if !filled {
-                        return Ok(());
-                    }
+                () = &mut drained => return Ok(false),
+                next = next_bytes(connection, frames) => match next {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(true),
+                    Err(_) => return Ok(false),
                 }
             }
         }
@@ -350,13 +364,12 @@ async fn say_farewell(connection: &Connection, frames: &mut Frames, refusal: Err
 }
 
 /// Waits until more can be taken: of what has been read, if there was no room for it, or
-/// of what is read now. False when the client left.
-async fn next_bytes(connection: &Connection, frames: &mut Frames) -> bool {
-    if connection.relieved().await {
-        return true;
+/// of what is read now. False when the client sends no more.
+async fn next_bytes(connection: &Connection, frames: &mut Frames) -> io::Result<bool> {
+    match connection.relieved().await {
+        true => Ok(true),
+        false => frames.fill().await,
     }
-    // A broken connection is handled like a closed one.
-    frames.fill().await.unwrap_or(false)
 }
 
 fn check_body(body: Option<&Body>) -> Result<(), Error> {

@@ -247,6 +247,38 @@ fn clients_that_vanish_harm_nobody() {
     node.stop().unwrap();
 }
 
+#[test]
+fn a_client_that_ends_its_requests_gets_the_answers_that_are_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    const PUTS: u64 = 10;
+    block_on(async {
+        connect(&config).await.put("k", "v").await.unwrap();
+        let mut stream = greeted(&config).await;
+        let mut bytes = BytesMut::new();
+        for id in 1..=PUTS {
+            let put = Command::session(9, id, 1, Op::put("k", format!("v{id}")));
+            encode_frame(&Request::new(id, Some(Body::Command(put))), &mut bytes).unwrap();
+        }
+        stream.write_all(&bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut reader = FrameReader::new(&mut stream);
+        let mut answered = std::collections::BTreeSet::new();
+        while let Some(response) = reader.next::<Response>().await.unwrap() {
+            let result = response.outcome.unwrap().result.unwrap();
+            assert!(!matches!(result, outcome::Result::Error(_)), "{result:?}");
+            answered.insert(response.id);
+        }
+        assert!(answered.into_iter().eq(1..=PUTS), "then it is closed");
+        // Only the connection that asks is left.
+        while counted(&connect(&config).await, "clients").await > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    node.stop().unwrap();
+}
+
 /// What a node counts under a name.
 async fn counted(client: &Client, name: &str) -> u64 {
     let status = client.status().await.unwrap();
