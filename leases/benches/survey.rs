@@ -65,7 +65,7 @@ fn pass(c: &mut Criterion) {
                 let nothing = ConfigChange::default();
                 let mut survey = Survey::begin(nothing, situation(), &demand, &configs);
                 while !survey.look(&demand, &configs, 4096) {}
-                survey.finish(&demand, &configs)
+                survey.finish()
             });
         });
     }

@@ -21,6 +21,8 @@ pub(super) struct Frame {
     pub(super) policies: Arc<RangeMap<Policy>>,
     /// Whether the strategy of any range looks at what is read and written.
     pub(super) wants_demand: bool,
+    /// Listed keys of a range that was split may be counted in each of its parts.
+    pub(super) counted_twice: bool,
     /// Replicas that hold every key there is or could be.
     pub(super) universal: ReplicaSet,
     pub(super) excluded: ReplicaSet,
@@ -37,6 +39,7 @@ impl Frame {
             cleared: ConfigId(0),
             policies: Arc::new(RangeMap::uniform(Policy::initial())),
             wants_demand: false,
+            counted_twice: false,
             universal: ReplicaSet::EMPTY,
             excluded: ReplicaSet::EMPTY,
             params: LeaseParams::default(),
@@ -46,7 +49,7 @@ impl Frame {
 
     /// The configuration that `change` makes of this one. A peer wrote the change:
     /// names of nobody hold nothing. Durations that cannot work, and more ranges than there
-    /// may be, change nothing.
+    /// may be, change nothing. The holders of single keys are still to be counted.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -57,8 +60,6 @@ impl Frame {
         if let Some(excluded) = change.excluded {
             frame.exclude(excluded.intersection(members.voters()));
         }
-        frame.list(change, members);
-        frame.universal = frame.everywhere();
         frame
     }
 
@@ -67,13 +68,15 @@ impl Frame {
             return;
         }
         let mut policies = RangeMap::clone(&self.policies);
-        policies.apply(&change.ranges, self.id, members.voters());
+        let split = policies.apply(&change.ranges, self.id, members.voters());
         if policies.fits() {
             let clears = change.ranges.iter().any(|range| range.clear);
             self.cleared = if clears { self.id } else { self.cleared };
-            let mut ranges = policies.iter();
-            self.wants_demand = ranges.any(|(_, policy)| policy.strategy.wants_demand());
-            drop(ranges);
+            self.wants_demand = policies
+                .iter()
+                .any(|(_, policy)| policy.strategy.wants_demand());
+            let listed = policies.iter().any(|(_, policy)| policy.any_listed());
+            self.counted_twice |= split && listed;
             self.policies = Arc::new(policies);
         }
     }
@@ -87,37 +90,29 @@ impl Frame {
         self.excluded = excluded;
     }
 
-    fn list(&mut self, change: &ConfigChange, members: Membership) {
-        if change.keys.iter().all(|(_, keys)| keys.is_empty()) {
-            return;
-        }
-        let policies = Arc::make_mut(&mut self.policies);
-        for (holders, keys) in &change.keys {
-            for key in keys {
-                let listed = &mut policies.get_mut(key).listed;
-                let before = listed.unwrap_or(members.voters());
-                *listed = Some(before.intersection(*holders));
-            }
-        }
-    }
-
     /// What is said of `key` as one of its range.
     #[inline]
     pub(super) fn policy(&self, key: &[u8]) -> &Policy {
         self.policies.get(key)
     }
 
-    fn everywhere(&self) -> ReplicaSet {
+    /// All listed keys are counted: who holds every key follows.
+    pub(super) fn counted(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
         let everywhere = ranges.reduce(ReplicaSet::intersection);
-        everywhere.unwrap_or_default().minus(self.excluded)
+        self.universal = everywhere.unwrap_or_default().minus(self.excluded);
+    }
+
+    /// The same ranges, with each listed key counted once.
+    pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
+        self.policies = Arc::new(policies);
+        self.counted_twice = false;
+        self.counted();
     }
 
     /// Panics if the configuration cannot be: see the messages.
     pub(super) fn check(&self, members: Membership) {
-        let ranges = self.policies.iter();
-        let named =
-            ranges.map(|(_, policy)| policy.defaults.union(policy.listed.unwrap_or_default()));
+        let named = self.policies.iter().map(|(_, policy)| policy.anybody());
         let everyone = named.fold(self.excluded, ReplicaSet::union);
         assert!(everyone.is_subset(members.voters()), "holders are members");
         self.policies.check();

@@ -8,18 +8,22 @@
 //! when a configuration changes a few keys of a hundred thousand.
 
 mod change;
+mod counts;
 mod frame;
 mod params;
 mod policy;
 mod ranges;
 mod spec;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 pub use self::change::{ConfigChange, RangeChange};
@@ -30,6 +34,7 @@ pub use self::spec::{CostSettings, StrategySpec, Unlisted};
 pub use crate::types::Key;
 
 use self::frame::Frame;
+use self::sweep::Sweep;
 use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
@@ -44,16 +49,18 @@ pub struct Configs {
     members: Membership,
     /// Rising by id, never empty: the first is the oldest still kept.
     frames: VecDeque<Frame>,
-    keys: HashMap<Key, Versions, FixedState>,
+    keys: IndexMap<Key, Versions, FixedState>,
     /// Keys that each configuration changed, for dropping what is superseded.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
+    /// A look at all listed keys that is under way.
+    sweep: Option<Sweep>,
 }
 
 impl Hash for Configs {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.frames.hash(state);
         crate::fingerprint::unordered(&self.keys, state);
-        self.changed.hash(state);
+        (&self.changed, &self.sweep).hash(state);
     }
 }
 
@@ -110,8 +117,9 @@ impl Configs {
         Configs {
             members,
             frames: [Frame::initial(members)].into(),
-            keys: HashMap::with_hasher(FixedState::default()),
+            keys: IndexMap::with_hasher(FixedState::default()),
             changed: VecDeque::new(),
+            sweep: None,
         }
     }
 
@@ -191,34 +199,24 @@ impl Configs {
 
     /// The listed holders of `key` in the newest configuration, if it is listed.
     pub fn listed(&self, key: &[u8]) -> Option<ReplicaSet> {
-        let (since, holders) = *self.keys.get(key)?.last()?;
-        (since >= self.last().policy(key).cleared).then_some(holders)
+        let place = self.keys.get_index_of(key)?;
+        self.listed_at(place).map(|(_, holders)| holders)
     }
 
-    /// Keys of `range` whose own holders, in the newest configuration, lack `replica`; in
-    /// rising order. Looks at every listed key, unless all of the range are known to have it.
-    pub fn listed_without(&self, range: &KeyRange, replica: ReplicaId) -> Vec<(Key, ReplicaSet)> {
-        let policies = self.policies().iter();
-        let mut listed = policies.filter_map(|(part, policy)| Some((part, policy.listed?)));
-        if !listed.any(|(part, common)| part.overlaps(range) && !common.contains(replica)) {
-            return Vec::new();
-        }
-        let lacking = |key: &Key| self.listed(key).filter(|held| !held.contains(replica));
-        let keys = self.keys.keys().filter(|key| range.contains(key));
-        let mut found: Vec<_> = keys
-            .filter_map(|key| Some((key.clone(), lacking(key)?)))
-            .collect();
-        found.sort_unstable();
-        found
+    /// The key at a place below [`listed_len`](Self::listed_len), and its own holders in
+    /// the newest configuration, if it is listed there. While configurations are forgotten
+    /// the last key may come to a lower place: who looks at all begins with the last.
+    pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
+        let (key, versions) = self.keys.get_index(place)?;
+        let (since, holders) = *versions.last()?;
+        (since >= self.last().policy(key).cleared).then_some((key, holders))
     }
 
     /// How many keys of each range have holders of their own in the newest configuration.
-    /// Looks at every listed key.
+    /// For a while after a range was split, each part may count keys of the other.
     pub fn listed_by_range(&self) -> Vec<u64> {
-        let mut counts = self.policies().map(|_| 0u64);
-        let listed = self.keys.keys().filter(|key| self.listed(key).is_some());
-        listed.for_each(|key| *counts.get_mut(key) += 1);
-        counts.iter().map(|(_, count)| *count).collect()
+        let ranges = self.policies().iter();
+        ranges.map(|(_, policy)| policy.listed.total()).collect()
     }
 
     /// How many keys have holders of their own in some configuration kept here.
@@ -238,55 +236,75 @@ impl Configs {
     /// If `id` does not follow the newest: the log is executed without holes.
     pub fn apply(&mut self, id: ConfigId, change: &ConfigChange) {
         assert_eq!(id.0, self.newest().0 + 1, "configurations have no holes");
-        let frame = self.last().next(change, self.members);
+        let mut frame = self.last().next(change, self.members);
+        let anew = frame.counted_twice || self.sweep.is_some();
+        if anew && !change.ranges.is_empty() {
+            self.sweep = None;
+        }
+        self.list(&mut frame, &change.keys);
+        frame.counted();
         frame.check(self.members);
         frame.check_follows(self.last());
         self.frames.push_back(frame);
-        self.list(id, &change.keys);
+        if anew && self.sweep.is_none() {
+            self.begin_sweep();
+        }
     }
 
-    fn list(&mut self, id: ConfigId, quorums: &[(ReplicaSet, Vec<Key>)]) {
+    /// Gives single keys their holders in the configuration of `frame`, and counts them.
+    fn list(&mut self, frame: &mut Frame, quorums: &[(ReplicaSet, Vec<Key>)]) {
         let mut touched = Vec::new();
         for (holders, keys) in quorums {
             let holders = holders.intersection(self.members.voters());
             for key in keys {
-                let versions = self.keys.entry(key.clone()).or_default();
-                if !versions.is_empty() {
+                if self.list_key(frame, key, holders) {
                     touched.push(key.clone());
-                }
-                match versions.last_mut() {
-                    Some(last) if last.0 == id => last.1 = holders,
-                    last => {
-                        assert!(last.is_none_or(|last| last.0 < id), "versions rise");
-                        versions.push((id, holders));
-                    }
                 }
             }
         }
-        self.changed.push_back((id, touched));
+        self.changed.push_back((frame.id, touched));
     }
 
-    /// Drops what only configurations before `oldest` can see. The newest stays.
+    /// Returns whether the key had holders of its own in some configuration.
+    fn list_key(&mut self, frame: &mut Frame, key: &Key, holders: ReplicaSet) -> bool {
+        let policy = Arc::make_mut(&mut frame.policies).get_mut(key);
+        let entry = self.keys.entry(key.clone());
+        let place = entry.index();
+        let versions = entry.or_default();
+        let known = !versions.is_empty();
+        let last = versions.last().copied();
+        let before = last.filter(|(since, _)| *since >= policy.cleared);
+        let before = before.map(|(_, holders)| holders);
+        match versions.last_mut() {
+            Some(last) if last.0 == frame.id => last.1 = holders,
+            last => {
+                assert!(last.is_none_or(|last| last.0 < frame.id), "versions rise");
+                versions.push((frame.id, holders));
+            }
+        }
+        before
+            .into_iter()
+            .for_each(|before| policy.listed.remove(before));
+        policy.listed.add(holders);
+        if let Some(sweep) = &mut self.sweep {
+            sweep.note(place, key, (before, holders));
+        }
+        known
+    }
+
+    /// Drops what only configurations before `oldest` can see; the newest stays. Of listed
+    /// keys that were cleared, some thousands in each call: [`is_sweeping`](Self::is_sweeping)
+    /// says whether more are to be looked at.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
             self.frames.pop_front();
         }
         if self.frames[0].cleared > cleared_before {
-            self.forget_cleared();
+            self.begin_sweep();
         }
+        self.sweep_on();
         self.forget_superseded(self.frames[0].id);
-    }
-
-    /// Every configuration still kept has forgotten what was listed before the oldest of
-    /// them cleared its range.
-    fn forget_cleared(&mut self) {
-        let oldest = &self.frames[0];
-        self.keys.retain(|key, versions| {
-            let cleared = oldest.policy(key).cleared;
-            versions.retain(|(since, _)| *since >= cleared);
-            !versions.is_empty()
-        });
     }
 
     /// Of each key that a configuration up to `oldest` changed, the version that
@@ -321,6 +339,10 @@ impl Configs {
         assert!(
             first.is_none_or(|id| id > self.oldest_kept()),
             "what only forgotten ones could see is dropped"
+        );
+        assert!(
+            !self.last().counted_twice || self.is_sweeping(),
+            "what is counted twice is counted anew"
         );
     }
 

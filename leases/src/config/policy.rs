@@ -1,10 +1,11 @@
 //! What a configuration says of all keys of a range.
 
 use super::change::RangeChange;
+use super::counts::Counts;
 use super::ranges::RangeMap;
 use super::spec::StrategySpec;
 use crate::mutants::{Rule, off};
-use crate::types::{ConfigId, ReplicaSet};
+use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
 /// Most ranges of one configuration.
 pub const RANGES_MAX: usize = 1024;
@@ -23,9 +24,9 @@ pub struct Policy {
     /// The newest configuration that cleared the listed keys of the range: who was listed
     /// before it is listed no more.
     pub(super) cleared: ConfigId,
-    /// Replicas in the set of every listed key of the range; `None`: no key is listed. May
-    /// be too small (a key listed anew is not forgotten), never too large.
-    pub(super) listed: Option<ReplicaSet>,
+    /// The listed keys of the range. After a range was split both parts count the keys of
+    /// both, until all were looked at: never too few.
+    pub(super) listed: Counts,
 }
 
 impl Policy {
@@ -35,18 +36,29 @@ impl Policy {
             strategy: StrategySpec::None,
             defaults: ReplicaSet::EMPTY,
             cleared: ConfigId(0),
-            listed: None,
+            listed: Counts::default(),
         }
     }
 
     /// Whether a key of the range may have holders of its own.
     pub fn any_listed(&self) -> bool {
-        self.listed.is_some()
+        !self.listed.is_empty()
+    }
+
+    /// Whether a key of the range may have holders of its own who lack `replica`.
+    pub fn any_listed_without(&self, replica: ReplicaId) -> bool {
+        let common = self.listed.common();
+        common.is_some_and(|common| !common.contains(replica))
+    }
+
+    /// Whoever holds some key of the range; exclusions are not applied.
+    pub(super) fn anybody(&self) -> ReplicaSet {
+        self.defaults.union(self.listed.anybody())
     }
 
     /// Holders of every key that is or could be in the range; exclusions are not applied.
     pub(super) fn universal(&self) -> ReplicaSet {
-        let listed = self.listed.unwrap_or(self.defaults);
+        let listed = self.listed.common().unwrap_or(self.defaults);
         self.defaults.intersection(listed)
     }
 
@@ -60,29 +72,42 @@ impl Policy {
         }
         if change.clear {
             self.cleared = id;
-            self.listed = None;
+            self.listed = Counts::default();
         }
     }
 }
 
+/// Adds the range of `right` to that of `left`, if they may become one.
+///
 /// H69: neighbours become one range only if nothing tells them apart, also not when they were
 /// last cleared. What the later one had forgotten would count again, for replicas that
-/// remember it.
-fn may_merge(left: &Policy, right: &Policy) -> bool {
+/// remember it. How many keys are listed in each may differ, and is not the same at all
+/// replicas.
+fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
-    same_time
-        && left.strategy == right.strategy
-        && left.defaults == right.defaults
-        && left.listed == right.listed
+    let same = same_time && left.strategy == right.strategy && left.defaults == right.defaults;
+    if same {
+        left.listed.absorb(&right.listed);
+    }
+    same
 }
 
 impl RangeMap<Policy> {
-    /// Takes what configuration `id` changes by range.
-    pub(super) fn apply(&mut self, changes: &[RangeChange], id: ConfigId, members: ReplicaSet) {
+    /// Takes what configuration `id` changes by range. Returns whether ranges were split:
+    /// keys may be counted twice.
+    pub(super) fn apply(
+        &mut self,
+        changes: &[RangeChange],
+        id: ConfigId,
+        members: ReplicaSet,
+    ) -> bool {
+        let before = self.iter().count();
         for change in changes {
             self.update(&change.range, |policy| policy.apply(change, id, members));
         }
+        let split = self.iter().count() > before;
         self.merge(may_merge);
+        split
     }
 
     /// Whether these are no more ranges than a configuration may have.

@@ -166,10 +166,11 @@ impl<T> RangeMap<T> {
         &mut self.starts[index].1
     }
 
-    /// Makes one range of neighbours whose values are the `same`.
-    pub fn merge(&mut self, same: impl Fn(&T, &T) -> bool) {
+    /// Makes one range of neighbours where `join` returns true. It may add the second
+    /// value to the first then.
+    pub fn merge(&mut self, join: impl Fn(&mut T, &T) -> bool) {
         self.starts
-            .dedup_by(|next, before| same(&before.1, &next.1));
+            .dedup_by(|next, before| join(&mut before.1, &next.1));
     }
 
     /// The index of the range that begins with `key`, which begins there from now on.

@@ -136,9 +136,8 @@ fn a_range_that_is_cleared_leaves_the_lists_of_its_neighbours() {
     }
     assert_eq!(configs.view(b"f").holders(ConfigId(2)), set(0b011));
     assert_eq!(configs.universal(third), set(0b001));
-    let without = configs.listed_without(&KeyRange::all(), ReplicaId(2));
-    let without: Vec<Key> = without.into_iter().map(|(key, _)| key).collect();
-    assert_eq!(without, ["a", "p"].map(Key::from));
+    configs.forget_before(ConfigId(0));
+    assert_eq!(configs.listed_by_range(), [1, 0, 1]);
     configs.forget_before(third);
     assert_eq!(configs.listed_len(), 2, "the others are seen by nobody");
 }
@@ -204,6 +203,157 @@ fn universal_never_claims_a_key_somebody_lacks() {
     configs.apply(ConfigId(3), &ConfigChange::default());
     assert_eq!(configs.universal(ConfigId(1)), set(0b111));
     assert_eq!(configs.universal(ConfigId(3)), set(0b011));
+}
+
+/// A leader that joins the holders of all listed keys holds every key there is.
+#[test]
+fn universal_is_what_the_listed_keys_have_now_not_what_they_ever_had() {
+    let mut configs = Configs::new(3);
+    configs.apply(ConfigId(1), &ConfigChange::everywhere(set(0b111)));
+    configs.apply(ConfigId(2), &listing(0b011, "a"));
+    configs.apply(ConfigId(3), &listing(0b011, "b"));
+    configs.apply(ConfigId(4), &listing(0b110, "a"));
+    assert_eq!(configs.universal(ConfigId(4)), set(0b010));
+    configs.apply(ConfigId(5), &listing(0b110, "b"));
+    assert_eq!(configs.universal(ConfigId(5)), set(0b110));
+    assert_eq!(configs.universal(ConfigId(3)), set(0b011), "as it was");
+}
+
+/// The first keys from `from` on, in one entry.
+fn listing_many(bits: u64, keys: std::ops::Range<usize>) -> ConfigChange {
+    let keys = keys.map(|i| Key::from(format!("{i:06}"))).collect();
+    ConfigChange {
+        keys: vec![(set(bits), keys)],
+        ..Default::default()
+    }
+}
+
+/// Counts that are kept are those that a look at every key finds.
+fn assert_counted(configs: &Configs) {
+    let mut counts = configs.policies().map(|_| 0u64);
+    let mut common = configs.policies().map(|policy| policy.defaults);
+    let listed = (0..configs.listed_len()).filter_map(|place| configs.listed_at(place));
+    for (key, holders) in listed {
+        *counts.get_mut(key) += 1;
+        let common = common.get_mut(key);
+        *common = common.intersection(holders);
+    }
+    let counts: Vec<u64> = counts.iter().map(|(_, count)| *count).collect();
+    assert_eq!(configs.listed_by_range(), counts);
+    let common = common.iter().map(|(_, common)| *common);
+    let universal = common.reduce(ReplicaSet::intersection).expect("a range");
+    let universal = universal.minus(configs.excluded());
+    assert_eq!(configs.universal(configs.newest()), universal);
+}
+
+/// What is cleared is forgotten some keys at a time, and what is listed meanwhile stays.
+#[test]
+fn cleared_keys_are_forgotten_in_steps() {
+    let keys = 5 * sweep::KEYS_A_STEP;
+    let mut configs = Configs::new(3);
+    configs.apply(ConfigId(1), &listing_many(0b011, 0..keys));
+    change_ranges(&mut configs, [cleared("", "", 0b111)]);
+    let mut steps = 0;
+    loop {
+        let before = configs.listed_len();
+        configs.forget_before(configs.newest());
+        configs.check();
+        assert!(configs.listed_len() + sweep::KEYS_A_STEP >= before);
+        steps += 1;
+        if !configs.is_sweeping() {
+            break;
+        }
+        // A key that was forgotten, one that was not yet, and one that is new.
+        let id = ConfigId(configs.newest().0 + 1);
+        configs.apply(id, &listing_many(0b110, keys - steps..keys - steps + 1));
+        let id = ConfigId(id.0 + 1);
+        configs.apply(id, &listing_many(0b101, steps..steps + 1));
+        let id = ConfigId(id.0 + 1);
+        configs.apply(id, &listing_many(0b100, keys + steps..keys + steps + 1));
+    }
+    assert_eq!(steps, 5);
+    assert_eq!(configs.listed_len(), 3 * (steps - 1));
+    assert_counted(&configs);
+    for key in 1..steps {
+        let holders = |key: usize| configs.holders(format!("{key:06}").as_bytes());
+        assert_eq!(holders(keys - key), set(0b110));
+        assert_eq!(holders(key), set(0b101));
+        assert_eq!(holders(keys + key), set(0b100));
+    }
+}
+
+/// Each part of a split range counts the keys of both, until all were looked at.
+#[test]
+fn the_keys_of_a_range_that_is_split_are_counted_anew() {
+    let keys = 2 * sweep::KEYS_A_STEP;
+    let mut configs = Configs::new(3);
+    change_ranges(&mut configs, [held("", "", 0b111)]);
+    configs.apply(ConfigId(2), &listing_many(0b011, 0..keys));
+    configs.apply(ConfigId(3), &listing_many(0b111, keys..keys + 1));
+    let to = Key::from(format!("{keys:06}"));
+    let range = KeyRange::new(Key::new(), Some(to)).expect("some keys");
+    let split = RangeChange {
+        defaults: Some(set(0b011)),
+        ..RangeChange::nothing(range.clone())
+    };
+    change_ranges(&mut configs, [split]);
+    assert_eq!(configs.universal(ConfigId(4)), set(0b011));
+    let most = keys as u64 + 1;
+    assert_eq!(configs.listed_by_range(), [most; 2], "never too few");
+    let mut steps = 0;
+    while configs.is_sweeping() {
+        configs.forget_before(ConfigId(0));
+        steps += 1;
+    }
+    assert_eq!(steps, 3);
+    assert_counted(&configs);
+    let joined = RangeChange {
+        defaults: Some(set(0b111)),
+        ..RangeChange::nothing(range)
+    };
+    change_ranges(&mut configs, [joined]);
+    assert_eq!(configs.listed_by_range(), [most], "of two, the sum");
+    assert!(!configs.is_sweeping());
+}
+
+proptest::proptest! {
+    /// Whatever is listed, cleared, split and forgotten: what is counted is what there is.
+    #[test]
+    fn counts_follow_the_keys(
+        changes in proptest::collection::vec((0u8..4, 0u64..8, 0usize..6, 0usize..6), 1..60),
+    ) {
+        let mut configs = Configs::new(3);
+        let key = |at: usize| Key::from(vec![b'a' + at as u8]);
+        for (kind, bits, from, length) in changes {
+            let id = ConfigId(configs.newest().0 + 1);
+            let mut change = ConfigChange::default();
+            let range = KeyRange::new(key(from), Some(key(from + length + 1)));
+            let defaults = Some(set(bits));
+            let of_range = RangeChange { defaults, ..RangeChange::nothing(range.expect("some")) };
+            match kind {
+                0 => change.ranges = vec![of_range],
+                1 => change.ranges = vec![RangeChange { clear: true, ..of_range }],
+                2 => configs.forget_before(ConfigId(id.0.saturating_sub(1 + length as u64))),
+                _ => {}
+            }
+            if kind != 2 || length > 3 {
+                change.keys = vec![(set(bits), (from..from + length).map(key).collect())];
+            }
+            configs.apply(id, &change);
+            configs.check();
+            let newest = configs.universal(id);
+            for at in 0..12 {
+                proptest::prop_assert!(newest.is_subset(configs.holders(&key(at))));
+            }
+            if !configs.is_sweeping() {
+                assert_counted(&configs);
+            }
+        }
+        while configs.is_sweeping() {
+            configs.forget_before(ConfigId(0));
+        }
+        assert_counted(&configs);
+    }
 }
 
 #[test]

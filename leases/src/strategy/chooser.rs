@@ -1,10 +1,9 @@
 //! The strategies of a configuration, ready to be asked about single keys.
 
-use super::cost::Cost;
+use super::cost::{Cost, Tables};
 use super::quorum::Quorum;
-use super::situation::Situation;
 use crate::config::{Policy, StrategySpec};
-use crate::demand::{Estimator, Row};
+use crate::demand::Row;
 use crate::types::ReplicaSet;
 
 /// Other holders for a key, and what is gained by them. Gains of keys under one strategy
@@ -28,7 +27,8 @@ pub(super) enum Chooser {
 
 impl Chooser {
     /// The strategy of `policy`, which may be new there.
-    pub(super) fn new(policy: &Policy, situation: &Situation, estimator: &Estimator) -> Chooser {
+    pub(super) fn new(policy: &Policy, tables: &mut Tables<'_>) -> Chooser {
+        let situation = tables.situation;
         match &policy.strategy {
             StrategySpec::None => Chooser::Same(ReplicaSet::EMPTY),
             StrategySpec::Leader => Chooser::Same(ReplicaSet::one(situation.leader)),
@@ -41,7 +41,7 @@ impl Chooser {
                 Chooser::Quorum(Quorum::new(*unlisted, situation.clone()))
             }
             StrategySpec::Cost(settings) => {
-                let cost = Cost::new(*settings, situation, estimator, policy.defaults);
+                let cost = Cost::new(*settings, tables, policy.defaults);
                 Chooser::Cost(Box::new(cost))
             }
         }

@@ -1,6 +1,8 @@
 //! `cost`: each key is held by the set of replicas, of any size, that makes its
 //! operations wait least (protocol §5).
 
+use std::sync::Arc;
+
 use super::chooser::Wish;
 use super::costs::{Costs, Preference};
 use super::situation::Situation;
@@ -14,27 +16,54 @@ const HYSTERESIS: f32 = 0.02;
 /// See the file.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
-    costs: Costs,
-    estimator: Estimator,
+    costs: Arc<Costs>,
+    estimator: Arc<Estimator>,
     settings: CostSettings,
     defaults: ReplicaSet,
 }
 
-impl Cost {
-    /// With `held` as the present holders of keys that are not listed.
-    pub(super) fn new(
-        settings: CostSettings,
-        situation: &Situation,
-        estimator: &Estimator,
-        held: ReplicaSet,
-    ) -> Cost {
+/// What all ranges share in one situation. A table of what all sets of holders cost is large:
+/// one serves all ranges with the same settings.
+#[derive(Debug)]
+pub(super) struct Tables<'a> {
+    pub(super) situation: &'a Situation,
+    estimator: Arc<Estimator>,
+    /// By the weight of reads and the replicas to spare.
+    costs: Vec<((u32, u8), Arc<Costs>)>,
+}
+
+impl Tables<'_> {
+    pub(super) fn new(situation: &Situation, estimator: Estimator) -> Tables<'_> {
+        Tables {
+            situation,
+            estimator: Arc::new(estimator),
+            costs: Vec::new(),
+        }
+    }
+
+    fn of(&mut self, settings: CostSettings) -> Arc<Costs> {
+        let wanted = (settings.thousandths(), settings.spare);
+        if let Some((_, costs)) = self.costs.iter().find(|(known, _)| *known == wanted) {
+            return Arc::clone(costs);
+        }
         let preference = Preference {
             read_weight: settings.read_weight(),
             spare: usize::from(settings.spare),
         };
+        let distance = self.situation.distance();
+        let costs = Arc::new(Costs::new(distance, self.situation.replies, preference));
+        self.costs.push((wanted, Arc::clone(&costs)));
+        costs
+    }
+}
+
+impl Cost {
+    /// With `held` as the present holders of keys that are not listed.
+    pub(super) fn new(settings: CostSettings, tables: &mut Tables<'_>, held: ReplicaSet) -> Cost {
+        let situation = tables.situation;
         let mut cost = Cost {
-            costs: Costs::new(situation.distance(), situation.replies, preference),
-            estimator: estimator.clone(),
+            costs: tables.of(settings),
+            estimator: Arc::clone(&tables.estimator),
             settings,
             defaults: held,
         };
@@ -59,6 +88,12 @@ impl Cost {
             true => held,
             false => near,
         }
+    }
+
+    /// Where its table is.
+    #[cfg(test)]
+    pub(super) fn table(&self) -> *const Costs {
+        Arc::as_ptr(&self.costs)
     }
 
     pub(super) fn defaults(&self) -> ReplicaSet {

@@ -1,10 +1,12 @@
 //! A pass over all keys in demand, in slices: what the next configuration should change.
 //!
 //! The leader makes a pass every `reconfigure`. It looks at some thousands of keys at a
-//! time, so that it goes on leading meanwhile. What one entry of the log cannot hold waits
-//! for the next pass, the least gain last.
+//! time, so that it goes on leading meanwhile. Then it looks at all listed keys in the same
+//! way, if another leader has left some without it. What one entry of the log cannot hold
+//! waits for the next pass, the least gain last.
 
 use super::chooser::{Chooser, Wish};
+use super::cost::Tables;
 use super::listing::Listing;
 use super::situation::Situation;
 use crate::config::{ConfigChange, Configs, Policy, RangeMap};
@@ -29,6 +31,8 @@ struct Part {
     chooser: Chooser,
     /// Holders of keys that are not listed, once the change is complete.
     defaults: ReplicaSet,
+    /// Keys may be listed here without the leader, who should hold them.
+    lacks_leader: bool,
 }
 
 /// A pass that is under way.
@@ -42,6 +46,8 @@ pub struct Survey {
     parts: RangeMap<Part>,
     /// The next key's place in the demand.
     place: usize,
+    /// Listed keys at lower places are still to be looked at.
+    listed_left: usize,
     census: Census,
     listing: Listing,
 }
@@ -54,22 +60,26 @@ impl Survey {
         demand: &Demand,
         current: &Configs,
     ) -> Survey {
-        let estimator = demand.estimator();
+        let mut tables = Tables::new(&situation, demand.estimator());
         let policies = current.policies_after(&change.ranges);
         let part = |policy: &Policy| {
-            let chooser = Chooser::new(policy, &situation, &estimator);
+            let chooser = Chooser::new(policy, &mut tables);
+            let lacks_leader = chooser.lists() && policy.any_listed_without(situation.leader);
             Part {
                 policy: policy.clone(),
                 defaults: chooser.defaults(),
+                lacks_leader,
                 chooser,
             }
         };
         let parts = policies.map(part);
+        let lacking = parts.iter().any(|(_, part)| part.lacks_leader);
         Survey {
             change,
             of: current.newest(),
             parts,
             place: 0,
+            listed_left: if lacking { current.listed_len() } else { 0 },
             census: Census::default(),
             listing: Listing::default(),
             situation,
@@ -89,6 +99,15 @@ impl Survey {
     /// Looks at up to `keys` more keys. Returns whether those were all.
     pub fn look(&mut self, demand: &Demand, current: &Configs, keys: usize) -> bool {
         assert_eq!(self.of, current.newest(), "it goes by the newest");
+        if self.place < demand.len() {
+            self.look_at_demand(demand, current, keys);
+        } else {
+            self.look_at_listed(demand, current, keys);
+        }
+        self.place >= demand.len() && self.listed_left == 0
+    }
+
+    fn look_at_demand(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let end = demand.len().min(self.place + keys);
         for place in self.place..end {
             let (key, row) = demand.row(place).expect("below the length");
@@ -96,7 +115,22 @@ impl Survey {
             self.consider(key, row, current.listed(key));
         }
         self.place = end;
-        end == demand.len()
+    }
+
+    /// Adds the leader to keys that an earlier leader listed without it, and that nobody
+    /// asks now: it would not hold them until somebody did.
+    fn look_at_listed(&mut self, demand: &Demand, current: &Configs, keys: usize) {
+        let leader = self.situation.leader;
+        let end = self.listed_left.saturating_sub(keys);
+        let places = (end..self.listed_left).rev();
+        let listed = places.filter_map(|place| current.listed_at(place));
+        for (key, held) in listed.filter(|(_, held)| !held.contains(leader)) {
+            let part = self.parts.get(key);
+            if part.lacks_leader && demand.get(key).is_none() {
+                self.listing.add(part.keep(held), key);
+            }
+        }
+        self.listed_left = end;
     }
 
     #[inline]
@@ -125,8 +159,11 @@ impl Survey {
     }
 
     /// What the next configuration should change: the pass is over.
-    pub fn finish(mut self, demand: &Demand, current: &Configs) -> Surveyed {
-        self.enlist_leader(demand, current);
+    ///
+    /// # Panics
+    /// If listed keys are still to be looked at.
+    pub fn finish(mut self) -> Surveyed {
+        assert_eq!(self.listed_left, 0, "all were looked at");
         let more = self.listing.cut();
         for (range, part) in self.parts.iter() {
             let clear = !part.chooser.lists() && part.policy.any_listed();
@@ -140,19 +177,6 @@ impl Survey {
         self.change.keys = self.listing.into_keys();
         let change = self.change;
         Surveyed { change, more }
-    }
-
-    /// Adds the leader to keys that an earlier leader listed without it, and that nobody
-    /// asks now: it would not hold them until somebody did.
-    fn enlist_leader(&mut self, demand: &Demand, current: &Configs) {
-        let leader = self.situation.leader;
-        for (range, part) in self.parts.iter().filter(|(_, part)| part.chooser.lists()) {
-            for (key, held) in current.listed_without(&range, leader) {
-                if demand.get(&key).is_none() {
-                    self.listing.add(part.keep(held), &key);
-                }
-            }
-        }
     }
 }
 
@@ -175,5 +199,45 @@ impl Part {
             false => self.defaults,
         };
         (before != next).then_some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CostSettings, KeyRange, RangeChange, StrategySpec};
+    use crate::latency::{Replies, RoundTrips};
+    use crate::time::Time;
+    use crate::types::{Key, ReplicaId};
+
+    /// A table takes a millisecond where there are nine replicas, and there may be a thousand
+    /// ranges.
+    #[test]
+    fn ranges_with_equal_settings_share_a_table() {
+        let range = |i: usize| {
+            let from = Key::from(format!("{i:04}"));
+            let range = KeyRange::new(from, None).expect("some keys");
+            // The prior is no part of a table.
+            let settings = CostSettings::from_thousandths(500, (i % 2) as u8, i.is_multiple_of(3));
+            RangeChange::strategy(range, StrategySpec::Cost(settings))
+        };
+        let change = ConfigChange {
+            ranges: (0..1000).map(range).collect(),
+            ..ConfigChange::default()
+        };
+        let rtts = RoundTrips::new(5, |_, _| 50.0);
+        let situation = Situation::new(ReplicaId(0), rtts, Replies::LeaderAndOrigin);
+        let demand = Demand::new(Time::ZERO, 5, 1 << 20);
+        let pass = Survey::begin(change, situation, &demand, &Configs::new(5));
+        let parts = pass.parts.iter();
+        let costs = parts.filter_map(|(_, part)| match &part.chooser {
+            Chooser::Cost(cost) => Some(cost.table()),
+            _ => None,
+        });
+        let mut tables: Vec<_> = costs.collect();
+        assert_eq!(tables.len(), 1000);
+        tables.sort_unstable();
+        tables.dedup();
+        assert_eq!(tables.len(), 2);
     }
 }

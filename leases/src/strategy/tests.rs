@@ -91,7 +91,7 @@ fn survey(
 ) -> Surveyed {
     let mut survey = Survey::begin(wish, situation.clone(), demand, configs);
     while !survey.look(demand, configs, 7) {}
-    survey.finish(demand, configs)
+    survey.finish()
 }
 
 /// Puts `spec` in force for `range`, and applies proposals until the strategies rest;
@@ -278,6 +278,43 @@ fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
     let after = configs.holders(b"k");
     assert!(after.contains(ReplicaId(4)) && after.len() == 3);
     assert_eq!(after.intersection(before).len(), 2, "as few move as can be");
+}
+
+/// However many ranges there are, a step looks at no more keys than it is told to.
+#[test]
+fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
+    const KEYS: usize = 5000;
+    const A_STEP: usize = 100;
+    let spec = StrategySpec::Quorum {
+        unlisted: Unlisted::Nearest,
+    };
+    let key = |i: usize| Key::from(format!("{i:06}"));
+    let range = |i: usize| KeyRange::new(key(i * 50), None).expect("some keys");
+    let mut configs = Configs::new(5);
+    let mut listing = everywhere(&spec);
+    // Neighbours differ, or they would be one range.
+    listing.ranges.extend((0..100).map(|i| RangeChange {
+        defaults: Some(set(&[1, 2, 3 + (i % 2) as u8])),
+        ..RangeChange::nothing(range(i))
+    }));
+    listing.keys = vec![(set(&[0, 1, 4]), (0..KEYS).map(key).collect())];
+    configs.apply(ConfigId(1), &listing);
+    let demand = no_demand(5);
+    let mut pass = Survey::begin(ConfigChange::default(), paper(2), &demand, &configs);
+    let mut steps = 1;
+    while !pass.look(&demand, &configs, A_STEP) {
+        steps += 1;
+    }
+    assert_eq!(steps, KEYS / A_STEP);
+    let change = pass.finish().change;
+    let enlisted = change.keys.iter().map(|(_, keys)| keys.len());
+    assert_eq!(enlisted.sum::<usize>(), KEYS);
+    configs.apply(ConfigId(2), &change);
+    assert!(configs.universal(ConfigId(2)).contains(ReplicaId(2)));
+
+    let mut again = Survey::begin(ConfigChange::default(), paper(2), &demand, &configs);
+    assert!(again.look(&demand, &configs, A_STEP), "all have the leader");
+    assert_eq!(again.finish().change, ConfigChange::default());
 }
 
 fn paper(leader: u8) -> Situation {

@@ -45,7 +45,8 @@ impl DemandPasses {
         if state.waiting.is_empty() {
             return None;
         }
-        let begun = state.pass.take();
+        // It is begun anew in a later leadership, and ends where there is none.
+        let begun = state.pass.take().filter(|pass| replica.may_go_on(pass));
         let Some(mut pass) = begun.or_else(|| replica.begin_demand_pass()) else {
             return Some((std::mem::take(&mut state.waiting), None));
         };

@@ -3,36 +3,55 @@
 use client::wire;
 use leases::advice::{Gathering, Profile, ProfileBuilder};
 use leases::latency::RoundTrips;
-use leases::{LeaseParams, ReplicaId, StrategySpec, Unlisted};
+use leases::{Ballot, LeaseParams, ReplicaId, StrategySpec, Unlisted};
 
 use super::Replica;
 use super::settings::AcceptReplies;
 
 /// Looks at all keys in demand, in slices. It changes nothing at the replica.
 #[derive(Debug)]
-pub struct DemandPass(Gathering);
+pub struct DemandPass {
+    gathering: Gathering,
+    /// The leadership to which the demand was reported.
+    ballot: Ballot,
+}
 
 impl Replica {
     /// Begins to look at the demand; `None` if this replica does not lead.
     pub fn begin_demand_pass(&self) -> Option<DemandPass> {
-        let leads = self.leader() == Some(self.us.me());
+        let ballot = self.leads_at()?;
         let n = self.us.settings.n;
         let demand = self.parts.leasing.demand();
-        leads.then(|| DemandPass(Gathering::begin(demand, n, ProfileBuilder::fitting(n))))
+        let gathering = Gathering::begin(demand, n, ProfileBuilder::fitting(n));
+        Some(DemandPass { gathering, ballot })
+    }
+
+    /// Whether a pass may go on: what was reported is forgotten when leadership ends.
+    pub fn may_go_on(&self, pass: &DemandPass) -> bool {
+        self.leads_at() == Some(pass.ballot)
     }
 
     /// Looks at up to `keys` more keys. Returns whether those were all.
+    ///
+    /// # Panics
+    /// If the pass may not go on.
     pub fn look_at_demand(&self, pass: &mut DemandPass, keys: usize) -> bool {
+        assert!(self.may_go_on(pass), "the demand is of this leadership");
         let holders = |key: &[u8]| self.configs().holders(key);
-        pass.0.look(self.parts.leasing.demand(), holders, keys)
+        let demand = self.parts.leasing.demand();
+        pass.gathering.look(demand, holders, keys)
     }
 
     /// What a pass has found, once all keys were looked at; replicas are named by their index.
+    ///
+    /// # Panics
+    /// If the pass may not go on.
     pub fn finish_demand_pass(&self, pass: DemandPass) -> wire::Demand {
+        assert!(self.may_go_on(&pass), "the demand is of this leadership");
         let configs = self.configs();
         let demand = self.parts.leasing.demand();
         let keys = self.parts.machine.kv().len();
-        let profile = pass.0.finish(demand, keys, configs.unlisted(b""));
+        let profile = pass.gathering.finish(demand, keys, configs.unlisted(b""));
         let strategies = configs.policies().iter();
         let strategies = strategies.map(|(_, policy)| policy.strategy.clone());
         let strategies: Vec<StrategySpec> = strategies.collect();

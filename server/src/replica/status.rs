@@ -110,7 +110,7 @@ impl Replica {
         }
     }
 
-    /// Says what is in force for reads under leases. Looks at every listed key.
+    /// Says what is in force for reads under leases, of each range.
     pub fn tell_leases(&self, status: &mut StatusReply) {
         let configs = self.configs();
         let params = configs.params(configs.newest());

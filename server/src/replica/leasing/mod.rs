@@ -41,6 +41,9 @@ const CONFIGS_KEPT: u64 = 3;
 /// A holder that has not answered for so many renewals is promised nothing until it does.
 const QUIET_RENEWALS: u32 = 2;
 
+/// How soon further listed keys are looked at, of those that may be forgotten.
+const SWEEP_ON: Duration = Duration::from_millis(5);
+
 /// Waiting for the grants that an earlier run has forgotten (§3.7).
 #[derive(Clone, Copy, Debug, Hash)]
 struct RestartWait {
@@ -253,7 +256,11 @@ impl Leasing {
             step.announce(Event::RestartWaitOver);
         }
         self.forget_configs(step.now, executed);
-        step.set_timer(Timer::Lease, self.grantor.next_deadline());
+        let mut next = self.grantor.next_deadline();
+        if self.configs.is_sweeping() {
+            next = next.min(step.now + SWEEP_ON);
+        }
+        step.set_timer(Timer::Lease, next);
         lapsed
     }
 

@@ -130,7 +130,7 @@ impl Leasing {
             return Next::LookOn;
         }
         self.counted.demand.age(step.now, survey.census());
-        let surveyed = survey.finish(&self.counted.demand, &self.configs);
+        let surveyed = survey.finish();
         self.office.unfinished = surveyed.more;
         let mut change = surveyed.change;
         change.excluded = excluded;
