@@ -20,10 +20,12 @@ A configuration, with all that must be in it:
 
 What may be in it, with what it is otherwise: leader (nobody is preferred), durability =
 \"sync\" (async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000;
-in [lease]: strategy = \"leader\" (none, all, quorum, fixed), unlisted = \"nearest\" (leader),
-t_lease_ms = 1000, t_guard_ms = 750, renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000,
-rho = 0.001, and for fixed [[lease.range]] with from and holders; in [timing]: heartbeat_ms = 150,
-election_timeout_ms = 1000, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
+in [lease]: strategy = \"leader\" (none, all, quorum, fixed, cost), for quorum unlisted = \"nearest\"
+(leader), for cost cost = { read_weight = 0.5, spare = 0 }, t_lease_ms = 1000, t_guard_ms = 750,
+renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000, rho = 0.001, and a [[lease.range]] for each
+key range with a strategy of its own: from, to (the next range), strategy, holders (for fixed: names
+of nodes), unlisted, cost; in [timing]: heartbeat_ms = 150, election_timeout_ms = 1000,
+retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
 
 The first start of all needs more nodes than a majority: three of three, four of five. A node
 whose data directory was emptied stops, for it has forgotten what it voted for; bring the

@@ -171,12 +171,16 @@ peer = "127.0.0.1:7102"
         let fixed = r#"fixed"
 range = [{ from = "", holders = ["CA"] }, { from = "m", holders = ["CA", "JP"] }]
 unused = ""#;
+        let split = r#"leader"
+range = [{ from = "a", to = "c", strategy = "all" }, { from = "m", cost = { spare = 1 } }]
+unused = ""#;
         let strategies = ["none", "leader", "all", "quorum\"\nunlisted = \"nearest"];
         let least = "cluster='c'\ndata='d'\n[[node]]\nname='A'\nclient='a:1'\npeer='a:2'\n";
         let with = |strategy| CLUSTER.replace("STRATEGY", strategy);
-        let fixed = with(fixed).replace("unused = \"\"\n", "");
+        let ranges = [fixed, split].map(|range| with(range).replace("unused = \"\"\n", ""));
         let mut texts: Vec<String> = strategies.map(with).into();
-        texts.extend([fixed, least.to_owned()]);
+        texts.extend(ranges);
+        texts.push(least.to_owned());
         texts.into_iter().map(String::into_bytes).collect()
     }
 

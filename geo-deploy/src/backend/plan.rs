@@ -161,6 +161,7 @@ impl<'a> Plan<'a> {
         let range = |(start, holders): (u64, &[String])| RangeSection {
             from: String::from_utf8_lossy(&key_name(start)).into_owned(),
             holders: holders.to_vec(),
+            ..RangeSection::default()
         };
         let lease = &self.experiment.lease;
         let is = |name: &str| self.strategy.strategy == name;

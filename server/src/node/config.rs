@@ -8,6 +8,7 @@ mod depth;
 mod lease;
 mod ranges;
 mod raw;
+mod strategies;
 #[cfg(test)]
 mod tests;
 

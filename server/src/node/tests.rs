@@ -508,6 +508,41 @@ fn leadership_moves_again_and_again() {
 }
 
 #[test]
+fn ranges_of_the_file_are_in_force_from_the_first_configuration_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = ports::<2>();
+    let text = format!(
+        "cluster = 'demo'\ndata = 'data'\n[lease]\nstrategy = 'all'\n\
+         [[lease.range]]\nfrom = 'b'\nto = 'c'\nstrategy = 'none'\n\
+         [[lease.range]]\nfrom = 'm'\ncost = {{ read_weight = 0.25 }}\n\
+         [[node]]\nname = 'CA'\nclient = '127.0.0.1:{}'\npeer = '127.0.0.1:{}'\n",
+        port[0], port[1]
+    );
+    let config = ClusterConfig::parse(&text, &dir.path().join("cluster.toml")).unwrap();
+    let node = Running::started(&config, "CA");
+    let ranges = block_on(async {
+        let client = connect(&config).await;
+        loop {
+            let status = client.status_and_leases().await.unwrap();
+            let ranges = status.leases.expect("it was asked for").ranges;
+            if ranges.len() > 1 {
+                return ranges;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let shown = ranges.iter().map(|range| {
+        let from = String::from_utf8_lossy(&range.from);
+        (from.into_owned(), range.strategy.as_str())
+    });
+    let expected = [("", "all"), ("b", "none"), ("c", "all"), ("m", "cost")];
+    let expected = expected.map(|(from, strategy)| (from.to_owned(), strategy));
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
+    assert!(ranges[3].settings.contains("0.25"), "{ranges:?}");
+    node.stop().unwrap();
+}
+
+#[test]
 fn leases_change_while_the_cluster_runs() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), &["CA", "JP", "BR"]);

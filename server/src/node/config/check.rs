@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use leases::{ClockBound, LeaseParams, ParamsError, RangeMap, ReplicaId, StrategySpec};
+use leases::{ClockBound, LeaseParams, ParamsError, ReplicaId};
 
 use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, raw};
 use crate::codec::BATCH_COMMANDS_MAX;
@@ -78,6 +78,11 @@ impl Names<'_> {
     fn all(&self) -> String {
         let names: Vec<&str> = self.0.iter().map(|node| node.name.as_str()).collect();
         names.join(", ")
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -249,67 +254,6 @@ impl Checker<'_> {
         Err(self.refuse(field, ms, accepted))
     }
 
-    fn strategies(&self, lease: &LeaseSection, names: &Names) -> Checked<RangeMap<StrategySpec>> {
-        let among = [
-            ("none", StrategyName::None),
-            ("leader", StrategyName::Leader),
-            ("all", StrategyName::All),
-            ("quorum", StrategyName::Quorum),
-            ("fixed", StrategyName::Fixed),
-            ("cost", StrategyName::Cost),
-        ];
-        let found = lease.strategy.as_deref().unwrap_or("leader");
-        let name = self.one_of("lease.strategy", found, &among)?;
-        self.nothing_for_others(lease, name)?;
-        Ok(match name {
-            StrategyName::None => StrategySpec::None.into(),
-            StrategyName::Leader => StrategySpec::Leader.into(),
-            StrategyName::All => StrategySpec::All.into(),
-            StrategyName::Quorum => {
-                let unlisted = lease.unlisted.unwrap_or_default().into();
-                StrategySpec::Quorum { unlisted }.into()
-            }
-            StrategyName::Fixed => self.fixed(&lease.range, names)?,
-            StrategyName::Cost => self.cost(lease, names)?,
-        })
-    }
-
-    fn cost(&self, lease: &LeaseSection, names: &Names) -> Checked<RangeMap<StrategySpec>> {
-        let cost = lease.cost.unwrap_or_default();
-        let most = names.0.len() - 1;
-        if usize::from(cost.spare) > most {
-            let accepted = format!("accepted are 0 to {most}: one less than there are nodes");
-            return Err(self.refuse("lease.cost.spare", cost.spare, accepted));
-        }
-        match cost.settings() {
-            Some(settings) => Ok(StrategySpec::Cost(settings).into()),
-            None => {
-                let accepted = "accepted are 0 (only writes count) to 1 (only reads count)";
-                Err(self.refuse("lease.cost.read_weight", cost.read_weight, accepted))
-            }
-        }
-    }
-
-    /// Refuses what only another strategy would look at.
-    fn nothing_for_others(&self, lease: &LeaseSection, name: StrategyName) -> Checked<()> {
-        if let Some(unlisted) = lease.unlisted
-            && name != StrategyName::Quorum
-        {
-            let accepted = "only strategy = \"quorum\" looks at it; leave it out";
-            return Err(self.quoted("lease.unlisted", unlisted.name(), accepted));
-        }
-        if lease.cost.is_some() && name != StrategyName::Cost {
-            let accepted = "only strategy = \"cost\" looks at it; leave it out";
-            return Err(self.refuse("[lease.cost]", "given", accepted));
-        }
-        if !lease.range.is_empty() && name != StrategyName::Fixed {
-            let found = format!("given {} times", lease.range.len());
-            let accepted = "only strategy = \"fixed\" looks at it; leave it out";
-            return Err(self.refuse("[[lease.range]]", found, accepted));
-        }
-        Ok(())
-    }
-
     fn params(&self, lease: &LeaseSection) -> Checked<LeaseParams> {
         let default = LeaseParams::for_sites();
         for (field, found, default) in [
@@ -388,14 +332,4 @@ impl Checker<'_> {
         }
         Ok(checked)
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StrategyName {
-    None,
-    Leader,
-    All,
-    Quorum,
-    Fixed,
-    Cost,
 }

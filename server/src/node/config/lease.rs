@@ -34,19 +34,33 @@ pub struct LeaseSection {
     /// For `cost`: what counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostSection>,
-    /// For `fixed`: who holds what.
+    /// Key ranges with a strategy of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub range: Vec<RangeSection>,
 }
 
-/// The keys from `from` to the next range, and the names of the nodes that hold them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The keys of a range, and who may read these locally. Without a strategy, what only one
+/// looks at stands for it: `holders`, `unlisted` or `cost`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {
     /// The first key.
     pub from: String,
-    /// The holders.
+    /// The first key after the range; left out: where the next one begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The strategy's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
+    /// For `fixed`: the names of the nodes that hold the keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
+    /// For `quorum`: who holds keys that nobody has read yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<UnlistedName>,
+    /// For `cost`: what counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostSection>,
 }
 
 /// What counts for `cost`.

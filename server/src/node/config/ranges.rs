@@ -1,55 +1,70 @@
-//! `[[lease.range]]`: the operator's own holders, by key range.
+//! `[[lease.range]]`: which keys each of them names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use client::wire::KEY_BYTES_MAX;
 use leases::config::{RANGES_MAX, STARTS_BYTES_MAX};
-use leases::{Key, RangeMap, ReplicaSet, StrategySpec};
+use leases::{KeyRange, RangeMap, StrategySpec};
 
-use super::check::{Checked, Checker, Names};
+use super::check::{Checked, Checker};
 use super::lease::RangeSection;
 
 impl Checker<'_> {
-    /// The holders of each range; the leader and the N/2 replicas nearest to it hold the
-    /// keys before the first.
-    pub(super) fn fixed(
+    /// What each range says of its keys, and `of_all` of all others.
+    pub(super) fn by_range(
         &self,
+        of_all: StrategySpec,
         ranges: &[RangeSection],
-        names: &Names,
+        of_range: impl Fn(&RangeSection) -> Checked<StrategySpec>,
     ) -> Checked<RangeMap<StrategySpec>> {
-        if ranges.is_empty() {
-            let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
-            return Err(self.refuse("[[lease.range]]", "not given", accepted));
-        }
         self.ranges_fit(ranges)?;
-        let mut starts = BTreeMap::from([(Key::new(), None)]);
+        let ordered = self.in_order(ranges)?;
+        let mut map = RangeMap::uniform(of_all);
+        let mut nexts = ordered.iter().skip(1);
+        for range in &ordered {
+            let keys = self.keys(range, nexts.next().map(|next| next.from.as_str()))?;
+            let spec = of_range(range)?;
+            map.update(&keys, |value| *value = spec.clone());
+        }
+        Ok(map)
+    }
+
+    fn in_order<'r>(&self, ranges: &'r [RangeSection]) -> Checked<Vec<&'r RangeSection>> {
+        let mut ordered = BTreeMap::new();
         for range in ranges {
-            let holders = self.holders(range, names)?;
-            let earlier = starts.insert(range.from.clone().into(), Some(holders));
-            if earlier.is_some_and(|holders| holders.is_some()) {
+            if ordered.insert(&range.from, range).is_some() {
                 let accepted = "an earlier range begins there; leave one of them out";
                 return Err(self.quoted("lease.range.from", &range.from, accepted));
             }
         }
-        let fixed = |(from, holders)| (from, StrategySpec::Fixed { holders });
-        let map = RangeMap::from_starts(starts.into_iter().map(fixed).collect());
-        Ok(map.expect("in order, from the first key on"))
+        Ok(ordered.into_values().collect())
     }
 
-    fn holders(&self, range: &RangeSection, names: &Names) -> Checked<ReplicaSet> {
-        let field = format!("holders of lease.range from {:?}", range.from);
-        if range.holders.is_empty() {
-            return Err(self.refuse(field, "empty", "name at least one node"));
+    /// The keys of a range: up to its own end, or up to where the `next` one begins.
+    fn keys(&self, range: &RangeSection, next: Option<&str>) -> Checked<KeyRange> {
+        let end = range.to.as_deref().or(next);
+        let field = || format!("to of lease.range from {:?}", range.from);
+        if let (Some(to), Some(next)) = (&range.to, next)
+            && to.as_str() > next
+        {
+            let accepted = format!(
+                "the range from {next:?} begins before; end this one there, or leave `to` out"
+            );
+            return Err(self.quoted(&field(), to, accepted));
         }
-        let holders = range.holders.iter();
-        holders
-            .map(|name| self.known(&field, name, names))
-            .collect()
+        let key = |text: &str| text.to_owned().into();
+        KeyRange::new(key(&range.from), end.map(key)).ok_or_else(|| {
+            let accepted = "a range ends after its first key; leave `to` out if it has no end";
+            self.quoted(&field(), end.unwrap_or_default(), accepted)
+        })
     }
 
     /// Refuses more than a configuration can hold.
     fn ranges_fit(&self, ranges: &[RangeSection]) -> Checked<()> {
-        let lengths = || ranges.iter().map(|range| range.from.len());
+        let ends = ranges.iter().flat_map(|range| &range.to);
+        let bounds: BTreeSet<&String> =
+            ranges.iter().map(|range| &range.from).chain(ends).collect();
+        let lengths = || bounds.iter().map(|bound| bound.len());
         if let Some(length) = lengths().find(|length| *length > KEY_BYTES_MAX) {
             let found = format!("{length} bytes");
             let accepted = format!("keys have at most {KEY_BYTES_MAX} bytes");
@@ -58,13 +73,14 @@ impl Checker<'_> {
         // One range more for the keys before the first.
         let most = RANGES_MAX - 1;
         let bytes: usize = lengths().sum();
-        if ranges.len() <= most && bytes <= STARTS_BYTES_MAX {
+        if bounds.len() <= most && bytes <= STARTS_BYTES_MAX {
             return Ok(());
         }
-        let found = format!("{bytes} bytes in {} ranges", ranges.len());
+        let found = format!("{bytes} bytes in {} ranges", bounds.len());
         let accepted = format!(
             "accepted are {most} ranges and {STARTS_BYTES_MAX} bytes, the length of each `from` \
-             together, so that one message holds all of them; give fewer ranges, or shorter `from`s"
+             together, so that one message holds all of them; keys between two ranges are one, too; \
+             give fewer ranges, or shorter `from`s"
         );
         Err(self.refuse("[[lease.range]]", found, accepted))
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use client::wire::FRAME_BYTES_MAX;
 use leases::{
-    Ballot, ClockBound, ConfigChange, RangeChange, RangeMap, ReplicaId, ReplicaSet, Unlisted,
+    Ballot, ClockBound, ConfigChange, CostSettings, RangeChange, RangeMap, ReplicaId, ReplicaSet,
+    Unlisted,
 };
 
 use super::*;
@@ -109,6 +110,128 @@ fn fixed_ranges_are_put_in_order() {
     let ranges = ranges.map(|(from, holders)| (from.into(), StrategySpec::Fixed { holders }));
     let ranges = RangeMap::from_starts(ranges.to_vec()).unwrap();
     assert_eq!(config.strategies, ranges);
+}
+
+#[test]
+fn ranges_have_strategies_of_their_own() {
+    let config = parse(
+        r#"
+        [lease]
+        strategy = "cost"
+        cost = { spare = 1 }
+        [[lease.range]]
+        from = "p"
+        unlisted = "leader"
+        [[lease.range]]
+        from = "b"
+        to = "f"
+        strategy = "all"
+        [[lease.range]]
+        from = "g"
+        holders = ["JP"]
+        [[lease.range]]
+        from = "z"
+        strategy = "cost"
+        [lease.range.cost]
+        read_weight = 0.25
+        "#,
+        NODES,
+    )
+    .unwrap();
+    let cost = |weight, spare| CostSettings::new(weight, spare, true).unwrap();
+    let of_all = StrategySpec::Cost(cost(0.5, 1));
+    let holders = Some([ReplicaId(1)].into_iter().collect());
+    let unlisted = Unlisted::Leader;
+    let ranges = [
+        ("", of_all.clone()),
+        ("b", StrategySpec::All),
+        ("f", of_all),
+        ("g", StrategySpec::Fixed { holders }),
+        ("p", StrategySpec::Quorum { unlisted }),
+        ("z", StrategySpec::Cost(cost(0.25, 0))),
+    ];
+    let ranges = ranges.map(|(from, spec)| (from.into(), spec));
+    assert_eq!(
+        config.strategies,
+        RangeMap::from_starts(ranges.to_vec()).unwrap()
+    );
+}
+
+#[test]
+fn a_range_that_cannot_be_is_refused_with_what_would_do() {
+    let a = "from = \"a\"\n";
+    for (range, parts) in [
+        (
+            "",
+            [
+                "strategy of lease.range from \"a\"",
+                "is not given",
+                "none, leader",
+            ],
+        ),
+        (
+            "strategy = \"best\"",
+            ["strategy of", "is \"best\"", "quorum, fixed, cost"],
+        ),
+        (
+            "strategy = \"fixed\"",
+            ["holders of", "is empty", "at least one node"],
+        ),
+        (
+            "strategy = \"all\"\nholders = [\"CA\"]",
+            ["holders of", "only strategy = \"fixed\"", "leave it out"],
+        ),
+        (
+            "strategy = \"all\"\nunlisted = \"leader\"",
+            ["unlisted of", "only strategy = \"quorum\"", "leave it out"],
+        ),
+        (
+            "strategy = \"all\"\ncost = { spare = 1 }",
+            ["cost of", "only strategy = \"cost\"", "leave it out"],
+        ),
+        ("cost = { spare = 2 }", ["cost.spare of", "is 2", "0 to 1"]),
+        (
+            "cost = { read_weight = 1.5 }",
+            ["cost.read_weight of", "is 1.5", "0 (only writes count)"],
+        ),
+        (
+            "strategy = \"all\"\nto = \"a\"",
+            [
+                "to of lease.range from \"a\"",
+                "is \"a\"",
+                "ends after its first key",
+            ],
+        ),
+        (
+            "strategy = \"all\"\nto = \"c\"\n[[lease.range]]\nfrom = \"b\"\nstrategy = \"all\"",
+            [
+                "to of lease.range from \"a\"",
+                "is \"c\"",
+                "from \"b\" begins before",
+            ],
+        ),
+        (
+            "strategy = \"all\"\n[[lease.range]]\nfrom = \"a\"\nstrategy = \"all\"",
+            [
+                "lease.range.from",
+                "is \"a\"",
+                "an earlier range begins there",
+            ],
+        ),
+    ] {
+        let message = refusal(&format!("[[lease.range]]\n{a}{range}"), NODES);
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+    }
+    // Keys between two ranges are a range, too.
+    let apart = |n: usize| {
+        let range = |i| format!("[[lease.range]]\nfrom='{i:04}'\nto='{i:04}x'\nstrategy='all'\n");
+        (0..n).map(range).collect::<String>()
+    };
+    assert!(parse(&apart(511), NODES).is_ok());
+    let message = refusal(&apart(512), NODES);
+    assert!(message.contains("in 1024 ranges"), "{message}");
 }
 
 /// Text of `count` ranges whose first keys are of `length` bytes.
