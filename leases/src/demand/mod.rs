@@ -11,6 +11,7 @@
 //! Turing, with real observations in the place of their smoothing.
 
 mod estimate;
+mod room;
 mod shift;
 mod table;
 mod tally;

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::Report;
 use super::estimate::{Calibration, Estimator, Histogram};
+use super::room::Room;
 use super::shift::Watch;
 use crate::time::Time;
 use crate::types::ReplicaId;
@@ -25,9 +26,6 @@ const WEIGHT_MAX: f32 = 1e15;
 /// What a key takes of memory besides its own bytes and its counts: its place, its hash,
 /// and what the allocator adds.
 const ENTRY_BYTES: usize = 72;
-
-/// Of so many keys the rarest makes room for a new one.
-const COMPARED: usize = 8;
 
 /// Operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -90,6 +88,12 @@ impl Row<'_> {
         let each = self.counts.iter().zip(origins);
         each.map(|(count, origin)| count.times(1.0 / origin.weight))
     }
+
+    /// Operations by all clients.
+    #[inline]
+    fn operations(&self) -> f32 {
+        self.counts().map(Count::all).sum()
+    }
 }
 
 /// What is known of one origin.
@@ -110,11 +114,7 @@ struct Origin {
 pub struct Demand {
     rows: IndexMap<Box<[u8]>, Counts, FixedState>,
     origins: Vec<Origin>,
-    /// Memory in use, as far as it grows with the keys.
-    bytes: usize,
-    bytes_max: usize,
-    /// Where room is looked for next.
-    hand: usize,
+    room: Room,
     /// When counts were last made to fade.
     aged: Time,
 }
@@ -150,9 +150,7 @@ impl Demand {
         Demand {
             rows: IndexMap::with_hasher(FixedState::default()),
             origins: vec![origin; n],
-            bytes: 0,
-            bytes_max,
-            hand: 0,
+            room: Room::new(bytes_max),
             aged: now,
         }
     }
@@ -204,14 +202,14 @@ impl Demand {
     /// A row for a new key; returns its place.
     fn insert(&mut self, key: &[u8]) -> usize {
         let bytes = self.bytes_of(key);
-        while self.bytes + bytes > self.bytes_max && !self.rows.is_empty() {
+        while self.room.lacks(bytes) && !self.rows.is_empty() {
             self.make_room();
         }
         if self.rows.len() == self.rows.capacity() {
             // Not twice as much: memory is bounded, and a step should not be long.
             self.rows.reserve_exact(self.rows.len() / 8 + 64);
         }
-        self.bytes += bytes;
+        self.room.take(bytes);
         let none = SmallVec::from_elem(Count::default(), self.origins.len());
         self.rows.insert_full(key.into(), none).0
     }
@@ -220,20 +218,15 @@ impl Demand {
         key.len() + ENTRY_BYTES + self.origins.len() * size_of::<Count>()
     }
 
-    /// Drops the rarest of the next few keys.
+    /// Drops a rare key.
     fn make_room(&mut self) {
-        let len = self.rows.len();
-        let next = (0..COMPARED.min(len)).map(|i| (self.hand + i) % len);
-        let weight = |at: usize| -> f32 {
-            let (_, row) = self.row(at).expect("below the length");
-            row.counts().map(Count::all).sum()
-        };
-        let lighter = |a: &usize, b: &usize| weight(*a).total_cmp(&weight(*b));
-        let rarest = next.min_by(lighter).expect("there is a key to drop");
-        self.hand = (self.hand + COMPARED) % len;
+        let compared = self.room.compared(self.rows.len());
+        let operations = |at: usize| self.row(at).expect("below the length").1.operations();
+        let rarer = |a: &usize, b: &usize| operations(*a).total_cmp(&operations(*b));
+        let rarest = compared.min_by(rarer).expect("there is a key to drop");
         let dropped = self.rows.swap_remove_index(rarest);
         let (key, _) = dropped.expect("it was there");
-        self.bytes -= self.bytes_of(&key);
+        self.room.free(self.bytes_of(&key));
     }
 
     /// The clients of an origin have turned to other keys: what they asked before counts
@@ -320,134 +313,22 @@ impl Demand {
     /// key.
     pub fn hottest(&self) -> Option<&[u8]> {
         let rows = (0..self.rows.len()).filter_map(|place| self.row(place));
-        let heat = |row: &Row<'_>| -> f32 { row.counts().map(Count::all).sum() };
-        let hotter = rows.map(|(key, row)| (heat(&row), key));
+        let hotter = rows.map(|(key, row)| (row.operations(), key));
         let hottest = hotter.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)));
         hottest.map(|(_, key)| key)
     }
 
     /// Memory in use, in bytes, estimated.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.room.used()
     }
 
     /// Panics if more is remembered than may be. Cost: one comparison.
     pub fn check(&self) {
         let one = self.rows.len() <= 1;
-        assert!(one || self.bytes <= self.bytes_max, "memory is bounded");
+        assert!(one || !self.room.lacks(0), "memory is bounded");
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Delta;
-    use super::*;
-    use crate::types::Key;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn reads(key: impl Into<Key>, reads: u32) -> Report {
-        let delta = Delta {
-            key: key.into(),
-            reads,
-            writes: 0,
-        };
-        Report {
-            deltas: vec![delta],
-            ..Report::default()
-        }
-    }
-
-    fn census(demand: &Demand) -> Census {
-        let mut census = Census::default();
-        for place in 0..demand.len() {
-            census.add(demand.row(place).expect("below the length").1);
-        }
-        census
-    }
-
-    #[test]
-    fn counts_fade_by_half_in_a_half_life() {
-        let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
-        demand.report(Time::ZERO, ReplicaId(1), &reads("a", 800));
-        let mut now = Time::ZERO;
-        while now < Time::ZERO + HALF_LIFE {
-            now = now + SECOND * 10;
-            demand.age(now, &census(&demand));
-        }
-        let count = demand.get(b"a").expect("known").count(ReplicaId(1));
-        assert!((count.reads - 400.0).abs() < 4.0, "{count:?}");
-    }
-
-    #[test]
-    fn memory_is_bounded_and_busy_keys_survive() {
-        let mut demand = Demand::new(Time::ZERO, 2, 10_000);
-        demand.report(Time::ZERO, ReplicaId(1), &reads("hot", 1 << 20));
-        for i in 0..1000_u32 {
-            let key = i.to_be_bytes().to_vec();
-            demand.report(Time::ZERO, ReplicaId(0), &reads(key, 1));
-            demand.check();
-        }
-        assert!(demand.len() > 50 && demand.bytes() <= 10_000);
-        let hot = demand.get(b"hot").expect("it has most operations");
-        assert_eq!(hot.count(ReplicaId(1)).reads, (1 << 20) as f32);
-        assert_eq!(demand.hottest(), Some(b"hot".as_slice()));
-    }
-
-    #[test]
-    fn an_origin_outside_the_cluster_counts_nothing() {
-        let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
-        demand.report(Time::ZERO, ReplicaId(7), &reads("k", 1));
-        assert!(demand.is_empty());
-    }
-
-    #[test]
-    fn scaling_changes_no_count() {
-        let mut demand = Demand::new(Time::ZERO, 1, 1 << 20);
-        demand.report(Time::ZERO, ReplicaId(0), &reads("a", 1000));
-        demand.origins[0].weight *= 8.0;
-        let before = demand.get(b"a").expect("known").count(ReplicaId(0));
-        demand.origins[0].weight *= WEIGHT_MAX;
-        demand.scale_if_heavy(0);
-        assert_eq!(demand.origins[0].weight, 1.0);
-        let after = demand.get(b"a").expect("known").count(ReplicaId(0));
-        assert!((after.reads * WEIGHT_MAX / before.reads - 1.0).abs() < 1e-3);
-    }
-
-    /// Clients turn from one set of keys to another: the old ones lose their counts as
-    /// soon as that is clear, and a set that stays keeps them.
-    #[test]
-    fn when_clients_turn_to_other_keys_the_old_ones_are_forgotten() {
-        let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
-        let mut now = Time::ZERO;
-        let mut round = |demand: &mut Demand, name: &str| {
-            now = now + SECOND;
-            let mut shifted = false;
-            for origin in [ReplicaId(0), ReplicaId(1)] {
-                let name = if origin == ReplicaId(0) { name } else { "same" };
-                let delta = |i: u32| Delta {
-                    key: format!("{name}{i}").into(),
-                    reads: 10,
-                    writes: 0,
-                };
-                let deltas = (0..20).map(delta).collect();
-                let report = Report {
-                    deltas,
-                    ..Report::default()
-                };
-                shifted |= demand.report(now, origin, &report);
-            }
-            shifted
-        };
-        for _ in 0..20 {
-            assert!(!round(&mut demand, "old"));
-        }
-        assert!(round(&mut demand, "new"));
-        let count = |key: &str, origin| {
-            let row = demand.get(key.as_bytes()).expect("known");
-            row.count(origin).reads
-        };
-        assert!(count("old0", ReplicaId(0)) < 1.0);
-        assert_eq!(count("same0", ReplicaId(1)), 210.0);
-    }
-}
+mod tests;

@@ -5,15 +5,13 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use indexmap::IndexMap;
 
+use super::room::Room;
 use super::{Delta, Report, bytes_of};
 use crate::types::Key;
 
 /// What a key takes of memory besides its own bytes: its place, its counts, its hash, and
 /// what the allocator adds.
 const ENTRY_BYTES: usize = 72;
-
-/// Of so many keys the rarest makes room for a new one.
-const COMPARED: usize = 8;
 
 /// Operations on one key.
 #[derive(Clone, Debug)]
@@ -35,11 +33,7 @@ pub struct Tally {
     /// By the key's hash, so that to count a read looks at no key: each would be memory that
     /// is not in the processor's cache. Two keys of one hash of 64 bits count as one.
     counts: IndexMap<u64, Counted, FixedState>,
-    /// Memory in use, as far as it grows with the keys.
-    bytes: usize,
-    bytes_max: usize,
-    /// Where room is looked for next.
-    hand: usize,
+    room: Room,
     /// Operations on keys that made room.
     rare: (u32, u32),
 }
@@ -50,9 +44,7 @@ impl Tally {
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: IndexMap::with_hasher(FixedState::default()),
-            bytes: 0,
-            bytes_max,
-            hand: 0,
+            room: Room::new(bytes_max),
             rare: (0, 0),
         }
     }
@@ -77,24 +69,22 @@ impl Tally {
             return;
         }
         let bytes = key.len() + ENTRY_BYTES;
-        while self.bytes + bytes > self.bytes_max && !self.counts.is_empty() {
+        while self.room.lacks(bytes) && !self.counts.is_empty() {
             self.make_room();
         }
-        self.bytes += bytes;
+        self.room.take(bytes);
         let key = key.into();
         self.counts.insert(hash, Counted { key, reads, writes });
     }
 
-    /// Drops the rarest of the next few keys.
+    /// Drops a rare key.
     fn make_room(&mut self) {
-        let len = self.counts.len();
-        let next = (0..COMPARED.min(len)).map(|i| (self.hand + i) % len);
-        let weight = |at: &usize| self.counts.get_index(*at).map(|(_, c)| c.all());
-        let rarest = next.min_by_key(weight).expect("there is a key to drop");
-        self.hand = (self.hand + COMPARED) % len;
+        let compared = self.room.compared(self.counts.len());
+        let rarest = compared.min_by_key(|at| self.counts[*at].all());
+        let rarest = rarest.expect("there is a key to drop");
         let dropped = self.counts.swap_remove_index(rarest);
         let (_, dropped) = dropped.expect("it was there");
-        self.bytes -= dropped.key.len() + ENTRY_BYTES;
+        self.room.free(dropped.key.len() + ENTRY_BYTES);
         self.rare.0 = self.rare.0.saturating_add(dropped.reads);
         self.rare.1 = self.rare.1.saturating_add(dropped.writes);
     }
@@ -112,7 +102,7 @@ impl Tally {
                 return true;
             }
             left -= bytes;
-            self.bytes -= counted.key.len() + ENTRY_BYTES;
+            self.room.free(counted.key.len() + ENTRY_BYTES);
             deltas.push(Delta {
                 key: Key::from(std::mem::take(&mut counted.key)),
                 reads: counted.reads,
@@ -143,7 +133,7 @@ impl Tally {
 
     /// Memory in use, in bytes, estimated.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.room.used()
     }
 }
 

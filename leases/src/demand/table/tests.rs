@@ -1,0 +1,112 @@
+//! Counts fade, memory is bounded, and what clients no longer ask is forgotten.
+
+use super::super::Delta;
+use super::*;
+use crate::types::Key;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn reads(key: impl Into<Key>, reads: u32) -> Report {
+    let delta = Delta {
+        key: key.into(),
+        reads,
+        writes: 0,
+    };
+    Report {
+        deltas: vec![delta],
+        ..Report::default()
+    }
+}
+
+fn census(demand: &Demand) -> Census {
+    let mut census = Census::default();
+    for place in 0..demand.len() {
+        census.add(demand.row(place).expect("below the length").1);
+    }
+    census
+}
+
+#[test]
+fn counts_fade_by_half_in_a_half_life() {
+    let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
+    demand.report(Time::ZERO, ReplicaId(1), &reads("a", 800));
+    let mut now = Time::ZERO;
+    while now < Time::ZERO + HALF_LIFE {
+        now = now + SECOND * 10;
+        demand.age(now, &census(&demand));
+    }
+    let count = demand.get(b"a").expect("known").count(ReplicaId(1));
+    assert!((count.reads - 400.0).abs() < 4.0, "{count:?}");
+}
+
+#[test]
+fn memory_is_bounded_and_busy_keys_survive() {
+    let mut demand = Demand::new(Time::ZERO, 2, 10_000);
+    demand.report(Time::ZERO, ReplicaId(1), &reads("hot", 1 << 20));
+    for i in 0..1000_u32 {
+        let key = i.to_be_bytes().to_vec();
+        demand.report(Time::ZERO, ReplicaId(0), &reads(key, 1));
+        demand.check();
+    }
+    assert!(demand.len() > 50 && demand.bytes() <= 10_000);
+    let hot = demand.get(b"hot").expect("it has most operations");
+    assert_eq!(hot.count(ReplicaId(1)).reads, (1 << 20) as f32);
+    assert_eq!(demand.hottest(), Some(b"hot".as_slice()));
+}
+
+#[test]
+fn an_origin_outside_the_cluster_counts_nothing() {
+    let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
+    demand.report(Time::ZERO, ReplicaId(7), &reads("k", 1));
+    assert!(demand.is_empty());
+}
+
+#[test]
+fn scaling_changes_no_count() {
+    let mut demand = Demand::new(Time::ZERO, 1, 1 << 20);
+    demand.report(Time::ZERO, ReplicaId(0), &reads("a", 1000));
+    demand.origins[0].weight *= 8.0;
+    let before = demand.get(b"a").expect("known").count(ReplicaId(0));
+    demand.origins[0].weight *= WEIGHT_MAX;
+    demand.scale_if_heavy(0);
+    assert_eq!(demand.origins[0].weight, 1.0);
+    let after = demand.get(b"a").expect("known").count(ReplicaId(0));
+    assert!((after.reads * WEIGHT_MAX / before.reads - 1.0).abs() < 1e-3);
+}
+
+/// Clients turn from one set of keys to another: the old ones lose their counts as
+/// soon as that is clear, and a set that stays keeps them.
+#[test]
+fn when_clients_turn_to_other_keys_the_old_ones_are_forgotten() {
+    let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);
+    let mut now = Time::ZERO;
+    let mut round = |demand: &mut Demand, name: &str| {
+        now = now + SECOND;
+        let mut shifted = false;
+        for origin in [ReplicaId(0), ReplicaId(1)] {
+            let name = if origin == ReplicaId(0) { name } else { "same" };
+            let delta = |i: u32| Delta {
+                key: format!("{name}{i}").into(),
+                reads: 10,
+                writes: 0,
+            };
+            let deltas = (0..20).map(delta).collect();
+            let report = Report {
+                deltas,
+                ..Report::default()
+            };
+            shifted |= demand.report(now, origin, &report);
+        }
+        shifted
+    };
+    for _ in 0..20 {
+        assert!(!round(&mut demand, "old"));
+    }
+    assert!(round(&mut demand, "new"));
+    let count = |key: &str, origin| {
+        let row = demand.get(key.as_bytes()).expect("known");
+        row.count(origin).reads
+    };
+    assert!(count("old0", ReplicaId(0)) < 1.0);
+    assert_eq!(count("same0", ReplicaId(1)), 210.0);
+}
