@@ -33,15 +33,7 @@ fn demand() -> Demand {
 }
 
 fn situation() -> Situation {
-    let rows = [
-        [0.0, 120.0, 120.0, 180.0, 270.0],
-        [120.0, 0.0, 20.0, 85.0, 150.0],
-        [120.0, 20.0, 0.0, 75.0, 170.0],
-        [180.0, 85.0, 75.0, 0.0, 92.0],
-        [270.0, 150.0, 170.0, 92.0, 0.0],
-    ];
-    let rtts = RoundTrips::new(usize::from(SITES), |a, b| rows[a][b]);
-    Situation::new(ReplicaId(1), rtts, Replies::LeaderAndOrigin)
+    Situation::new(ReplicaId(1), RoundTrips::paper(), Replies::LeaderAndOrigin)
 }
 
 fn pass(c: &mut Criterion) {

@@ -48,6 +48,18 @@ impl RoundTrips {
         RoundTrips { n, ms }
     }
 
+    /// Table 1 of the paper: JP, CA, OR, VA, IRL. For tests and benchmarks.
+    pub fn paper() -> RoundTrips {
+        let rows = [
+            [0.0, 120.0, 120.0, 180.0, 270.0],
+            [120.0, 0.0, 20.0, 85.0, 150.0],
+            [120.0, 20.0, 0.0, 75.0, 170.0],
+            [180.0, 85.0, 75.0, 0.0, 92.0],
+            [270.0, 150.0, 170.0, 92.0, 0.0],
+        ];
+        RoundTrips::new(5, |a, b| rows[a][b])
+    }
+
     /// How many replicas there are.
     pub fn n(&self) -> usize {
         self.n

@@ -4,18 +4,6 @@ use smallvec::SmallVec;
 
 use super::*;
 
-/// Table 1: JP, CA, OR, VA, IRL.
-fn paper() -> RoundTrips {
-    let rows = [
-        [0.0, 120.0, 120.0, 180.0, 270.0],
-        [120.0, 0.0, 20.0, 85.0, 150.0],
-        [120.0, 20.0, 0.0, 75.0, 170.0],
-        [180.0, 85.0, 75.0, 0.0, 92.0],
-        [270.0, 150.0, 170.0, 92.0, 0.0],
-    ];
-    RoundTrips::new(5, |a, b| rows[a][b])
-}
-
 fn conditions(rtts: RoundTrips) -> Conditions {
     Conditions {
         rtts,
@@ -59,7 +47,7 @@ fn close(found: f64, expected: f64) {
 
 #[test]
 fn one_key_costs_what_its_holders_cost() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     // JP reads it and VA writes it, so rarely that they never meet.
     let one = profile(vec![asked(
         [3e-6, 0.0, 0.0, 0.0, 0.0],
@@ -89,7 +77,7 @@ fn one_key_costs_what_its_holders_cost() {
 
 #[test]
 fn keys_count_as_many_as_they_stand_for() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     let read = |site: usize, keys: f32| {
         let mut reads = [0.0; 5];
         reads[site] = 1.0;
@@ -112,7 +100,7 @@ fn keys_that_nobody_has_read_have_default_holders() {
         ..asked([0.0, 0.0, 0.0, 1e-6, 0.0], [0.0; 5])
     };
     let profile = Profile::new(5, Vec::new(), unasked, 0.0).unwrap();
-    let mut conditions = conditions(paper());
+    let mut conditions = conditions(RoundTrips::paper());
     let read_ms =
         |conditions: &Conditions, plan| forecast(conditions, &profile, plan, ReplicaId(1)).read_ms;
     close(read_ms(&conditions, Plan::Quorum), 0.4);
@@ -125,7 +113,7 @@ fn keys_that_nobody_has_read_have_default_holders() {
 /// what that gives, is found by trying every leader with every set of holders of every key.
 #[test]
 fn the_best_leader_is_found_whoever_leads_now() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     let local = |site: usize| {
         let mut rates = [0.0; 5];
         rates[site] = 1e-6;
@@ -163,7 +151,7 @@ fn the_best_leader_is_found_whoever_leads_now() {
 /// Of every key's holders `cost` chooses the best, so no other plan has a lower mean.
 #[test]
 fn no_plan_beats_cost_where_reads_wait_for_nobody() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     let mut random = Pcg64Mcg::seed_from_u64(7);
     let mut rates = || std::array::from_fn(|_| random.random::<f32>() * 1e-6);
     let keys = (0..200).map(|_| asked(rates(), rates())).collect();
@@ -180,7 +168,7 @@ fn no_plan_beats_cost_where_reads_wait_for_nobody() {
 /// Writes at CA hold back its own reads until OR and VA have answered: 85 ms.
 #[test]
 fn reads_wait_for_writes_in_flight_as_long_as_clients_see() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     let (reads, writes) = ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0, 0.0]);
     let busy = profile(vec![asked(reads, writes)]);
     let found = forecast(&conditions, &busy, Plan::Leader, ReplicaId(1)).read_ms - 0.4;
@@ -197,7 +185,7 @@ fn reads_wait_for_writes_in_flight_as_long_as_clients_see() {
 
 #[test]
 fn holders_that_fail_stall_the_writes_of_their_keys() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     let rates = |site: usize| {
         let mut rates = [0.0; 5];
         rates[site] = 1.0;
@@ -224,7 +212,7 @@ fn holders_that_fail_stall_the_writes_of_their_keys() {
 
 #[test]
 fn nothing_asked_is_no_latency() {
-    let conditions = conditions(paper());
+    let conditions = conditions(RoundTrips::paper());
     let none = profile(Vec::new());
     let found = forecast(&conditions, &none, Plan::Cost, ReplicaId(0));
     assert_eq!((found.mean_ms, found.local), (0.0, 0.0));

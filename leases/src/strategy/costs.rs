@@ -236,25 +236,13 @@ mod tests {
         Costs::new(distance, Replies::LeaderAndOrigin, preference)
     }
 
-    /// Table 1: JP, CA, OR, VA, IRL.
-    fn paper() -> RoundTrips {
-        let rows = [
-            [0.0, 120.0, 120.0, 180.0, 270.0],
-            [120.0, 0.0, 20.0, 85.0, 150.0],
-            [120.0, 20.0, 0.0, 75.0, 170.0],
-            [180.0, 85.0, 75.0, 0.0, 92.0],
-            [270.0, 150.0, 170.0, 92.0, 0.0],
-        ];
-        RoundTrips::new(5, |a, b| rows[a][b])
-    }
-
     fn set(ids: &[u8]) -> ReplicaSet {
         ids.iter().copied().map(ReplicaId).collect()
     }
 
     #[test]
     fn who_reads_holds_and_who_writes_does_not_wait() {
-        let costs = costs(paper(), 1, NEUTRAL);
+        let costs = costs(RoundTrips::paper(), 1, NEUTRAL);
         let best = |reads: [f32; 5], writes: [f32; 5]| {
             let rates = reads.into_iter().chain(writes).collect();
             costs.best(&rates).holders
@@ -273,7 +261,9 @@ mod tests {
         let everywhere: Rates = std::iter::repeat_n(1.0, 10).collect();
         let best = |read_weight, spare| {
             let preference = Preference { read_weight, spare };
-            costs(paper(), 1, preference).best(&everywhere).holders
+            costs(RoundTrips::paper(), 1, preference)
+                .best(&everywhere)
+                .holders
         };
         assert_eq!(best(1.0, 0), set(&[0, 1, 2, 3, 4]), "only reads count");
         assert_eq!(best(0.0, 0), set(&[1]), "only writes count");

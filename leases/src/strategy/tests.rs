@@ -318,14 +318,7 @@ fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
 }
 
 fn paper(leader: u8) -> Situation {
-    let rows = [
-        [0.0, 120.0, 120.0, 180.0, 270.0],
-        [120.0, 0.0, 20.0, 85.0, 150.0],
-        [120.0, 20.0, 0.0, 75.0, 170.0],
-        [180.0, 85.0, 75.0, 0.0, 92.0],
-        [270.0, 150.0, 170.0, 92.0, 0.0],
-    ];
-    let rtts = RoundTrips::new(5, |a, b| rows[a][b]);
+    let rtts = RoundTrips::paper();
     Situation::new(ReplicaId(leader), rtts, Replies::LeaderAndOrigin)
 }
 
