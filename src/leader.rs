@@ -1,6 +1,5 @@
 //! `leasehold leader`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -8,35 +7,13 @@ use clap::{Args, Subcommand};
 use client::wire::StatusReply;
 use client::{Client, Error};
 
-use crate::place::Place;
+use crate::place::Replicas;
 use crate::terminal::{runtime, say};
-
-/// How long a replica may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct LeaderArgs {
-    /// Client addresses of replicas: the first that answers is asked, and passes a move on to the leader [default:
-    /// the cluster that `cluster up` started]
-    #[arg(
-        long,
-        global = true,
-        value_name = "HOST:PORT",
-        value_delimiter = ',',
-        conflicts_with = "dir"
-    )]
-    address: Vec<String>,
-    /// The directory of the cluster that `cluster up` started
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        default_value = "leasehold-cluster"
-    )]
-    dir: PathBuf,
-    /// How long to wait for a move, in seconds
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
-    timeout: u16,
+    #[command(flatten)]
+    replicas: Replicas,
     #[command(subcommand)]
     command: LeaderCommand,
 }
@@ -58,23 +35,13 @@ enum LeaderCommand {
 
 pub fn run(args: &LeaderArgs) -> anyhow::Result<()> {
     runtime()?.block_on(async {
-        let client = place(args)?.connect().await?.client;
+        let client = args.replicas.place()?.connect().await?.client;
         match &args.command {
             LeaderCommand::Show => show(&client.status().await?),
             LeaderCommand::Move { node } => move_to(&client, node).await?,
         }
         Ok(())
     })
-}
-
-/// Asks one replica at a time, and leaves it all the time that there is: a move takes long.
-fn place(args: &LeaderArgs) -> anyhow::Result<Place> {
-    let mut place = Place::new(&args.address, &args.dir, None)?;
-    let timeout = Duration::from_secs(args.timeout.into());
-    place.options.connect_timeout = CONNECT;
-    place.options.attempt_timeout = timeout;
-    place.options.request_timeout = timeout;
-    Ok(place)
 }
 
 async fn move_to(client: &Client, node: &str) -> anyhow::Result<()> {

@@ -2,43 +2,18 @@
 
 mod advise;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use client::wire::{LeaseRange, LeaseRequest, Leases, StatusReply};
 use client::{Client, Error};
 
-use crate::place::Place;
+use crate::place::Replicas;
 use crate::terminal::{runtime, say};
-
-/// How long a replica may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct LeaseArgs {
-    /// Client addresses of replicas: the first that answers is asked, and passes a change on to the leader
-    /// [default: the cluster that `cluster up` started]
-    #[arg(
-        long,
-        global = true,
-        value_name = "HOST:PORT",
-        value_delimiter = ',',
-        conflicts_with = "dir"
-    )]
-    address: Vec<String>,
-    /// The directory of the cluster that `cluster up` started
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        default_value = "leasehold-cluster"
-    )]
-    dir: PathBuf,
-    /// How long to wait for an answer, in seconds
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
-    timeout: u16,
+    #[command(flatten)]
+    replicas: Replicas,
     #[command(subcommand)]
     command: LeaseCommand,
 }
@@ -109,13 +84,13 @@ struct SetArgs {
 pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
     let wanted = match &args.command {
         LeaseCommand::Advise(advise) => {
-            return runtime()?.block_on(advise::run(advise, &place(args)?));
+            return runtime()?.block_on(advise::run(advise, &args.replicas.place()?));
         }
         LeaseCommand::Show => None,
         LeaseCommand::Set(set) => Some(request(set)?),
     };
     runtime()?.block_on(async {
-        let client = place(args)?.connect().await?.client;
+        let client = args.replicas.place()?.connect().await?.client;
         let status = match wanted {
             None => client.status_and_leases().await?,
             Some(wanted) => set(&client, wanted).await?,
@@ -130,16 +105,6 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
         show(&status, leases);
         Ok(())
     })
-}
-
-/// Asks one replica at a time, and leaves it all the time that there is.
-fn place(args: &LeaseArgs) -> anyhow::Result<Place> {
-    let mut place = Place::new(&args.address, &args.dir, None)?;
-    let timeout = Duration::from_secs(args.timeout.into());
-    place.options.connect_timeout = CONNECT;
-    place.options.attempt_timeout = timeout;
-    place.options.request_timeout = timeout;
-    Ok(place)
 }
 
 fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {

@@ -1,11 +1,54 @@
 //! Which replicas a command asks: those whose addresses were given, or those of the cluster that
 //! `cluster up` started.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{ClientPort, State};
+
+/// How long a replica may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Whom operators ask to show or change what is in force in a cluster.
+#[derive(Args)]
+pub struct Replicas {
+    /// Client addresses of replicas: the first that answers is asked, and passes a change on to the leader
+    /// [default: the cluster that `cluster up` started]
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        conflicts_with = "dir"
+    )]
+    address: Vec<String>,
+    /// The directory of the cluster that `cluster up` started
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "leasehold-cluster"
+    )]
+    dir: PathBuf,
+    /// How long to wait for an answer, in seconds
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
+    timeout: u16,
+}
+
+impl Replicas {
+    /// Asks one replica at a time, and leaves it all the time that there is: changes take long.
+    pub fn place(&self) -> anyhow::Result<Place> {
+        let mut place = Place::new(&self.address, &self.dir, None)?;
+        let timeout = Duration::from_secs(self.timeout.into());
+        place.options.connect_timeout = CONNECT;
+        place.options.attempt_timeout = timeout;
+        place.options.request_timeout = timeout;
+        Ok(place)
+    }
+}
 
 /// Where to ask, and of what cluster.
 pub struct Place {
