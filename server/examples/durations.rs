@@ -129,6 +129,7 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> Needless {
         drift_ppm: 100,
         encoded: false,
         disks_remember: false,
+        odd: None,
         watched: false,
     };
     let mut world = World::new(world, seed);

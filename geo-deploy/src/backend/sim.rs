@@ -137,6 +137,7 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
         drift_ppm: (plan.experiment.lease.rho * 1e6 / 2.0) as u32,
         encoded: false,
         disks_remember: faults != Faults::default() || !plan.faults().is_empty(),
+        odd: None,
         watched: false,
     })
 }

@@ -188,7 +188,8 @@ impl Curve {
             }
             before = *point;
         }
-        match before.0 > 0.0 {
+        // Counts that have faded to nothing say nothing of others.
+        match before.0 >= NONE_BELOW {
             true => before.1 * count / before.0,
             false => before.1,
         }
@@ -318,6 +319,17 @@ mod tests {
         assert!((busy - 1.0).abs() < 0.1, "{busy}");
         assert!(idle < 0.001, "{idle}");
         assert!((curve.at(200.0) / busy - 2.0).abs() < 0.01, "in proportion");
+    }
+
+    /// Counts that have all but faded away, and a key that is asked for the first time since.
+    #[test]
+    fn a_forecast_is_not_drawn_from_counts_that_have_faded() {
+        let mut calibration = Calibration::default();
+        let mut keys = Histogram::default();
+        keys.add(1e-40);
+        calibration.take(keys);
+        let curve = calibration.curve();
+        assert_eq!(curve.at(u32::MAX as f32), curve.at(0.0));
     }
 
     #[test]

@@ -18,10 +18,13 @@
 //! - Incarnations: a peer may have started 2^20 times since it was heard of, and 2^40
 //!   times before it is heard of first in this run.
 
+use client::wire::KEY_BYTES_MAX;
 use leases::mutants::{Rule, off};
 use leases::{Ballot, ConfigId, Incarnation, LeaseMessage, Slot};
 
-use super::message::{Accept, Envelope, LogId, LogNews, Message, PerLog, Reported, Value};
+use super::message::{
+    Accept, DemandReport, Envelope, LogId, LogNews, Message, PerLog, Reported, Value,
+};
 
 /// The largest slot, round, incarnation, time in ms or span in ns that a decoder
 /// accepts: far above any that occurs, far enough below `u64::MAX` to count on.
@@ -210,10 +213,14 @@ impl Known {
                 | Message::Answered { .. }
                 | Message::ForwardRead { .. }
                 | Message::ReadAnswers(_)
-                | Message::Demand(_)
                 | Message::TransferRequest
                 | Message::Transfer { .. }
                 | Message::Move { .. } => true,
+                Message::Demand(DemandReport { report, .. }) => {
+                    // No client can ask for others, and none of them could ever be listed.
+                    let mut lengths = report.deltas.iter().map(|delta| delta.key.len());
+                    lengths.all(|length| (1..=KEY_BYTES_MAX).contains(&length))
+                }
                 Message::SetLease { ask, .. } => *ask <= COUNT_MAX,
                 Message::LeaseAnswer { ask, answer } => {
                     let known = answer.as_ref().map(|in_force| self.config(in_force.config));

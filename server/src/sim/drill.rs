@@ -167,6 +167,7 @@ impl Drill {
                 drift_ppm: 100,
                 encoded: false,
                 disks_remember: true,
+                odd: None,
                 watched: true,
             },
             seed,

@@ -53,6 +53,8 @@ pub enum Fault {
     Switch,
     /// The operator asks the leader to hand over.
     Transfer,
+    /// A replica reports demand or round trips that are nonsense.
+    Nonsense,
     /// A client sends a command again, to any replica.
     Retry,
     /// A client sends a write that it has sent already, unchanged, to another replica: the
@@ -72,7 +74,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 31] = [
+    pub const ALL: [Fault; 32] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -97,6 +99,7 @@ impl Fault {
         Fault::Wiped,
         Fault::Switch,
         Fault::Transfer,
+        Fault::Nonsense,
         Fault::Retry,
         Fault::Elsewhere,
         Fault::Twice,
@@ -116,6 +119,7 @@ impl Fault {
                 | Fault::Reordering
                 | Fault::OldPacket
                 | Fault::Jump
+                | Fault::Nonsense
                 | Fault::Retry
                 | Fault::Elsewhere
                 | Fault::Twice
@@ -153,6 +157,7 @@ impl Fault {
             Fault::Wiped => "disk wiped",
             Fault::Switch => "strategy switched",
             Fault::Transfer => "leader transferred",
+            Fault::Nonsense => "nonsense reported",
             Fault::Retry => "client retried",
             Fault::Elsewhere => "client sent a write to another replica, too",
             Fault::Twice => "client asked twice at once",

@@ -7,7 +7,7 @@
 //! names and counts it). `oracle` knows everything and judges every step; `run`
 //! brings them together, and `trace` tells a person what happened. `tally` adds runs
 //! up and knows what never happened in them, `saved` is what a campaign of them keeps
-//! on disk; `control` breaks what is assumed. `drill` lets one thing go wrong at a known
+//! on disk; `control` breaks what is assumed, and `odd` what is hoped of reports. `drill` lets one thing go wrong at a known
 //! time, and measures what clients saw.
 
 pub mod clock;
@@ -17,6 +17,7 @@ pub mod drill;
 pub mod fault;
 pub mod network;
 pub mod node;
+pub mod odd;
 pub mod oracle;
 pub mod run;
 pub mod saved;

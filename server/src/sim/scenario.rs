@@ -40,6 +40,10 @@ const RANGES_SALT: u64 = 0x3a_96e5;
 /// Share of runs that begin with several strategies at once.
 const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
+/// Share of runs in which a replica reports nonsense, and the memory for demand there.
+const ODD: f64 = 0.05;
+const ODD_DEMAND_BYTES: usize = 64 << 10;
+const ODD_SALT: u64 = 0x0dd_0dd;
 
 /// Requests a second, over all replicas, if nothing else is asked for. Outages,
 /// narrow limits and small runs leave about 200 of them.
@@ -70,6 +74,7 @@ impl Choices {
     pub fn enables(&self, fault: Fault) -> bool {
         match fault {
             Fault::Jump => self.control == Some(Control::Jump),
+            Fault::Nonsense => self.faults,
             _ => self.faults || !fault.is_planned(),
         }
     }
@@ -245,6 +250,7 @@ impl Scenario {
             drift_ppm: choices.drift_ppm,
             encoded: false,
             disks_remember: true,
+            odd: None,
             watched: true,
         };
         let mut scenario = Scenario {
@@ -255,6 +261,9 @@ impl Scenario {
             run_ns: choices.run_ns,
         };
         scenario.draw_frames();
+        if choices.faults {
+            scenario.draw_odd();
+        }
         if let Some(control) = choices.control {
             control.arrange(&mut scenario, &mut rng);
         }
@@ -270,6 +279,18 @@ impl Scenario {
         self.world.encoded = rng.random::<f64>() < ENCODED;
         if self.world.encoded && rng.random::<f64>() < LARGE {
             self.load.enlarge();
+        }
+    }
+}
+
+impl Scenario {
+    /// Whether a replica reports nonsense, and to leaders that remember little of it. Drawn
+    /// apart, too.
+    fn draw_odd(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ ODD_SALT);
+        if rng.random::<f64>() < ODD {
+            self.world.odd = Some(rng.random_range(0..self.world.replica.n));
+            self.world.replica.demand_bytes_max = ODD_DEMAND_BYTES;
         }
     }
 }

@@ -24,6 +24,7 @@ use super::disk::Disk;
 use super::fault::{Fault, Fired};
 use super::network::{Faults, Network};
 use super::node::Node;
+use super::odd::Odd;
 use super::oracle::{Oracles, Verdict, Violation};
 use super::trace::Trace;
 use crate::replica::action::{Action, ClientHandle, Event as Note};
@@ -49,6 +50,8 @@ pub struct WorldSettings {
     pub encoded: bool,
     /// Whether disks remember, for restarts and laggards.
     pub disks_remember: bool,
+    /// Whose reports of demand and round trips are nonsense.
+    pub odd: Option<usize>,
     /// Whether the oracles watch.
     pub watched: bool,
 }
@@ -86,6 +89,7 @@ pub struct World {
     queue: Queue<Event>,
     nodes: Vec<Node>,
     network: Network,
+    odd: Option<Odd>,
     /// Steps whose actions were performed.
     steps: u64,
     /// The newest of each link, by sender and receiver.
@@ -123,6 +127,7 @@ impl World {
             queue: Queue::new(),
             nodes: Vec::new(),
             network,
+            odd: settings.odd.map(|node| Odd::new(node, seed)),
             steps: 0,
             flights: vec![Flight::default(); n * n],
             spare: Vec::new(),

@@ -358,6 +358,7 @@ impl Leasing {
         self.configs.check();
         self.grantor.check();
         self.holder.check();
+        self.counted.demand.check();
     }
 
     /// Gives every lease back: this replica could only block writes (hazard 36).

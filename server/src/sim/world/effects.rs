@@ -6,6 +6,7 @@ use client::wire::{Outcome, Path};
 use leases::{ReplicaId, Slot};
 use rand::RngExt as _;
 
+use super::super::fault::Fault;
 use super::super::oracle::Sight;
 use super::{Event, Reply, World};
 use crate::codec;
@@ -129,6 +130,11 @@ impl World {
 
     pub(super) fn transmit(&mut self, from: usize, to: ReplicaId, mut envelope: Envelope) {
         let to = to.index();
+        if let Some(odd) = &mut self.odd
+            && odd.distort(from, &mut envelope.message)
+        {
+            self.note_fault(Fault::Nonsense);
+        }
         if self.settings.encoded {
             envelope = match self.oracles.frames.pass(envelope) {
                 Ok(decoded) => decoded,
