@@ -11,7 +11,7 @@ use leases::{
     Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, KeyRange, LeaseMessage, LeaseParams,
     Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
-use server::replica::lease_set::{Durations, InForce, LeaseSet};
+use server::replica::lease_set::{Durations, InForce, LeaseSet, Refusal};
 use server::replica::message::{
     Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
     RequestId, Value,
@@ -315,7 +315,7 @@ pub fn messages() -> Vec<Message> {
         },
         Message::LeaseAnswer {
             ask: 4,
-            answer: Err("t_guard_ms: too short".to_owned()),
+            answer: Err(Refusal::Invalid("t_guard_ms: too short".to_owned())),
         },
     ];
     messages.extend(slots().map(accept));

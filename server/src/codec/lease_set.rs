@@ -6,7 +6,7 @@ use leases::{ConfigId, KeyRange, StrategySpec};
 
 use super::check::{Checked, at_most, number, present, put_span, span};
 use super::{proto, value};
-use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
 /// Longest reason of a refusal.
 const REFUSAL_BYTES_MAX: u64 = 4096;
@@ -59,11 +59,12 @@ pub(super) fn encode_answer(ask: u64, answer: LeaseAnswer) -> proto::LeaseAnswer
             ask,
             config: config.0,
             already,
-            refusal: None,
+            ..proto::LeaseAnswer::default()
         },
         Err(refusal) => proto::LeaseAnswer {
             ask,
-            refusal: Some(refusal),
+            refusal: Some(refusal.reason().to_owned()),
+            busy: matches!(refusal, Refusal::Busy(_)),
             ..proto::LeaseAnswer::default()
         },
     }
@@ -77,7 +78,10 @@ pub(super) fn decode_answer(found: proto::LeaseAnswer) -> Checked<(u64, LeaseAns
         Some(refusal) => {
             let length = refusal.len() as u64;
             at_most("lease_answer.refusal", length, REFUSAL_BYTES_MAX)?;
-            Err(refusal)
+            Err(match found.busy {
+                true => Refusal::Busy(refusal),
+                false => Refusal::Invalid(refusal),
+            })
         }
     };
     Ok((number("lease_answer.ask", found.ask)?, answer))

@@ -10,7 +10,7 @@ use leases::{
 
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Operator;
-use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
 /// How long until the leader is asked again: the request or the answer may be lost, and
 /// another may lead.
@@ -31,6 +31,8 @@ struct Wish {
     set: LeaseSet,
     /// What the leader said.
     in_force: Option<InForce>,
+    /// Why the leader could not take it yet.
+    busy: Option<String>,
     ask_next: Time,
     give_up: Time,
 }
@@ -77,13 +79,15 @@ impl LeaseWishes {
             client,
             set,
             in_force: None,
+            busy: None,
             ask_next: scene.now,
             give_up: scene.now + scene.patience,
         });
         Ok(())
     }
 
-    /// The leader has answered. Returns whom to tell, if it refuses.
+    /// The leader has answered. Returns whom to tell, if it refuses for good. One that is
+    /// busy is asked again.
     pub(super) fn answered(
         &mut self,
         ask: u64,
@@ -95,9 +99,13 @@ impl LeaseWishes {
                 self.waiting[index].in_force = Some(*in_force);
                 None
             }
-            Err(refusal) => {
+            Err(Refusal::Busy(reason)) => {
+                self.waiting[index].busy = Some(reason.clone());
+                None
+            }
+            Err(Refusal::Invalid(reason)) => {
                 let wish = self.waiting.remove(index);
-                Some((wish.client, refused(refusal.clone())))
+                Some((wish.client, refused(reason)))
             }
         }
     }
@@ -129,7 +137,7 @@ impl LeaseWishes {
         ended
             .map(|wish| {
                 let answer = wish.in_force.filter(|it| it.config <= executed);
-                (wish.client, answer.ok_or_else(|| scene.gave_up()))
+                (wish.client, answer.ok_or_else(|| scene.gave_up(wish.busy)))
             })
             .collect()
     }
@@ -149,13 +157,14 @@ impl LeaseWishes {
 }
 
 impl Scene<'_> {
-    fn gave_up(&self) -> Error {
+    fn gave_up(&self, busy: Option<String>) -> Error {
         let leader = self
             .leader
             .and_then(|leader| self.names.get(leader.index()));
-        let leads = leader.map_or("nobody leads", |_| "the leader did not answer");
+        let silent = leader.map_or("nobody leads", |_| "the leader did not answer");
+        let reason = busy.as_deref().unwrap_or(silent);
         let problem = format!(
-            "not in force within {:.1} s: {leads}. It may still come into force; `leasehold lease show` says what is, \
+            "not in force within {:.1} s: {reason}. It may still come into force; `leasehold lease show` says what is, \
              and asking again does no harm",
             self.patience.as_secs_f64()
         );
@@ -321,4 +330,78 @@ fn named(holders: &[String], names: &[String]) -> Result<ReplicaSet, Error> {
             })
     };
     holders.iter().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn client(request: u64) -> ClientHandle {
+        ClientHandle {
+            connection: 1,
+            request,
+        }
+    }
+
+    fn all() -> LeaseRequest {
+        LeaseRequest {
+            strategy: "all".to_owned(),
+            ..LeaseRequest::default()
+        }
+    }
+
+    /// Runs a check at several times, in seconds.
+    fn with_scene<T>(at_s: u64, check: impl FnOnce(&Scene<'_>) -> T) -> T {
+        let names = ["CA", "JP", "DE"].map(str::to_owned);
+        check(&Scene {
+            now: Time::ZERO + Duration::from_secs(at_s),
+            names: &names,
+            configs: &Configs::new(3),
+            leader: Some(ReplicaId(0)),
+            patience: PATIENCE,
+        })
+    }
+
+    #[test]
+    fn no_more_wait_than_may_and_who_is_too_many_may_ask_again() {
+        let mut wishes = LeaseWishes::default();
+        with_scene(0, |scene| {
+            for request in 0..WAITING_MAX as u64 {
+                assert_eq!(wishes.ask(client(request), &all(), scene), Ok(()));
+            }
+            let refusal = wishes.ask(client(64), &all(), scene).expect_err("too many");
+            assert_eq!(refusal.code(), ErrorCode::Unavailable);
+            assert!(refusal.message.contains("64 changes"), "{refusal:?}");
+            // What can never be is refused as such all the same.
+            let refusal = wishes.ask(client(64), &LeaseRequest::default(), scene);
+            assert_eq!(refusal.expect_err("nothing").code(), ErrorCode::BadRequest);
+        });
+        // Once one has ended there is room.
+        let refusal = Err(Refusal::Invalid("no".to_owned()));
+        assert!(wishes.answered(1, &refusal).is_some());
+        with_scene(1, |scene| {
+            assert_eq!(wishes.ask(client(65), &all(), scene), Ok(()))
+        });
+    }
+
+    #[test]
+    fn a_busy_leader_is_asked_again_and_its_reason_told_when_patience_ends() {
+        let mut wishes = LeaseWishes::default();
+        with_scene(0, |scene| {
+            wishes.ask(client(1), &all(), scene).expect("there is room");
+            assert_eq!(wishes.due(scene.now).len(), 1);
+        });
+        let busy = Err(Refusal::Busy("full".to_owned()));
+        assert_eq!(wishes.answered(1, &busy), None);
+        let again = with_scene(1, |scene| wishes.due(scene.now));
+        assert!(matches!(again[..], [Operator::Lease { ask: 1, .. }]));
+        let ended = with_scene(5, |scene| wishes.take_ended(scene));
+        let [(to, Err(refusal))] = &ended[..] else {
+            panic!("one ends: {ended:?}");
+        };
+        assert_eq!((*to, refusal.code()), (client(1), ErrorCode::Unavailable));
+        assert!(refusal.message.contains("full"), "{refusal:?}");
+    }
 }

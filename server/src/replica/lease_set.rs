@@ -61,8 +61,25 @@ impl Durations {
     }
 }
 
-/// How an operator's wish ended: in force, or refused with the reason and what would do.
-pub type LeaseAnswer = Result<InForce, String>;
+/// How an operator's wish ended.
+pub type LeaseAnswer = Result<InForce, Refusal>;
+
+/// Why a wish is not in force.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// It can never be: the reason, and what would do.
+    Invalid(String),
+    /// It cannot be now, and may be soon, if it is asked for again: the reason.
+    Busy(String),
+}
+
+impl Refusal {
+    /// The reason.
+    pub fn reason(&self) -> &str {
+        let (Refusal::Invalid(reason) | Refusal::Busy(reason)) = self;
+        reason
+    }
+}
 
 /// A wish is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leases::{Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
-use server::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use server::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use server::replica::message::{LogId, Message};
 use server::replica::{Input, Operator};
 
@@ -113,6 +113,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         for node in [0, 1] {
             ask(&mut cluster, node, nth, &set);
             let refusal = answer(&mut cluster, node, nth).expect_err("refused");
+            let refusal = refusal.reason();
             assert!(refusal.contains(part), "{part:?} is not in {refusal:?}");
         }
     }
@@ -166,6 +167,128 @@ fn changes_that_come_together_are_all_answered() {
     assert_eq!(news, [false, true, false, false]);
     assert_eq!(configs(&cluster, 0).newest().0, before.0 + 3);
     assert_eq!(configs(&cluster, 0).holders(b"k"), ReplicaSet::all(3));
+}
+
+fn durations(durations: Durations) -> LeaseSet {
+    LeaseSet {
+        durations,
+        ..LeaseSet::default()
+    }
+}
+
+/// What the leader, which cannot take a change now, says of it.
+fn busy(cluster: &mut Cluster, node: usize, nth: u64) -> String {
+    match answer(cluster, node, nth) {
+        Err(Refusal::Busy(reason)) => reason,
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+/// Each would do with what is in force, and both together would not.
+#[test]
+fn a_change_is_judged_with_those_that_are_under_way() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let before = configs(&cluster, 0).newest();
+    let ms = |ms| Some(Duration::from_millis(ms));
+    let lease = durations(Durations {
+        t_lease: ms(1_000),
+        ..Durations::default()
+    });
+    let renew = durations(Durations {
+        renew: ms(1_500),
+        ..Durations::default()
+    });
+    cluster.hold(proposes_configuration);
+    ask(&mut cluster, 0, 1, &lease);
+    ask(&mut cluster, 1, 2, &renew);
+    let refusal = answer(&mut cluster, 1, 2).expect_err("both cannot be");
+    assert!(refusal.reason().contains("longer than the interval"));
+    // Nor while the first only waits for another.
+    let guard = durations(Durations {
+        t_guard: ms(1_900),
+        ..Durations::default()
+    });
+    ask(&mut cluster, 0, 3, &guard);
+    let shorter = durations(Durations {
+        t_guard: ms(1_800),
+        t_lease: ms(501),
+        ..Durations::default()
+    });
+    ask(&mut cluster, 0, 4, &shorter);
+    let renew = durations(Durations {
+        renew: ms(600),
+        ..Durations::default()
+    });
+    ask(&mut cluster, 0, 5, &renew);
+    assert!(answer(&mut cluster, 0, 5).is_err());
+    cluster.release();
+    for nth in [1, 3, 4] {
+        assert!(answer(&mut cluster, 0, nth).is_ok());
+    }
+    let configs = configs(&cluster, 0);
+    assert_eq!(configs.newest().0, before.0 + 2);
+    assert_eq!(
+        configs.params(configs.newest()).renew,
+        Duration::from_millis(500)
+    );
+}
+
+/// More wait than a leader keeps: who is too many may ask again, and is not told that it can
+/// never be.
+#[test]
+fn a_leader_that_keeps_as_many_changes_as_it_may_is_busy() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let nth_set = |nth: u64| {
+        let (from, to) = (format!("{nth:02}"), format!("{:02}", nth + 1));
+        let range = KeyRange::new(Key::from(from), Some(Key::from(to)));
+        strategy(range.expect("some keys"), StrategySpec::All)
+    };
+    cluster.hold(proposes_configuration);
+    for nth in 1..=64 {
+        ask(&mut cluster, 0, nth, &nth_set(nth));
+    }
+    for node in [0, 1] {
+        ask(&mut cluster, node, 65, &nth_set(65));
+        assert!(busy(&mut cluster, node, 65).contains("64 changes"));
+    }
+    cluster.release();
+    for nth in 1..=64 {
+        assert!(answer(&mut cluster, 0, nth).is_ok());
+    }
+    cluster.lease_answers.clear();
+    ask(&mut cluster, 1, 65, &nth_set(65));
+    assert!(answer(&mut cluster, 1, 65).is_ok());
+}
+
+/// A new leader judges durations when it knows all round trips, and nothing before it has
+/// executed what the last leader proposed.
+#[test]
+fn a_leader_that_does_not_know_enough_yet_is_busy() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let lease = durations(Durations {
+        t_lease: Some(Duration::from_secs(3)),
+        ..Durations::default()
+    });
+    cluster.lose(|(envelope, _)| matches!(envelope.message, Message::Demand(_)));
+    cluster.hold(proposes_configuration);
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    let all = strategy(KeyRange::all(), StrategySpec::All);
+    ask(&mut cluster, 1, 1, &all);
+    assert!(busy(&mut cluster, 1, 1).contains("has just begun"));
+    cluster.release();
+    cluster.lease_answers.clear();
+    cluster.pass(500);
+    ask(&mut cluster, 1, 2, &lease);
+    assert!(busy(&mut cluster, 1, 2).contains("round trips"));
+    // Strategies are judged without them.
+    ask(&mut cluster, 1, 1, &all);
+    assert!(answer(&mut cluster, 1, 1).is_ok());
+    cluster.heal();
+    cluster.pass(1_500);
+    cluster.lease_answers.clear();
+    ask(&mut cluster, 1, 2, &lease);
+    assert!(answer(&mut cluster, 1, 2).is_ok());
 }
 
 /// A new leader knows nothing of what the old one was asked for. Who asks tells it again.

@@ -55,7 +55,9 @@ impl Clients<'_> {
             let to = change.words();
             match answer {
                 Some(Ok(_)) => {}
-                Some(Err(reason)) => bail!("the strategy did not change to {to}: {reason}"),
+                Some(Err(refusal)) => {
+                    bail!("the strategy did not change to {to}: {}", refusal.reason())
+                }
                 None => bail!("the strategy did not change to {to}: nobody answered"),
             }
         }

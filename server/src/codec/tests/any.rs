@@ -16,7 +16,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::codec::{Envelope, NUMBER_MAX};
-use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use crate::replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use crate::replica::message::{
     Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
     RequestId, Value,
@@ -126,7 +126,8 @@ fn lease_answer() -> impl Strategy<Value = LeaseAnswer> {
             let config = ConfigId(config);
             Ok(InForce { config, already })
         }),
-        "[a-z ]{0,20}".prop_map(Err),
+        "[a-z ]{0,20}".prop_map(|reason| Err(Refusal::Invalid(reason))),
+        "[a-z ]{0,20}".prop_map(|reason| Err(Refusal::Busy(reason))),
     ]
 }
 

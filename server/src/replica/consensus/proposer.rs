@@ -295,4 +295,10 @@ impl Consensus {
             && next == configs.executed.next()
             && configs.may_propose(next)
     }
+
+    /// Whether this leader has executed every configuration that others proposed before.
+    pub fn knows_configs(&self) -> bool {
+        let configs = &self.logs.configs;
+        configs.executed >= configs.start()
+    }
 }

@@ -109,7 +109,8 @@ impl Parts {
     ) {
         let me = step.me();
         if self.consensus.leads() {
-            if self.leasing.take_wish(step, from, (ask, set)) {
+            let has_begun = self.consensus.knows_configs();
+            if self.leasing.take_wish(step, from, (ask, set), has_begun) {
                 step.set_timer(Timer::Reconfigure, step.now);
             }
         } else if let Some(leader) = self.consensus.leader().filter(|l| *l != me && from == me) {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use leases::ReplicaId;
 use leases::latency::RoundTrips;
+use leases::{ReplicaId, ReplicaSet};
 
 use super::super::us::Us;
 
@@ -26,9 +26,11 @@ impl Matrix {
         }
     }
 
-    /// What a replica reports of its own measurements, in us.
+    /// What a replica reports of its own measurements, in us: at least 1 where anything was
+    /// measured.
     pub(super) fn row_of(us: &Us) -> Vec<u32> {
-        let rtt_us = |replica| us.rtt(replica).map_or(0, |rtt| rtt.as_micros() as u32);
+        let measured_us = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
+        let rtt_us = |replica| us.rtt(replica).map_or(0, measured_us);
         us.members.voters().iter().map(rtt_us).collect()
     }
 
@@ -39,6 +41,21 @@ impl Matrix {
             let usable = rtts_us.iter().take(n).map(|us| (*us).min(RTT_MAX_US));
             *row = usable.collect();
         }
+    }
+
+    /// Whether every way between two of `among` was measured, by one of them at least.
+    pub(super) fn is_known(&self, us: &Us, among: ReplicaSet) -> bool {
+        let own = Matrix::row_of(us);
+        let measured = |a: ReplicaId, b: ReplicaId| {
+            let row = match a == us.me() {
+                true => &own,
+                false => &self.rows[a.index()],
+            };
+            row.get(b.index()).is_some_and(|us| *us > 0)
+        };
+        let pairs = among.iter().flat_map(|a| among.iter().map(move |b| (a, b)));
+        let mut apart = pairs.filter(|(a, b)| a < b);
+        apart.all(|(a, b)| measured(a, b) || measured(b, a))
     }
 
     /// The longest round trip that anybody has measured.

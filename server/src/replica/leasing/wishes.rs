@@ -9,7 +9,7 @@ use leases::{
 };
 
 use super::super::action::Event;
-use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet};
+use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use super::super::message::Message;
 use super::super::step::Step;
 use super::super::us::Us;
@@ -65,19 +65,19 @@ impl Wishes {
 
 impl Leasing {
     /// An operator wants something of this leader; `from` passes it on. Returns whether
-    /// the next configuration should bring it.
+    /// the next configuration should bring it. Before the leader has executed what others
+    /// proposed (`has_begun`), it cannot tell what is in force.
     pub fn take_wish(
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
         (ask, set): (u64, LeaseSet),
+        has_begun: bool,
     ) -> bool {
         if self.office.wishes.knows(from, ask, &set) {
             return false;
         }
-        let full = self.office.wishes.0.len() >= WISHES_MAX;
-        let busy = || "the leader has too many such requests to answer: ask again".to_owned();
-        if let Some(refusal) = self.refusal(step.us, &set).or_else(|| full.then(busy)) {
+        if let Some(refusal) = self.refusal(step, &set, has_begun) {
             answer(step, from, ask, Err(refusal));
             return false;
         }
@@ -95,8 +95,16 @@ impl Leasing {
         fresh
     }
 
-    /// Why this may not be, if so: the reason, and what would do.
-    fn refusal(&self, us: &Us, set: &LeaseSet) -> Option<String> {
+    /// Why this is not taken, if so.
+    fn refusal(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<Refusal> {
+        let invalid = self.invalid(step.us, set).map(Refusal::Invalid);
+        let busy = || self.busy(step, set, has_begun).map(Refusal::Busy);
+        let unfit = || self.unfit(step.us, set).map(Refusal::Invalid);
+        invalid.or_else(busy).or_else(unfit)
+    }
+
+    /// Why this could not be in any configuration, if so.
+    fn invalid(&self, us: &Us, set: &LeaseSet) -> Option<String> {
         let voters = us.members.voters();
         let unknown = |(_, spec): &(KeyRange, StrategySpec)| match spec {
             StrategySpec::Fixed { holders } => {
@@ -104,15 +112,40 @@ impl Leasing {
             }
             _ => false,
         };
-        if set.strategies.iter().any(unknown) {
-            return Some("holders: must be replicas of this cluster, at least one".to_owned());
+        let holders = || "holders: must be replicas of this cluster, at least one".to_owned();
+        set.strategies.iter().any(unknown).then(holders)
+    }
+
+    /// Why this cannot be judged or taken now, if so.
+    fn busy(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<String> {
+        let heard = step
+            .us
+            .others()
+            .filter(|other| step.us.is_heard(step.now, *other));
+        let lives = heard.chain([step.me()]).collect();
+        let measured = || self.counted.matrix.is_known(step.us, lives);
+        if !has_begun {
+            return Some("the leader has just begun: ask again".to_owned());
         }
+        if set.durations != Durations::default() && !measured() {
+            let reason =
+                "the leader does not know the round trips between all nodes yet: ask again";
+            return Some(reason.to_owned());
+        }
+        let full = self.office.wishes.0.len() >= WISHES_MAX;
+        full.then(|| {
+            format!("{WISHES_MAX} changes of leases wait for an answer at the leader: ask again")
+        })
+    }
+
+    /// Why this does not go with what is in force once all that is under way is, if so: the
+    /// reason, and what would do.
+    fn unfit(&self, us: &Us, set: &LeaseSet) -> Option<String> {
         let mut change = ConfigChange::default();
-        add(
-            &mut change.ranges,
-            &set.strategies,
-            &self.configs.policies_after(&[]),
-        );
+        let mut before = *self.configs.params(self.configs.newest());
+        self.add_wishes(&mut change, &mut before);
+        let policies = self.configs.policies_after(&change.ranges);
+        add(&mut change.ranges, &set.strategies, &policies);
         if !self.configs.policies_after(&change.ranges).fits() {
             return Some(format!(
                 "range: there are {RANGES_MAX} ranges at most, which begin with {STARTS_BYTES_MAX} bytes of keys at \
@@ -122,8 +155,7 @@ impl Leasing {
         if set.durations == Durations::default() {
             return None;
         }
-        let before = self.configs.params(self.configs.newest());
-        let params = set.durations.in_place(before);
+        let params = set.durations.in_place(&before);
         let distance = self.counted.matrix.longest(us);
         refuse_durations(&params, distance).or_else(|| refuse_long(&params, set.force))
     }
@@ -256,19 +288,24 @@ fn ms(span: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// (t_lease, t_guard, renewal) in ms, at 100.2 ms: what the refusal names.
+    /// (t_lease, t_guard, renewal, grace) in ms, at 100.2 ms: what the refusal names.
     #[test]
     fn durations_shorter_than_the_distances_permit_are_refused_with_what_would_do() {
         let distance = Duration::from_micros(100_200);
-        for (t_lease, t_guard, renew, parts) in [
-            (1000, 750, 150, None),
-            (251, 101, 150, None),
-            (250, 101, 150, Some(["t_lease_ms: 250 ms", "is 251"])),
-            (1000, 100, 150, Some(["t_guard_ms: 100 ms", "is 101"])),
+        for ([t_lease, t_guard, renew, t_grace], parts) in [
+            ([1000, 750, 150, 2000], None),
+            ([251, 101, 150, 251], None),
             (
-                150,
-                750,
-                150,
+                [250, 101, 150, 2000],
+                Some(["t_lease_ms: 250 ms", "is 251"]),
+            ),
+            (
+                [1000, 100, 150, 2000],
+                Some(["t_guard_ms: 100 ms", "is 101"]),
+            ),
+            ([1000, 101, 150, 250], Some(["grace_ms: 250 ms", "is 251"])),
+            (
+                [150, 750, 150, 2000],
                 Some(["durations", "longer than the interval"]),
             ),
         ] {
@@ -277,6 +314,7 @@ mod tests {
                 t_lease: ms(t_lease),
                 t_guard: ms(t_guard),
                 renew: ms(renew),
+                t_grace: ms(t_grace),
                 ..LeaseParams::default()
             };
             let refusal = refuse_durations(&params, distance);
