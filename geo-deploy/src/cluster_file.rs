@@ -10,6 +10,7 @@ use server::node::storage::Durability;
 
 use crate::backend::Plan;
 use crate::experiment::{AcceptRepliesName, DurabilityName, Timing};
+use crate::throughput::{Case, Throughput};
 
 /// What the file says of a cluster.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,6 +51,27 @@ impl ClusterFile {
             data: "data".to_owned(),
             lease: plan.lease(),
             timing: plan.experiment.timing.clone(),
+            node,
+        }
+    }
+
+    /// The file of a case's cluster, on one site.
+    pub fn of_case(it: &Throughput, case: &Case, cluster: &str, node: Vec<Node>) -> ClusterFile {
+        let is = |name: &str| case.strategy == name;
+        ClusterFile {
+            cluster: cluster.to_owned(),
+            leader: it.leader.clone(),
+            durability: it.durability,
+            accept_replies: AcceptRepliesName::default(),
+            data: "data".to_owned(),
+            lease: LeaseSection {
+                strategy: Some(case.strategy.clone()),
+                // Replicas refuse a setting that their strategy does not look at.
+                unlisted: it.lease.unlisted.filter(|_| is("quorum")),
+                cost: it.lease.cost.filter(|_| is("cost")),
+                ..it.lease.clone()
+            },
+            timing: Timing::default(),
             node,
         }
     }

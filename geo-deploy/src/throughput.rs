@@ -4,14 +4,23 @@
 //! They need real processes: in virtual time nothing takes processor time. So they have
 //! fields of their own, and no topology.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use leases::StrategySpec;
 use serde::{Deserialize, Serialize};
-use server::node::config::{LeaseSection, from_toml};
+use server::node::config::{ClusterConfig, ConfigError, LeaseSection, from_toml};
 use server::node::storage::Durability;
 
+use crate::cluster_file::{ClusterFile, Node};
 use crate::experiment::{DurabilityName, ExperimentError};
+use crate::topology::is_plain_name;
 
 /// Those that ship with the program.
 const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
+
+/// Fields by which its file is told from that of another experiment, which has none of them.
+const TOLD_BY: [&str; 2] = ["cases", "replicas"];
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -135,18 +144,33 @@ pub fn list() -> Vec<(&'static str, String)> {
 }
 
 impl Throughput {
-    /// A shipped one by its name; `None` if there is none of that name.
+    /// A shipped one by its name, or the one of a TOML file; `None` if there is none of that
+    /// name, and if the file has the fields of no experiment of throughput.
     ///
     /// # Errors
-    /// If an override is wrong.
+    /// If a field or an override is wrong.
     pub fn find(name: &str, sets: &[String]) -> Option<Result<Throughput, ExperimentError>> {
-        let (name, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
-        Some(Throughput::parse(name, text).and_then(|it| it.with(sets)))
+        let shipped = BUILT_IN.iter().find(|(known, _)| *known == name);
+        let shipped = shipped.map(|(_, text)| (*text).to_owned());
+        let text = shipped.or_else(|| Throughput::in_file(name))?;
+        Some(Throughput::parse(name, &text).and_then(|it| it.with(sets)))
+    }
+
+    /// A file's text. Of one that cannot be read, or is no TOML, nothing is said here: who
+    /// looks for another experiment in it does.
+    fn in_file(name: &str) -> Option<String> {
+        if !name.ends_with(".toml") {
+            return None;
+        }
+        let text = std::fs::read_to_string(name).ok()?;
+        let fields: toml::Table = from_toml(&text).ok()?;
+        let told = TOLD_BY.iter().any(|field| fields.contains_key(*field));
+        told.then_some(text)
     }
 
     fn parse(name: &str, text: &str) -> Result<Throughput, ExperimentError> {
         let parsed: Throughput = from_toml(text).map_err(|error| ExperimentError::Malformed {
-            name: name.to_owned(),
+            name: format!("{name}, of throughput as it has `cases` or `replicas`"),
             message: error.to_string(),
         })?;
         parsed.checked()
@@ -198,6 +222,11 @@ impl Throughput {
     fn checked(self) -> Result<Throughput, ExperimentError> {
         let several = (1..=64).contains(&self.replicas.len());
         let rules = [
+            (
+                "name",
+                is_plain_name(&self.name),
+                "use letters, digits, '-' or '_': it becomes the name of a directory",
+            ),
             ("replicas", several, "name 1 to 64 replicas"),
             (
                 "leader",
@@ -239,7 +268,10 @@ impl Throughput {
             ),
         ];
         match rules.into_iter().find(|(_, holds, _)| !holds) {
-            None => Ok(self),
+            None => {
+                self.check_cases()?;
+                Ok(self)
+            }
             Some((field, _, mend)) => {
                 let table = toml::Table::try_from(&self).unwrap_or_default();
                 let found = table.get(field).map(ToString::to_string);
@@ -249,6 +281,73 @@ impl Throughput {
                     mend: mend.to_owned(),
                 })
             }
+        }
+    }
+
+    /// Labels become names of directories, and replicas must accept what they are told.
+    fn check_cases(&self) -> Result<(), ExperimentError> {
+        let invalid = |field: &str, found: String, mend: &str| {
+            Err(ExperimentError::Invalid {
+                field: field.to_owned(),
+                found,
+                mend: mend.to_owned(),
+            })
+        };
+        if self.lease.strategy.is_some() || !self.lease.range.is_empty() {
+            let mend = "leave `strategy` and `range` out: each of [[cases]] has a strategy";
+            return invalid("lease", "with a strategy".to_owned(), mend);
+        }
+        for (index, case) in self.cases.iter().enumerate() {
+            let found = format!("{:?}", case.label);
+            if !is_plain_name(&case.label) {
+                let mend = "use letters, digits, '-' or '_': it becomes the name of a directory";
+                return invalid("cases.label", found, mend);
+            }
+            if self.cases[..index]
+                .iter()
+                .any(|other| other.label == case.label)
+            {
+                return invalid("cases.label", found, "give each case a label of its own");
+            }
+            let known = StrategySpec::NAMES.iter().filter(|name| **name != "fixed");
+            let known: Vec<&str> = known.copied().collect();
+            if !known.contains(&case.strategy.as_str()) {
+                let field = format!("strategy of case {}", case.label);
+                let mend = format!("accepted are {}", known.join(", "));
+                return invalid(&field, format!("{:?}", case.strategy), &mend);
+            }
+            self.check_cluster(case)?;
+        }
+        Ok(())
+    }
+
+    /// As replicas check it, whatever their addresses are.
+    fn check_cluster(&self, case: &Case) -> Result<(), ExperimentError> {
+        let node = |(name, port): (&String, u16)| Node {
+            name: name.clone(),
+            client: ([127, 0, 0, 1], 2 * port).into(),
+            peer: ([127, 0, 0, 1], 2 * port + 1).into(),
+            via: BTreeMap::new(),
+        };
+        let nodes = self.replicas.iter().zip(1..).map(node).collect();
+        let file = ClusterFile::of_case(self, case, &self.name, nodes);
+        let text = toml::to_string(&file).unwrap_or_default();
+        match ClusterConfig::parse(&text, Path::new("cluster.toml")) {
+            Ok(_) => Ok(()),
+            Err(ConfigError::Field {
+                field,
+                found,
+                accepted,
+                ..
+            }) => Err(ExperimentError::Invalid {
+                field,
+                found,
+                mend: accepted,
+            }),
+            Err(error) => Err(ExperimentError::Malformed {
+                name: self.name.clone(),
+                message: error.to_string(),
+            }),
         }
     }
 
@@ -301,6 +400,61 @@ mod tests {
             let message = fig8(&[set]).unwrap_err();
             assert!(message.contains(field), "{set}: {message}");
         }
+    }
+
+    /// What is found in a file of this text.
+    fn in_file(text: &str) -> Option<Result<Throughput, String>> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine.toml");
+        std::fs::write(&path, text).unwrap();
+        let found = Throughput::find(path.to_str().unwrap(), &[]);
+        found.map(|found| found.map_err(|error| error.to_string()))
+    }
+
+    #[test]
+    fn what_is_shown_can_be_edited_and_is_told_from_other_experiments() {
+        let shown = fig8(&[]).unwrap().to_toml();
+        let edited = shown.replace("name = \"fig8\"", "name = \"mine\"");
+        let edited = edited.replace("keys = 10000", "keys = 77");
+        let mine = in_file(&edited).unwrap().unwrap();
+        assert_eq!((mine.name.as_str(), mine.keys), ("mine", 77));
+        let other = crate::experiment::Experiment::find("fig6").unwrap();
+        assert!(in_file(&other.to_toml()).is_none());
+        assert!(in_file("[[cases").is_none());
+        assert!(Throughput::find("/nowhere/mine.toml", &[]).is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_said_with_the_field() {
+        let shown = fig8(&[]).unwrap().to_toml();
+        for (from, to, part) in [
+            ("keys = 10000", "kees = 10000", "unknown field `kees`"),
+            ("keys = 10000", "", "missing field `keys`"),
+            ("name = \"fig8\"", "name = \"a/b\"", "name"),
+            ("\"QL-oblivious\"", "\"QL\"", "a label of its own"),
+            ("\"QL-oblivious\"", "\"../x\"", "cases.label"),
+            ("\"quorum\"", "\"best\"", "strategy of case QL"),
+            ("[lease]", "[lease]\nstrategy = \"all\"", "[[cases]]"),
+            ("t_lease_ms = 2000", "t_lease_ms = 100", "lease.t_lease_ms"),
+            ("\"B\"", "\"A\"", "node[1].name"),
+        ] {
+            assert!(shown.contains(from), "{from:?} is not in {shown}");
+            let error = in_file(&shown.replacen(from, to, 1)).unwrap().unwrap_err();
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+
+    #[test]
+    fn settings_of_one_strategy_are_told_to_its_cases_alone() {
+        let shown = fig8(&[]).unwrap().to_toml();
+        let weighed = shown.replace("[lease]", "[lease]\ncost = { read_weight = 0.7 }");
+        let it = in_file(&weighed).unwrap().unwrap();
+        let weight = |case: &Case| {
+            let file = ClusterFile::of_case(&it, case, "demo", Vec::new());
+            file.lease.cost.map(|cost| cost.read_weight)
+        };
+        let weights: Vec<_> = it.cases.iter().map(weight).collect();
+        assert_eq!(weights, [None, None, None, None, Some(0.7)]);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use client::wire::StatusReply;
 use client::{Client, ClientOptions};
-use server::node::config::LeaseSection;
 use tokio::process::Command;
 
 use super::super::Progress;
@@ -17,7 +16,6 @@ use super::LocalSettings;
 use super::ports::free_ports;
 use super::replica::{Recipe, Replica};
 use crate::cluster_file::{ClusterFile, Node};
-use crate::experiment::{AcceptRepliesName, Timing};
 use crate::throughput::{Case, CaseRouting, Measured, Rate, Throughput};
 
 /// How long a cluster has to get ready.
@@ -140,19 +138,8 @@ impl Site<'_> {
             peer: *peer,
             via: std::collections::BTreeMap::new(),
         };
-        let file = ClusterFile {
-            cluster: self.settings.cluster.clone(),
-            leader: experiment.leader.clone(),
-            durability: experiment.durability,
-            accept_replies: AcceptRepliesName::default(),
-            data: "data".to_owned(),
-            lease: LeaseSection {
-                strategy: Some(self.case.strategy.clone()),
-                ..experiment.lease.clone()
-            },
-            timing: Timing::default(),
-            node: names.zip(clients.iter().zip(peers)).map(node).collect(),
-        };
+        let nodes = names.zip(clients.iter().zip(peers)).map(node).collect();
+        let file = ClusterFile::of_case(experiment, self.case, &self.settings.cluster, nodes);
         let path = self.settings.dir.join("cluster.toml");
         let text = toml::to_string(&file).context("writing a configuration")?;
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
