@@ -2,6 +2,7 @@
 
 mod apply;
 mod known;
+mod verdict;
 
 use clap::Args;
 use client::wire::StatusReply;
@@ -11,6 +12,7 @@ use leases::{ReplicaId, ReplicaSet};
 use serde_json::json;
 
 use self::known::Known;
+use self::verdict::Verdict;
 use crate::advice::{Scene, shortlist};
 use crate::place::Place;
 use crate::terminal::say;
@@ -25,6 +27,9 @@ of reads that this replica serves by itself (local), the share of writes that wa
 for under that leader (minimum), and for how long writes wait at most if a replica fails that holds their keys. Reads \
 that wait for a write in flight are part of it. Queues are not: the forecast is for a cluster that is not overloaded. \
 Counts fade by half in ten minutes, so the forecast is of what clients ask now.
+
+--apply changes something only if at least 2% and 1 ms of the mean latency are gained: sites that are equal do not \
+take turns in leading. With --leader, leadership moves to that node whatever it costs.
 
 Examples:
   leasehold lease advise                   every strategy under every leader; * is in force
@@ -44,7 +49,8 @@ pub struct AdviseArgs {
     /// Prints everything as JSON
     #[arg(long, conflicts_with = "apply")]
     json: bool,
-    /// Does what is best: sets the strategy for all keys, and moves leadership. May be repeated
+    /// Does what is best: sets the strategy for all keys, and moves leadership, if that gains at
+    /// least 2% and 1 ms. May be repeated
     #[arg(long)]
     apply: bool,
 }
@@ -63,15 +69,29 @@ pub async fn run(args: &AdviseArgs, place: &Place) -> anyhow::Result<()> {
     // The one in force is shown, and not advised if another leader was asked for.
     let asked = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
     let candidates: Vec<Forecast> = all.iter().filter(asked).cloned().collect();
-    let advised = best(&candidates);
+    let advised = best(&candidates).filter(|_| !known.nothing());
     if args.json {
         say!("{:#}", known.json(&scene, &all, advised));
         return Ok(());
     }
-    show(args, &known, &scene, &all, advised);
-    match advised.filter(|_| args.apply) {
-        Some(advised) => apply::apply(&client, &known, advised).await,
-        None => Ok(()),
+    let verdict = advised.map(|best| Verdict {
+        best,
+        now: all.iter().find(|one| scene.is_now(one)),
+    });
+    show(args, &known, &scene, &all, verdict.as_ref());
+    if !args.apply {
+        return Ok(());
+    }
+    known.ensure_enough()?;
+    match verdict {
+        // A leader that was asked for leads, whatever it costs.
+        Some(found) if found.worth_it() || leader.is_some_and(|leader| leader != known.leader) => {
+            apply::apply(&client, &known, found.best).await
+        }
+        _ => {
+            say!("nothing was changed: a change is worth it from 2% and 1 ms");
+            Ok(())
+        }
     }
 }
 
@@ -112,12 +132,21 @@ fn show(
     known: &Known,
     scene: &Scene<'_>,
     all: &[Forecast],
-    advised: Option<&Forecast>,
+    verdict: Option<&Verdict<'_>>,
 ) {
     let profile = &known.profile;
+    let name = scene.name(known.leader);
+    if known.nothing() {
+        say!("{name} leads; strategy {}.", known.strategy);
+        say!(
+            "Nothing was counted: clients asked nothing of late, or {name} has only begun to lead. \
+             Let clients read and write for some minutes, then ask again."
+        );
+        return;
+    }
     say!(
         "{} leads; strategy {}. Counted: {:.0} operations on {:.0} keys.",
-        scene.name(known.leader),
+        name,
         known.strategy,
         profile.operations(),
         profile.keys().iter().map(|asked| asked.keys).sum::<f32>()
@@ -136,31 +165,8 @@ fn show(
             profile.operations()
         );
     }
-    if let Some(advised) = advised {
-        say!("{}", sentence(scene, all, advised));
-    }
-}
-
-/// What is best, and what is gained by it.
-fn sentence(scene: &Scene<'_>, all: &[Forecast], advised: &Forecast) -> String {
-    let best = format!(
-        "{} led by {}, {:.1} ms a mean operation",
-        advised.plan.name(),
-        scene.name(advised.leader),
-        advised.mean_ms
-    );
-    let now = all.iter().find(|one| scene.is_now(one));
-    match now {
-        Some(now) if std::ptr::eq(now, advised) || now == advised => {
-            format!("Best is what is in force: {best}.")
-        }
-        Some(now) => format!(
-            "Best: {best}; now it is {:.1} ms, so {:.1} ms ({:.0}%) are gained.",
-            now.mean_ms,
-            now.mean_ms - advised.mean_ms,
-            (1.0 - advised.mean_ms / now.mean_ms.max(1e-9)) * 100.0
-        ),
-        None => format!("Best: {best}."),
+    if let Some(verdict) = verdict {
+        say!("{}", verdict.sentence(scene));
     }
 }
 
@@ -177,6 +183,19 @@ impl Known {
             now: Some((self.now, self.leader)),
             stall_s: self.stall_s,
         }
+    }
+
+    /// Whether no operation is left in the counts.
+    fn nothing(&self) -> bool {
+        self.profile.operations() < 1.0
+    }
+
+    fn ensure_enough(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.too_little(),
+            "--apply: nothing was changed, for too little was asked yet to tell what is best"
+        );
+        Ok(())
     }
 
     fn too_little(&self) -> bool {

@@ -25,10 +25,6 @@ pub(super) async fn apply(
     known: &Known,
     advised: &Forecast,
 ) -> anyhow::Result<()> {
-    ensure!(
-        !known.too_little(),
-        "--apply: nothing was changed, for too little was asked yet to tell what is best"
-    );
     if advised.plan != Plan::AsNow {
         set(client, known, advised.plan).await?;
     }
