@@ -97,8 +97,9 @@ pub(super) struct Connection {
     large: RefCell<HashMap<u64, usize, FixedState>>,
     /// By request, the keys about which the client asks for hints.
     hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
-    /// Bytes that the answer to a Get is expected to have, and that to a Scan or MultiGet.
-    expected: [Cell<usize>; 2],
+    /// Bytes that the answer to a Get is expected to have, that to a Scan or MultiGet, and
+    /// that to who asks for all ranges of leases or for the demand.
+    expected: [Cell<usize>; 3],
     /// It waits for room.
     waits: Cell<bool>,
     /// A request was answered while it waited.
@@ -122,7 +123,7 @@ impl Connection {
             charged: Cell::new(0),
             large: RefCell::default(),
             hinted: RefCell::default(),
-            expected: [Cell::new(VALUE_BYTES_MAX), Cell::new(FRAME_BYTES_MAX)],
+            expected: [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX].map(Cell::new),
             waits: Cell::new(false),
             room: Notify::new(),
         }
@@ -165,8 +166,13 @@ impl Connection {
     }
 
     fn answer_bytes(&self, request: &Request) -> usize {
-        let Some(Body::Command(command)) = &request.body else {
-            return 0;
+        let command = match &request.body {
+            Some(Body::Command(command)) => command,
+            Some(Body::Status(asked)) if asked.leases || asked.demand => {
+                return self.expected[2].get();
+            }
+            Some(Body::Lease(_)) => return self.expected[2].get(),
+            _ => return 0,
         };
         let parts = match &command.op {
             Some(Op::Get(_)) => return self.expected[0].get(),
@@ -192,6 +198,10 @@ impl Connection {
             Some(outcome::Result::Value(_) | outcome::Result::Missing(_)) => self.learn(0, bytes),
             Some(outcome::Result::Entries(_)) => self.learn(1, bytes),
             _ => {}
+        }
+        let status = response.status.as_ref();
+        if status.is_some_and(|status| status.leases.is_some() || status.demand.is_some()) {
+            self.learn(2, bytes);
         }
         if self.waits.get() {
             self.room.notify_one();
@@ -309,7 +319,9 @@ impl Drop for Connection {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::{Command, Entry, Outcome, Path, Version};
+    use client::wire::{
+        Command, Entry, LeaseRange, Leases, Outcome, Path, StatusReply, StatusRequest, Version,
+    };
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -375,6 +387,45 @@ mod tests {
         let large = connection(2, &budget).await.0;
         let entries = let_in(&large, || Op::scan("", "", 10_000));
         assert_eq!(entries, 8);
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_all_ranges_is_charged_what_they_take() {
+        let budget = budget(Limits::default());
+        let (connection, _client) = connection(1, &budget).await;
+        let asked = |id| {
+            let asked = StatusRequest {
+                leases: true,
+                ..StatusRequest::default()
+            };
+            Request::new(id, Some(Body::Status(asked)))
+        };
+        let of_ranges = |id, ranges| Response {
+            id,
+            status: Some(Box::new(StatusReply {
+                leases: Some(Leases {
+                    ranges: vec![LeaseRange::default(); ranges],
+                    ..Leases::default()
+                }),
+                ..StatusReply::default()
+            })),
+            ..Response::default()
+        };
+        let charged = |id| {
+            connection.charge(&asked(id), 20).unwrap();
+            budget.charged.get()
+        };
+        assert!(charged(1) >= FRAME_BYTES_MAX, "as much as there could be");
+        for id in 2..20 {
+            connection.answer(&of_ranges(id - 1, 1));
+            connection.charge(&asked(id), 20).unwrap();
+        }
+        assert_eq!(budget.charged.get(), SMALL_BYTES);
+        connection.answer(&of_ranges(19, 500_000));
+        let many = charged(20);
+        assert!((1_000_000..FRAME_BYTES_MAX).contains(&many), "{many}");
+        connection.answer(&of_ranges(20, 1));
+        assert_eq!(budget.charged.get(), 0);
     }
 
     #[tokio::test]

@@ -116,6 +116,11 @@ impl Replica {
         let params = configs.params(configs.newest());
         let us = |span: Duration| span.as_micros() as u64;
         let listed = configs.listed_by_range();
+        assert_eq!(
+            listed.len(),
+            configs.policies().iter().count(),
+            "one count for each range"
+        );
         let range = |((range, policy), listed): ((KeyRange, &Policy), u64)| LeaseRange {
             from: range.from().clone(),
             to: range.to().cloned().unwrap_or_default(),

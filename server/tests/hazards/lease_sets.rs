@@ -374,3 +374,27 @@ fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
         assert!(far(&cluster) || !lists, "the reader holds it under quorum");
     }
 }
+
+/// What was reported to a leader is forgotten when it leads no more: a pass over it ends, and
+/// is not finished with what a later leadership hears.
+#[test]
+fn a_pass_over_the_demand_ends_with_the_leadership() {
+    let mut cluster = Cluster::new(3, quorum());
+    cluster.pass(1_000);
+    for _ in 0..3 {
+        cluster.read(0, "k");
+    }
+    let mut pass = cluster.node(0).begin_demand_pass().expect("it leads");
+    assert!(cluster.node(1).begin_demand_pass().is_none(), "it does not");
+    assert!(cluster.node(0).may_go_on(&pass));
+    cluster.node(0).look_at_demand(&mut pass, 1);
+    cluster.elect(1);
+    cluster.pass_until(5_000, "another leads", |cluster| cluster.leads(1));
+    cluster.pass(100);
+    assert!(!cluster.node(0).may_go_on(&pass));
+    assert!(cluster.node(0).begin_demand_pass().is_none());
+    cluster.elect(0);
+    cluster.pass_until(5_000, "it leads again", |cluster| cluster.leads(0));
+    assert!(!cluster.node(0).may_go_on(&pass), "a later leadership");
+    assert!(cluster.node(0).begin_demand_pass().is_some());
+}

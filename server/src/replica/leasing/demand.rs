@@ -87,6 +87,10 @@ impl Leasing {
         };
         let report = self.counted.tally.report(REPORT_BYTES_MAX);
         self.counted.reported_bytes = report.bytes();
+        assert!(
+            self.counted.reported_bytes <= REPORT_BYTES_MAX,
+            "a report fits what peers may send"
+        );
         if leader == step.me() {
             return self.counted.demand.report(step.now, leader, &report);
         }

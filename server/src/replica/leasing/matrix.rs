@@ -40,6 +40,7 @@ impl Matrix {
         if let Some(row) = self.rows.get_mut(from.index()) {
             let usable = rtts_us.iter().take(n).map(|us| (*us).min(RTT_MAX_US));
             *row = usable.collect();
+            assert!(row.len() <= n, "no more ways than replicas");
         }
     }
 
@@ -68,6 +69,7 @@ impl Matrix {
     /// Round trips between all: the mean of both measurements of a way, or the only one.
     pub(super) fn round_trips(&self, us: &Us) -> RoundTrips {
         let own = Matrix::row_of(us);
+        assert_eq!(own.len(), self.rows.len(), "one row for each replica");
         let measured = |a: usize, b: usize| {
             let row = match a == us.me().index() {
                 true => &own,

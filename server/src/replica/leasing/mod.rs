@@ -315,6 +315,7 @@ impl Leasing {
         let lagging = ConfigId(newest.0.saturating_sub(CONFIGS_KEPT));
         self.configs
             .forget_before(granted.min(promised).min(lagging));
+        assert_eq!(self.configs.newest(), newest, "the newest is kept");
     }
 
     /// Grantor and holder talk. Returns whether a grant was given back: accepted slots

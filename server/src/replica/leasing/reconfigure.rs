@@ -121,6 +121,7 @@ impl Leasing {
             Some(survey) => survey,
             None => self.begin_survey(step),
         };
+        assert_eq!(survey.of(), newest, "a pass changes the newest");
         if !survey.look(
             &self.counted.demand,
             &self.configs,

@@ -88,7 +88,16 @@ impl Suspicions {
         });
         // What peers report may name the leader, or who is no member.
         let exclusions = still.collect::<ReplicaSet>().union(fresh);
-        exclusions.intersection(rule.members.others(rule.me))
+        let exclusions = exclusions.intersection(rule.members.others(rule.me));
+        assert!(
+            !exclusions.contains(rule.me),
+            "a leader does not exclude itself"
+        );
+        assert!(
+            exclusions.is_subset(rule.members.voters()),
+            "who is excluded exists"
+        );
+        exclusions
     }
 }
 

@@ -59,6 +59,7 @@ impl Wishes {
             Some(known) => *known = wish,
             None => self.0.push(wish),
         }
+        assert!(self.0.len() <= WISHES_MAX, "no more are kept than may be");
         true
     }
 }
@@ -174,6 +175,7 @@ impl Leasing {
             nothing = *change == ConfigChange::default() && *params == newest;
             already += usize::from(nothing && already == index);
         }
+        assert!(already <= wishes.len(), "only what is wished is in force");
         // The last may take back what one before it adds: then nothing is proposed.
         if nothing { wishes.len() } else { already }
     }
@@ -190,6 +192,11 @@ impl Leasing {
 
     /// Configuration `config` is executed: what it brings is in force.
     pub fn answer_wishes(&mut self, step: &mut Step<'_>, config: ConfigId) {
+        assert_eq!(
+            config,
+            self.configs.newest(),
+            "what was just executed is in force"
+        );
         let proposed = self.office.wishes.0.extract_if(.., |wish| wish.proposed);
         for wish in proposed {
             let already = false;
