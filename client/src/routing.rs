@@ -5,6 +5,7 @@
 //! forwards the request. So a stale hint, or nonsense, costs a forward and no wrong answer.
 //! Their memory is bounded: of more keys than fit, some are forgotten at random.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::connection::{Candidate, Connection};
@@ -35,9 +37,9 @@ pub enum Routing {
 const REFRESH: Duration = Duration::from_secs(10);
 /// Replicas are as near as the nearest up to twice its round trip and this much more.
 const NEAR: Duration = Duration::from_millis(2);
-/// So many requests follow each other to the same replica, unless others are less loaded by
-/// about as many: those that are made together leave in one write.
-pub(crate) const TOGETHER: usize = 16;
+/// A replica may have so many calls more under way than the least loaded: a request rather
+/// joins others that are about to leave in one write.
+const SLACK: usize = 8;
 /// What an entry takes beside its key.
 const ENTRY_BYTES: usize = 160;
 /// While there is no room, of so many reads of unknown keys one asks for a hint.
@@ -85,10 +87,8 @@ impl Router {
             Some(op) if op.is_write() => self.known().leader(now),
             _ => return Route::default(),
         };
-        let candidates = || {
-            let all = connections.iter().enumerate();
-            all.filter_map(|(index, one)| Some((index, one.candidate()?)))
-        };
+        let all = connections.iter().enumerate();
+        let candidates = all.filter_map(|(index, one)| Some((index, one.candidate()?)));
         let first = choose(candidates, holders, turn, connections.len());
         Route { first, hint }
     }
@@ -112,21 +112,26 @@ fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
 
-/// Of the replicas in `wanted` that are about as near as the nearest of them, the one with
-/// the fewest calls under way, or one whose turn it is.
-fn choose<I: Iterator<Item = (usize, Candidate)>>(
-    candidates: impl Fn() -> I,
+/// Of the replicas in `wanted` that are about as near as the nearest of them, and about as
+/// little loaded as the least loaded of these: the one to which the most is about to leave, or
+/// one whose turn it is.
+fn choose(
+    candidates: impl Iterator<Item = (usize, Candidate)>,
     wanted: u64,
     turn: usize,
     all: usize,
 ) -> Option<usize> {
-    let wanted = || candidates().filter(|(_, one)| wanted >> one.number & 1 == 1);
-    let nearest = wanted().map(|(_, one)| one.distance).min()?;
+    let is_wanted = |(_, one): &(usize, Candidate)| wanted >> one.number & 1 == 1;
+    let wanted: SmallVec<[_; 8]> = candidates.filter(is_wanted).collect();
+    let nearest = wanted.iter().map(|(_, one)| one.distance).min()?;
     let near_ends = nearest.saturating_mul(2).saturating_add(NEAR);
-    let near = wanted().filter(|(_, one)| one.distance <= near_ends);
-    let order = |index: usize| (index + turn / TOGETHER) % all;
-    let least = near.min_by_key(|(index, one)| (one.calls / TOGETHER, order(*index)));
-    Some(least?.0)
+    let near = || wanted.iter().filter(|(_, one)| one.distance <= near_ends);
+    let least = near().map(|(_, one)| one.calls).min()?;
+    let idle = near().filter(|(_, one)| one.calls <= least + SLACK);
+    let order =
+        |(index, one): &&(usize, Candidate)| (Reverse(one.unsent), one.calls, (index + turn) % all);
+    let (index, _) = idle.min_by_key(order)?;
+    Some(*index)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -273,12 +278,12 @@ mod tests {
             number,
             distance: Duration::from_millis(ms),
             calls,
+            unsent: 0,
         }
     }
 
     fn chosen(all: &[Candidate], wanted: u64, turn: usize) -> Option<usize> {
-        let candidates = || all.iter().copied().enumerate();
-        choose(candidates, wanted, turn, all.len())
+        choose(all.iter().copied().enumerate(), wanted, turn, all.len())
     }
 
     #[test]
@@ -304,11 +309,24 @@ mod tests {
     fn replicas_that_are_loaded_alike_are_asked_in_turn() {
         let all = [at(0, 1, 2), at(1, 1, 2), at(2, 1, 2)];
         let asked = |index| {
-            let turns = (0..30 * TOGETHER).filter(|turn| chosen(&all, 0b111, *turn) == Some(index));
+            let turns = (0..30).filter(|turn| chosen(&all, 0b111, *turn) == Some(index));
             turns.count()
         };
-        assert_eq!([asked(0), asked(1), asked(2)], [10 * TOGETHER; 3]);
-        assert_eq!(chosen(&all, 0b111, 0), chosen(&all, 0b111, TOGETHER - 1));
+        assert_eq!([asked(0), asked(1), asked(2)], [10; 3]);
+    }
+
+    #[test]
+    fn a_request_joins_those_about_to_leave_unless_others_are_much_less_loaded() {
+        let joined = |calls| {
+            let leaving = Candidate {
+                unsent: 5,
+                ..at(1, 1, calls)
+            };
+            let all = [at(0, 1, 10), leaving, at(2, 1, 40)];
+            (0..30).all(|turn| chosen(&all, 0b111, turn) == Some(1))
+        };
+        assert!(joined(10 + SLACK));
+        assert!(!joined(10 + SLACK + 1));
     }
 
     #[test]

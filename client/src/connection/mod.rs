@@ -104,6 +104,8 @@ pub(crate) struct Candidate {
     pub distance: Duration,
     /// Calls under way.
     pub calls: usize,
+    /// Those of them that have not been written yet.
+    pub unsent: u64,
 }
 
 /// What the callers and the connection's task share.
@@ -278,6 +280,7 @@ impl Connection {
             number,
             distance: table.distance,
             calls: table.calls.len(),
+            unsent: table.next_id - table.unsent_from,
         })
     }
 

@@ -355,17 +355,40 @@ fn a_class_that_is_blocked_leaves_room_for_the_others() {
     let mut settings = super::cluster::settings(3, ranges);
     settings.in_flight_max = 8;
     let mut cluster = Cluster::with(settings);
-    // Holder 2 has died: writes of its keys wait for its leases to end.
+    // Holder 2 has died: writes of its keys wait for its leases to end, those of other keys
+    // only if they come at once.
     cluster.crash(2);
+    cluster.pass(25);
     let blocked: Vec<_> = (1..40)
         .map(|client| cluster.ask(0, put(client, 1, "a", "1")))
         .collect();
     assert!(!blocked.iter().any(|asked| cluster.answered(*asked)));
     let other = cluster.ask(0, put(100, 1, "m", "1"));
     assert!(cluster.done(other), "no holder of this key is dead");
+    let both = cluster.ask_together(0, vec![put(101, 1, "a", "2"), put(102, 1, "m", "2")]);
+    assert_eq!([0, 1].map(|i| cluster.done(both[i])), [false, true]);
     cluster.pass_until(15_000, "the leases of the dead end", |cluster| {
         blocked.iter().all(|asked| cluster.done(*asked))
     });
+}
+
+/// §3.9: the holders at hand answer as soon as any majority, so they delay no other key.
+#[test]
+fn writes_share_a_batch_if_all_their_holders_answer_at_hand() {
+    let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
+    let mut cluster = Cluster::with(super::cluster::settings(3, ranges));
+    let slots = |cluster: &mut Cluster, client| {
+        let writes = vec![put(client, 1, "a", "1"), put(client + 1, 1, "m", "1")];
+        let both = cluster.ask_together(0, writes);
+        let version = |asked| match cluster.answer(asked).expect("answered").2.result {
+            Some(Answer::Written(version)) => version.slot,
+            ref other => panic!("{other:?}"),
+        };
+        [version(both[0]), version(both[1])]
+    };
+    cluster.ask(0, put(1, 1, "a", "0"));
+    let [one, other] = slots(&mut cluster, 2);
+    assert_eq!(one, other, "everybody has just answered");
 }
 
 #[test]

@@ -16,8 +16,24 @@ use super::{Consensus, Leadership};
 
 /// Accepts sent again in one go.
 const RETRANSMIT_MAX: usize = 256;
+/// Who is not farther than this from the leader is on its site, or as good as.
+const AT_HAND: Duration = Duration::from_millis(5);
+/// Nobody is waited for on account of other keys who has not answered for so long.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// Uncommitted slots that are looked at for whoever blocks them.
 const STUCK_MAX: usize = 64;
+
+impl Leadership {
+    /// Replicas for whose votes other commands may wait, too (§3.9): they are on the
+    /// leader's site, and answer at this moment, so no vote of a holder comes later for it.
+    /// On one site this makes one batch of what would be many.
+    fn at_hand(&self, step: &Step<'_>) -> ReplicaSet {
+        let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
+        let touched = self.in_touch(step.now, ANSWERS_WITHIN);
+        let others = touched.iter().filter(|replica| is_near(*replica));
+        others.chain([step.me()]).collect()
+    }
+}
 
 impl Consensus {
     /// Whether the leader has this command already: it is answered by its execution.
@@ -57,7 +73,8 @@ impl Consensus {
         }
         let leadership = self.leadership_mut()?;
         let class = leadership.queue.next_class(most - in_flight as usize)?;
-        Some(leadership.next_batch(class, step.us.settings.batch_max, step.now))
+        let classes = (class, leadership.at_hand(step));
+        Some(leadership.next_batch(classes, step.us.settings.batch_max, step.now))
     }
 
     /// Puts a value into the next slot of a log.

@@ -80,12 +80,18 @@ impl Leadership {
         self.queue.push(class, proposed);
     }
 
-    /// Takes a batch of this class for the next slot.
-    pub fn next_batch(&mut self, class: ReplicaSet, most: usize, now: Time) -> Batch {
+    /// Takes a batch for the next slot, of a class and what may go with it: see
+    /// [`Queue::next_batch`].
+    pub fn next_batch(
+        &mut self,
+        classes: (ReplicaSet, ReplicaSet),
+        most: usize,
+        now: Time,
+    ) -> Batch {
         let led_ms = now.since(self.since).as_millis() as u64;
         let log_time_ms = (self.log_time_base_ms + led_ms).min(NUMBER_MAX);
         let slot = self.next.commands;
-        self.queue.next_batch(class, slot, most, log_time_ms)
+        self.queue.next_batch(classes, slot, most, log_time_ms)
     }
 
     /// Notes that `value` goes into `slot`. Returns `last_multi` as it is from then on.

@@ -2,9 +2,11 @@
 //! each class has open.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::iter;
 use std::ops::Bound;
 
 use leases::{ReplicaSet, Slot};
+use smallvec::SmallVec;
 
 use crate::replica::message::{Batch, Proposed};
 use crate::replica::parts::Room;
@@ -14,7 +16,7 @@ use crate::replica::weight::command_weight;
 const OPEN_PER_FREE: usize = 3;
 
 /// Commands by class: the holders of their keys. A write never waits for the holders
-/// of another's keys.
+/// of another's keys, unless they are at hand.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
@@ -46,10 +48,11 @@ impl Queue {
         later.or_else(|| self.queues.keys().find(may)).copied()
     }
 
-    /// Takes a batch of this class for `slot`.
+    /// Takes a batch of this class for `slot`, and while there is room what needs nobody
+    /// beyond the class and who is `at_hand`.
     pub fn next_batch(
         &mut self,
-        class: ReplicaSet,
+        (class, at_hand): (ReplicaSet, ReplicaSet),
         slot: Slot,
         commands_max: usize,
         log_time_ms: u64,
@@ -58,26 +61,50 @@ impl Queue {
         let open = self.class_of.insert(slot, class);
         assert!(open.is_none(), "a slot is proposed once");
         *self.open.entry(class).or_default() += 1;
+        let commands = self.take((class, at_hand), commands_max);
+        assert!(!commands.is_empty(), "a batch is taken of what is queued");
         Batch {
             log_time_ms,
-            commands: self.take(class, commands_max),
+            commands,
             ..Batch::default()
         }
     }
 
-    fn take(&mut self, class: ReplicaSet, commands_max: usize) -> Vec<Proposed> {
+    fn take(
+        &mut self,
+        (class, at_hand): (ReplicaSet, ReplicaSet),
+        commands_max: usize,
+    ) -> Vec<Proposed> {
+        let (mut room, mut commands) = (Room::default(), Vec::new());
+        let waits_for = class.union(at_hand);
+        let others = self.queues.keys().filter(|other| **other != class);
+        let joining = others.filter(|other| other.is_subset(waits_for));
+        let classes: SmallVec<[_; 8]> = iter::once(&class).chain(joining).copied().collect();
+        for class in classes {
+            self.take_of(class, commands_max, &mut room, &mut commands);
+        }
+        commands
+    }
+
+    fn take_of(
+        &mut self,
+        class: ReplicaSet,
+        commands_max: usize,
+        room: &mut Room,
+        commands: &mut Vec<Proposed>,
+    ) {
         let Some(queue) = self.queues.get_mut(&class) else {
-            return Vec::new();
+            return;
         };
-        let mut room = Room::default();
-        let fits = |proposed: &&Proposed| room.takes(command_weight(&proposed.command));
-        let fitting = queue.iter().take(commands_max).take_while(fits).count();
         // A single command may be as large as a frame; it then goes alone.
-        let commands = queue.drain(..fitting.max(1).min(queue.len())).collect();
+        let least = usize::from(commands.is_empty());
+        let most = commands_max.saturating_sub(commands.len());
+        let fits = |proposed: &&Proposed| room.takes(command_weight(&proposed.command));
+        let fitting = queue.iter().take(most).take_while(fits).count();
+        commands.extend(queue.drain(..fitting.max(least).min(queue.len())));
         if queue.is_empty() {
             self.queues.remove(&class);
         }
-        commands
     }
 
     /// A slot is committed: its class has one open slot less.
@@ -126,7 +153,7 @@ mod tests {
             queued.for_each(|proposed| queue.push(class, proposed));
             let mut sizes = Vec::new();
             while !queue.is_empty() {
-                let batch = queue.take(class, commands_max);
+                let batch = queue.take((class, ReplicaSet::EMPTY), commands_max);
                 let values = batch.iter().map(|p| command_weight(&p.command));
                 sizes.push(values.collect::<Vec<_>>());
             }
@@ -139,5 +166,41 @@ mod tests {
         let all = [fitting, fitting, 2 * most, 1, half, half];
         let expected: [&[usize]; 4] = [&all[..2], &all[2..3], &all[3..5], &all[5..]];
         assert_eq!(batches(&all, 9), expected);
+    }
+
+    /// §3.9: batches are by class, but who is at hand delays nobody.
+    #[test]
+    fn classes_that_differ_in_who_is_at_hand_share_a_batch() {
+        let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
+        let classes = [&[0, 1][..], &[0, 2], &[0, 1, 2], &[0, 3], &[0, 1, 3]].map(set);
+        let batches = |at_hand: &[u8]| {
+            let mut queue = Queue::default();
+            for (class, sequence) in classes.iter().zip(1..) {
+                let command = Command::session(1, sequence, 1, Op::put("", ""));
+                let request = RequestId(sequence);
+                let origin = ReplicaId(0);
+                queue.push(
+                    *class,
+                    Proposed {
+                        origin,
+                        request,
+                        command,
+                    },
+                );
+            }
+            let mut found = Vec::new();
+            while let Some(class) = queue.next_class(100) {
+                let slot = Slot(found.len() as u64 + 1);
+                let batch = queue.next_batch((class, set(at_hand)), slot, 100, 0);
+                let numbers = batch.commands.iter().map(|one| one.request.0);
+                found.push(numbers.collect::<Vec<_>>());
+                queue.check();
+            }
+            found.sort();
+            found
+        };
+        assert_eq!(batches(&[]), [[1], [2], [3], [4], [5]]);
+        assert_eq!(batches(&[0, 1, 2]), [vec![1, 2, 3], vec![4, 5]]);
+        assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 }
