@@ -67,7 +67,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
         say!("{all:#}");
         return Ok(());
     }
-    compare(&finished, &scene);
+    compare(&finished);
     show(first, &forecasts, &scene, args.sites);
     Ok(())
 }
@@ -78,7 +78,7 @@ fn stall_s(finished: &Finished) -> f64 {
     (lease.grace_ms + lease.t_guard_ms + lease.t_lease_ms) as f64 / 1e3
 }
 
-fn compare(finished: &Finished, scene: &Scene<'_>) {
+fn compare(finished: &Finished) {
     say!(
         "Forecast and measured, led by {}:",
         finished.experiment.leader
@@ -118,7 +118,6 @@ fn compare(finished: &Finished, scene: &Scene<'_>) {
             own.local * 100.0,
             measured.local * 100.0
         );
-        let _ = scene;
     }
 }
 

@@ -12,7 +12,7 @@ use leases::{ReplicaId, ReplicaSet};
 use serde_json::json;
 
 use self::known::Known;
-use self::verdict::Verdict;
+use self::verdict::{Verdict, WORTH};
 use crate::advice::{Scene, shortlist};
 use crate::place::Place;
 use crate::terminal::say;
@@ -83,13 +83,10 @@ pub async fn run(args: &AdviseArgs, place: &Place) -> anyhow::Result<()> {
         return Ok(());
     }
     known.ensure_enough()?;
-    match verdict {
-        // A leader that was asked for leads, whatever it costs.
-        Some(found) if found.worth_it() || leader.is_some_and(|leader| leader != known.leader) => {
-            apply::apply(&client, &known, found.best).await
-        }
-        _ => {
-            say!("nothing was changed: a change is worth it from 2% and 1 ms");
+    match verdict.as_ref().and_then(|found| found.change(leader)) {
+        Some(wanted) => apply::apply(&client, &known, wanted).await,
+        None => {
+            say!("nothing was changed: {WORTH}");
             Ok(())
         }
     }

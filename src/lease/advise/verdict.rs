@@ -1,5 +1,6 @@
 //! What to make of forecasts: whether a change is worth it, in words.
 
+use leases::ReplicaId;
 use leases::advice::Forecast;
 
 use crate::advice::Scene;
@@ -9,6 +10,9 @@ const GAIN_MIN: f64 = 0.02;
 
 /// The same in ms. Both must be met: equal sites would otherwise take turns.
 const GAIN_MIN_MS: f64 = 1.0;
+
+/// The same in words.
+pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
 /// What is forecast to be best, and what is in force.
 pub struct Verdict<'a> {
@@ -23,9 +27,17 @@ impl Verdict<'_> {
     }
 
     /// Whether so much is gained that a change pays.
-    pub fn worth_it(&self) -> bool {
+    fn worth_it(&self) -> bool {
         self.now
             .is_none_or(|now| worth_it(now.mean_ms, self.best.mean_ms))
+    }
+
+    /// What to set, with `asked` as the leader that was asked for: it leads, whatever that
+    /// costs. `None`: everything stays.
+    pub fn change(&self, asked: Option<ReplicaId>) -> Option<&Forecast> {
+        let moved = |now: &Forecast| asked.is_some_and(|leader| leader != now.leader);
+        let changed = self.worth_it() || self.now.is_some_and(moved);
+        changed.then_some(self.best)
     }
 
     /// What is best, and what is gained by it.
@@ -44,15 +56,15 @@ impl Verdict<'_> {
         }
         let gain_ms = now.mean_ms - self.best.mean_ms;
         let now_ms = now.mean_ms;
-        match gain_ms >= 0.0 {
-            true => format!(
-                "Best: {best}; now it is {now_ms:.1} ms, so {gain_ms:.1} ms ({:.0}%) are gained.",
-                gain_ms / now_ms.max(1e-9) * 100.0
-            ),
-            false => format!(
-                "Best: {best}; now it is {now_ms:.1} ms, so {:.1} ms are lost.",
-                -gain_ms
-            ),
+        let found = format!("Best: {best}; now it is {now_ms:.1} ms, so");
+        if gain_ms < 0.0 {
+            return format!("{found} {:.1} ms are lost.", -gain_ms);
+        }
+        let percent = gain_ms / now_ms.max(1e-9) * 100.0;
+        let gained = format!("{gain_ms:.1} ms ({percent:.0}%)");
+        match self.worth_it() {
+            true => format!("{found} {gained} are gained."),
+            false => format!("{found} only {gained} would be gained: {WORTH}."),
         }
     }
 }
@@ -64,7 +76,59 @@ fn worth_it(now_ms: f64, best_ms: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use leases::advice::Plan;
+
     use super::*;
+
+    fn forecast(leader: u8, mean_ms: f64) -> Forecast {
+        Forecast {
+            plan: Plan::Cost,
+            leader: ReplicaId(leader),
+            mean_ms,
+            read_ms: mean_ms,
+            write_ms: mean_ms,
+            local: 0.0,
+            at_minimum: 0.0,
+            stalled: vec![0.0; 2],
+            sites: Vec::new(),
+        }
+    }
+
+    /// Whether `cost` at `mean_ms` under OR is set, while CA leads with 80 ms, and what is
+    /// said, if that leader was asked for.
+    fn judged(mean_ms: f64, asked: Option<u8>) -> (bool, String) {
+        let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
+        let verdict = Verdict {
+            best: &best,
+            now: Some(&now),
+        };
+        let scene = Scene {
+            names: &["CA".to_owned(), "OR".to_owned()],
+            now: None,
+            stall_s: 0.0,
+        };
+        let changed = verdict.change(asked.map(ReplicaId)).is_some();
+        (changed, verdict.sentence(&scene))
+    }
+
+    #[test]
+    fn a_small_gain_changes_nothing_and_is_called_too_small() {
+        let (changed, said) = judged(79.5, None);
+        assert!(!changed);
+        let small = "so only 0.5 ms (1%) would be gained: a change is worth it from 2% and 1 ms.";
+        assert!(said.ends_with(small), "{said}");
+        let (changed, said) = judged(72.0, None);
+        assert!(changed);
+        assert!(said.ends_with("so 8.0 ms (10%) are gained."), "{said}");
+    }
+
+    #[test]
+    fn a_leader_that_was_asked_for_leads_whatever_it_costs() {
+        assert!(judged(79.5, Some(1)).0);
+        let (changed, said) = judged(81.0, Some(1));
+        assert!(changed);
+        assert!(said.ends_with("so 1.0 ms are lost."), "{said}");
+    }
 
     #[test]
     fn a_change_is_worth_it_from_two_percent_and_a_millisecond() {
