@@ -71,7 +71,10 @@ impl ClusterFile {
                 cost: it.lease.cost.filter(|_| is("cost")),
                 ..it.lease.clone()
             },
-            timing: Timing::default(),
+            timing: Timing {
+                checkpoint_ms: Some(it.checkpoint_ms),
+                ..Timing::default()
+            },
             node,
         }
     }

@@ -120,6 +120,9 @@ pub struct Timing {
     /// How long a replica waits for an answer of another before it asks again, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmit_ms: Option<u64>,
+    /// How often a replica writes down what changed in its state, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_ms: Option<u64>,
 }
 
 impl Timing {
@@ -377,6 +380,7 @@ impl Experiment {
             heartbeat: or(self.timing.heartbeat_ms, default.heartbeat),
             election_timeout: or(self.timing.election_timeout_ms, default.election_timeout),
             retransmit: or(self.timing.retransmit_ms, default.retransmit),
+            checkpoint: or(self.timing.checkpoint_ms, default.checkpoint),
             reconfigure: self.lease.reconfigure(),
             ..default
         }

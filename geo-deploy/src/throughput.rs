@@ -41,6 +41,9 @@ pub struct Throughput {
     /// When a write is durable. The paper's replicas keep their log in memory.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
+    /// How often a replica writes down what changed in its state, in ms. It accepts nothing
+    /// meanwhile, and a write that all must accept meets that of every one.
+    pub checkpoint_ms: u64,
     /// How many keys there are; all are asked for alike.
     pub keys: u64,
     /// Size of a value.
@@ -237,6 +240,11 @@ impl Throughput {
                 "runs",
                 (1..=1000).contains(&self.runs),
                 "a number from 1 to 1000",
+            ),
+            (
+                "checkpoint_ms",
+                (1..=600_000).contains(&self.checkpoint_ms),
+                "from 1 to 600000",
             ),
             ("keys", self.keys > 0, "a number from 1 on"),
             (

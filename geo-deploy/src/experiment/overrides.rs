@@ -23,7 +23,12 @@ const ALIASES: [(&str, &str); 8] = [
 ];
 
 /// Fields that an experiment need not have, so that its table does not name them.
-const TIMING_FIELDS: [&str; 3] = ["heartbeat_ms", "election_timeout_ms", "retransmit_ms"];
+const TIMING_FIELDS: [&str; 4] = [
+    "heartbeat_ms",
+    "election_timeout_ms",
+    "retransmit_ms",
+    "checkpoint_ms",
+];
 const FAULT_FIELDS: [&str; 8] = [
     "at_s",
     "until_s",

@@ -14,6 +14,7 @@ impl Experiment {
                 heartbeat_ms: ms(timing.heartbeat),
                 election_timeout_ms: ms(timing.election_timeout),
                 retransmit_ms: ms(timing.retransmit),
+                checkpoint_ms: ms(timing.checkpoint),
             },
             ..self.clone()
         };

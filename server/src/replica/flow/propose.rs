@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use client::wire::{Command, Outcome};
+use leases::promise::Live;
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::super::consensus::Entry;
@@ -24,6 +25,7 @@ impl Parts {
         if !self.consensus.leads() {
             return;
         }
+        let live = self.leasing.live(step.now);
         let mut answers: Vec<(RequestId, Outcome)> = Vec::new();
         for (request, command) in commands {
             let proposed = Proposed {
@@ -31,7 +33,7 @@ impl Parts {
                 request,
                 command,
             };
-            if let Some(outcome) = self.take_command(step, proposed) {
+            if let Some(outcome) = self.take_command(step, &live, proposed) {
                 answers.push((request, outcome));
             }
         }
@@ -49,7 +51,12 @@ impl Parts {
 
     /// Queues a command, unless it is queued or proposed already, or was executed: then
     /// returns its result.
-    fn take_command(&mut self, step: &mut Step<'_>, proposed: Proposed) -> Option<Outcome> {
+    fn take_command(
+        &mut self,
+        step: &mut Step<'_>,
+        live: &Live,
+        proposed: Proposed,
+    ) -> Option<Outcome> {
         let command = &proposed.command;
         if command.op.is_none() {
             step.metrics.refused_messages += 1;
@@ -63,7 +70,7 @@ impl Parts {
         {
             return Some(outcome);
         }
-        let class = self.leasing.class(step.now, command);
+        let class = self.leasing.class(live, command);
         self.consensus.enqueue(class, proposed);
         None
     }

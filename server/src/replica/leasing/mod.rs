@@ -11,10 +11,12 @@ mod suspicion;
 mod tags;
 mod wishes;
 
+use std::iter;
 use std::time::Duration;
 
 use client::wire::Command;
 use leases::mutants::{Rule, mutated, off};
+use leases::promise::Live;
 use leases::{
     ConfigChange, ConfigId, Configs, Grantor, Holder, Incarnation, Key, LeaseMessage, NoPermit,
     Permit, PollContext, ReplicaId, ReplicaSet, Slot, Time,
@@ -177,10 +179,15 @@ impl Leasing {
         }
     }
 
+    /// The promises in force at `now`.
+    pub(super) fn live(&self, now: Time) -> Live {
+        self.grantor.live(now)
+    }
+
     /// Whom a vote must name that leaves at `now`.
     pub(super) fn tags(&self, now: Time) -> Tags<'_> {
         Tags {
-            live: self.grantor.live(now),
+            live: self.live(now),
             configs: &self.configs,
         }
     }
@@ -188,18 +195,21 @@ impl Leasing {
     /// Whom a vote for a write of `key` must name that leaves at `now`.
     pub(super) fn promised_to(&self, now: Time, key: &[u8]) -> ReplicaSet {
         let view = self.configs.view(key);
-        self.grantor.live(now).tag(std::iter::once(view))
+        self.live(now).tag(iter::once(view))
     }
 
     /// The holders of all keys that a command writes: its class (§3.9). Also those that hold
     /// them under an older configuration, as far as promises of this replica last: a write
     /// that waits for one of these would hold up who is in the same batch.
-    pub(super) fn class(&self, now: Time, command: &Command) -> ReplicaSet {
-        let written = || command.keys().filter(|_| command.is_write());
-        let views = written().map(|key| self.configs.view(key));
-        let promised = self.grantor.live(now).tag(views);
-        let holders = written().map(|key| self.configs.holders(key));
-        holders.fold(promised, ReplicaSet::union)
+    /// `live` are the promises in force.
+    pub(super) fn class(&self, live: &Live, command: &Command) -> ReplicaSet {
+        let newest = self.configs.newest();
+        let written = command.keys().filter(|_| command.is_write());
+        let views = written.map(|key| self.configs.view(key));
+        views.fold(ReplicaSet::EMPTY, |class, view| {
+            let promised = live.tag(iter::once(view));
+            class.union(promised).union(view.holders(newest))
+        })
     }
 
     /// Leave to read `key` here at `now`, with this much executed.
