@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leases::demand::{Delta, Report};
 use leases::{Promise, ReplicaId, ReplicaSet};
 use smallvec::smallvec;
 
@@ -265,6 +266,27 @@ fn each_number_is_believed_up_to_its_bound() {
             assert!(!believed(beyond), "{place}: {beyond}");
         }
     }
+}
+
+/// A key that no client can ask: a configuration that listed it would not be decoded.
+#[test]
+fn demand_for_keys_that_cannot_be_is_refused() {
+    let believed = |length| {
+        let delta = Delta {
+            key: vec![b'k'; length].into(),
+            reads: u32::MAX,
+            writes: u32::MAX,
+        };
+        let report = Report {
+            deltas: vec![delta],
+            ..Report::default()
+        };
+        let rtts_us = vec![u32::MAX; 9];
+        let demand = DemandReport { report, rtts_us };
+        plausible(&KNOWN, &envelope(3, Message::Demand(demand)))
+    };
+    assert!(believed(1) && believed(KEY_BYTES_MAX));
+    assert!(!believed(0) && !believed(KEY_BYTES_MAX + 1));
 }
 
 #[test]
