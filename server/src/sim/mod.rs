@@ -23,6 +23,8 @@ pub mod run;
 pub mod saved;
 pub mod scenario;
 pub mod swarm;
+#[cfg(test)]
+mod switched;
 pub mod tally;
 pub mod trace;
 pub mod workload;
