@@ -391,6 +391,26 @@ fn writes_share_a_batch_if_all_their_holders_answer_at_hand() {
     assert_eq!(one, other, "everybody has just answered");
 }
 
+/// §3.7: it answers probes all the time, so it looks as if it were at hand.
+#[test]
+fn a_holder_at_hand_whose_disk_hangs_holds_up_no_other_key() {
+    let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
+    let mut cluster = Cluster::with(super::cluster::settings(3, ranges));
+    cluster.stall(2);
+    let first = cluster.ask(0, put(1, 1, "a", "0"));
+    cluster.pass(25);
+    for client in (2..100).step_by(2) {
+        let writes = vec![put(client, 1, "a", "1"), put(client + 1, 1, "m", "1")];
+        let both = cluster.ask_together(0, writes);
+        let done = [first, both[0], both[1]].map(|asked| cluster.done(asked));
+        assert_eq!(done, [false, false, true], "client {client}");
+        cluster.pass(10);
+    }
+    cluster.unstall(2);
+    cluster.pass(500);
+    assert!(cluster.done(first));
+}
+
 #[test]
 fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);

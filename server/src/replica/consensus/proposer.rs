@@ -18,7 +18,8 @@ use super::{Consensus, Leadership};
 const RETRANSMIT_MAX: usize = 256;
 /// Who is not farther than this from the leader is on its site, or as good as.
 const AT_HAND: Duration = Duration::from_millis(5);
-/// Nobody is waited for on account of other keys who has not answered for so long.
+/// Nobody is waited for on account of other keys who has not answered for so long, or has
+/// not voted where that holds a slot up.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// Uncommitted slots that are looked at for whoever blocks them.
 const STUCK_MAX: usize = 64;
@@ -26,7 +27,8 @@ const STUCK_MAX: usize = 64;
 impl Leadership {
     /// Replicas for whose votes other commands may wait, too (§3.9): they are on the
     /// leader's site, and answer at this moment, so no vote of a holder comes later for it.
-    /// On one site this makes one batch of what would be many.
+    /// On one site this makes one batch of what would be many. Who answers and does not vote
+    /// is among them: see [`Consensus::blockers`].
     fn at_hand(&self, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
         let touched = self.in_touch(step.now, ANSWERS_WITHIN);
@@ -71,9 +73,11 @@ impl Consensus {
         if !self.logs.commands.may_propose(next) {
             return None; // until a checkpoint moves the window
         }
+        // A disk that hangs does not keep its replica from answering probes.
+        let late = self.blockers(step.now, ANSWERS_WITHIN);
         let leadership = self.leadership_mut()?;
         let class = leadership.queue.next_class(most - in_flight as usize)?;
-        let classes = (class, leadership.at_hand(step));
+        let classes = (class, leadership.at_hand(step).minus(late));
         Some(leadership.next_batch(classes, step.us.settings.batch_max, step.now))
     }
 
