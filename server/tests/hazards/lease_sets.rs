@@ -307,6 +307,34 @@ fn a_change_that_a_leader_took_with_it_is_asked_for_again() {
     assert!(answer(&mut cluster, 1, 1).is_ok());
 }
 
+/// A leader that was replaced, and does not know it yet, does not say that something is in
+/// force that its successor has changed.
+#[test]
+fn who_was_replaced_does_not_say_that_a_change_is_in_force_already() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    let leader = strategy(KeyRange::all(), StrategySpec::Leader);
+    let all = strategy(KeyRange::all(), StrategySpec::All);
+    let before = configs(&cluster, 0).newest();
+    cluster.isolate(0);
+    cluster.elect(1);
+    cluster.pass_until(1_000, "another leads", |cluster| cluster.leads(1));
+    ask(&mut cluster, 2, 1, &all);
+    assert!(!answer(&mut cluster, 2, 1).expect("in force").already);
+    assert!(cluster.leads(0), "it does not know");
+    assert_eq!(configs(&cluster, 0).newest(), before);
+    cluster.lease_answers.clear();
+    ask(&mut cluster, 0, 1, &leader);
+    cluster.pass(300);
+    assert_eq!(cluster.lease_answers, [], "it cannot know what is in force");
+    cluster.heal();
+    cluster.pass_until(5_000, "it follows", |cluster| !cluster.leads(0));
+    cluster.pass(500);
+    ask(&mut cluster, 0, 1, &leader);
+    assert!(!answer(&mut cluster, 0, 1).expect("in force").already);
+    let holders = configs(&cluster, 1).holders(b"k");
+    assert_eq!(holders, ReplicaSet::one(ReplicaId(1)));
+}
+
 /// Puts `spec` in force, and looks all the time whether who held `key` before and holds it
 /// afterwards may read it.
 fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {

@@ -189,7 +189,9 @@ impl Parts {
         if !may || !round_trips_known(step, leadership.since) {
             return step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
         }
-        let again = match self.leasing.next_change(step) {
+        let next = self.leasing.next_change(step);
+        self.probe_for_wishes(step);
+        let again = match next {
             Next::Exclude(change) => {
                 self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
                 CONFIGURE_AGAIN
@@ -211,6 +213,22 @@ impl Parts {
             }
         };
         step.set_timer(Timer::Reconfigure, step.now + again);
+    }
+
+    /// Has a majority confirm that this replica leads still, if wishes were found in force.
+    fn probe_for_wishes(&mut self, step: &mut Step<'_>) {
+        let newest = self.consensus.probes(step).map(|(newest, _)| newest);
+        if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
+            self.send_probe(step);
+            self.answer_found_wishes(step);
+        }
+    }
+
+    /// A majority may have confirmed that this replica led when it found wishes in force.
+    pub(super) fn answer_found_wishes(&mut self, step: &mut Step<'_>) {
+        if let Some((_, confirmed)) = self.consensus.probes(step) {
+            self.leasing.answer_found(step, confirmed);
+        }
     }
 
     /// Tells the leader what clients here read and write.

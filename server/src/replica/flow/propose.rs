@@ -167,6 +167,7 @@ impl Parts {
     ) {
         if self.consensus.probe_answered(step.now, from, probe) {
             self.leasing.note_report(step.now, from, suspects);
+            self.answer_found_wishes(step);
             let (reads, view) = self.reads();
             reads.confirm(step, view);
         }

@@ -184,7 +184,7 @@ impl Leasing {
             params = settings.params;
         }
         let already = self.add_wishes(&mut change, &mut params);
-        self.answer_already(step, already);
+        self.found_in_force(already);
         change.params = (params != *self.configs.params(newest)).then_some(params);
         change
     }

@@ -31,35 +31,60 @@ struct Wish {
 
 /// Wishes that are not answered yet, in the order in which they came.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Wishes(Vec<Wish>);
+pub(super) struct Wishes {
+    waiting: Vec<Wish>,
+    /// Those that change nothing that this leader knows.
+    found: Vec<Found>,
+}
+
+/// A wish that was in force when the leader looked. It is said only after a majority has
+/// answered a probe sent later: another leader may have changed it meanwhile.
+#[derive(Clone, Debug, Hash)]
+struct Found {
+    wish: Wish,
+    /// The newest configuration when the leader looked.
+    config: ConfigId,
+    /// The probe to be answered; `None`: it is not sent yet.
+    probe: Option<u64>,
+}
 
 impl Wishes {
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Wishes::default();
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len() + self.found.len()
     }
 
     /// Whether it is here already.
     fn knows(&self, from: ReplicaId, ask: u64, set: &LeaseSet) -> bool {
         let same = |wish: &Wish| wish.from == from && wish.ask == ask && wish.set == *set;
-        self.0.iter().any(same)
+        let found = self.found.iter().map(|found| &found.wish);
+        self.waiting.iter().chain(found).any(same)
     }
 
     /// The next configuration is proposed, with all of them in it.
     pub(super) fn are_proposed(&mut self) {
-        self.0.iter_mut().for_each(|wish| wish.proposed = true);
+        self.waiting
+            .iter_mut()
+            .for_each(|wish| wish.proposed = true);
     }
 
     /// Adds one, unless it is here already: who passes it on may repeat it. Returns whether
     /// it is new.
     fn add(&mut self, wish: Wish) -> bool {
-        let same = |other: &&mut Wish| other.from == wish.from && other.ask == wish.ask;
-        match self.0.iter_mut().find(same) {
-            Some(known) if known.set == wish.set => return false,
-            // An earlier run of the replica that passes it on used the same number.
-            Some(known) => *known = wish,
-            None => self.0.push(wish),
+        if self.knows(wish.from, wish.ask, &wish.set) {
+            return false;
         }
-        assert!(self.0.len() <= WISHES_MAX, "no more are kept than may be");
+        let same = |other: &Wish| other.from == wish.from && other.ask == wish.ask;
+        // An earlier run of the replica that passes it on used the same number.
+        self.found.retain(|found| !same(&found.wish));
+        match self.waiting.iter_mut().find(|other| same(other)) {
+            Some(known) => *known = wish,
+            None => self.waiting.push(wish),
+        }
+        assert!(self.len() <= WISHES_MAX, "no more are kept than may be");
         true
     }
 }
@@ -133,7 +158,7 @@ impl Leasing {
                 "the leader does not know the round trips between all nodes yet: ask again";
             return Some(reason.to_owned());
         }
-        let full = self.office.wishes.0.len() >= WISHES_MAX;
+        let full = self.office.wishes.len() >= WISHES_MAX;
         full.then(|| {
             format!("{WISHES_MAX} changes of leases wait for an answer at the leader: ask again")
         })
@@ -165,7 +190,7 @@ impl Leasing {
     /// first, add nothing: they are in force already.
     pub(super) fn add_wishes(&self, change: &mut ConfigChange, params: &mut LeaseParams) -> usize {
         let newest = *self.configs.params(self.configs.newest());
-        let wishes = &self.office.wishes.0;
+        let wishes = &self.office.wishes.waiting;
         let mut already = 0;
         let mut nothing = true;
         for (index, wish) in wishes.iter().enumerate() {
@@ -180,13 +205,33 @@ impl Leasing {
         if nothing { wishes.len() } else { already }
     }
 
-    /// Answers the first `already` wishes, which are in force.
-    pub(super) fn answer_already(&mut self, step: &mut Step<'_>, already: usize) {
+    /// The first `already` wishes are in force, if this leader still leads.
+    pub(super) fn found_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
-        for wish in self.office.wishes.0.drain(..already) {
+        let wishes = &mut self.office.wishes;
+        let found = wishes.waiting.drain(..already).map(|wish| Found {
+            wish,
+            config,
+            probe: None,
+        });
+        wishes.found.extend(found);
+    }
+
+    /// `probe` is the next to be sent. Returns whether wishes wait for it.
+    pub fn await_probe(&mut self, probe: u64) -> bool {
+        let found = self.office.wishes.found.iter_mut();
+        let fresh = found.filter(|found| found.probe.is_none());
+        fresh.map(|found| found.probe = Some(probe)).count() > 0
+    }
+
+    /// A majority has answered all probes up to `confirmed`: this leader led when it found
+    /// those wishes in force that wait for them.
+    pub fn answer_found(&mut self, step: &mut Step<'_>, confirmed: u64) {
+        let may_say = |found: &mut Found| found.probe.is_some_and(|probe| probe <= confirmed);
+        let ended = self.office.wishes.found.extract_if(.., may_say);
+        for Found { wish, config, .. } in ended {
             let already = true;
-            let in_force = InForce { config, already };
-            answer(step, wish.from, wish.ask, Ok(in_force));
+            answer(step, wish.from, wish.ask, Ok(InForce { config, already }));
         }
     }
 
@@ -197,7 +242,8 @@ impl Leasing {
             self.configs.newest(),
             "what was just executed is in force"
         );
-        let proposed = self.office.wishes.0.extract_if(.., |wish| wish.proposed);
+        let waiting = &mut self.office.wishes.waiting;
+        let proposed = waiting.extract_if(.., |wish| wish.proposed);
         for wish in proposed {
             let already = false;
             answer(step, wish.from, wish.ask, Ok(InForce { config, already }));
