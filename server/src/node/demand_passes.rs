@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use client::wire::Demand;
+use client::wire::{Demand, StatusRequest};
 
 use crate::replica::Replica;
 use crate::replica::action::ClientHandle;
@@ -20,18 +20,18 @@ pub(super) struct DemandPasses(RefCell<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Who is answered once the pass is over.
-    waiting: Vec<ClientHandle>,
+    /// Who is answered once the pass is over, and what else they asked for.
+    waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
 }
 
 /// Who is to be answered, and what with; `None`: the replica does not lead.
-pub(super) type Answered = (Vec<ClientHandle>, Option<Demand>);
+pub(super) type Answered = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {
     /// A client asks.
-    pub(super) fn ask(&self, client: ClientHandle) {
-        self.0.borrow_mut().waiting.push(client);
+    pub(super) fn ask(&self, client: ClientHandle, asked: StatusRequest) {
+        self.0.borrow_mut().waiting.push((client, asked));
     }
 
     /// Whether nobody waits.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use client::wire::{Counter, Outcome, Path, StatusReply};
+use client::wire::{Counter, Outcome, Path, StatusReply, StatusRequest};
 use leases::{ReplicaId, Slot, Time};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
@@ -251,24 +251,33 @@ impl Driver {
     fn answer_statuses(&self, now: Time) {
         let mut waiting = self.inbox.take_statuses();
         let of_demand = waiting.extract_if(.., |(_, asked)| asked.demand);
-        of_demand.for_each(|(client, _)| self.demand_passes.ask(client));
+        of_demand.for_each(|(client, asked)| self.demand_passes.ask(client, asked));
         if waiting.is_empty() {
             return;
         }
         let status = self.named(self.replica.status(now));
         for (client, asked) in waiting {
-            let mut status = status.clone();
-            if asked.holders {
-                self.replica.tell_holders(now, &asked.key, &mut status);
-                self.name_all(&mut status.holders);
-                self.name_all(&mut status.may_hold);
-            }
-            if asked.leases {
-                self.replica.tell_leases(&mut status);
-                self.name_ranges(&mut status);
-            }
-            self.clients.reply_status(client, status);
+            self.answer_status(now, (client, &asked), status.clone());
         }
+    }
+
+    /// Adds to `status` what else was asked for, and answers.
+    fn answer_status(
+        &self,
+        now: Time,
+        (client, asked): (ClientHandle, &StatusRequest),
+        mut status: StatusReply,
+    ) {
+        if asked.holders {
+            self.replica.tell_holders(now, &asked.key, &mut status);
+            self.name_all(&mut status.holders);
+            self.name_all(&mut status.may_hold);
+        }
+        if asked.leases {
+            self.replica.tell_leases(&mut status);
+            self.name_ranges(&mut status);
+        }
+        self.clients.reply_status(client, status);
     }
 
     /// Looks at some of the demand, if clients wait for that, and answers them after the last.
@@ -281,8 +290,8 @@ impl Driver {
             ..self.replica.status(now)
         };
         let status = self.named(status);
-        for client in clients {
-            self.clients.reply_status(client, status.clone());
+        for (client, asked) in clients {
+            self.answer_status(now, (client, &asked), status.clone());
         }
     }
 

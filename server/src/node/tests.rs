@@ -663,6 +663,33 @@ fn leases_change_while_the_cluster_runs() {
     }
 }
 
+#[test]
+fn a_status_tells_all_that_was_asked_for_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    let status = block_on(async {
+        put_at_each(&config).await;
+        let mut stream = greeted(&config).await;
+        let asked = client::wire::StatusRequest {
+            holders: true,
+            key: "k".into(),
+            leases: true,
+            demand: true,
+        };
+        let mut bytes = BytesMut::new();
+        encode_frame(&Request::new(1, Some(Body::Status(asked))), &mut bytes).unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let response: Option<Response> = FrameReader::new(stream).next().await.unwrap();
+        response.unwrap().status.unwrap()
+    });
+    assert!(status.demand.is_some(), "{status:?}");
+    assert_eq!(status.holders_of, "k");
+    let leases = status.leases.expect("it was asked for");
+    assert_eq!(leases.ranges[0].defaults, status.unlisted);
+    node.stop().unwrap();
+}
+
 /// Sends reads of these keys together, and returns how each was served.
 async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();
