@@ -25,7 +25,7 @@ use super::inbox::Inbox;
 use super::lease_wishes::{self, LeaseWishes};
 use super::listener::Clients;
 use super::moves::{Asked, Moves, Scene};
-use super::storage::{Durability, Report, StorageError, Writer};
+use super::storage::{Durability, Durable, Report, StorageError, Writer};
 use super::timeout_watch::{self, TimeoutWatch};
 use super::transport::Peers;
 use crate::replica::Replica;
@@ -449,8 +449,10 @@ impl Host for Performing<'_> {
     }
 
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
-        self.driver.watches.disk.asked(sequence, self.now);
-        self.driver.writer.persist(sequence, records);
+        match self.driver.writer.persist(sequence, records) {
+            Durable::Now => self.driver.inbox.push(Input::Persisted(sequence)),
+            Durable::Later => self.driver.watches.disk.asked(sequence, self.now),
+        }
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {

@@ -28,7 +28,7 @@ use leases::ReplicaId;
 use rocksdb::{DB, WriteBatch, WriteOptions};
 
 pub use self::error::StorageError;
-pub use self::writer::{Report, Writer};
+pub use self::writer::{Durable, Report, Writer};
 
 use self::marker::Marker;
 use self::records::Column;
@@ -143,8 +143,8 @@ impl Storage {
     /// that ended as planned has left a wait of zero. Should the next one lose the wait that it
     /// wrote, the third would vote while promises of the second are believed (hazard 15).
     fn sync_restart_waits(&self, records: &[Record]) -> Result<(), StorageError> {
-        let waits = |record: &&Record| matches!(record, Record::RestartWait(_));
-        let waits: Vec<Record> = records.iter().filter(waits).cloned().collect();
+        let waits = records.iter().filter(|record| record.is_synced_always());
+        let waits: Vec<Record> = waits.cloned().collect();
         if waits.is_empty() {
             return Ok(());
         }

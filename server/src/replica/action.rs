@@ -124,6 +124,13 @@ pub enum Record {
     Checkpoint(Checkpoint),
 }
 
+impl Record {
+    /// Whether a replica relies on it even where nothing else survives a crash (hazard 15).
+    pub fn is_synced_always(&self) -> bool {
+        matches!(self, Record::RestartWait(_))
+    }
+}
+
 /// What changed in the state since the last checkpoint.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Checkpoint {

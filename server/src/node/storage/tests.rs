@@ -469,6 +469,13 @@ struct Scene {
 }
 
 fn scene(answers: impl IntoIterator<Item = Result<(), StorageError>>) -> Scene {
+    scene_where(answers, false)
+}
+
+fn scene_where(
+    answers: impl IntoIterator<Item = Result<(), StorageError>>,
+    in_memory: bool,
+) -> Scene {
     let (entered_send, entered) = channel();
     let (go, go_receive) = channel();
     let (report, reports) = channel();
@@ -478,7 +485,7 @@ fn scene(answers: impl IntoIterator<Item = Result<(), StorageError>>) -> Scene {
         go: go_receive,
     };
     let tell = move |news| report.send(news).unwrap();
-    let writer = Writer::start_on(disk, Duration::from_millis(1), tell).unwrap();
+    let writer = Writer::start_on(disk, (Duration::from_millis(1), in_memory), tell).unwrap();
     Scene {
         writer,
         entered,
@@ -494,7 +501,7 @@ fn full() -> Result<(), StorageError> {
 
 #[test]
 fn what_gathers_behind_a_write_goes_as_one() {
-    let scene = scene([]);
+    let mut scene = scene([]);
     scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
     assert_eq!(scene.entered.recv().unwrap(), [1]);
     for slot in 2..=5 {
@@ -518,7 +525,7 @@ fn what_gathers_behind_a_write_goes_as_one() {
 
 #[test]
 fn a_full_disk_loses_nothing_and_reorders_nothing() {
-    let scene = scene([full(), full(), Ok(())]);
+    let mut scene = scene([full(), full(), Ok(())]);
     scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
     assert_eq!(scene.entered.recv().unwrap(), [1]);
     scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
@@ -549,7 +556,7 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
         what: "log/1".to_owned(),
         problem: "in pieces".to_owned(),
     };
-    let scene = scene([Err(failed)]);
+    let mut scene = scene([Err(failed)]);
     scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
     assert_eq!(scene.entered.recv().unwrap(), [1]);
     scene.go.send(()).unwrap();
@@ -559,5 +566,41 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
     assert!(
         scene.entered.recv().is_err(),
         "nothing is written after a failure"
+    );
+}
+
+/// With durability "none" a vote leaves at once, but never ahead of a restart wait
+/// (hazard 15), and only as long as the disk keeps up.
+#[test]
+fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
+    let mut scene = scene_where([], true);
+    let vote = |slot| vec![accepted(slot, "")];
+    let wait = || vec![Record::RestartWait(Duration::from_secs(3))];
+    let mut persist = |sequence, records| scene.writer.persist(Sequence(sequence), records);
+    assert_eq!(persist(1, vote(1)), Durable::Now);
+    assert_eq!(persist(2, wait()), Durable::Later);
+    assert_eq!(persist(3, vote(3)), Durable::Later, "it follows a wait");
+    let mut write = || {
+        scene.entered.recv().unwrap();
+        scene.go.send(()).unwrap();
+    };
+    write();
+    write();
+    let report = scene.reports.recv().unwrap();
+    assert!(matches!(report, Report::Persisted(Sequence(3))));
+    for sequence in 4..=131 {
+        assert_eq!(persist(sequence, vote(sequence)), Durable::Now);
+    }
+    assert_eq!(persist(132, vote(132)), Durable::Later, "too far ahead");
+    write();
+    write();
+    let report = scene.reports.recv().unwrap();
+    assert!(matches!(report, Report::Persisted(Sequence(132))));
+    assert_eq!(persist(133, vote(133)), Durable::Now);
+    write();
+    scene.writer.close().unwrap();
+    assert!(
+        scene.reports.recv().is_err(),
+        "what was durable at once is not reported"
     );
 }

@@ -3,13 +3,15 @@
 //! While one write is on its way to disk others gather; they then go as one, so
 //! a slow disk makes groups larger, not the queue longer.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leases::Slot;
 
-use super::{Storage, StorageError};
+use super::{Durability, Storage, StorageError};
 use crate::replica::action::{Asker, Record, Sequence};
 use crate::replica::message::{LogId, Value};
 
@@ -17,6 +19,9 @@ use crate::replica::message::{LogId, Value};
 const RETRY: Duration = Duration::from_millis(500);
 /// What one answer to a log read holds, in bytes on disk: a fraction of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
+/// Persists that may count as durable before they are written. Past it they wait, so that
+/// what waits for a slow disk is bounded.
+const AHEAD_MAX: u64 = 128;
 
 /// What the storage tells the replica.
 #[derive(Debug)]
@@ -38,8 +43,17 @@ pub enum Report {
     Failed(StorageError),
 }
 
+/// When records are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// They are already, with all before them: memory is enough.
+    Now,
+    /// When `Report::Persisted` says so.
+    Later,
+}
+
 enum Job {
-    Persist(Sequence, Vec<Record>),
+    Persist(Sequence, Vec<Record>, Durable),
     Read(Read),
     Close,
 }
@@ -57,6 +71,28 @@ pub(super) struct Read {
 pub struct Writer {
     jobs: Sender<Job>,
     thread: JoinHandle<Result<(), StorageError>>,
+    ahead: Option<Ahead>,
+}
+
+/// Where memory is enough ([`Durability::None`]).
+#[derive(Debug)]
+struct Ahead {
+    /// The last persist that was written.
+    written: Arc<AtomicU64>,
+    /// The last that could not count before it was.
+    waited: Sequence,
+}
+
+impl Ahead {
+    fn persist(&mut self, sequence: Sequence, records: &[Record]) -> Durable {
+        let written = self.written.load(Ordering::Acquire);
+        let near = sequence.0 - written <= AHEAD_MAX;
+        if near && written >= self.waited.0 && !records.iter().any(Record::is_synced_always) {
+            return Durable::Now;
+        }
+        self.waited = sequence;
+        Durable::Later
+    }
 }
 
 impl Writer {
@@ -68,25 +104,37 @@ impl Writer {
         storage: Storage,
         report: impl Fn(Report) + Send + 'static,
     ) -> std::io::Result<Writer> {
-        Writer::start_on(storage, RETRY, report)
+        let in_memory = storage.durability == Durability::None;
+        Writer::start_on(storage, (RETRY, in_memory), report)
     }
 
     pub(super) fn start_on(
         disk: impl Disk,
-        retry: Duration,
+        (retry, in_memory): (Duration, bool),
         report: impl Fn(Report) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
+        let written = Arc::new(AtomicU64::new(0));
+        let ahead = in_memory.then(|| Ahead {
+            written: written.clone(),
+            waited: Sequence::default(),
+        });
         let thread = std::thread::Builder::new()
             .name("storage".to_owned())
-            .spawn(move || Desk::new(queue, retry, report).run(disk))?;
-        Ok(Writer { jobs, thread })
+            .spawn(move || Desk::new(queue, (retry, written), report).run(disk))?;
+        Ok(Writer {
+            jobs,
+            thread,
+            ahead,
+        })
     }
 
-    /// Makes records durable; `Report::Persisted` follows. After a
-    /// `Report::Failed` nothing follows.
-    pub fn persist(&self, sequence: Sequence, records: Vec<Record>) {
-        let _ = self.jobs.send(Job::Persist(sequence, records));
+    /// Makes records durable, and says when. After a `Report::Failed` nothing follows.
+    pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> Durable {
+        let ahead = self.ahead.as_mut();
+        let durable = ahead.map_or(Durable::Later, |it| it.persist(sequence, &records));
+        let _ = self.jobs.send(Job::Persist(sequence, records, durable));
+        durable
     }
 
     /// Reads a log; `Report::LogRead` follows.
@@ -138,24 +186,29 @@ impl Disk for Storage {
 struct Desk<F> {
     queue: Receiver<Job>,
     retry: Duration,
+    written: Arc<AtomicU64>,
     report: F,
-    /// Not yet durable, in order; kept until they are.
+    /// Not yet written, in order; kept until they are.
     records: Vec<Record>,
     /// Of the newest persist among them.
     sequence: Option<Sequence>,
+    /// Whether the replica waits for any of them.
+    awaited: bool,
     reads: Vec<Read>,
     writable: bool,
     closing: bool,
 }
 
 impl<F: Fn(Report)> Desk<F> {
-    fn new(queue: Receiver<Job>, retry: Duration, report: F) -> Self {
+    fn new(queue: Receiver<Job>, (retry, written): (Duration, Arc<AtomicU64>), report: F) -> Self {
         Desk {
             queue,
             retry,
+            written,
             report,
             records: Vec::new(),
             sequence: None,
+            awaited: false,
             reads: Vec::new(),
             writable: true,
             closing: false,
@@ -194,8 +247,9 @@ impl<F: Fn(Report)> Desk<F> {
 
     fn take(&mut self, job: Job) {
         match job {
-            Job::Persist(sequence, records) => {
+            Job::Persist(sequence, records, durable) => {
                 self.sequence = Some(sequence);
+                self.awaited |= durable == Durable::Later;
                 if self.records.is_empty() {
                     self.records = records;
                 } else {
@@ -226,7 +280,10 @@ impl<F: Fn(Report)> Desk<F> {
     fn written(&mut self, sequence: Sequence) {
         self.records = Vec::new();
         self.sequence = None;
-        (self.report)(Report::Persisted(sequence));
+        self.written.store(sequence.0, Ordering::Release);
+        if std::mem::take(&mut self.awaited) {
+            (self.report)(Report::Persisted(sequence));
+        }
         self.set_writable(true);
     }
 

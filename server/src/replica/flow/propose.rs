@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use client::wire::{Command, Outcome};
-use leases::promise::Live;
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::super::consensus::Entry;
 use super::super::message::{LogId, Message, Proposed, RequestId, Value};
@@ -25,15 +24,15 @@ impl Parts {
         if !self.consensus.leads() {
             return;
         }
-        let live = self.leasing.live(step.now);
+        let classes = self.classes(step.now, &commands);
         let mut answers: Vec<(RequestId, Outcome)> = Vec::new();
-        for (request, command) in commands {
+        for ((request, command), class) in commands.into_iter().zip(classes) {
             let proposed = Proposed {
                 origin,
                 request,
                 command,
             };
-            if let Some(outcome) = self.take_command(step, &live, proposed) {
+            if let Some(outcome) = self.take_command(step, class, proposed) {
                 answers.push((request, outcome));
             }
         }
@@ -49,12 +48,20 @@ impl Parts {
         }
     }
 
+    /// The classes of all commands in one go: then the processor waits for the memory of
+    /// several keys at a time.
+    fn classes(&self, now: Time, commands: &[(RequestId, Command)]) -> Vec<ReplicaSet> {
+        let live = self.leasing.live(now);
+        let class = |(_, command): &(_, Command)| self.leasing.class(&live, command);
+        commands.iter().map(class).collect()
+    }
+
     /// Queues a command, unless it is queued or proposed already, or was executed: then
     /// returns its result.
     fn take_command(
         &mut self,
         step: &mut Step<'_>,
-        live: &Live,
+        class: ReplicaSet,
         proposed: Proposed,
     ) -> Option<Outcome> {
         let command = &proposed.command;
@@ -70,7 +77,6 @@ impl Parts {
         {
             return Some(outcome);
         }
-        let class = self.leasing.class(live, command);
         self.consensus.enqueue(class, proposed);
         None
     }
