@@ -44,6 +44,13 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
 
+    /// All replicas, if this one leads and they are at hand.
+    pub fn all_at_hand(&self, step: &Step<'_>) -> Option<ReplicaSet> {
+        let at_hand = self.leadership()?.at_hand(step);
+        let all = step.us.others().all(|replica| at_hand.contains(replica));
+        all.then_some(at_hand)
+    }
+
     /// Queues a command by its class: the holders of its keys (§3.9).
     pub fn enqueue(&mut self, class: ReplicaSet, proposed: Proposed) {
         if let Some(leadership) = self.leadership_mut() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use client::wire::{Command, Outcome};
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::super::consensus::Entry;
 use super::super::message::{LogId, Message, Proposed, RequestId, Value};
@@ -24,7 +24,7 @@ impl Parts {
         if !self.consensus.leads() {
             return;
         }
-        let classes = self.classes(step.now, &commands);
+        let classes = self.classes(step, &commands);
         let mut answers: Vec<(RequestId, Outcome)> = Vec::new();
         for ((request, command), class) in commands.into_iter().zip(classes) {
             let proposed = Proposed {
@@ -48,10 +48,14 @@ impl Parts {
         }
     }
 
-    /// The classes of all commands in one go: then the processor waits for the memory of
-    /// several keys at a time.
-    fn classes(&self, now: Time, commands: &[(RequestId, Command)]) -> Vec<ReplicaSet> {
-        let live = self.leasing.live(now);
+    /// The class of each command: holders of its keys, or all replicas if they are at hand,
+    /// for then any batch will do, and no key is looked up. All are looked up in one go, so
+    /// that the processor waits for the memory of several at a time.
+    fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<ReplicaSet> {
+        if let Some(all) = self.consensus.all_at_hand(step) {
+            return vec![all; commands.len()];
+        }
+        let live = self.leasing.live(step.now);
         let class = |(_, command): &(_, Command)| self.leasing.class(&live, command);
         commands.iter().map(class).collect()
     }
