@@ -575,32 +575,38 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
 fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     let mut scene = scene_where([], true);
     let vote = |slot| vec![accepted(slot, "")];
-    let wait = || vec![Record::RestartWait(Duration::from_secs(3))];
+    let wait = vec![Record::RestartWait(Duration::from_secs(3))];
     let mut persist = |sequence, records| scene.writer.persist(Sequence(sequence), records);
+    let begun = || scene.entered.recv().unwrap();
+    let written = || scene.go.send(()).unwrap();
+    let reported = || scene.reports.recv().unwrap();
+
     assert_eq!(persist(1, vote(1)), Durable::Now);
-    assert_eq!(persist(2, wait()), Durable::Later);
+    assert_eq!(begun(), [1]);
+    assert_eq!(persist(2, wait), Durable::Later);
     assert_eq!(persist(3, vote(3)), Durable::Later, "it follows a wait");
-    let mut write = || {
-        scene.entered.recv().unwrap();
-        scene.go.send(()).unwrap();
-    };
-    write();
-    write();
-    let report = scene.reports.recv().unwrap();
-    assert!(matches!(report, Report::Persisted(Sequence(3))));
-    for sequence in 4..=131 {
+    written();
+    begun();
+    written();
+    assert!(matches!(reported(), Report::Persisted(Sequence(3))));
+
+    assert_eq!(persist(4, vote(4)), Durable::Now);
+    assert_eq!(begun(), [4]);
+    for sequence in 5..=131 {
         assert_eq!(persist(sequence, vote(sequence)), Durable::Now);
     }
     assert_eq!(persist(132, vote(132)), Durable::Later, "too far ahead");
-    write();
-    write();
-    let report = scene.reports.recv().unwrap();
-    assert!(matches!(report, Report::Persisted(Sequence(132))));
+    written();
+    begun();
+    written();
+    assert!(matches!(reported(), Report::Persisted(Sequence(132))));
+
     assert_eq!(persist(133, vote(133)), Durable::Now);
-    write();
-    scene.writer.close().unwrap();
-    assert!(
-        scene.reports.recv().is_err(),
-        "what was durable at once is not reported"
-    );
+    begun();
+    written();
+    let Scene {
+        writer, reports, ..
+    } = scene;
+    writer.close().unwrap();
+    assert!(reports.recv().is_err(), "nobody waits for the last");
 }

@@ -24,19 +24,6 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
 /// Uncommitted slots that are looked at for whoever blocks them.
 const STUCK_MAX: usize = 64;
 
-impl Leadership {
-    /// Replicas for whose votes other commands may wait, too (§3.9): they are on the
-    /// leader's site, and answer at this moment, so no vote of a holder comes later for it.
-    /// On one site this makes one batch of what would be many. Who answers and does not vote
-    /// is among them: see [`Consensus::blockers`].
-    fn at_hand(&self, step: &Step<'_>) -> ReplicaSet {
-        let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
-        let touched = self.in_touch(step.now, ANSWERS_WITHIN);
-        let others = touched.iter().filter(|replica| is_near(*replica));
-        others.chain([step.me()]).collect()
-    }
-}
-
 impl Consensus {
     /// Whether the leader has this command already: it is answered by its execution.
     pub fn has_queued(&self, proposed: &Proposed) -> bool {
@@ -44,9 +31,24 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
 
+    /// Replicas for whose votes other commands may wait, too (§3.9): they are on the
+    /// leader's site, and answer at this moment, so no vote of a holder comes later for it.
+    /// On one site this makes one batch of what would be many.
+    fn at_hand(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
+        let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
+        let touched = leadership.in_touch(step.now, ANSWERS_WITHIN);
+        // A disk that hangs does not keep its replica from answering probes.
+        let late = self.blockers(step.now, ANSWERS_WITHIN);
+        let others = touched.minus(late).iter();
+        others
+            .filter(|replica| is_near(*replica))
+            .chain([step.me()])
+            .collect()
+    }
+
     /// All replicas, if this one leads and they are at hand.
     pub fn all_at_hand(&self, step: &Step<'_>) -> Option<ReplicaSet> {
-        let at_hand = self.leadership()?.at_hand(step);
+        let at_hand = self.at_hand(self.leadership()?, step);
         let all = step.us.others().all(|replica| at_hand.contains(replica));
         all.then_some(at_hand)
     }
@@ -80,11 +82,10 @@ impl Consensus {
         if !self.logs.commands.may_propose(next) {
             return None; // until a checkpoint moves the window
         }
-        // A disk that hangs does not keep its replica from answering probes.
-        let late = self.blockers(step.now, ANSWERS_WITHIN);
+        let at_hand = self.at_hand(self.leadership()?, step);
         let leadership = self.leadership_mut()?;
         let class = leadership.queue.next_class(most - in_flight as usize)?;
-        let classes = (class, leadership.at_hand(step).minus(late));
+        let classes = (class, at_hand);
         Some(leadership.next_batch(classes, step.us.settings.batch_max, step.now))
     }
 
