@@ -31,8 +31,9 @@ use super::outbox::{Outbox, Unread};
 /// told: others may have made room.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a client that sends no more is waited for, while nothing is answered and it
-/// takes nothing of what was.
-const STALLED_AFTER: Duration = Duration::from_secs(10);
+/// takes nothing of what was. A slow reader empties megabytes of the system's buffers before
+/// it is seen to take anything.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// What a request is charged at least, and an answer expected to have.
 const SMALL_BYTES: usize = 4 << 10;
 /// What an entry of an answer takes in memory, beside its key and value.

@@ -46,7 +46,8 @@ pub struct Leadership {
 }
 
 impl Hash for Leadership {
-    /// When probes were answered decides nothing before the horizon.
+    /// When probes were answered decides nothing before the horizon but which writes share a
+    /// batch.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
