@@ -24,6 +24,10 @@ const NONE_BELOW: f32 = 1e-3;
 /// observed operations.
 const BELIEVED: f32 = 3.0;
 
+/// What keys are asked that an origin had not asked is told by the latest operations on
+/// them, so many: the busiest such keys are asked soon, and the others are asked less.
+const ENOUGH: f32 = 1000.0;
+
 /// What a key is believed to be asked that was not asked yet, in operations within the
 /// time that counts remember.
 const UNASKED: f32 = 0.02;
@@ -66,8 +70,11 @@ pub(super) struct Calibration {
     keys: Histogram,
     /// Operations on keys of each bucket.
     asked: [f32; BUCKETS],
-    /// How many keys were observed in each bucket, for how many seconds.
-    observed: [f32; BUCKETS],
+    /// How many they would have been, had every key been asked at the rate of its count. A
+    /// rate and not a number of keys: as memory grows, the same count is a lower rate.
+    expected: [f32; BUCKETS],
+    /// For how many seconds keys of the lowest bucket were observed, added up over keys.
+    uncounted_for: f32,
     /// For how many seconds counts remember, faded as they are.
     window: f32,
     /// Operations on keys that no origin had asked, since the last pass.
@@ -83,9 +90,11 @@ impl Calibration {
     pub(super) fn observe_for(&mut self, seconds: f32) {
         self.window += seconds;
         self.since_pass += seconds;
-        for (observed, keys) in self.observed.iter_mut().zip(&self.keys.keys) {
-            *observed += keys * seconds;
+        let part = seconds / self.window.max(1.0);
+        for (expected, counts) in self.expected.iter_mut().zip(&self.keys.counts) {
+            *expected += counts * part;
         }
+        self.uncounted_for += self.keys.keys[0] * seconds;
     }
 
     /// For how many seconds counts remember.
@@ -116,7 +125,8 @@ impl Calibration {
     /// What was observed fades, as counts do.
     pub(super) fn fade(&mut self, factor: f32) {
         self.window *= factor;
-        for value in self.asked.iter_mut().chain(&mut self.observed) {
+        self.uncounted_for *= factor;
+        for value in self.asked.iter_mut().chain(&mut self.expected) {
             *value *= factor;
         }
     }
@@ -143,6 +153,10 @@ impl Calibration {
             self.unknown_rate += (latest - self.unknown_rate) * weight;
         }
         (self.asked_unknown, self.since_pass) = (0.0, 0.0);
+        if self.asked[0] > ENOUGH {
+            self.uncounted_for *= ENOUGH / self.asked[0];
+            self.asked[0] = ENOUGH;
+        }
     }
 
     /// The forecast, in operations a second: by mean count of each bucket that has keys.
@@ -157,8 +171,11 @@ impl Calibration {
                 continue;
             }
             let count = self.keys.counts[b] / keys.max(1.0);
-            let believed = if b == 0 { UNASKED } else { count.max(0.1) } / window;
-            let rate = (self.asked[b] + BELIEVED) / (self.observed[b] + BELIEVED / believed);
+            let asked = self.asked[b] + BELIEVED;
+            let rate = match b {
+                0 => asked / (self.uncounted_for + BELIEVED * window / UNASKED),
+                _ => asked / (self.expected[b] + BELIEVED) * count / window,
+            };
             least = least.max(rate);
             points.push((count, least));
         }
@@ -280,6 +297,10 @@ pub fn as_counted(row: Row<'_>) -> Rates {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::BuildHasher as _;
+
+    use foldhash::fast::FixedState;
+
     use super::*;
 
     #[test]
@@ -319,6 +340,53 @@ mod tests {
         assert!((busy - 1.0).abs() < 0.1, "{busy}");
         assert!(idle < 0.001, "{idle}");
         assert!((curve.at(200.0) / busy - 2.0).abs() < 0.01, "in proportion");
+    }
+
+    /// 2,000 keys of very different rates, from their first operations on: those that have
+    /// some count early are busier than those that have it late.
+    #[test]
+    fn the_forecast_is_right_while_counts_are_young() {
+        let rate = |key: usize| (key as f32 + 1.0).powf(-0.8);
+        let asked = |key, second: usize| {
+            let hash = FixedState::default().hash_one((key, second)) >> 40;
+            (hash as f32) < rate(key) * (1_u64 << 24) as f32
+        };
+        let mut counts = vec![0.0; 2000];
+        let mut calibration = Calibration::default();
+        for second in 0..300 {
+            let mut keys = Histogram::default();
+            counts.iter().for_each(|count| keys.add(*count));
+            calibration.take(keys);
+            calibration.observe_for(1.0);
+            for (key, count) in counts.iter_mut().enumerate() {
+                if asked(key, second) {
+                    calibration.asked(*count, 1);
+                    *count += 1.0;
+                }
+            }
+        }
+        let curve = calibration.curve();
+        let keys = || (0..2000).filter(|key| counts[*key] > 0.0);
+        let expected: f32 = keys().map(rate).sum();
+        let found: f32 = keys().map(|key| curve.at(counts[key])).sum();
+        let off = found / expected - 1.0;
+        assert!(off.abs() < 0.1, "{found} for {expected}");
+    }
+
+    /// Of 20,000 keys that an origin has not asked it asks 20 a second, later 2.
+    #[test]
+    fn what_was_asked_long_ago_says_nothing_of_keys_that_are_still_not_asked() {
+        let mut calibration = Calibration::default();
+        for second in 0..1600 {
+            let mut keys = Histogram::default();
+            (0..20_000).for_each(|_| keys.add(0.0));
+            calibration.take(keys);
+            calibration.observe_for(1.0);
+            let asked = if second < 100 { 20 } else { 2 };
+            (0..asked).for_each(|_| calibration.asked(0.0, 1));
+        }
+        let found = 20_000.0 * calibration.curve().at(0.0);
+        assert!((found - 2.0).abs() < 0.4, "{found}");
     }
 
     /// Counts that have all but faded away, and a key that is asked for the first time since.
