@@ -25,6 +25,7 @@ mod inbox;
 mod lease_wishes;
 mod listener;
 mod moves;
+mod operators;
 mod outbox;
 mod serve;
 mod sockets;
