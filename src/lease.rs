@@ -24,29 +24,36 @@ enum LeaseCommand {
     ///
     /// One line for each key range: its strategy, who holds the keys that are not listed, and how many
     /// keys are listed with holders of their own.
-    Show,
+    Show(ShowArgs),
     /// Changes strategy, holders, weights or durations while the cluster runs
     Set(SetArgs),
     /// Says what every strategy would give under every leader, from what clients ask now
     Advise(advise::AdviseArgs),
 }
 
+#[derive(Args)]
+struct ShowArgs {
+    /// Only key ranges that have keys from FROM on and below TO [default: all of them]
+    #[arg(long, value_name = "FROM..TO")]
+    range: Option<String>,
+}
+
 const EXAMPLES: &str = "\
-What is not named stays as it is. The answer comes when the change is in force: no operation fails meanwhile, and
-who may read a key before and afterwards may read it all the time. To ask again, for what is in force already or
+What is not named stays as it is. The answer comes when the change is in force: no operation fails meanwhile, and \
+who may read a key before and afterwards may read it all the time. To ask again, for what is in force already or \
 because an answer was lost, does no harm. What cannot be is refused, with what would do.
 
 Examples:
-  leasehold lease set quorum                      the leader and the sites that read a key most hold it
-  leasehold lease set leader --range user/..user0 one strategy for the keys that begin with user/
-  leasehold lease set --range a..b --holders CA,JP     these two hold the keys from a on, below b
-  leasehold lease set cost --read-weight 0.8      by expected latency; reads count four times as much as writes
-  leasehold lease set --t-lease-ms 2000           durations are the same for all keys";
+  leasehold lease set quorum                        the sites that read a key most hold it
+  leasehold lease set leader --range user/..user0   for the keys that begin with user/
+  leasehold lease set --range a..b --holders CA,JP  these two, for the keys from a on, below b
+  leasehold lease set cost --read-weight 0.8        reads count four times as much as writes
+  leasehold lease set --t-lease-ms 2000             durations are the same for all keys";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 struct SetArgs {
-    /// Who holds the keys: none, leader, all, quorum, cost, or fixed (with --holders)
+    /// Who holds the keys: none, leader, all, quorum, fixed (with --holders), or cost
     strategy: Option<String>,
     /// The keys from FROM on and below TO; a side that is left out has no end [default: all keys]
     #[arg(long, value_name = "FROM..TO")]
@@ -86,8 +93,12 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
         LeaseCommand::Advise(advise) => {
             return runtime()?.block_on(advise::run(advise, &args.replicas.place()?));
         }
-        LeaseCommand::Show => None,
+        LeaseCommand::Show(_) => None,
         LeaseCommand::Set(set) => Some(request(set)?),
+    };
+    let shown = match &args.command {
+        LeaseCommand::Show(show) => sides(show.range.as_deref())?,
+        _ => ("", ""),
     };
     runtime()?.block_on(async {
         let client = args.replicas.place()?.connect().await?.client;
@@ -102,23 +113,13 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
             let already = if leases.already { " already" } else { "" };
             say!("in force{already}, configuration {}", status.configuration);
         }
-        show(&status, leases);
+        show(&status, leases, shown);
         Ok(())
     })
 }
 
 fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {
-    let (from, to) = match &args.range {
-        None => ("", ""),
-        Some(range) => range.split_once("..").with_context(|| {
-            format!(
-                "--range: '{range}' is no FROM..TO, as in user/..user0; either side may be left out"
-            )
-        })?,
-    };
-    if !to.is_empty() && from >= to {
-        bail!("--range: '{from}..{to}' ends at '{to}', which is not after its start, '{from}'");
-    }
+    let (from, to) = sides(args.range.as_deref())?;
     Ok(LeaseRequest {
         from: from.to_owned().into(),
         to: to.to_owned().into(),
@@ -135,6 +136,30 @@ fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {
     })
 }
 
+/// Where a range begins and ends; empty where it has no end.
+fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
+    let Some(range) = range else {
+        return Ok(("", ""));
+    };
+    let sides = range.split_once("..").with_context(|| {
+        format!(
+            "--range: '{range}' is no FROM..TO, as in user/..user0; either side may be left out; \
+             `leasehold lease show` names all ranges"
+        )
+    })?;
+    let (from, to) = sides;
+    if !to.is_empty() && from >= to {
+        bail!("--range: '{from}..{to}' ends at '{to}', which is not after its start, '{from}'");
+    }
+    Ok(sides)
+}
+
+/// Whether a range has keys between these sides.
+fn overlaps(range: &LeaseRange, (from, to): (&str, &str)) -> bool {
+    let begins_before_end = to.is_empty() || range.from.as_ref() < to.as_bytes();
+    begins_before_end && (range.to.is_empty() || from.as_bytes() < range.to.as_ref())
+}
+
 async fn set(client: &Client, wanted: LeaseRequest) -> anyhow::Result<StatusReply> {
     match client.set_leases(wanted).await {
         Err(error @ Error::Refused { .. }) => Err(error).context("nothing was changed"),
@@ -144,12 +169,10 @@ async fn set(client: &Client, wanted: LeaseRequest) -> anyhow::Result<StatusRepl
     }
 }
 
-fn show(status: &StatusReply, leases: &Leases) {
+fn show(status: &StatusReply, leases: &Leases, shown: (&str, &str)) {
+    let ranges = || leases.ranges.iter().filter(|range| overlaps(range, shown));
     let wide = |field: fn(&LeaseRange) -> String| {
-        let lengths = leases
-            .ranges
-            .iter()
-            .map(|range| field(range).chars().count());
+        let lengths = ranges().map(|range| field(range).chars().count());
         lengths.max().unwrap_or(0)
     };
     let (keys, strategies) = (wide(keys).max(4), wide(strategy).max(8));
@@ -159,7 +182,7 @@ fn show(status: &StatusReply, leases: &Leases) {
         "strategy",
         "listed"
     );
-    for range in &leases.ranges {
+    for range in ranges() {
         let defaults = match range.defaults.as_slice() {
             [] => "nobody".to_owned(),
             names => names.join(", "),
@@ -173,7 +196,7 @@ fn show(status: &StatusReply, leases: &Leases) {
     }
     let ms = |us: u64| us as f64 / 1e3;
     say!(
-        "t_lease {} ms, t_guard {} ms, renewal {} ms, grace {} ms, rho {} ppm; configuration {} at {}",
+        "t_lease {} ms, t_guard {} ms, renewal {} ms, grace {} ms, rho {} ppm; configuration {}, as {} knows",
         ms(leases.t_lease_us),
         ms(leases.t_guard_us),
         ms(leases.renew_us),
@@ -244,6 +267,26 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(error.contains("--range") && error.contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_the_ranges_those_are_shown_that_have_keys_between_the_sides() {
+        let range = |from: &str, to: &str| LeaseRange {
+            from: from.to_owned().into(),
+            to: to.to_owned().into(),
+            ..LeaseRange::default()
+        };
+        let all = [range("", "b"), range("b", "d"), range("d", "")];
+        for (asked, expected) in [
+            (None, [true, true, true]),
+            (Some("b..d"), [false, true, false]),
+            (Some("c.."), [false, true, true]),
+            (Some("..b"), [true, false, false]),
+            (Some("x..y"), [false, false, true]),
+        ] {
+            let sides = sides(asked).unwrap();
+            assert_eq!(all.each_ref().map(|range| overlaps(range, sides)), expected);
         }
     }
 

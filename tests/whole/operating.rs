@@ -134,6 +134,10 @@ fn leases_are_shown_and_changed_or_the_reason_is_told() {
         shown.contains("all") && shown.contains("t_lease"),
         "{shown}"
     );
+    assert!(
+        shown.contains(", as ") && shown.contains(" knows"),
+        "{shown}"
+    );
     let set = told(&cluster, "lease set all --range user/..user0").good();
     assert!(set.starts_with("in force, configuration"), "{set}");
     let ranges: Vec<&str> = set.lines().filter(|line| line.contains("user/")).collect();
