@@ -134,7 +134,7 @@ fn show(
     let profile = &known.profile;
     let name = scene.name(known.leader);
     if known.nothing() {
-        say!("{name} leads; strategy {}.", known.strategy);
+        say!("{name} leads; {}.", known.in_force());
         say!(
             "Nothing was counted: clients asked nothing of late, or {name} has only begun to lead. \
              Let clients read and write for some minutes, then ask again."
@@ -142,9 +142,9 @@ fn show(
         return;
     }
     say!(
-        "{} leads; strategy {}. Counted: {:.0} operations on {:.0} keys.",
+        "{} leads; {}. Counted: {:.0} operations on {:.0} keys.",
         name,
-        known.strategy,
+        known.in_force(),
         profile.operations(),
         profile.keys().iter().map(|asked| asked.keys).sum::<f32>()
     );
@@ -168,6 +168,17 @@ fn show(
 }
 
 impl Known {
+    /// What is in force, in words.
+    fn in_force(&self) -> String {
+        match self.ranges {
+            1 => format!("strategy {}", self.strategy),
+            ranges => format!(
+                "{ranges} key ranges, in their order with {} (`leasehold lease show` names them)",
+                self.strategy
+            ),
+        }
+    }
+
     /// What is forecast: also holders as they are now, if no strategy says them.
     fn plans(&self) -> Vec<Plan> {
         let more = Some(Plan::AsNow).filter(|plan| self.now == *plan);
