@@ -213,7 +213,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
         .map(|port| port.address.to_string())
         .collect();
     say!(
-        "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada \
+        "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada -threads 100 \
          --address {1}\n     leasehold cluster down --dir {0}",
         dir.display(),
         addresses.join(",")

@@ -175,7 +175,7 @@ fn demand(answers: &[Answer]) -> String {
         named.map(|counter| counter.value).max().unwrap_or(0)
     };
     format!(
-        "Demand: the leader knows that of {} keys; at most {:.1} MiB at a replica, and {:.1} KB/s from a replica to the leader.",
+        "Demand: counted for {} keys at the leader; at most {:.1} MiB at a replica, and {:.1} KB/s from a replica to the leader.",
         most("demand_keys"),
         most("demand_bytes") as f64 / f64::from(1 << 20),
         most("demand_report_bytes") as f64 / 1000.0
