@@ -63,17 +63,18 @@ impl Running {
     }
 }
 
-/// Ports that are free now, of the kernel's choice.
-fn ports<const N: usize>() -> [u16; N] {
-    let listeners: [StdListener; N] =
-        std::array::from_fn(|_| StdListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+/// So many different ports that are free now, of the kernel's choice.
+fn ports(count: usize) -> Vec<u16> {
+    let listeners = (0..count).map(|_| StdListener::bind("127.0.0.1:0").unwrap());
+    let listeners: Vec<StdListener> = listeners.collect();
+    let port = |listener: &StdListener| listener.local_addr().unwrap().port();
+    listeners.iter().map(port).collect()
 }
 
 fn config(dir: &Path, names: &[&str]) -> ClusterConfig {
     let mut text = "cluster = \"demo\"\ndata = \"data\"\n".to_owned();
-    for name in names {
-        let [client, peer] = ports();
+    for (name, ports) in names.iter().zip(ports(2 * names.len()).chunks(2)) {
+        let (client, peer) = (ports[0], ports[1]);
         text += &format!(
             "[[node]]\nname = \"{name}\"\nclient = \"127.0.0.1:{client}\"\npeer = \"127.0.0.1:{peer}\"\n"
         );
@@ -510,7 +511,7 @@ fn leadership_moves_again_and_again() {
 #[test]
 fn ranges_of_the_file_are_in_force_from_the_first_configuration_on() {
     let dir = tempfile::tempdir().unwrap();
-    let port = ports::<2>();
+    let port = ports(2);
     let text = format!(
         "cluster = 'demo'\ndata = 'data'\n[lease]\nstrategy = 'all'\n\
          [[lease.range]]\nfrom = 'b'\nto = 'c'\nstrategy = 'none'\n\
@@ -632,7 +633,7 @@ fn leases_change_while_the_cluster_runs() {
                     t_lease_ms: Some(1),
                     ..LeaseRequest::default()
                 },
-                ["durations", "longer than the interval"],
+                ["t_lease_ms: 1 ms", "the smallest that would do"],
             ),
             (
                 LeaseRequest {

@@ -280,9 +280,6 @@ fn add(
 
 /// Refuses durations that contradict each other, or that the distances do not permit.
 fn refuse_durations(params: &LeaseParams, distance: Duration) -> Option<String> {
-    if let Err(error) = params.check() {
-        return Some(format!("durations: {error}"));
-    }
     let longest = format!("{:.1} ms, the longest measured round trip", ms(distance));
     if params.t_guard < distance {
         let least = distance.as_micros().div_ceil(1000);
@@ -311,7 +308,9 @@ fn refuse_durations(params: &LeaseParams, distance: Duration) -> Option<String> 
             ms(params.renew)
         ));
     }
-    None
+    // Last: it names no value.
+    let error = params.check().err()?;
+    Some(format!("durations: {error}"))
 }
 
 fn refuse_long(params: &LeaseParams, force: bool) -> Option<String> {
@@ -359,7 +358,11 @@ mod tests {
             ([1000, 101, 150, 250], Some(["grace_ms: 250 ms", "is 251"])),
             (
                 [150, 750, 150, 2000],
-                Some(["durations", "longer than the interval"]),
+                Some(["t_lease_ms: 150 ms", "is 251"]),
+            ),
+            (
+                [1000, 750, 0, 2000],
+                Some(["durations", "longer than nothing"]),
             ),
         ] {
             let ms = Duration::from_millis;
