@@ -106,7 +106,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     for (nth, (set, part)) in (1..).zip([
         (strategy(KeyRange::all(), fixed(0b1000)), "holders"),
         (strategy(KeyRange::all(), fixed(0)), "at least one"),
-        (lease(500), "longer than the interval"),
+        (lease(500), "t_lease_ms: 500 ms is shorter than renew_ms"),
         (lease(61_000), "--force"),
         (many, "1024 ranges at most"),
     ]) {
@@ -202,7 +202,7 @@ fn a_change_is_judged_with_those_that_are_under_way() {
     ask(&mut cluster, 0, 1, &lease);
     ask(&mut cluster, 1, 2, &renew);
     let refusal = answer(&mut cluster, 1, 2).expect_err("both cannot be");
-    assert!(refusal.reason().contains("longer than the interval"));
+    assert!(refusal.reason().contains("renew_ms, 1500 ms"));
     // Nor while the first only waits for another.
     let guard = durations(Durations {
         t_guard: ms(1_900),
