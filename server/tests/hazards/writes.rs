@@ -411,6 +411,24 @@ fn a_holder_at_hand_whose_disk_hangs_holds_up_no_other_key() {
     assert!(cluster.done(first));
 }
 
+/// §3.9: all holders of one key are holders of the other too, and one more is.
+#[test]
+fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
+    let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);
+    let mut cluster = Cluster::with(super::cluster::settings(3, ranges));
+    cluster.crash(2);
+    cluster.pass(25);
+    for client in (1..9).step_by(2) {
+        let writes = vec![put(client, 1, "a", "1"), put(client + 1, 1, "m", "1")];
+        let both = cluster.ask_together(0, writes);
+        let done = [0, 1].map(|i| cluster.done(both[i]));
+        assert_eq!(done, [false, true], "client {client}");
+        // The next in turn is the class of the other.
+        let other = cluster.ask(0, put(100 + client, 1, "m", "2"));
+        assert!(cluster.done(other), "client {client}");
+    }
+}
+
 #[test]
 fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);

@@ -48,8 +48,8 @@ impl Queue {
         later.or_else(|| self.queues.keys().find(may)).copied()
     }
 
-    /// Takes a batch of this class for `slot`, and while there is room what needs nobody
-    /// beyond the class and who is `at_hand`.
+    /// Takes a batch of this class for `slot`, and while there is room those of classes that
+    /// differ from it only in who is `at_hand`.
     pub fn next_batch(
         &mut self,
         (class, at_hand): (ReplicaSet, ReplicaSet),
@@ -76,9 +76,10 @@ impl Queue {
         commands_max: usize,
     ) -> Vec<Proposed> {
         let (mut room, mut commands) = (Room::default(), Vec::new());
-        let waits_for = class.union(at_hand);
+        // Either waits for the holders of both.
+        let alike = |other: &&ReplicaSet| other.union(at_hand) == class.union(at_hand);
         let others = self.queues.keys().filter(|other| **other != class);
-        let joining = others.filter(|other| other.is_subset(waits_for));
+        let joining = others.filter(alike);
         let classes: SmallVec<[_; 8]> = iter::once(&class).chain(joining).copied().collect();
         for class in classes {
             self.take_of(class, commands_max, &mut room, &mut commands);
@@ -202,5 +203,35 @@ mod tests {
         assert_eq!(batches(&[]), [[1], [2], [3], [4], [5]]);
         assert_eq!(batches(&[0, 1, 2]), [vec![1, 2, 3], vec![4, 5]]);
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
+    }
+
+    /// Also one whose turn it is before a class with fewer holders: it takes none of that
+    /// with it, or the write would wait for a holder that is not its own.
+    #[test]
+    fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
+        let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
+        let (few, many) = (set(&[0, 1]), set(&[0, 1, 2]));
+        for (at_hand, sizes) in [(&[0][..], [1, 1]), (&[0, 1], [1, 1]), (&[0, 1, 2], [2, 0])] {
+            let mut queue = Queue {
+                served: few,
+                ..Queue::default()
+            };
+            for (class, sequence) in [(few, 1), (many, 2)] {
+                let command = Command::session(1, sequence, 1, Op::put("", ""));
+                let (origin, request) = (ReplicaId(0), RequestId(sequence));
+                let proposed = Proposed {
+                    origin,
+                    request,
+                    command,
+                };
+                queue.push(class, proposed);
+            }
+            let found = [1, 2].map(|slot| {
+                let class = queue.next_class(100)?;
+                let batch = queue.next_batch((class, set(at_hand)), Slot(slot), 100, 0);
+                Some(batch.commands.len())
+            });
+            assert_eq!(found.map(Option::unwrap_or_default), sizes, "{at_hand:?}");
+        }
     }
 }
