@@ -15,7 +15,7 @@ use super::open::FORMAT;
 use super::records::meta;
 use super::*;
 use crate::codec::proto;
-use crate::replica::action::{Checkpoint, Recovered, Sequence, SessionImage, Stored};
+use crate::replica::action::{Asker, Checkpoint, Recovered, Sequence, SessionImage, Stored};
 use crate::replica::message::{Batch, LogId, Proposed, RequestId, Value};
 use crate::replica::{Replica, Settings};
 
@@ -609,4 +609,44 @@ fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     } = scene;
     writer.close().unwrap();
     assert!(reports.recv().is_err(), "nobody waits for the last");
+}
+
+/// What counts as durable before it is written is not on a full disk. The slot may hold there
+/// what an earlier ballot left in it, so nobody is told what the log holds.
+#[test]
+fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
+    for in_memory in [true, false] {
+        let mut scene = scene_where([full(), full(), full()], in_memory);
+        let read = |scene: &Scene| {
+            let to = Asker {
+                replica: ReplicaId(1),
+                incarnation: Incarnation(1),
+            };
+            let writer = &scene.writer;
+            writer.read_log(LogId::Commands, to, Slot(1), Slot(1));
+        };
+        let write = |scene: &Scene| {
+            scene.entered.recv().unwrap();
+            scene.go.send(()).unwrap();
+        };
+        scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+        write(&scene);
+        let report = scene.reports.recv().unwrap();
+        assert!(matches!(report, Report::Writable(false)));
+        read(&scene);
+        (0..3).for_each(|_| write(&scene));
+        let mut while_full = 0;
+        while !matches!(scene.reports.recv().unwrap(), Report::Writable(true)) {
+            while_full += 1;
+        }
+        let expected = match in_memory {
+            true => 0,
+            false => 2, // the log, and that all is durable now
+        };
+        assert_eq!(while_full, expected, "in memory: {in_memory}");
+        read(&scene);
+        let report = scene.reports.recv().unwrap();
+        assert!(matches!(report, Report::LogRead { .. }));
+        scene.writer.close().unwrap();
+    }
 }

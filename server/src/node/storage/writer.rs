@@ -137,7 +137,8 @@ impl Writer {
         durable
     }
 
-    /// Reads a log; `Report::LogRead` follows.
+    /// Reads a log; `Report::LogRead` follows, unless the disk is full and lacks what counts
+    /// as durable.
     pub fn read_log(&self, log: LogId, to: Asker, from: Slot, last: Slot) {
         let read = Read {
             log,
@@ -194,6 +195,8 @@ struct Desk<F> {
     sequence: Option<Sequence>,
     /// Whether the replica waits for any of them.
     awaited: bool,
+    /// Whether any of them counts as durable already.
+    ahead: bool,
     reads: Vec<Read>,
     writable: bool,
     closing: bool,
@@ -209,6 +212,7 @@ impl<F: Fn(Report)> Desk<F> {
             records: Vec::new(),
             sequence: None,
             awaited: false,
+            ahead: false,
             reads: Vec::new(),
             writable: true,
             closing: false,
@@ -250,6 +254,7 @@ impl<F: Fn(Report)> Desk<F> {
             Job::Persist(sequence, records, durable) => {
                 self.sequence = Some(sequence);
                 self.awaited |= durable == Durable::Later;
+                self.ahead |= durable == Durable::Now;
                 if self.records.is_empty() {
                     self.records = records;
                 } else {
@@ -269,7 +274,13 @@ impl<F: Fn(Report)> Desk<F> {
                 Err(error) => return Err(error),
             }
         }
-        for read in std::mem::take(&mut self.reads) {
+        let reads = std::mem::take(&mut self.reads);
+        if self.ahead {
+            // The disk holds less than counts as durable, and may hold other values in its
+            // place. Whoever wants to read asks again.
+            return Ok(());
+        }
+        for read in reads {
             let entries = disk.read_log(&read)?;
             let Read { log, to, .. } = read;
             (self.report)(Report::LogRead { log, to, entries });
@@ -280,6 +291,7 @@ impl<F: Fn(Report)> Desk<F> {
     fn written(&mut self, sequence: Sequence) {
         self.records = Vec::new();
         self.sequence = None;
+        self.ahead = false;
         self.written.store(sequence.0, Ordering::Release);
         if std::mem::take(&mut self.awaited) {
             (self.report)(Report::Persisted(sequence));
