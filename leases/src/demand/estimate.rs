@@ -24,8 +24,8 @@ const NONE_BELOW: f32 = 1e-3;
 /// observed operations.
 const BELIEVED: f32 = 3.0;
 
-/// What keys are asked that an origin had not asked is told by the latest operations on
-/// them, so many: the busiest such keys are asked soon, and the others are asked less.
+/// Most operations that the rate of keys is taken from which an origin had not asked.
+/// Only the latest count: the busiest of these keys are soon asked, and the rest are idler.
 const ENOUGH: f32 = 1000.0;
 
 /// What a key is believed to be asked that was not asked yet, in operations within the
@@ -70,8 +70,8 @@ pub(super) struct Calibration {
     keys: Histogram,
     /// Operations on keys of each bucket.
     asked: [f32; BUCKETS],
-    /// How many they would have been, had every key been asked at the rate of its count. A
-    /// rate and not a number of keys: as memory grows, the same count is a lower rate.
+    /// How many these operations would have been, had every key been asked at the rate of
+    /// its count. The same count is a lower rate when counts remember a longer time.
     expected: [f32; BUCKETS],
     /// For how many seconds keys of the lowest bucket were observed, added up over keys.
     uncounted_for: f32,
