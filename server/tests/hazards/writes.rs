@@ -429,6 +429,22 @@ fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
     }
 }
 
+/// A new leader has heard nothing yet of those who died before it led.
+#[test]
+fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
+    let ranges = fixed([("", &[0, 1, 2]), ("m", &[1, 2])]);
+    let mut cluster = Cluster::with(super::cluster::settings(3, ranges));
+    cluster.crash(0);
+    cluster.pass(1000);
+    let pending = [(1, "a"), (2, "m")].map(|(client, key)| cluster.ask(1, put(client, 1, key, "0")));
+    assert!(!pending.iter().any(|asked| cluster.answered(*asked)));
+    cluster.elect(1);
+    assert!(cluster.leads(1));
+    let both = cluster.ask_together(1, vec![put(3, 1, "a", "1"), put(4, 1, "m", "1")]);
+    let done = [pending[0], pending[1], both[0], both[1]].map(|asked| cluster.done(asked));
+    assert_eq!(done, [false, true, false, true]);
+}
+
 #[test]
 fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);

@@ -36,7 +36,7 @@ impl Consensus {
     /// On one site this makes one batch of what would be many.
     fn at_hand(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
-        let touched = leadership.in_touch(step.now, ANSWERS_WITHIN);
+        let touched = leadership.heard_of(step.now, ANSWERS_WITHIN);
         // A disk that hangs does not keep its replica from answering probes.
         let late = self.blockers(step.now, ANSWERS_WITHIN);
         let others = touched.minus(late).iter();

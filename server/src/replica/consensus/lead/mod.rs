@@ -140,6 +140,14 @@ impl Leadership {
         lately.map(|(_, id)| ReplicaId(id)).collect()
     }
 
+    /// Who has done so within `patience`, and since this leadership began: it begins with
+    /// everybody in touch.
+    pub fn heard_of(&self, now: Time, patience: Duration) -> ReplicaSet {
+        let touched = self.in_touch(now, patience).iter();
+        let answered = touched.filter(|who| self.answered[who.index()] > self.since);
+        answered.collect()
+    }
+
     /// The newest probe that a majority, the leader `me` included, has answered.
     pub fn confirmed_probe(&self, me: ReplicaId, majority: usize) -> u64 {
         let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
