@@ -341,7 +341,7 @@ pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
 }
 
 /// Ranges by their first keys, each with its holders.
-fn fixed(ranges: [(&'static str, &[u8]); 2]) -> RangeMap<StrategySpec> {
+fn fixed<const N: usize>(ranges: [(&'static str, &[u8]); N]) -> RangeMap<StrategySpec> {
     let fixed = |(from, ids): (&'static str, &[u8])| {
         let holders = Some(ids.iter().copied().map(ReplicaId).collect());
         (Key::from(from), StrategySpec::Fixed { holders })
@@ -443,6 +443,28 @@ fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     let both = cluster.ask_together(1, vec![put(3, 1, "a", "1"), put(4, 1, "m", "1")]);
     let done = [pending[0], pending[1], both[0], both[1]].map(|asked| cluster.done(asked));
     assert_eq!(done, [false, true, false, true]);
+}
+
+/// Replica 4 has died, and many writes wait for its leases. The disk of replica 3 hangs.
+#[test]
+fn a_holder_whose_disk_hangs_holds_up_no_other_key_while_many_wait_for_a_dead_one() {
+    let ranges = fixed([("", &[0, 1, 4]), ("h", &[0, 1, 3]), ("m", &[0, 1, 2])]);
+    let mut cluster = Cluster::with(super::cluster::settings(5, ranges));
+    cluster.crash(4);
+    cluster.pass(25);
+    let many = (1..=70).map(|client| cluster.ask(0, put(client, 1, "a", "1")));
+    let many: Vec<_> = many.collect();
+    assert!(!many.iter().any(|asked| cluster.done(*asked)));
+    cluster.stall(3);
+    cluster.ask(0, put(100, 1, "h", "0"));
+    cluster.pass(25);
+    for client in (200..300).step_by(2) {
+        let writes = vec![put(client, 1, "h", "1"), put(client + 1, 1, "m", "1")];
+        let both = cluster.ask_together(0, writes);
+        let done = [0, 1].map(|i| cluster.done(both[i]));
+        assert_eq!(done, [false, true], "client {client}");
+        cluster.pass(10);
+    }
 }
 
 #[test]

@@ -214,7 +214,7 @@ impl Log {
     }
 
     /// Accepted, uncommitted slots, rising.
-    pub fn uncommitted(&self) -> impl Iterator<Item = (Slot, &Accepted)> {
+    pub fn uncommitted(&self) -> impl DoubleEndedIterator<Item = (Slot, &Accepted)> {
         let gaps = self.above.gaps(self.commit_point.next(), Slot(u64::MAX));
         let cells = gaps
             .into_iter()

@@ -12,6 +12,7 @@ use super::super::per_log::PerLog;
 use super::super::persist::After;
 use super::super::step::Step;
 use super::acceptor::{Entry, vote_tag};
+use super::cell::Accepted;
 use super::{Consensus, Leadership};
 
 /// Accepts sent again in one go.
@@ -21,7 +22,8 @@ const AT_HAND: Duration = Duration::from_millis(5);
 /// Nobody is waited for on account of other keys who has not answered for so long, or has
 /// not voted where that holds a slot up.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Uncommitted slots that are looked at for whoever blocks them.
+/// Uncommitted slots that are looked at for whoever blocks them: so many of the oldest, and
+/// of the newest.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
@@ -309,10 +311,13 @@ impl Consensus {
             return ReplicaSet::EMPTY;
         };
         let commands = &self.logs.commands;
-        let stuck = commands.uncommitted().take(STUCK_MAX).filter(|(_, open)| {
+        let is_stuck = |(_, open): &(Slot, &Accepted)| {
             open.ballot == leadership.ballot && now.since(open.proposed) >= grace
-        });
-        let cells = stuck.filter_map(|(slot, _)| commands.get(slot));
+        };
+        let first = commands.uncommitted().take(STUCK_MAX).filter(is_stuck);
+        // Many may wait for one replica, and those behind them for another.
+        let last = commands.uncommitted().rev().filter(is_stuck).take(STUCK_MAX);
+        let cells = first.chain(last).filter_map(|(slot, _)| commands.get(slot));
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
 
