@@ -467,6 +467,25 @@ fn a_holder_whose_disk_hangs_holds_up_no_other_key_while_many_wait_for_a_dead_on
     }
 }
 
+/// Writes that were queued while all were at hand, long before one of them died.
+#[test]
+fn who_dies_holds_up_no_other_key_that_was_queued_before() {
+    let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
+    let mut settings = super::cluster::settings(3, ranges);
+    settings.in_flight_max = 1;
+    let mut cluster = Cluster::with(settings);
+    cluster.ask(0, put(1, 1, "a", "0"));
+    cluster.hold(|packet| votes_on(packet, None));
+    let first = cluster.ask(0, put(2, 1, "m", "0"));
+    let both = cluster.ask_together(0, vec![put(3, 1, "a", "1"), put(4, 1, "m", "1")]);
+    cluster.pass(1000);
+    cluster.crash(2);
+    cluster.pass(25);
+    cluster.release();
+    let done = [first, both[0], both[1]].map(|asked| cluster.done(asked));
+    assert_eq!(done, [true, false, true]);
+}
+
 #[test]
 fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);

@@ -40,7 +40,7 @@ pub(super) use acceptor::{Acceptances, Entry, origins, vote_once_durable};
 pub(super) use candidacy::{Candidacy, Prepared};
 pub(super) use cell::Accepted;
 pub(super) use election::Standing;
-pub(super) use lead::Leadership;
+pub(super) use lead::{Class, Leadership};
 pub(super) use learner::AtCommit;
 pub(super) use log::Log;
 pub(super) use marks::Marks;

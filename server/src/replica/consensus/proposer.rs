@@ -1,5 +1,6 @@
 //! What a leader proposes and says: Accepts and heartbeats (§2.1, §3.9).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use leases::mutants::{Rule, off};
@@ -13,7 +14,7 @@ use super::super::persist::After;
 use super::super::step::Step;
 use super::acceptor::{Entry, vote_tag};
 use super::cell::Accepted;
-use super::{Consensus, Leadership};
+use super::{Class, Consensus, Leadership};
 
 /// Accepts sent again in one go.
 const RETRANSMIT_MAX: usize = 256;
@@ -56,9 +57,28 @@ impl Consensus {
     }
 
     /// Queues a command by its class: the holders of its keys (§3.9).
-    pub fn enqueue(&mut self, class: ReplicaSet, proposed: Proposed) {
+    pub fn enqueue(&mut self, class: Class, proposed: Proposed) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.enqueue(class, proposed);
+        }
+    }
+
+    /// Takes commands that were queued while all replicas were at hand, once these are not:
+    /// they are to be [queued again](Self::queue_again) by their classes, or they would
+    /// wait for whoever is gone.
+    pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposed> {
+        let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
+        if !self.leadership().is_some_and(waits) || self.all_at_hand(step).is_some() {
+            return VecDeque::new();
+        }
+        let leadership = self.leadership_mut();
+        leadership.map_or_else(VecDeque::new, |it| it.queue.take_unclassed())
+    }
+
+    /// Queues a command that was taken from the queue.
+    pub fn queue_again(&mut self, class: ReplicaSet, proposed: Proposed) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.queue.push(Class::Of(class), proposed);
         }
     }
 

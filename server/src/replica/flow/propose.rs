@@ -5,7 +5,7 @@ use std::sync::Arc;
 use client::wire::{Command, Outcome};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
-use super::super::consensus::Entry;
+use super::super::consensus::{Class, Entry};
 use super::super::message::{LogId, Message, Proposed, RequestId, Value};
 use super::super::parts::{chunks, outcome_weight};
 use super::super::persist::After;
@@ -51,12 +51,12 @@ impl Parts {
     /// The class of each command: holders of its keys, or all replicas if they are at hand,
     /// for then any batch will do, and no key is looked up. All are looked up in one go, so
     /// that the processor waits for the memory of several at a time.
-    fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<ReplicaSet> {
+    fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<Class> {
         if let Some(all) = self.consensus.all_at_hand(step) {
-            return vec![all; commands.len()];
+            return vec![Class::AllAtHand(all); commands.len()];
         }
         let live = self.leasing.live(step.now);
-        let class = |(_, command): &(_, Command)| self.leasing.class(&live, command);
+        let class = |(_, command): &(_, Command)| Class::Of(self.leasing.class(&live, command));
         commands.iter().map(class).collect()
     }
 
@@ -65,7 +65,7 @@ impl Parts {
     fn take_command(
         &mut self,
         step: &mut Step<'_>,
-        class: ReplicaSet,
+        class: Class,
         proposed: Proposed,
     ) -> Option<Outcome> {
         let command = &proposed.command;
@@ -89,6 +89,14 @@ impl Parts {
     pub(super) fn propose_batches(&mut self, step: &mut Step<'_>) {
         if !step.us.writable {
             return;
+        }
+        let unclassed = self.consensus.take_unclassed(step);
+        if !unclassed.is_empty() {
+            let live = self.leasing.live(step.now);
+            for proposed in unclassed {
+                let class = self.leasing.class(&live, &proposed.command);
+                self.consensus.queue_again(class, proposed);
+            }
         }
         while let Some(batch) = self.consensus.next_batch(step) {
             step.metrics.batches += 1;

@@ -18,6 +18,7 @@ use crate::replica::message::{Batch, Proposed, Value};
 use crate::replica::per_log::PerLog;
 use crate::replica::plausible::NUMBER_MAX;
 use in_flight::InFlight;
+pub use queue::Class;
 use queue::Queue;
 use transfer::Transfer;
 pub use transfer::{Attempt, Pause};
@@ -75,7 +76,7 @@ impl Leadership {
     }
 
     /// Takes a command that is neither queued nor proposed.
-    pub fn enqueue(&mut self, class: ReplicaSet, proposed: Proposed) {
+    pub fn enqueue(&mut self, class: Class, proposed: Proposed) {
         assert!(!self.in_flight.knows(&proposed), "a command is queued once");
         self.in_flight.note(&proposed);
         self.queue.push(class, proposed);

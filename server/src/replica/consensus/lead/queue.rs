@@ -15,11 +15,23 @@ use crate::replica::weight::command_weight;
 /// No class may have more slots in flight than this for each that is still free.
 const OPEN_PER_FREE: usize = 3;
 
+/// Whom a command waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Class {
+    /// The holders of its keys.
+    Of(ReplicaSet),
+    /// All replicas, which are at hand: its keys were not looked up.
+    AllAtHand(ReplicaSet),
+}
+
 /// Commands by class: the holders of their keys. A write never waits for the holders
 /// of another's keys, unless they are at hand.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
+    /// The class of commands that were queued while all replicas were at hand: their keys
+    /// were not looked up.
+    unclassed: Option<ReplicaSet>,
     /// The class of the newest batch: the next in turn follows it.
     served: ReplicaSet,
     /// Classes of uncommitted slots, and how many slots each has.
@@ -32,8 +44,23 @@ impl Queue {
         self.queues.is_empty()
     }
 
-    pub fn push(&mut self, class: ReplicaSet, proposed: Proposed) {
+    pub fn push(&mut self, class: Class, proposed: Proposed) {
+        let class = match class {
+            Class::Of(class) => class,
+            Class::AllAtHand(all) => *self.unclassed.insert(all),
+        };
         self.queues.entry(class).or_default().push_back(proposed);
+    }
+
+    /// Whether commands wait whose keys were not looked up.
+    pub fn has_unclassed(&self) -> bool {
+        self.unclassed.is_some()
+    }
+
+    /// Takes all commands whose keys were not looked up.
+    pub fn take_unclassed(&mut self) -> VecDeque<Proposed> {
+        let taken = self.unclassed.take().and_then(|all| self.queues.remove(&all));
+        taken.unwrap_or_default()
     }
 
     /// The class whose turn it is: the first after the one served last that has fewer
@@ -105,6 +132,7 @@ impl Queue {
         commands.extend(queue.drain(..fitting.max(least).min(queue.len())));
         if queue.is_empty() {
             self.queues.remove(&class);
+            self.unclassed.take_if(|all| *all == class);
         }
     }
 
@@ -126,6 +154,10 @@ impl Queue {
         assert!(
             self.queues.values().all(|queue| !queue.is_empty()),
             "a class without commands has no queue"
+        );
+        assert!(
+            self.unclassed.is_none_or(|all| self.queues.contains_key(&all)),
+            "what is still to be classed is queued"
         );
     }
 }
@@ -151,7 +183,7 @@ mod tests {
                 command: Command::session(1, sequence as u64, 1, Op::put("", vec![0; *bytes])),
             };
             let queued = bytes.iter().enumerate().map(put);
-            queued.for_each(|proposed| queue.push(class, proposed));
+            queued.for_each(|proposed| queue.push(Class::Of(class), proposed));
             let mut sizes = Vec::new();
             while !queue.is_empty() {
                 let batch = queue.take((class, ReplicaSet::EMPTY), commands_max);
@@ -181,7 +213,7 @@ mod tests {
                 let request = RequestId(sequence);
                 let origin = ReplicaId(0);
                 queue.push(
-                    *class,
+                    Class::Of(*class),
                     Proposed {
                         origin,
                         request,
@@ -224,7 +256,7 @@ mod tests {
                     request,
                     command,
                 };
-                queue.push(class, proposed);
+                queue.push(Class::Of(class), proposed);
             }
             let found = [1, 2].map(|slot| {
                 let class = queue.next_class(100)?;
