@@ -21,7 +21,7 @@ pub struct Sequence(pub u64);
 
 /// A replica, and the run of it, that asked for something which takes a while: the
 /// answer is for that run alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asker {
     /// Which replica.
     pub replica: ReplicaId,

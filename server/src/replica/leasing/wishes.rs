@@ -1,6 +1,7 @@
 //! What operators want changed (§11): checked by the leader before it proposes it, and
 //! answered once it is in force.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use leases::config::{RANGES_MAX, STARTS_BYTES_MAX};
@@ -9,6 +10,7 @@ use leases::{
 };
 
 use super::super::action::Event;
+use super::super::handles::Asker;
 use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use super::super::message::Message;
 use super::super::step::Step;
@@ -18,23 +20,39 @@ use super::Leasing;
 /// Most wishes that a leader keeps at a time.
 const WISHES_MAX: usize = 64;
 
+/// Answers that a leader remembers.
+const ANSWERED_MAX: usize = 256;
+
 /// A wish that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct Wish {
     /// Who passed it on, and its number there.
-    from: ReplicaId,
+    from: Asker,
     ask: u64,
     set: LeaseSet,
     /// A configuration that brings it is proposed.
     proposed: bool,
 }
 
-/// Wishes that are not answered yet, in the order in which they came.
+/// Wishes of operators.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Wishes {
+    /// Those that are not answered yet, in the order in which they came.
     waiting: Vec<Wish>,
     /// Those that change nothing that this leader knows.
     found: Vec<Found>,
+    /// Those that were answered, the newest last.
+    answered: VecDeque<Answered>,
+}
+
+/// A wish that was answered for good. Another copy of it may come late: it must not undo what
+/// was put in force since, nor bring what was refused.
+#[derive(Clone, Debug, Hash)]
+struct Answered {
+    from: Asker,
+    ask: u64,
+    set: LeaseSet,
+    answer: LeaseAnswer,
 }
 
 /// A wish that was in force when the leader looked. It is said only after a majority has
@@ -58,10 +76,23 @@ impl Wishes {
     }
 
     /// Whether it is here already.
-    fn knows(&self, from: ReplicaId, ask: u64, set: &LeaseSet) -> bool {
+    fn knows(&self, from: Asker, ask: u64, set: &LeaseSet) -> bool {
         let same = |wish: &Wish| wish.from == from && wish.ask == ask && wish.set == *set;
         let found = self.found.iter().map(|found| &found.wish);
         self.waiting.iter().chain(found).any(same)
+    }
+
+    /// How a wish was answered, if it was.
+    fn answer_to(&self, from: Asker, ask: u64, set: &LeaseSet) -> Option<LeaseAnswer> {
+        let same = |it: &&Answered| it.from == from && it.ask == ask && it.set == *set;
+        self.answered.iter().find(same).map(|it| it.answer.clone())
+    }
+
+    fn note_answered(&mut self, answered: Answered) {
+        if self.answered.len() >= ANSWERED_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(answered);
     }
 
     /// The next configuration is proposed, with all of them in it.
@@ -77,7 +108,8 @@ impl Wishes {
         if self.knows(wish.from, wish.ask, &wish.set) {
             return false;
         }
-        let same = |other: &Wish| other.from == wish.from && other.ask == wish.ask;
+        let (from, ask) = (wish.from.replica, wish.ask);
+        let same = |other: &Wish| other.from.replica == from && other.ask == ask;
         // An earlier run of the replica that passes it on used the same number.
         self.found.retain(|found| !same(&found.wish));
         match self.waiting.iter_mut().find(|other| same(other)) {
@@ -100,11 +132,16 @@ impl Leasing {
         (ask, set): (u64, LeaseSet),
         has_begun: bool,
     ) -> bool {
+        let from = asker(step, from);
         if self.office.wishes.knows(from, ask, &set) {
             return false;
         }
+        if let Some(before) = self.office.wishes.answer_to(from, ask, &set) {
+            tell(step, from.replica, ask, before);
+            return false;
+        }
         if let Some(refusal) = self.refusal(step, &set, has_begun) {
-            answer(step, from, ask, Err(refusal));
+            self.answer(step, from, (ask, set), Err(refusal));
             return false;
         }
         let fresh = self.office.wishes.add(Wish {
@@ -228,10 +265,12 @@ impl Leasing {
     /// those wishes in force that wait for them.
     pub fn answer_found(&mut self, step: &mut Step<'_>, confirmed: u64) {
         let may_say = |found: &mut Found| found.probe.is_some_and(|probe| probe <= confirmed);
-        let ended = self.office.wishes.found.extract_if(.., may_say);
+        let found = &mut self.office.wishes.found;
+        let ended: Vec<Found> = found.extract_if(.., may_say).collect();
         for Found { wish, config, .. } in ended {
             let already = true;
-            answer(step, wish.from, wish.ask, Ok(InForce { config, already }));
+            let asked = (wish.ask, wish.set);
+            self.answer(step, wish.from, asked, Ok(InForce { config, already }));
         }
     }
 
@@ -243,16 +282,48 @@ impl Leasing {
             "what was just executed is in force"
         );
         let waiting = &mut self.office.wishes.waiting;
-        let proposed = waiting.extract_if(.., |wish| wish.proposed);
+        let proposed: Vec<Wish> = waiting.extract_if(.., |wish| wish.proposed).collect();
         for wish in proposed {
             let already = false;
-            answer(step, wish.from, wish.ask, Ok(InForce { config, already }));
+            let asked = (wish.ask, wish.set);
+            self.answer(step, wish.from, asked, Ok(InForce { config, already }));
         }
+    }
+
+    /// Tells who passed a wish on how it ended, and remembers it, unless it may be asked for
+    /// again.
+    fn answer(
+        &mut self,
+        step: &mut Step<'_>,
+        from: Asker,
+        (ask, set): (u64, LeaseSet),
+        answer: LeaseAnswer,
+    ) {
+        if !matches!(answer, Err(Refusal::Busy(_))) {
+            self.office.wishes.note_answered(Answered {
+                from,
+                ask,
+                set,
+                answer: answer.clone(),
+            });
+        }
+        tell(step, from.replica, ask, answer);
     }
 }
 
-/// Tells who passed a wish on how it ended.
-fn answer(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
+/// The run of the replica that passes a wish on.
+fn asker(step: &Step<'_>, replica: ReplicaId) -> Asker {
+    let incarnation = match replica == step.me() {
+        true => step.us.incarnation,
+        false => step.us.incarnation_of(replica),
+    };
+    Asker {
+        replica,
+        incarnation,
+    }
+}
+
+fn tell(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
     match to == step.me() {
         true => step.announce(Event::LeaseAnswered { ask, answer }),
         false => step.send(to, Message::LeaseAnswer { ask, answer }),
