@@ -436,7 +436,8 @@ fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     let mut cluster = Cluster::with(super::cluster::settings(3, ranges));
     cluster.crash(0);
     cluster.pass(1000);
-    let pending = [(1, "a"), (2, "m")].map(|(client, key)| cluster.ask(1, put(client, 1, key, "0")));
+    let pending =
+        [(1, "a"), (2, "m")].map(|(client, key)| cluster.ask(1, put(client, 1, key, "0")));
     assert!(!pending.iter().any(|asked| cluster.answered(*asked)));
     cluster.elect(1);
     assert!(cluster.leads(1));

@@ -336,7 +336,11 @@ impl Consensus {
         };
         let first = commands.uncommitted().take(STUCK_MAX).filter(is_stuck);
         // Many may wait for one replica, and those behind them for another.
-        let last = commands.uncommitted().rev().filter(is_stuck).take(STUCK_MAX);
+        let last = commands
+            .uncommitted()
+            .rev()
+            .filter(is_stuck)
+            .take(STUCK_MAX);
         let cells = first.chain(last).filter_map(|(slot, _)| commands.get(slot));
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }

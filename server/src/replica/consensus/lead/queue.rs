@@ -59,7 +59,10 @@ impl Queue {
 
     /// Takes all commands whose keys were not looked up.
     pub fn take_unclassed(&mut self) -> VecDeque<Proposed> {
-        let taken = self.unclassed.take().and_then(|all| self.queues.remove(&all));
+        let taken = self
+            .unclassed
+            .take()
+            .and_then(|all| self.queues.remove(&all));
         taken.unwrap_or_default()
     }
 
@@ -156,7 +159,8 @@ impl Queue {
             "a class without commands has no queue"
         );
         assert!(
-            self.unclassed.is_none_or(|all| self.queues.contains_key(&all)),
+            self.unclassed
+                .is_none_or(|all| self.queues.contains_key(&all)),
             "what is still to be classed is queued"
         );
     }
