@@ -57,25 +57,31 @@ pub(super) fn file_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// A look for each run. A strategy has the same one in every report, unless two runs of
-/// a report would share it.
-fn looks(runs: &[StrategyRun]) -> Vec<usize> {
-    let usual = |strategy: &str| match strategy {
+/// A look for each run. The first run of a strategy has the strategy's, which is the same
+/// in every report; further runs of it have what is left.
+pub(super) fn looks(runs: &[StrategyRun]) -> Vec<usize> {
+    let usual: Vec<usize> = runs.iter().map(|run| usual_look(&run.strategy)).collect();
+    let mut looks = Vec::new();
+    for (nth, &look) in usual.iter().enumerate() {
+        let mut wanted = (0..SERIES).map(|i| (look + i) % SERIES);
+        let free = match usual[..nth].contains(&look) {
+            true => wanted.find(|i| !usual.contains(i) && !looks.contains(i)),
+            false => Some(look),
+        };
+        looks.push(free.unwrap_or(look));
+    }
+    looks
+}
+
+fn usual_look(strategy: &str) -> usize {
+    match strategy {
         "quorum" => 0,
         "leader" => 1,
         "all" => 2,
         "cost" => 3,
         "fixed" => 4,
         _ => 5,
-    };
-    let mut taken: Vec<usize> = Vec::new();
-    for run in runs {
-        let first = usual(&run.strategy);
-        let mut free = (0..SERIES).map(|i| (first + i) % SERIES);
-        let look = free.find(|look| !taken.contains(look));
-        taken.push(look.unwrap_or(first));
     }
-    taken
 }
 
 /// What a legend shows beside a name.

@@ -601,6 +601,27 @@ fn strategies_have_one_order() {
 }
 
 #[test]
+fn a_strategy_has_its_own_look_beside_two_runs_of_another() {
+    let named = |strategies: &[&str]| {
+        let run = ideal(1_000).runs.remove(0);
+        let runs = strategies.iter().map(|strategy| StrategyRun {
+            strategy: (*strategy).to_owned(),
+            ..run.clone()
+        });
+        super::figures::looks(&runs.collect::<Vec<_>>())
+    };
+    let alone = |strategy| named(&[strategy])[0];
+    let looks = named(&["all", "all", "quorum", "quorum", "cost", "cost"]);
+    assert_eq!(looks[0], alone("all"));
+    assert_eq!(looks[2], alone("quorum"));
+    assert_eq!(looks[4], alone("cost"));
+    let mut apart = looks;
+    apart.sort_unstable();
+    apart.dedup();
+    assert_eq!(apart.len(), 6, "each run has a look of its own");
+}
+
+#[test]
 fn labels_cannot_break_the_files() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = ideal(1_000);

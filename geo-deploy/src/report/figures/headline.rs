@@ -11,6 +11,10 @@ const ROW_HEIGHT: f64 = PLOT_HEIGHT + 56.0;
 /// Part of a site's width that its bars leave free.
 const GAP: f64 = 0.16;
 const BAR_WIDTH_MAX: f64 = 42.0;
+/// Least space between the figures of two bars, in pixels.
+const FIGURE_GAP: f64 = 4.0;
+/// Width of a digit, in sizes of its letters.
+const DIGIT_WIDTH: f64 = 0.636;
 
 /// A figure of one row: all sites together, then each.
 type Values = fn(&RunSummary) -> Vec<f64>;
@@ -75,6 +79,7 @@ impl Chart<'_> {
         let group_width = (WIDTH - LEFT - RIGHT) / self.groups.len() as f64;
         let bar_width = group_width * (1.0 - GAP) / self.runs.len().max(1) as f64;
         let bar_width = bar_width.min(BAR_WIDTH_MAX);
+        let figure_size = self.figure_size(bar_width);
         for (group, name) in self.groups.iter().enumerate() {
             let middle = LEFT + (group as f64 + 0.5) * group_width;
             let look = Lettering {
@@ -88,11 +93,22 @@ impl Chart<'_> {
                 let (left, top) = (first + run as f64 * bar_width, self.y(value / most));
                 let size = (bar_width - 3.0, self.y(0.0) - top);
                 svg.rect((left + 1.5, top), size, Ink::Series(*look));
-                let small = Lettering::small(Ink::Text, Anchor::Middle);
+                let small = Lettering {
+                    size: figure_size,
+                    ..Lettering::small(Ink::Text, Anchor::Middle)
+                };
                 let at = (left + bar_width / 2.0, top - 4.0);
                 svg.text_over(at, &figure_of(value), small);
             }
         }
+    }
+
+    /// Size of the letters above bars: figures of neighbours must not run into each other.
+    fn figure_size(&self, bar_width: f64) -> f64 {
+        let values = self.runs.iter().flatten();
+        let longest = values.map(|ms| figure_of(*ms).len()).max().unwrap_or(1);
+        let fits = (bar_width - FIGURE_GAP) / (longest as f64 * DIGIT_WIDTH);
+        fits.min(Lettering::small(Ink::Text, Anchor::Middle).size)
     }
 
     fn y(&self, share: f64) -> f64 {
