@@ -89,7 +89,7 @@ pub async fn supervise(
         bail!("strategy: {}; name one", labels.join(", "));
     };
     let plan = Plan::new(experiment, strategy);
-    earlier::check(&plan, dir)?;
+    let data = earlier::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     let _lock = Lock::take(&dir)?;
@@ -105,7 +105,7 @@ pub async fn supervise(
         client_port: standing.client_port,
     };
     let mut cluster = LocalCluster::start(&plan, &settings)?;
-    cluster.ready_without_the_lost(&plan).await?;
+    cluster.ready_without_the_lost(&plan, data).await?;
     let supervisor = Supervisor::new(cluster, &plan, standing.restart);
     hold(supervisor, &plan, &settings.dir, interrupted).await
 }

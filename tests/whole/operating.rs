@@ -158,6 +158,24 @@ fn leases_are_shown_and_changed_or_the_reason_is_told() {
 }
 
 #[test]
+fn a_cluster_whose_strategies_were_changed_starts_again_as_it_was() {
+    let cluster = Cluster::up();
+    told(&cluster, "lease set cost").good();
+    told(&cluster, "lease set all --range user/..user0").good();
+    cluster.down().good();
+    let up = cluster.up_again().good();
+    assert!(up.contains("Strategy cost, all;"), "{up}");
+    cluster.down().good();
+    // What it was first started with is asked for, whatever is in force.
+    cluster
+        .place
+        .words(&format!("{} --strategy cost", cluster.up_line()))
+        .refused(&["first started with strategy 'quorum'", "lease set cost"]);
+    cluster.up_again().good();
+    cluster.done();
+}
+
+#[test]
 fn leadership_moves_or_the_reason_is_told() {
     let cluster = Cluster::up();
     let moved = told(&cluster, "leader move OR").good();

@@ -14,7 +14,7 @@ mod roles;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-pub use cluster::{LocalCluster, LocalSettings};
+pub use cluster::{Data, LocalCluster, LocalSettings};
 pub(super) use replica::events_file;
 pub use replica::{Condition, Happened, Life, Why};
 pub use roles::Roles;

@@ -1,7 +1,7 @@
 //! Checks a cluster's settings against those that its data was first started with. The
 //! sites, the strategy and the lease durations are part of the data from then on. If others
 //! were asked for, the replicas would keep the old ones, or start a second, empty cluster
-//! beside the first.
+//! beside the first. What `lease set` changed since is not asked about: it stays.
 
 use std::path::Path;
 
@@ -10,17 +10,18 @@ use server::node::config::{LeaseSection, from_toml};
 use toml::Table;
 
 use crate::backend::Plan;
+use crate::backend::local::Data;
 use crate::cluster_file::ClusterFile;
 
 /// Refuses a plan with other sites, another strategy or other durations than those
-/// of the data in `dir`, if there is any.
+/// of the data in `dir`, if there is any. Says whether there is.
 ///
 /// # Errors
 /// What differs and how to mend it; or the configuration cannot be read.
-pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<()> {
+pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<Data> {
     let path = dir.join("cluster.toml");
     if !dir.join("data").exists() || !path.exists() {
-        return Ok(());
+        return Ok(Data::New);
     }
     let read = || anyhow::Ok(from_toml(&std::fs::read_to_string(&path)?)?);
     let earlier: ClusterFile = read().with_context(|| {
@@ -41,7 +42,8 @@ pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<()> {
             asked.join(", ")
         );
     }
-    check_lease(plan, &earlier.lease, &data)
+    check_lease(plan, &earlier.lease, &data)?;
+    Ok(Data::Found)
 }
 
 fn check_lease(plan: &Plan<'_>, found: &LeaseSection, data: &str) -> anyhow::Result<()> {
@@ -50,8 +52,9 @@ fn check_lease(plan: &Plan<'_>, found: &LeaseSection, data: &str) -> anyhow::Res
     let (strategy, wanted) = (name(found), name(asked));
     if strategy != wanted {
         bail!(
-            "{data} with strategy '{strategy}', and '{wanted}' was asked for: give another \
-             directory, or the strategy it has"
+            "{data} first started with strategy '{strategy}', and '{wanted}' was asked for: give \
+             another directory, or --strategy {strategy}; while the cluster is up, `leasehold lease \
+             set {wanted}` changes it for good"
         );
     }
     check_settings(found, asked, data)
@@ -123,7 +126,10 @@ mod tests {
         let experiment = crate::standing::experiment().unwrap();
         let experiment: Experiment = experiment.with(&sets).unwrap();
         let plan = Plan::new(&experiment, &experiment.strategies[0]);
-        check(&plan, dir).map_err(|error| format!("{error:#}"))
+        let data = check(&plan, dir).map_err(|error| format!("{error:#}"))?;
+        let found = dir.join("data").exists() && dir.join("cluster.toml").exists();
+        assert_eq!(data == Data::Found, found);
+        Ok(())
     }
 
     fn refused(dir: &Path, sets: &[&str], parts: &[&str]) {

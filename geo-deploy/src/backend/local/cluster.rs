@@ -36,6 +36,16 @@ pub struct LocalSettings {
     pub client_port: Option<u16>,
 }
 
+/// What the replicas of a cluster find when they start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Nothing, or nothing that is known to fit: the strategy asked for must come into force.
+    New,
+    /// The data of a cluster first started with what was asked for. Operators may have
+    /// changed its strategies since.
+    Found,
+}
+
 /// Five (or any number of) replica processes behind a WAN. They end when this is dropped,
 /// and also when this process dies: each watches its standard input, and is woken if it
 /// stood still (on Linux).
@@ -178,22 +188,32 @@ impl LocalCluster {
     /// # Errors
     /// If a replica ends, or it takes too long; with the end of its log.
     pub async fn ready(&mut self, plan: &Plan<'_>) -> anyhow::Result<Vec<Client>> {
-        self.wait_ready(plan, 0).await
+        self.wait_ready(plan, 0, Data::New).await
     }
 
     /// As [`LocalCluster::ready`], but a minority of the replicas may end: their data may be
     /// lost. Anybody leads if the site asked for is among them. [`LocalCluster::tend`] says
-    /// which ended, and why.
+    /// which ended, and why. Of a cluster that goes on, the strategies in force are right,
+    /// whatever they are.
     ///
     /// # Errors
     /// If too few are left, or it takes too long.
-    pub async fn ready_without_the_lost(&mut self, plan: &Plan<'_>) -> anyhow::Result<Vec<Client>> {
+    pub async fn ready_without_the_lost(
+        &mut self,
+        plan: &Plan<'_>,
+        data: Data,
+    ) -> anyhow::Result<Vec<Client>> {
         let n = self.replicas.len();
-        self.wait_ready(plan, n - (n / 2 + 1)).await
+        self.wait_ready(plan, n - (n / 2 + 1), data).await
     }
 
     /// Waits until all replicas are ready that have not ended, at most `lost` of them.
-    async fn wait_ready(&mut self, plan: &Plan<'_>, lost: usize) -> anyhow::Result<Vec<Client>> {
+    async fn wait_ready(
+        &mut self,
+        plan: &Plan<'_>,
+        lost: usize,
+        data: Data,
+    ) -> anyhow::Result<Vec<Client>> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut connections: Vec<Option<Client>> = vec![None; self.clients.len()];
         let mut seen = String::from("no replica answered");
@@ -208,10 +228,10 @@ impl LocalCluster {
                 .filter(|(site, _)| up[*site])
             {
                 let status = status(slot, self.clients[site], &self.cluster).await;
-                if let Some(status) = &status {
+                if let (Some(status), Data::New) = (&status, data) {
                     self.check_strategy(plan, status)?;
                 }
-                let ready = |status| is_ready(plan, status, preferred);
+                let ready = |status| is_ready(plan, status, preferred, data);
                 if status.as_ref().is_some_and(ready) {
                     continue;
                 }
@@ -337,13 +357,18 @@ async fn status(
 }
 
 /// Whether this replica is ready; the leader must be the one asked for, if it is `preferred`.
-fn is_ready(plan: &Plan<'_>, status: &StatusReply, preferred: bool) -> bool {
+fn is_ready(plan: &Plan<'_>, status: &StatusReply, preferred: bool, data: Data) -> bool {
     let granted = status.peers.iter().filter(|peer| peer.granted_by).count();
     let led = match preferred {
         true => status.leader == plan.experiment.leader,
         false => !status.leader.is_empty(),
     };
-    led && status.strategy == plan.strategy.strategy && granted >= plan.topology().len() / 2
+    let governed = match data {
+        Data::New => status.strategy == plan.strategy.strategy,
+        // The first configuration, which every replica has from the start, gives nothing.
+        Data::Found => status.configuration > 1,
+    };
+    led && governed && granted >= plan.topology().len() / 2
 }
 
 fn describe(status: &StatusReply) -> String {
