@@ -258,7 +258,9 @@ async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Resul
     let mut started = Started::Wanted;
     let mut interrupted = pin!(interrupted());
     // The first poll installs the handler: Ctrl-C is noticed from here on.
-    let _ = timeout(Duration::ZERO, &mut interrupted).await;
+    if timeout(Duration::ZERO, &mut interrupted).await.is_ok() {
+        return Err(Interrupted("interrupted; nothing was started".to_owned()).into());
+    }
     let mut supervisor = supervisor.spawn().context("starting the supervisor")?;
     while !State::load(dir).is_ok_and(|state| state.alive()) {
         if let Some(ended) = supervisor.try_wait()? {
