@@ -50,7 +50,7 @@ pub struct ChaosArgs {
     /// Decides which faults happen when, and what clients ask
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Only this strategy, or several: quorum, leader, all, fixed, none [default: each in turn]
+    /// Only this strategy, or several: quorum, leader, all, fixed, none, cost [default: each in turn]
     #[arg(long, value_name = "NAMES")]
     strategy: Option<String>,
     /// Mean time between the begins of two faults, in seconds

@@ -174,9 +174,10 @@ fn demand(answers: &[Answer]) -> String {
         let named = counters.filter(|counter| counter.name == name);
         named.map(|counter| counter.value).max().unwrap_or(0)
     };
+    let keys = most("demand_keys");
     format!(
-        "Demand: counted for {} keys at the leader; at most {:.1} MiB at a replica, and {:.1} KB/s from a replica to the leader.",
-        most("demand_keys"),
+        "Demand: counted for {keys} key{} at the leader; at most {:.1} MiB at a replica, and {:.1} KB/s from a replica to the leader.",
+        if keys == 1 { "" } else { "s" },
         most("demand_bytes") as f64 / f64::from(1 << 20),
         most("demand_report_bytes") as f64 / 1000.0
     )

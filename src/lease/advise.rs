@@ -141,12 +141,13 @@ fn show(
         );
         return;
     }
+    let keys: f32 = profile.keys().iter().map(|asked| asked.keys).sum();
     say!(
-        "{} leads; {}. Counted: {:.0} operations on {:.0} keys.",
+        "{} leads; {}. Counted: {:.0} operations on {keys:.0} key{}.",
         name,
         known.in_force(),
         profile.operations(),
-        profile.keys().iter().map(|asked| asked.keys).sum::<f32>()
+        if (0.5..1.5).contains(&keys) { "" } else { "s" }
     );
     scene.table(&all.iter().collect::<Vec<_>>());
     if args.sites {
