@@ -156,7 +156,7 @@ impl Driver {
             self.tell_of_clock();
         }
         if self.watches.disk.writable() != writable {
-            tracing::warn!(writable = !writable, "the storage's state changed");
+            self.tell_of_disk();
         }
         self.perform(now, scratch)?;
         self.answer_statuses(now);
@@ -182,6 +182,18 @@ impl Driver {
             |inputs| inbox.take(inputs),
             || clock::reading(compared),
         )
+    }
+
+    fn tell_of_disk(&self) {
+        let directory = self.directory.display();
+        match self.watches.disk.writable() {
+            true => tracing::warn!(%directory, "the disk takes writes again"),
+            false => tracing::warn!(
+                %directory,
+                "the disk takes no writes: it is full, or hangs. This replica takes part in no \
+                 writes until it does; if it is full, make room"
+            ),
+        }
     }
 
     fn tell_of_clock(&self) {

@@ -1,6 +1,7 @@
 //! Events of the replica: written to the log and, if asked for, to a file that
 //! experiments read, one JSON object a line.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -19,6 +20,8 @@ pub(super) struct Events {
     node: String,
     /// The strategies that the configuration file names.
     wanted: String,
+    /// Those that were in force last.
+    in_force: RefCell<String>,
     /// To a thread of its own: writing to a file may block, and the replica may not.
     lines: Option<Sender<String>>,
 }
@@ -30,6 +33,7 @@ impl Events {
         Ok(Events {
             node: node.to_owned(),
             wanted,
+            in_force: RefCell::default(),
             lines,
         })
     }
@@ -40,14 +44,15 @@ impl Events {
         // nothing; only after it has the cluster a strategy.
         if let Event::Configured { id, strategy, .. } = event
             && *id > FIRST
+            && self.in_force.replace(strategy.clone()) != *strategy
             && *strategy != self.wanted
         {
             tracing::warn!(
                 node = self.node,
                 in_force = strategy,
                 in_the_file = self.wanted,
-                "the cluster was made with another strategy than the configuration file names; \
-                 the cluster's own is in force"
+                "another strategy is in force than the configuration file names: the file counts \
+                 at the first start of the cluster only; `leasehold lease show` tells more"
             );
         }
         let Some(lines) = &self.lines else { return };

@@ -334,13 +334,18 @@ impl Consensus {
         let is_stuck = |(_, open): &(Slot, &Accepted)| {
             open.ballot == leadership.ballot && now.since(open.proposed) >= grace
         };
-        let first = commands.uncommitted().take(STUCK_MAX).filter(is_stuck);
-        // Many may wait for one replica, and those behind them for another.
-        let last = commands
+        let mut first = commands
             .uncommitted()
-            .rev()
+            .take(STUCK_MAX)
             .filter(is_stuck)
-            .take(STUCK_MAX);
+            .peekable();
+        if first.peek().is_none() {
+            // Those above were proposed later.
+            return ReplicaSet::EMPTY;
+        }
+        // Many may wait for one replica, and those behind them for another.
+        let last = commands.uncommitted().rev();
+        let last = last.filter(is_stuck).take(STUCK_MAX);
         let cells = first.chain(last).filter_map(|(slot, _)| commands.get(slot));
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
