@@ -45,7 +45,8 @@ pub enum Durability {
     Sync,
     /// After the write call: survives a crash of the process, not of the machine.
     Async,
-    /// In memory, written later: a crash loses it. Only for experiments.
+    /// In memory, written later: a crash loses it, and with it votes that others rely on, so
+    /// replicas may differ for good. Only for experiments.
     None,
 }
 
