@@ -137,7 +137,7 @@ fn garbage_on_either_port_harms_nobody() {
     let refusal = send(&node.peer, &peers_hello(1, "XX"));
     let refusal = String::from_utf8_lossy(&refusal).into_owned();
     assert!(
-        refusal.contains("from_name is \"XX\", expected was \"OR\""),
+        refusal.contains("from_name is \"XX\"") && !refusal.contains("OR"),
         "{refusal}"
     );
     still_serves(&cluster, "two");
@@ -151,9 +151,8 @@ fn a_client_is_told_what_is_wrong_with_its_bytes() {
     let cluster = Cluster::up();
     let address = &cluster.config().nodes[0].client;
     let told = |bytes: &[u8]| String::from_utf8_lossy(&send(address, bytes)).into_owned();
-    let limit = "the limit is 4194304 bytes";
-    assert!(told(&[0xFF; 64]).contains(limit));
-    assert!(told(&greeted(&[0xFF; 64])).contains(limit));
+    assert!(told(&[0xFF; 64]).contains("the limit is 4096 bytes"));
+    assert!(told(&greeted(&[0xFF; 64])).contains("the limit is 4194304 bytes"));
     assert!(told(&greeted(&frame(&[0xFF; 64]))).contains("malformed message"));
     let empty = told(&greeted(&frame(b"")));
     assert!(empty.contains("request.body is not set"), "{empty}");
@@ -174,7 +173,7 @@ fn a_client_is_told_what_is_wrong_with_its_bytes() {
     );
     let refusal = told(&other);
     assert!(refusal.contains("hello.cluster is \"prod\""), "{refusal}");
-    assert!(refusal.contains("\"standing\""), "{refusal}");
+    assert!(!refusal.contains("standing"), "{refusal}");
     cluster.done();
 }
 

@@ -28,10 +28,12 @@ const WRITE_BYTES_KEPT: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length prefix, or the message to send, is above the limit.
-    #[error("frame of {length} bytes, the limit is {FRAME_BYTES_MAX} bytes")]
+    #[error("frame of {length} bytes, the limit is {limit} bytes")]
     TooLong {
         /// Bytes claimed by the prefix, or needed by the message.
         length: usize,
+        /// Bytes that a frame may have here.
+        limit: usize,
     },
     /// The frame does not hold the message expected here.
     #[error("malformed message: {0}")]
@@ -48,7 +50,8 @@ pub enum FrameError {
 pub fn encode_frame<M: Message>(message: &M, buffer: &mut BytesMut) -> Result<(), FrameError> {
     let length = message.encoded_len();
     if length > FRAME_BYTES_MAX {
-        return Err(FrameError::TooLong { length });
+        let limit = FRAME_BYTES_MAX;
+        return Err(FrameError::TooLong { length, limit });
     }
     buffer.reserve(PREFIX_BYTES + length);
     buffer.put_u32(length as u32);
@@ -62,12 +65,24 @@ pub fn encode_frame<M: Message>(message: &M, buffer: &mut BytesMut) -> Result<()
 /// # Errors
 /// `TooLong` as soon as the prefix is seen.
 pub fn split_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+    split_frame_at_most(buffer, FRAME_BYTES_MAX)
+}
+
+/// As [`split_frame`], with another `limit` in bytes: whoever has not said yet who it is may
+/// send less.
+///
+/// # Errors
+/// As [`split_frame`].
+pub fn split_frame_at_most(
+    buffer: &mut BytesMut,
+    limit: usize,
+) -> Result<Option<Bytes>, FrameError> {
     let Some(prefix) = buffer.first_chunk::<PREFIX_BYTES>() else {
         return Ok(None);
     };
     let length = u32::from_be_bytes(*prefix) as usize;
-    if length > FRAME_BYTES_MAX {
-        return Err(FrameError::TooLong { length });
+    if length > limit {
+        return Err(FrameError::TooLong { length, limit });
     }
     if buffer.len() - PREFIX_BYTES < length {
         return Ok(None);

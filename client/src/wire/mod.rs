@@ -13,7 +13,7 @@ mod generated {
 }
 pub use codec::{
     FrameError, FrameReader, FrameWriter, MessageCodec, decode_greeting, encode_frame, hello,
-    split_frame,
+    split_frame, split_frame_at_most,
 };
 pub use generated::*;
 pub use receive::{Received, decode_request};

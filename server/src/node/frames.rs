@@ -4,7 +4,7 @@
 use std::io;
 
 use bytes::{Bytes, BytesMut};
-use client::wire::{FrameError, split_frame};
+use client::wire::{FrameError, split_frame, split_frame_at_most};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::tcp::OwnedReadHalf;
 
@@ -56,6 +56,22 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     pub async fn wait(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(frame) = self.next()? {
+                return Ok(Some(frame));
+            }
+            if !self.fill().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// As [`Frames::wait`], but refuses a frame of more than `bytes` as soon as its length has
+    /// arrived: for those who have not said yet who they are.
+    ///
+    /// # Errors
+    /// `TooLong`, `Io`.
+    pub(super) async fn wait_at_most(&mut self, bytes: usize) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            if let Some(frame) = split_frame_at_most(&mut self.buffer, bytes)? {
                 return Ok(Some(frame));
             }
             if !self.fill().await? {

@@ -37,7 +37,9 @@ use crate::replica::input::Input;
 /// Bytes asked of a client's socket at a time.
 const READ_BYTES: usize = 16 << 10;
 /// How long a new connection may take to say hello.
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// The longest hello, from whoever it may be.
+const HELLO_BYTES_MAX: usize = 4 << 10;
 /// A client's machine that has sent nothing for so long is asked whether it is there.
 const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// How long a refused client has to read why.
@@ -271,18 +273,17 @@ impl Clients {
         }
     }
 
+    /// What a client is told quotes nothing but its own words: it may be anybody.
     fn check(&self, hello: &Hello) -> Result<(), Error> {
         if hello.magic != MAGIC {
             return Err(bad(format!(
-                "hello.magic is {:#010x}, this port speaks {MAGIC:#010x}",
+                "hello.magic is {:#010x}, which is no version of the protocol that this replica speaks",
                 hello.magic
             )));
         }
         if !hello.cluster.is_empty() && hello.cluster != self.names.cluster {
-            let message = format!(
-                "hello.cluster is {:?}, this replica belongs to {:?}",
-                hello.cluster, self.names.cluster
-            );
+            let asked = &hello.cluster;
+            let message = format!("hello.cluster is {asked:?}, this replica is of another cluster");
             return Err(Error::new(ErrorCode::WrongCluster, message));
         }
         Ok(())
@@ -340,7 +341,7 @@ impl Clients {
 
 /// A new connection's first message; nothing if it closes before.
 async fn read_hello(frames: &mut Frames) -> Result<Option<Hello>, Error> {
-    match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
+    match tokio::time::timeout(HELLO_WITHIN, frames.wait_at_most(HELLO_BYTES_MAX)).await {
         Err(_) => Err(bad("no hello came")),
         Ok(Ok(Some(frame))) => match Hello::decode(frame) {
             Ok(hello) => Ok(Some(hello)),

@@ -31,6 +31,8 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes that may wait for a peer that reads nothing; promises may exceed that.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// The longest hello: names have at most 64 bytes, and whoever sends it may be anybody.
+const HELLO_BYTES_MAX: usize = 4 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Unacknowledged for so long, a connection is given up: TCP alone would wait
 /// longer after an outage the longer the outage was.
@@ -267,26 +269,29 @@ impl Peers {
         }
     }
 
-    /// The replica at the other end, or why it is refused. A refused one is told why.
+    /// The replica at the other end, or why it is refused, for the own log. A refused one is
+    /// told which field is wrong, and nothing that it did not say itself: it may be anybody.
     async fn greet(&self, frames: &mut Frames, outbox: &Outbox) -> Result<ReplicaId, String> {
-        let checked = match tokio::time::timeout(HELLO_WITHIN, frames.wait()).await {
+        let read = tokio::time::timeout(HELLO_WITHIN, frames.wait_at_most(HELLO_BYTES_MAX));
+        let checked = match read.await {
             Ok(Ok(Some(frame))) => match proto::Hello::decode(frame) {
                 Ok(hello) => self.check(&hello),
-                Err(error) => Err(format!("malformed hello: {error}")),
+                Err(error) => Err(Refusal::same(format!("malformed hello: {error}"))),
             },
             Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no hello came".to_owned()),
+            Ok(Err(error)) => Err(Refusal::same(error.to_string())),
+            Err(_) => Err(Refusal::same("no hello came".to_owned())),
         };
-        let refusal = checked.as_ref().err().cloned().unwrap_or_default();
-        // A refusal quotes a hello, which may be as long as a frame.
-        let refusal = refusal.chars().take(1000).collect();
+        let refusal = checked.as_ref().err();
+        let refusal = refusal.map(|refusal| refusal.told.clone());
+        let refusal = refusal.unwrap_or_default();
+        // It fits: a hello is bounded, and no other string is quoted.
         let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
         outbox.flush();
-        checked
+        checked.map_err(|refusal| refusal.known)
     }
 
-    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, String> {
+    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, Refusal> {
         let magic = |number: u32| format!("{number:#010x}");
         expect("magic", magic(hello.magic), magic(MAGIC))?;
         expect("cluster", &hello.cluster, &self.cluster)?;
@@ -298,12 +303,14 @@ impl Peers {
         )?;
         expect("to", hello.to, self.me.0)?;
         let Some(member) = self.members.get(hello.from as usize) else {
-            return Err(format!("hello.from is {}, no such replica", hello.from));
+            let problem = format!("hello.from is {}, no such replica", hello.from);
+            return Err(Refusal::same(problem));
         };
         expect("from_name", &hello.from_name, &member.name)?;
         let from = ReplicaId(hello.from as u8);
         if from == self.me {
-            return Err("hello.from is this replica itself".to_owned());
+            let problem = "hello.from is this replica itself".to_owned();
+            return Err(Refusal::same(problem));
         }
         Ok(from)
     }
@@ -328,16 +335,39 @@ impl Peers {
     }
 }
 
+/// Why a peer is refused: in the words that it is told, and in those of the own log.
+#[derive(Debug)]
+struct Refusal {
+    told: String,
+    known: String,
+}
+
+impl Refusal {
+    /// There is nothing in it that the peer does not know.
+    fn same(problem: String) -> Refusal {
+        Refusal {
+            told: problem.clone(),
+            known: problem,
+        }
+    }
+}
+
 /// Refuses a hello in which `field` is not what it should be.
-fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), String> {
+fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), Refusal> {
     let (found, wanted) = (found.to_string(), wanted.to_string());
     if found == wanted {
         return Ok(());
     }
-    Err(format!(
-        "hello.{field} is {found:?}, expected was {wanted:?}; \
-         compare the configurations of both replicas"
-    ))
+    Err(Refusal {
+        told: format!(
+            "hello.{field} is {found:?}, which is not what this replica expects: \
+             its log says more; compare the configurations of both replicas"
+        ),
+        known: format!(
+            "hello.{field} is {found:?}, expected was {wanted:?}; \
+             compare the configurations of both replicas"
+        ),
+    })
 }
 
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {
