@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use super::support::{Cluster, NEAR, Place, logs, ports, signal, until};
 
 /// A cluster of one, at two ports.
-fn alone(port: u16) -> String {
+/// A cluster of one replica.
+pub fn alone(port: u16) -> String {
     format!(
         "cluster = \"test\"\nleader = \"CA\"\ndata = \"data\"\n[lease]\nstrategy = \"leader\"\n\
          [[node]]\nname = \"CA\"\nclient = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:{}\"\n",

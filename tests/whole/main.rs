@@ -8,6 +8,7 @@ mod bad_input;
 mod chaos;
 mod cluster;
 mod demo;
+mod disk;
 mod failures;
 mod hostile;
 mod operating;

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 /// Far beyond what anything here takes: who waits so long waits in vain.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+
 /// Three sites a few ms apart, so that a cluster is up in a second.
 pub const NEAR: &str =
     "sites = ['CA', 'OR', 'JP']\n[rtt_ms]\nCA = { OR = 4, JP = 6 }\nOR = { JP = 8 }\n";
@@ -107,9 +109,26 @@ impl Place {
 
     /// Starts the program here; its output goes to files.
     pub fn start<A: AsRef<std::ffi::OsStr>>(&self, args: &[A], input: Stdio) -> Started<'_> {
+        self.start_by(Command::new(PROGRAM), args, input)
+    }
+
+    /// The same by a line of the shell, which finds the program in `$0` and its arguments in
+    /// `$@`.
+    pub fn start_in_shell(&self, line: &str, args: &[&str], input: Stdio) -> Started<'_> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line, PROGRAM]);
+        self.start_by(shell, args, input)
+    }
+
+    fn start_by<A: AsRef<std::ffi::OsStr>>(
+        &self,
+        mut command: Command,
+        args: &[A],
+        input: Stdio,
+    ) -> Started<'_> {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         let file = |kind| self.path(&format!("{kind}-{number}.txt"));
-        let child = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        let child = command
             .args(args)
             .current_dir(self.dir.path())
             .env_remove("RUST_LOG")

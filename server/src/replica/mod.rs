@@ -63,8 +63,10 @@ pub use self::action::{Action, Event};
 pub use self::consensus::committed;
 pub use self::input::{Input, Operator};
 pub use self::joining::witnesses;
+pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
 pub use self::status::ShortTimeout;
+pub(crate) use self::weight::record_weight;
 
 use self::flow::Parts;
 use self::message::{Envelope, Message, PerLog};

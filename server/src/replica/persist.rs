@@ -11,6 +11,13 @@ use super::action::{Action, Record};
 use super::handles::Sequence;
 use super::message::LogId;
 use super::per_log::PerLog;
+use super::weight::record_weight;
+
+/// What may wait for the disk, in bytes, beside one checkpoint. Past it a replica accepts
+/// nothing more until the disk has caught up: what waits for a full disk stays in memory.
+pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// What one persist takes beside its records.
+const PERSIST_BYTES: usize = 128;
 
 /// Done once the records before it are durable.
 #[derive(Clone, Debug, Hash)]
@@ -52,13 +59,24 @@ pub(super) enum After {
 /// Mostly one: a step answers one Accept.
 pub(super) type Afters = SmallVec<[After; 1]>;
 
+/// Bytes that are to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bytes {
+    checkpoints: usize,
+    others: usize,
+}
+
 /// Gathers the records of a group of steps, and what waits for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Persister {
     last: Sequence,
     records: Vec<Record>,
     afters: Afters,
+    /// What `records` and `afters` take.
+    bytes: Bytes,
     waiting: VecDeque<Waiting>,
+    /// What `waiting` takes.
+    backlog: Bytes,
     /// Up to here the log on disk holds the chosen values.
     executed: PerLog<Slot>,
 }
@@ -68,6 +86,8 @@ pub(super) struct Persister {
 struct Waiting {
     sequence: Sequence,
     afters: Afters,
+    /// What it takes, with its records.
+    bytes: Bytes,
     /// By log, executed when it was asked for: all of that had been recorded before.
     executed: PerLog<Slot>,
 }
@@ -84,12 +104,30 @@ impl Hash for Persister {
 
 impl Persister {
     pub(super) fn record(&mut self, record: Record) {
+        let weight = record_weight(&record);
+        match record {
+            Record::Checkpoint(_) => self.bytes.checkpoints += weight,
+            _ => self.bytes.others += weight,
+        }
         self.records.push(record);
     }
 
     /// Does `after` once everything recorded so far is durable.
     pub(super) fn after(&mut self, after: After) {
+        self.bytes.others += size_of::<After>();
         self.afters.push(after);
+    }
+
+    /// Whether so much waits for the disk that nothing more may be accepted.
+    pub(super) fn is_behind(&self) -> bool {
+        self.backlog.others + self.bytes.others > BACKLOG_BYTES_MAX
+    }
+
+    /// Whether a checkpoint may follow: one may always wait, several only if they are small.
+    /// It holds what is in memory anyway, until that is overwritten.
+    pub(super) fn may_checkpoint(&self) -> bool {
+        let waiting = self.backlog.checkpoints + self.bytes.checkpoints;
+        waiting <= BACKLOG_BYTES_MAX
     }
 
     pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
@@ -101,9 +139,14 @@ impl Persister {
         let before = self.waiting.back().map(|waiting| waiting.sequence);
         assert!(before < Some(sequence), "persists are numbered in order");
         let records = std::mem::take(&mut self.records);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.others += PERSIST_BYTES;
+        self.backlog.checkpoints += bytes.checkpoints;
+        self.backlog.others += bytes.others;
         self.waiting.push_back(Waiting {
             sequence,
             afters: std::mem::take(&mut self.afters),
+            bytes,
             executed,
         });
         out.push(Action::Persist { sequence, records });
@@ -131,6 +174,8 @@ impl Persister {
             && waiting.sequence <= sequence
             && let Some(waiting) = self.waiting.pop_front()
         {
+            self.backlog.checkpoints -= waiting.bytes.checkpoints;
+            self.backlog.others -= waiting.bytes.others;
             match done.is_empty() {
                 true => done = waiting.afters,
                 false => done.extend(waiting.afters),
@@ -142,6 +187,10 @@ impl Persister {
             );
             self.executed = waiting.executed;
         }
+        assert!(
+            !self.waiting.is_empty() || self.backlog == Bytes::default(),
+            "an empty backlog takes nothing"
+        );
         done
     }
 }

@@ -59,6 +59,11 @@ impl Step<'_> {
         self.persister.after(after);
     }
 
+    /// Whether so much waits for the disk that nothing more may be accepted.
+    pub(super) fn is_disk_behind(&self) -> bool {
+        self.persister.is_behind()
+    }
+
     pub(super) fn set_timer(&mut self, timer: Timer, at: Time) {
         self.timers.set(timer, at);
     }

@@ -2,7 +2,41 @@
 
 use client::wire::command::Op;
 
+use super::action::{Checkpoint, Record};
 use super::message::{Batch, Value};
+use super::parts::outcome_weight;
+
+/// What a record takes beside what it holds: its names and numbers.
+const RECORD_BYTES: usize = 64;
+
+/// About how many bytes a record takes, in memory or on disk.
+pub fn record_weight(record: &Record) -> usize {
+    let held = match record {
+        Record::Accepted { value, .. } => weigh(value),
+        Record::Checkpoint(checkpoint) => checkpoint_weight(checkpoint),
+        Record::Promised(_)
+        | Record::Erased { .. }
+        | Record::LogStart { .. }
+        | Record::ForgetLogStarts { .. }
+        | Record::RestartWait(_)
+        | Record::Life { .. }
+        | Record::Joined => 0,
+    };
+    RECORD_BYTES + held
+}
+
+fn checkpoint_weight(checkpoint: &Checkpoint) -> usize {
+    let entries = checkpoint.entries.iter().map(|(key, stored)| {
+        let value = stored.as_ref().map_or(0, |stored| stored.value.len());
+        RECORD_BYTES + key.len() + value
+    });
+    let sessions = checkpoint.sessions.iter().map(|(_, session)| {
+        let results = session.iter().flat_map(|session| &session.results);
+        let results = results.map(|(_, outcome)| outcome_weight(outcome));
+        RECORD_BYTES + results.sum::<usize>()
+    });
+    entries.sum::<usize>() + sessions.sum::<usize>()
+}
 
 /// About how many bytes a value keeps in memory.
 pub fn weigh(value: &Value) -> usize {

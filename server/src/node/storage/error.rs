@@ -6,6 +6,7 @@ use super::marker::{self, Marker};
 use super::records::Column;
 use super::told::{Cause, cause, culprit};
 use super::{Storage, WRITE_BUFFER_BYTES};
+use crate::replica::BACKLOG_BYTES_MAX;
 
 /// Why the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +90,7 @@ pub enum StorageError {
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
          (one that runs goes on by itself)",
-        path.display(), WRITE_BUFFER_BYTES >> 20
+        path.display(), (WRITE_BUFFER_BYTES + BACKLOG_BYTES_MAX) >> 20
     )]
     Full {
         /// The directory.

@@ -1,24 +1,30 @@
 //! The storage's own thread: it may wait for a disk, the replica may not.
 //!
-//! While one write is on its way to disk others gather; they then go as one, so
-//! a slow disk makes groups larger, not the queue longer.
+//! While one write is on its way to disk others gather; they then go as one, up to a
+//! bound, so a slow disk makes groups larger, not the queue longer. A full disk is tried
+//! again from time to time, with what it refused first.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leases::Slot;
 
 use super::{Durability, Storage, StorageError};
 use crate::replica::action::{Asker, Record, Sequence};
 use crate::replica::message::{LogId, Value};
+use crate::replica::record_weight;
 
 /// How often a full disk is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 /// What one answer to a log read holds, in bytes on disk: a fraction of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
+/// What is written at once, in bytes: the store keeps it a second time meanwhile. A single
+/// persist may be larger.
+const PIECE_BYTES: usize = 8 << 20;
 /// Persists that may count as durable before they are written. Past it they wait, so that
 /// what waits for a slow disk is bounded.
 const AHEAD_MAX: u64 = 128;
@@ -53,9 +59,16 @@ pub enum Durable {
 }
 
 enum Job {
-    Persist(Sequence, Vec<Record>, Durable),
+    Persist(Persist),
     Read(Read),
     Close,
+}
+
+/// Records that become durable as one.
+struct Persist {
+    sequence: Sequence,
+    records: Vec<Record>,
+    durable: Durable,
 }
 
 pub(super) struct Read {
@@ -66,11 +79,13 @@ pub(super) struct Read {
 }
 
 /// The handle to the storage's thread. Dropping it ends the thread as
-/// [`Writer::close`] does, but nobody waits for it.
+/// [`Writer::close`] does, and waits for it: RocksDB aborts a process that ends while a
+/// database is still being closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<Job>,
-    thread: JoinHandle<Result<(), StorageError>>,
+    /// `None` once it was waited for.
+    thread: Option<JoinHandle<Result<(), StorageError>>>,
     ahead: Option<Ahead>,
 }
 
@@ -124,7 +139,7 @@ impl Writer {
             .spawn(move || Desk::new(queue, (retry, written), report).run(disk))?;
         Ok(Writer {
             jobs,
-            thread,
+            thread: Some(thread),
             ahead,
         })
     }
@@ -133,7 +148,12 @@ impl Writer {
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> Durable {
         let ahead = self.ahead.as_mut();
         let durable = ahead.map_or(Durable::Later, |it| it.persist(sequence, &records));
-        let _ = self.jobs.send(Job::Persist(sequence, records, durable));
+        let persist = Persist {
+            sequence,
+            records,
+            durable,
+        };
+        let _ = self.jobs.send(Job::Persist(persist));
         durable
     }
 
@@ -153,12 +173,24 @@ impl Writer {
     ///
     /// # Errors
     /// What closing met with; a write's failure was reported.
-    pub fn close(self) -> Result<(), StorageError> {
-        let _ = self.jobs.send(Job::Close);
-        match self.thread.join() {
+    pub fn close(mut self) -> Result<(), StorageError> {
+        match self.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+
+    /// Has the thread end, and waits for it.
+    fn join(&mut self) -> std::thread::Result<Result<(), StorageError>> {
+        let _ = self.jobs.send(Job::Close);
+        self.thread.take().map_or(Ok(Ok(())), JoinHandle::join)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What the thread met with was reported, or is a panic that it has shown.
+        let _ = self.join();
     }
 }
 
@@ -183,22 +215,52 @@ impl Disk for Storage {
     }
 }
 
+/// Persists that are written as one.
+#[derive(Default)]
+struct Piece {
+    records: Vec<Record>,
+    /// About what they take.
+    bytes: usize,
+    /// Of the newest persist among them; `None` if there is none.
+    sequence: Option<Sequence>,
+    /// Whether the replica waits for any of them.
+    awaited: bool,
+    /// Whether any of them counts as durable already.
+    ahead: bool,
+}
+
+impl Piece {
+    /// Takes the next persist, if it fits. The first always does.
+    fn takes(&mut self, next: &mut Persist) -> bool {
+        let bytes = self.bytes + next.records.iter().map(record_weight).sum::<usize>();
+        if self.sequence.is_some() && bytes > PIECE_BYTES {
+            return false;
+        }
+        self.bytes = bytes;
+        self.sequence = Some(next.sequence);
+        self.awaited |= next.durable == Durable::Later;
+        self.ahead |= next.durable == Durable::Now;
+        match self.records.is_empty() {
+            true => self.records = std::mem::take(&mut next.records),
+            false => self.records.append(&mut next.records),
+        }
+        true
+    }
+}
+
 /// Work that the thread has taken and not finished.
 struct Desk<F> {
     queue: Receiver<Job>,
     retry: Duration,
     written: Arc<AtomicU64>,
     report: F,
-    /// Not yet written, in order; kept until they are.
-    records: Vec<Record>,
-    /// Of the newest persist among them.
-    sequence: Option<Sequence>,
-    /// Whether the replica waits for any of them.
-    awaited: bool,
-    /// Whether any of them counts as durable already.
-    ahead: bool,
+    /// What is written next; kept until it is.
+    piece: Piece,
+    /// What follows it, in order.
+    waiting: VecDeque<Persist>,
     reads: Vec<Read>,
-    writable: bool,
+    /// When a full disk is tried again; `None` if the disk takes writes.
+    retry_at: Option<Instant>,
     closing: bool,
 }
 
@@ -209,12 +271,10 @@ impl<F: Fn(Report)> Desk<F> {
             retry,
             written,
             report,
-            records: Vec::new(),
-            sequence: None,
-            awaited: false,
-            ahead: false,
+            piece: Piece::default(),
+            waiting: VecDeque::new(),
             reads: Vec::new(),
-            writable: true,
+            retry_at: None,
             closing: false,
         }
     }
@@ -232,12 +292,14 @@ impl<F: Fn(Report)> Desk<F> {
 
     /// Waits for a job, or for the time to try a full disk again, then takes all.
     fn gather(&mut self) {
-        let first = if self.writable {
-            self.queue
+        let first = match self.retry_at {
+            None => self
+                .queue
                 .recv()
-                .map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            self.queue.recv_timeout(self.retry)
+                .map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => self
+                .queue
+                .recv_timeout(at.saturating_duration_since(Instant::now())),
         };
         match first {
             Ok(job) => self.take(job),
@@ -251,31 +313,27 @@ impl<F: Fn(Report)> Desk<F> {
 
     fn take(&mut self, job: Job) {
         match job {
-            Job::Persist(sequence, records, durable) => {
-                self.sequence = Some(sequence);
-                self.awaited |= durable == Durable::Later;
-                self.ahead |= durable == Durable::Now;
-                if self.records.is_empty() {
-                    self.records = records;
-                } else {
-                    self.records.extend(records);
-                }
-            }
+            Job::Persist(persist) => self.waiting.push_back(persist),
             Job::Read(read) => self.reads.push(read),
             Job::Close => self.closing = true,
         }
     }
 
     fn work(&mut self, disk: &mut impl Disk) -> Result<(), StorageError> {
-        if let Some(sequence) = self.sequence {
-            match disk.write(&self.records) {
-                Ok(()) => self.written(sequence),
-                Err(StorageError::Full { .. }) => self.set_writable(false),
+        let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
+        while (due || self.closing) && self.fill() {
+            match disk.write(&self.piece.records) {
+                Ok(()) => self.written(),
+                Err(StorageError::Full { .. }) => {
+                    self.set_full();
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
         let reads = std::mem::take(&mut self.reads);
-        if self.ahead {
+        let waits = self.waiting.iter();
+        if self.piece.ahead || waits.map(|it| it.durable).any(|it| it == Durable::Now) {
             // The disk holds less than counts as durable, and may hold other values in its
             // place. Whoever wants to read asks again.
             return Ok(());
@@ -288,21 +346,39 @@ impl<F: Fn(Report)> Desk<F> {
         Ok(())
     }
 
-    fn written(&mut self, sequence: Sequence) {
-        self.records = Vec::new();
-        self.sequence = None;
-        self.ahead = false;
-        self.written.store(sequence.0, Ordering::Release);
-        if std::mem::take(&mut self.awaited) {
-            (self.report)(Report::Persisted(sequence));
+    /// Adds to the piece what fits. Returns whether it holds anything.
+    fn fill(&mut self) -> bool {
+        while let Some(next) = self.waiting.front_mut()
+            && self.piece.takes(next)
+        {
+            self.waiting.pop_front();
         }
-        self.set_writable(true);
+        self.piece.sequence.is_some()
     }
 
-    fn set_writable(&mut self, writable: bool) {
-        if self.writable != writable {
-            self.writable = writable;
-            (self.report)(Report::Writable(writable));
+    /// The piece is durable.
+    fn written(&mut self) {
+        let piece = std::mem::take(&mut self.piece);
+        let Some(sequence) = piece.sequence else {
+            return;
+        };
+        self.written.store(sequence.0, Ordering::Release);
+        if piece.awaited {
+            (self.report)(Report::Persisted(sequence));
+        }
+        if self.retry_at.take().is_some() {
+            (self.report)(Report::Writable(true));
+        }
+    }
+
+    /// There is no room: the piece is kept, and tried again later.
+    fn set_full(&mut self) {
+        let retry_at = Instant::now() + self.retry;
+        if self.retry_at.replace(retry_at).is_none() {
+            (self.report)(Report::Writable(false));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,6 +68,9 @@ impl Consensus {
             return;
         }
         let patience = step.us.settings.timing.retransmit;
+        if step.is_disk_behind() {
+            return step.timers.set_earlier(Timer::Fetch, step.now + patience);
+        }
         let asked = self.fetching[log].filter(|last| {
             (last.of, last.from) == (of, from) && step.now.since(last.sent) < patience
         });

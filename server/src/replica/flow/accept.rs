@@ -26,7 +26,10 @@ impl Parts {
             .consensus
             .adopt(step, ballot, log, accept.news.log_start);
         self.look_again(step, dropped);
-        if slot <= self.consensus.log(log).executed() {
+        if step.is_disk_behind() {
+            // Its leader sends it again, or it is fetched once it is committed.
+            step.metrics.refused_backlog += 1;
+        } else if slot <= self.consensus.log(log).executed() {
             // An executed slot holds the chosen value: a new leader that proposes it
             // again still needs the votes, and their tags.
             let tag = self.leasing.tags(step.now).of(&accept.value);

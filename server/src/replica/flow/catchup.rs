@@ -24,6 +24,10 @@ impl Parts {
         let progress = !entries.is_empty();
         let mut news = false;
         for (slot, value) in entries {
+            if step.is_disk_behind() {
+                step.metrics.refused_backlog += 1;
+                break;
+            }
             // Storing it at the promised ballot is safe: the value is chosen, so any later
             // Phase 1 finds the same one. And it was chosen at that ballot or below, for
             // this run had heard of the ballot when it asked.

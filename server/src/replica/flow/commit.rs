@@ -40,8 +40,12 @@ impl Parts {
         }
     }
 
-    /// Writes down what was executed since the last checkpoint.
+    /// Writes down what was executed since the last checkpoint, unless too much waits for
+    /// the disk already: the next one holds it too.
     pub(super) fn checkpoint(&mut self, step: &mut Step<'_>) {
+        if !step.persister.may_checkpoint() {
+            return;
+        }
         let executed = self.consensus.commands().executed();
         let config = self.leasing.configs().newest();
         self.machine.checkpoint(step, executed, config);

@@ -98,7 +98,9 @@ impl Parts {
                 self.consensus.queue_again(class, proposed);
             }
         }
-        while let Some(batch) = self.consensus.next_batch(step) {
+        while !step.is_disk_behind()
+            && let Some(batch) = self.consensus.next_batch(step)
+        {
             step.metrics.batches += 1;
             step.metrics.batched_commands += batch.commands.len() as u64;
             self.propose(step, LogId::Commands, Value::Commands(Arc::new(batch)));
