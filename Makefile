@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint model mutants campaign chaos fuzz setup
+.PHONY: help demo test build lint deny model mutants campaign chaos fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -24,6 +24,9 @@ build: setup ## Builds the program: target/release/leasehold
 lint: setup ## Checks formatting and lints
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+deny: setup ## Checks the packages that we are built from: licences, sources, versions, known vulnerabilities
+	@.ci/deny
 
 model: setup ## Visits every state of small clusters, one strategy after the other; MODEL_STRATEGY=all for one
 	cargo test --release --locked -p server --test model -- --ignored --nocapture
