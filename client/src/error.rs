@@ -113,6 +113,7 @@ impl Error {
                 ErrorCode::SessionExpired
                 | ErrorCode::BadRequest
                 | ErrorCode::TooLarge
+                | ErrorCode::Idle
                 | ErrorCode::WrongCluster => *resent,
             },
         }

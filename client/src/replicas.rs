@@ -226,6 +226,12 @@ impl Keeper {
         let are_several = self.replicas.are_several();
         match ended {
             Ended::Retired => return,
+            // It serves: another is made for the next operation.
+            Ended::Idle if self.connection().retire() => return,
+            // An operation has just been sent.
+            Ended::Idle => self
+                .connection()
+                .broken("closed by the server, for it was idle"),
             Ended::Broken(said) if was_heard || !are_several => self.connection().broken(&said),
             Ended::Suspected(said) if !are_several => self.connection().broken(&said),
             Ended::Broken(said) => self.connection().died(&said),

@@ -69,9 +69,10 @@ fn returned(error: &Error) -> Return {
             ErrorCode::BadRequest | ErrorCode::TooLarge | ErrorCode::NotARecord => {
                 Return::BadRequest
             }
-            ErrorCode::Internal | ErrorCode::SessionExpired | ErrorCode::WrongCluster => {
-                Return::Error
-            }
+            ErrorCode::Internal
+            | ErrorCode::SessionExpired
+            | ErrorCode::WrongCluster
+            | ErrorCode::Idle => Return::Error,
         },
         Error::Connect { .. } | Error::Lost { .. } => Return::ServiceUnavailable,
         Error::WrongCluster { .. } | Error::Protocol { .. } | Error::Closed => Return::Error,

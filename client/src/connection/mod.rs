@@ -417,7 +417,7 @@ impl Connection {
     }
 
     /// Ends what nobody has a call on; false if somebody has.
-    fn retire(&self) -> bool {
+    pub fn retire(&self) -> bool {
         let mut table = self.table();
         let retires = table.calls.is_empty() && matches!(table.state, State::Up);
         if retires {

@@ -3,7 +3,7 @@
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::{Connection, Link};
-use crate::wire::{FrameReader, FrameWriter, Request, Response};
+use crate::wire::{ErrorCode, FrameReader, FrameWriter, Outcome, Request, Response, outcome};
 
 /// One write to the socket is closed when it holds this much.
 const WRITE_BYTES: usize = 256 << 10;
@@ -15,6 +15,8 @@ pub(crate) enum Ended {
     Broken(String),
     /// It was given up: the replica does not answer.
     Suspected(String),
+    /// The replica closed it, for nothing was asked on it for long.
+    Idle,
     /// Nobody needs it.
     Retired,
 }
@@ -33,21 +35,21 @@ impl Connection {
             std::mem::take(&mut self.table().suspicion)
         };
         tokio::select! {
-            reason = self.read_responses(&mut reader) => Ended::Broken(reason),
+            ended = self.read_responses(&mut reader) => ended,
             reason = self.write_requests(&mut writer) => Ended::Broken(reason),
             said = suspected => Ended::Suspected(said),
         }
     }
 
-    async fn read_responses(&self, reader: &mut FrameReader<OwnedReadHalf>) -> String {
+    async fn read_responses(&self, reader: &mut FrameReader<OwnedReadHalf>) -> Ended {
         loop {
             match reader.next::<Response>().await {
                 Ok(Some(Response { id: 0, outcome, .. })) => {
-                    return format!("the server ended it: {outcome:?}");
+                    return ended_by(outcome);
                 }
                 Ok(Some(response)) => self.answer(response),
-                Ok(None) => return "closed by the server".to_owned(),
-                Err(error) => return error.to_string(),
+                Ok(None) => return Ended::Broken("closed by the server".to_owned()),
+                Err(error) => return Ended::Broken(error.to_string()),
             }
         }
     }
@@ -82,5 +84,13 @@ impl Connection {
             }
         }
         writer.buffered_bytes() > 0
+    }
+}
+
+/// What a replica's last words mean.
+fn ended_by(outcome: Option<Outcome>) -> Ended {
+    match outcome.as_ref().and_then(|outcome| outcome.result.as_ref()) {
+        Some(outcome::Result::Error(error)) if error.code() == ErrorCode::Idle => Ended::Idle,
+        _ => Ended::Broken(format!("the server ended it: {outcome:?}")),
     }
 }

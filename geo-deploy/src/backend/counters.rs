@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use client::wire::StatusReply;
 
-/// Counters of several replicas, summed by name.
+/// Counters of several replicas, summed by name, without those that are settings.
 pub(super) fn sum_counters(
     statuses: impl IntoIterator<Item = StatusReply>,
 ) -> BTreeMap<String, u64> {
     let mut sum = BTreeMap::new();
-    for counter in statuses.into_iter().flat_map(|status| status.counters) {
+    let counters = statuses.into_iter().flat_map(|status| status.counters);
+    for counter in counters.filter(|counter| !counter.name.starts_with("limit_")) {
         *sum.entry(counter.name).or_insert(0) += counter.value;
     }
     sum

@@ -6,6 +6,7 @@
 mod check;
 mod depth;
 mod lease;
+mod limits;
 mod ranges;
 mod raw;
 mod strategies;
@@ -19,6 +20,7 @@ use leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 
 pub use self::depth::from_toml;
 pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
+pub use self::limits::Limits;
 
 use super::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Elections, Settings, Timing};
@@ -48,6 +50,8 @@ pub struct ClusterConfig {
     pub batch_max: usize,
     /// Most memory for counting what clients ask, in MiB.
     pub demand_mb: u64,
+    /// What clients may take.
+    pub limits: Limits,
     /// The replicas, by id.
     pub nodes: Vec<NodeConfig>,
 }

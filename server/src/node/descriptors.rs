@@ -21,6 +21,8 @@ const OWN: usize = 32;
 const CLIENTS_MIN: usize = 16;
 /// Clients that are being told why they are refused.
 pub(super) const FAREWELLS: usize = 16;
+/// Connections on the peers' port that have not said yet which peer they are.
+pub(super) const STRANGERS: usize = 48;
 /// The limit that is assumed if the system sets none.
 const UNLIMITED: usize = 1 << 20;
 
@@ -44,8 +46,8 @@ pub(super) struct TooFew {
 
 impl Descriptors {
     /// Raises this process's limit as far as it may without privileges, and shares it
-    /// out, for a cluster of `members`.
-    pub(super) fn claim(members: usize) -> Result<Descriptors, TooFew> {
+    /// out, for a cluster of `members`, each of which may have `per_peer` connections here.
+    pub(super) fn claim(members: usize, per_peer: usize) -> Result<Descriptors, TooFew> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {
             current: maximum,
@@ -57,14 +59,21 @@ impl Descriptors {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        Descriptors::share(limit.unwrap_or(UNLIMITED).min(UNLIMITED), open, members)
+        Descriptors::share(
+            limit.unwrap_or(UNLIMITED).min(UNLIMITED),
+            open,
+            (members, per_peer),
+        )
     }
 
     /// Shares `limit` out, of which `open` are in use already.
-    fn share(limit: usize, open: usize, members: usize) -> Result<Descriptors, TooFew> {
-        // A connection each way, and as many again: an old one may take a while to end,
-        // and whoever connects has a few seconds to say who it is.
-        let accepted = 2 * members + 48;
+    fn share(
+        limit: usize,
+        open: usize,
+        (members, per_peer): (usize, usize),
+    ) -> Result<Descriptors, TooFew> {
+        // Whoever connects has a few seconds to say who it is.
+        let accepted = per_peer * members + STRANGERS;
         let fixed = open + OWN + STORAGE_OTHERS + FAREWELLS + 2 * members + accepted;
         let needed = fixed + TABLES.start() + CLIENTS_MIN;
         if limit < needed {
@@ -148,7 +157,7 @@ mod tests {
     fn the_storage_and_the_peers_come_first() {
         for members in [1, 3, 5, 9] {
             for limit in (200..2000).chain([20_000, UNLIMITED]) {
-                let Ok(shares) = Descriptors::share(limit, 20, members) else {
+                let Ok(shares) = Descriptors::share(limit, 20, (members, 2)) else {
                     assert!(limit < 300, "{limit} are enough");
                     continue;
                 };
@@ -159,16 +168,16 @@ mod tests {
                 assert_eq!(all, limit, "every one is given to somebody, and none twice");
             }
         }
-        let usual = Descriptors::share(1024, 10, 5).unwrap();
+        let usual = Descriptors::share(1024, 10, (5, 2)).unwrap();
         assert!(usual.clients > 500, "{usual:?}");
     }
 
     #[test]
     fn too_few_are_refused_with_how_many_are_needed() {
-        let TooFew { limit, needed } = Descriptors::share(100, 10, 3).unwrap_err();
+        let TooFew { limit, needed } = Descriptors::share(100, 10, (3, 2)).unwrap_err();
         assert_eq!(limit, 100);
-        assert!(Descriptors::share(needed, 10, 3).is_ok());
-        assert!(Descriptors::share(needed - 1, 10, 3).is_err());
+        assert!(Descriptors::share(needed, 10, (3, 2)).is_ok());
+        assert!(Descriptors::share(needed - 1, 10, (3, 2)).is_err());
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         split_frame(&mut self.buffer)
     }
 
+    /// Bytes of a frame that is not whole yet, after [`Frames::next`] has found none.
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Waits for one frame; `None` at the end of the connection.
     ///
     /// # Errors
@@ -82,7 +87,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
     /// Reads to the end of the connection and forgets it.
     pub(super) async fn discard(&mut self) {
-        self.buffer.clear();
+        self.buffer = BytesMut::new();
         while let Ok(true) = self.fill().await {
             self.buffer.clear();
         }

@@ -25,7 +25,9 @@ use leases::Incarnation;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::connection::{Budget, Connection};
+use super::addresses::{AddressSeat, Addresses};
+use super::config::Limits;
+use super::connection::{Budget, Connection, LOOK_EVERY};
 use super::descriptors::{FAREWELLS, Seat, Seats};
 use super::frames::Frames;
 use super::inbox::Inbox;
@@ -67,8 +69,9 @@ pub(super) struct Clients {
     log_time_ms: Cell<u64>,
     /// With answers not yet written.
     dirty: RefCell<Vec<Rc<Connection>>>,
-    budget: Rc<Budget>,
-    seats: Seats,
+    pub(super) budget: Rc<Budget>,
+    pub(super) seats: Seats,
+    pub(super) addresses: Addresses,
     /// For clients that are being told why they are refused.
     farewells: Seats,
 }
@@ -78,7 +81,8 @@ impl Clients {
         names: Names,
         incarnation: Incarnation,
         inbox: Rc<Inbox>,
-        seats: Seats,
+        limits: Limits,
+        max: usize,
     ) -> Clients {
         Clients {
             names,
@@ -88,8 +92,9 @@ impl Clients {
             last_id: Cell::new(0),
             log_time_ms: Cell::new(0),
             dirty: RefCell::default(),
-            budget: Rc::default(),
-            seats,
+            seats: Seats::new(limits.clients(max)),
+            addresses: Addresses::new(limits.clients_per_address(max)),
+            budget: Rc::new(Budget::new(limits)),
             farewells: Seats::new(FAREWELLS),
         }
     }
@@ -99,15 +104,20 @@ impl Clients {
         self.log_time_ms.set(log_time_ms);
     }
 
+    /// Connections there are.
+    pub(super) fn len(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
     /// Takes connections for as long as it is polled.
     pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => match self.seats.take() {
-                    Some(seat) => {
+                Ok((stream, address)) => match self.seat(address) {
+                    Ok(seat) => {
                         tokio::task::spawn_local(self.clone().serve(stream, address, seat));
                     }
-                    None => self.turn_away(stream, address),
+                    Err(why) => self.turn_away(stream, address, why),
                 },
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a client's connection");
@@ -151,27 +161,12 @@ impl Clients {
         if !connection.dirty.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
         }
-        if self.budget.unread.now() > self.budget.limits.unread_total {
+        if self.budget.unread.now() > self.budget.limits.unread_bytes {
             let most = connections
                 .values()
                 .max_by_key(|c| c.outbox.pending_bytes());
             most.inspect(|most| most.give_up());
         }
-    }
-
-    /// What clients take of this replica, and how often a limit acted, by name.
-    pub(super) fn counters(&self) -> [(&'static str, u64); 8] {
-        let budget = &self.budget;
-        [
-            ("clients", self.connections.borrow().len() as u64),
-            ("clients_max", self.seats.max() as u64),
-            ("clients_refused", self.seats.refused()),
-            ("clients_paused", budget.paused.get()),
-            ("clients_given_up", budget.given_up.get()),
-            ("client_bytes_in_flight", budget.charged.get() as u64),
-            ("client_bytes_unread", budget.unread.now() as u64),
-            ("client_bytes_unread_most", budget.unread.most() as u64),
-        ]
     }
 
     /// Writes all answers appended, once per connection.
@@ -182,24 +177,41 @@ impl Clients {
         }
     }
 
-    /// Refuses a connection for which no descriptor is left. It is told why, unless many
-    /// others are being told.
-    fn turn_away(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
-        let max = self.seats.max();
-        if self.seats.refuse() {
-            tracing::warn!(client = %address, max, "clients are refused: too many are connected");
-        }
+    /// A place for a connection from there, or why there is none.
+    fn seat(&self, address: SocketAddr) -> Result<(Seat, AddressSeat), String> {
+        let of_address = self.addresses.take(address.ip()).ok_or_else(|| {
+            let max = self.addresses.max();
+            if self.addresses.refuse() {
+                tracing::warn!(client = %address, max, "clients are refused: too many from one address");
+            }
+            format!(
+                "this replica has {max} clients connected from this address, as many as \
+                 limits.clients_per_address allows: close some, ask another replica, or raise it"
+            )
+        })?;
+        let seat = self.seats.take().ok_or_else(|| {
+            let max = self.seats.max();
+            if self.seats.refuse() {
+                tracing::warn!(client = %address, max, "clients are refused: too many are connected");
+            }
+            format!(
+                "this replica has {max} clients connected and no file descriptor for another: \
+                 close some, ask another replica, raise limits.clients if it is set, or raise the \
+                 limit of open files (ulimit -Hn)"
+            )
+        })?;
+        Ok((seat, of_address))
+    }
+
+    /// Refuses a connection. The client is told why, unless many others are being told.
+    fn turn_away(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
         let Some(seat) = self.farewells.take() else {
             return;
         };
-        let message = format!(
-            "this replica has {max} clients connected and no file descriptor for another: close \
-             some, ask another replica, or raise its limit of open files (ulimit -Hn)"
-        );
         let clients = self.clone();
         tokio::task::spawn_local(async move {
             let (connection, mut frames) = clients.connect(stream, address);
-            let refusal = Error::new(ErrorCode::Unavailable, message);
+            let refusal = Error::new(ErrorCode::Unavailable, why);
             say_farewell(&connection, &mut frames, refusal).await;
             drop(seat);
         });
@@ -217,7 +229,25 @@ impl Clients {
         (Rc::new(connection), Frames::new(reader, READ_BYTES))
     }
 
-    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr, _seat: Seat) {
+    /// Closes connections whose clients let this replica wait, for as long as it is polled.
+    pub(super) async fn keep_time(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let all = self.connections.borrow();
+            for connection in all.values() {
+                if let Some(late) = connection.look() {
+                    connection.close_late(late);
+                }
+            }
+        }
+    }
+
+    async fn serve(
+        self: Rc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        _seat: (Seat, AddressSeat),
+    ) {
         let (connection, mut frames) = self.connect(stream, address);
         let id = connection.id;
         self.connections.borrow_mut().insert(id, connection.clone());
@@ -257,18 +287,37 @@ impl Clients {
             while !connection.congested()
                 && let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))?
             {
+                connection.take_frame();
                 self.request(connection, frame)?;
             }
+            self.hold(connection, frames.partial_bytes());
             self.inbox.ring();
             connection.outbox.flush();
             tokio::select! {
                 biased; // which saves a random number
-                () = &mut drained => return Ok(false),
+                () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
                 next = next_bytes(connection, frames) => match next {
                     Ok(true) => {}
                     Ok(false) => return Ok(true),
                     Err(_) => return Ok(false),
                 }
+            }
+        }
+    }
+
+    /// Counts what is here of a frame that is not whole yet. If such frames take too much
+    /// together, connections end whose frames hardly grow.
+    fn hold(&self, connection: &Connection, partial: usize) {
+        // What an idle connection holds, too, is not counted.
+        let counted = if partial > READ_BYTES { partial } else { 0 };
+        connection.hold(partial, counted);
+        while self.budget.is_crowded() {
+            let connections = self.connections.borrow();
+            let rated = connections.values();
+            let rated = rated.filter_map(|one| Some((one.keeps_its_place()?, one)));
+            match rated.min_by_key(|(place, _)| *place) {
+                Some((_, first)) => first.crowd_out(),
+                None => return,
             }
         }
     }

@@ -13,6 +13,7 @@
     reason = "the shell: the one room that touches sockets, disk and clock"
 )]
 
+mod addresses;
 pub mod clock;
 pub mod config;
 mod connection;
@@ -23,6 +24,7 @@ mod events;
 pub mod frames;
 mod inbox;
 mod lease_wishes;
+mod limits;
 mod listener;
 mod moves;
 mod operators;

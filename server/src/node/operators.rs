@@ -154,7 +154,7 @@ impl Driver {
             name: "cpu_us".to_owned(),
             value: clock::processor_us(),
         });
-        let shell = self.clients.counters().into_iter();
+        let shell = self.clients.counters().chain(self.clients.limits());
         status.counters.extend(shell.map(|(name, value)| Counter {
             name: name.to_owned(),
             value,

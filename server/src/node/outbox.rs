@@ -42,6 +42,10 @@ pub(super) struct Outbox {
     /// The socket was full when last tried.
     blocked: Cell<bool>,
     broken: Cell<bool>,
+    /// Its task is to end, whether or not something waits.
+    interrupted: Cell<bool>,
+    /// Bytes that the socket has taken.
+    taken: Cell<u64>,
     changed: Notify,
 }
 
@@ -55,6 +59,8 @@ impl Outbox {
             counted: Cell::new(0),
             blocked: Cell::new(false),
             broken: Cell::new(false),
+            interrupted: Cell::new(false),
+            taken: Cell::new(0),
             changed: Notify::new(),
         }
     }
@@ -67,6 +73,11 @@ impl Outbox {
     /// Bytes not yet taken by the socket.
     pub(super) fn pending_bytes(&self) -> usize {
         self.buffer.borrow().len()
+    }
+
+    /// Bytes that the socket has taken since the connection began.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        self.taken.get()
     }
 
     /// Counts what was appended, or written.
@@ -92,6 +103,12 @@ impl Outbox {
         self.changed.notify_one();
     }
 
+    /// Ends [`Outbox::drain`]; what waits may still be written.
+    pub(super) fn interrupt(&self) {
+        self.interrupted.set(true);
+        self.changed.notify_one();
+    }
+
     /// Writes what the socket takes now.
     pub(super) fn flush(&self) {
         if self.blocked.get() || self.broken.get() {
@@ -113,7 +130,10 @@ impl Outbox {
         while buffer.has_remaining() {
             match self.writer.try_write(&buffer) {
                 Ok(0) => return self.broken.set(true),
-                Ok(written) => buffer.advance(written),
+                Ok(written) => {
+                    buffer.advance(written);
+                    self.taken.set(self.taken.get() + written as u64);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return self.blocked.set(true);
                 }
@@ -127,9 +147,9 @@ impl Outbox {
     }
 
     /// Writes whatever a flush had to leave, for as long as the connection
-    /// lives. Returns when it is broken or given up.
+    /// lives. Returns when it is broken, given up or interrupted.
     pub(super) async fn drain(&self) {
-        while !self.broken.get() {
+        while !self.broken.get() && !self.interrupted.get() {
             if !self.blocked.get() {
                 self.changed.notified().await;
                 continue;

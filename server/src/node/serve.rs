@@ -164,13 +164,13 @@ fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
 }
 
 fn claim_descriptors(config: &ClusterConfig, name: &str) -> Result<Descriptors, NodeError> {
-    Descriptors::claim(config.nodes.len()).map_err(|TooFew { limit, needed }| {
-        NodeError::Descriptors {
+    Descriptors::claim(config.nodes.len(), config.limits.connections_per_peer).map_err(
+        |TooFew { limit, needed }| NodeError::Descriptors {
             node: name.to_owned(),
             limit,
             needed,
-        }
-    })
+        },
+    )
 }
 
 fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
@@ -240,6 +240,7 @@ impl Node<'_> {
     /// Takes connections on both ports, and dials every other replica.
     fn connect(&self, driver: &Driver, client_port: TcpListener, peer_port: TcpListener) {
         spawn_local(driver.clients.clone().accept(client_port));
+        spawn_local(driver.clients.clone().keep_time());
         spawn_local(driver.peers.clone().accept(peer_port));
         for peer in (0..self.config.nodes.len() as u8).map(ReplicaId) {
             if peer != self.me {
@@ -249,7 +250,7 @@ impl Node<'_> {
         let NodeConfig {
             name, client, peer, ..
         } = self.configured();
-        let clients_max = self.descriptors.clients;
+        let clients_max = self.config.limits.clients(self.descriptors.clients);
         tracing::info!(node = name, clients_max, client, peer, "serving");
     }
 
@@ -315,14 +316,14 @@ impl Node<'_> {
     }
 
     fn clients(&self, incarnation: Incarnation, inbox: Rc<Inbox>) -> Clients {
-        let seats = Seats::new(self.descriptors.clients);
         let nodes = self.config.nodes.iter();
         let names = Names {
             cluster: self.config.cluster.clone(),
             replica: self.configured().name.clone(),
             replicas: nodes.map(|node| node.name.clone()).collect(),
         };
-        Clients::new(names, incarnation, inbox, seats)
+        let (limits, max) = (self.config.limits, self.descriptors.clients);
+        Clients::new(names, incarnation, inbox, limits, max)
     }
 
     fn peers(&self, inbox: Rc<Inbox>) -> Peers {

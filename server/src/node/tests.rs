@@ -19,6 +19,9 @@ use tokio::sync::oneshot;
 
 use super::*;
 
+mod limits;
+mod patience;
+
 /// A node on a thread of its own.
 struct Running {
     stop: Option<oneshot::Sender<()>>,

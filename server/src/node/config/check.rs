@@ -60,6 +60,7 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
                 return Err(checker.refuse("demand_mb", found, accepted));
             }
         },
+        limits: checker.limits(&raw.limits)?,
         file: file.to_owned(),
         cluster: raw.cluster,
         nodes,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::lease::LeaseSection;
+use super::limits::LimitsSection;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +21,8 @@ pub(super) struct Cluster {
     pub accept_replies: Option<String>,
     pub batch_max: Option<u64>,
     pub demand_mb: Option<u64>,
+    #[serde(default)]
+    pub limits: LimitsSection,
     #[serde(default)]
     pub node: Vec<Node>,
 }

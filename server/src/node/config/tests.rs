@@ -389,3 +389,92 @@ fn a_file_that_is_not_there_is_named() {
     let message = ClusterConfig::load(Path::new("/nowhere/x.toml")).unwrap_err();
     assert!(message.to_string().starts_with("/nowhere/x.toml: "));
 }
+
+#[test]
+fn limits_are_read_with_their_units_or_refused_with_what_fits() {
+    let default = parse("", NODES).unwrap().limits;
+    assert_eq!(default, Limits::default());
+    let found = parse(
+        r#"
+        [limits]
+        connection_requests = 100
+        connection_in_flight_mb = 8
+        in_flight_mb = 64
+        connection_unread_mb = 16
+        unread_mb = 128
+        frame_s = 10
+        stalled_s = 20
+        idle_s = 86400
+        clients = 1000
+        clients_per_address = 1000
+        connections_per_peer = 3
+        "#,
+        NODES,
+    );
+    let expected = Limits {
+        connection_requests: 100,
+        connection_in_flight_bytes: 8 << 20,
+        in_flight_bytes: 64 << 20,
+        connection_unread_bytes: 16 << 20,
+        unread_bytes: 128 << 20,
+        frame: Duration::from_secs(10),
+        stalled: Duration::from_secs(20),
+        idle: Duration::from_secs(86_400),
+        clients: Some(1000),
+        clients_per_address: Some(1000),
+        connections_per_peer: 3,
+    };
+    assert_eq!(found.unwrap().limits, expected);
+    for (line, parts) in [
+        (
+            "frame_s = 0",
+            ["limits.frame_s is 0", "1 to 86400 seconds", "default is 30"],
+        ),
+        (
+            "in_flight_mb = 2000000",
+            [
+                "limits.in_flight_mb is 2000000",
+                "MiB",
+                "the default is 512",
+            ],
+        ),
+        (
+            "in_flight_mb = 16",
+            [
+                "limits.connection_in_flight_mb is 32",
+                "limits.in_flight_mb (16)",
+                "lower it, or raise",
+            ],
+        ),
+        (
+            "connection_unread_mb = 2048",
+            [
+                "limits.connection_unread_mb is 2048",
+                "limits.unread_mb (1024)",
+                "lower it, or raise",
+            ],
+        ),
+        (
+            "clients = 0",
+            ["limits.clients is 0", "1 to 1048576", "leave it out"],
+        ),
+        (
+            "clients = 10\nclients_per_address = 11",
+            [
+                "limits.clients_per_address is 11",
+                "limits.clients (10)",
+                "lower it",
+            ],
+        ),
+        (
+            "connections_per_peer = 17",
+            ["limits.connections_per_peer is 17", "1 to 16", "is 2"],
+        ),
+        ("frames_s = 1", ["frames_s", "unknown field", "frame_s"]),
+    ] {
+        let refusal = refusal(&format!("[limits]\n{line}"), NODES);
+        for part in parts {
+            assert!(refusal.contains(part), "{part:?} is not in {refusal:?}");
+        }
+    }
+}

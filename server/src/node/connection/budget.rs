@@ -1,0 +1,61 @@
+//! What all connections of clients take together, and how often a limit acted.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::node::config::Limits;
+use crate::node::outbox::Unread;
+
+/// Counts of what the replica did to keep its limits.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Acted {
+    /// Connections given up, for they left too much unread.
+    pub(in crate::node) given_up: Cell<u64>,
+    /// Times that a connection was not read from, for it had enough in flight or unread.
+    pub(in crate::node) paused: Cell<u64>,
+    /// Requests refused, for all together had too much in flight.
+    pub(in crate::node) requests_refused: Cell<u64>,
+    /// Connections closed, for a frame was late or answers were not taken in time.
+    pub(in crate::node) timed_out: Cell<u64>,
+    /// Connections closed, for nothing was asked on them for long.
+    pub(in crate::node) idle: Cell<u64>,
+    /// Connections closed, for unfinished frames took too much together.
+    pub(in crate::node) crowded_out: Cell<u64>,
+}
+
+/// See the module. Fields are bytes.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Budget {
+    pub(in crate::node) limits: Limits,
+    /// What the requests in flight are charged.
+    pub(in crate::node) charged: Cell<usize>,
+    /// What has arrived of frames that are not whole yet.
+    pub(in crate::node) partial: Cell<usize>,
+    pub(in crate::node) unread: Rc<Unread>,
+    pub(in crate::node) acted: Acted,
+}
+
+impl Budget {
+    pub(in crate::node) fn new(limits: Limits) -> Budget {
+        Budget {
+            limits,
+            ..Budget::default()
+        }
+    }
+
+    /// Whether requests in flight take as much as they may.
+    pub(super) fn is_spent(&self) -> bool {
+        self.charged.get() >= self.limits.in_flight_bytes
+    }
+
+    /// Whether unfinished frames take more than their share: half of what requests in flight
+    /// may. The other half is for requests that have arrived.
+    pub(in crate::node) fn is_crowded(&self) -> bool {
+        self.partial.get() > self.limits.in_flight_bytes / 2
+    }
+}
+
+/// Adds one to a count.
+pub(in crate::node) fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}

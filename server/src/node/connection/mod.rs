@@ -1,0 +1,403 @@
+//! One client's connection, and how much of the replica's memory it may take.
+//!
+//! A request of a dozen bytes may ask for an answer of 4 MiB. So each request is *charged*
+//! while the replica works on it: its own bytes, and those that its answer is expected to
+//! have. What is expected follows the answers that the connection has had; before the
+//! first it is the most that there could be. A connection that has too much charged, or
+//! leaves too much unread, is not read from: its requests wait in its socket. If answers
+//! turn out far larger than expected, nothing more is encoded and the connection is closed.
+//!
+//! If all connections together have too much charged, none is read from that has something
+//! in flight. Of one that has not, a small request is let in and a large one is refused as
+//! unavailable: a `status` is answered whatever others do. Peers have connections of their
+//! own.
+//!
+//! How long a client may let the replica wait is bounded, too ([`patience`]).
+
+mod budget;
+mod patience;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::wire::command::Op;
+use client::wire::request::Body;
+use client::wire::{
+    Error, ErrorCode, FRAME_BYTES_MAX, Request, Response, VALUE_BYTES_MAX, encode_response, outcome,
+};
+use foldhash::fast::FixedState;
+use tokio::sync::Notify;
+
+use self::patience::{Patience, Seen};
+use super::outbox::Outbox;
+
+pub(super) use self::budget::{Budget, count};
+pub(super) use self::patience::{LOOK_EVERY, Late};
+
+/// How often a connection that is not read from looks whether it may go on, unless it is
+/// told: others may have made room.
+const PAUSE: Duration = Duration::from_millis(5);
+/// With more answers than this unread, no further requests are read.
+const UNREAD_PAUSE: usize = 1 << 20;
+/// What a request is charged at least, and an answer expected to have.
+const SMALL_BYTES: usize = 4 << 10;
+/// What an entry of an answer takes in memory, beside its key and value.
+const ENTRY_BYTES: usize = 128;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: u64,
+    pub(super) address: SocketAddr,
+    pub(super) outbox: Outbox,
+    /// Answers were appended since the last flush.
+    pub(super) dirty: Cell<bool>,
+    budget: Rc<Budget>,
+    in_flight: Cell<usize>,
+    charged: Cell<usize>,
+    /// By request, what is charged above [`SMALL_BYTES`].
+    large: RefCell<HashMap<u64, usize, FixedState>>,
+    /// By request, the keys about which the client asks for hints.
+    hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
+    /// Bytes that the answer to a Get is expected to have, that to a Scan or MultiGet, and
+    /// that to who asks for all ranges of leases or for the demand.
+    expected: [Cell<usize>; 3],
+    patience: Patience,
+    /// Bytes of a frame that is not whole yet, as far as they count.
+    partial: Cell<usize>,
+    /// A part of a frame is here.
+    awaits_frame: Cell<bool>,
+    /// Why it is to be closed.
+    ending: RefCell<Option<Error>>,
+    /// It waits for room.
+    waits: Cell<bool>,
+    /// A request was answered while it waited.
+    room: Notify,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: u64,
+        address: SocketAddr,
+        outbox: Outbox,
+        budget: Rc<Budget>,
+    ) -> Connection {
+        Connection {
+            id,
+            address,
+            outbox,
+            dirty: Cell::new(false),
+            budget,
+            in_flight: Cell::new(0),
+            charged: Cell::new(0),
+            large: RefCell::default(),
+            hinted: RefCell::default(),
+            expected: [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX].map(Cell::new),
+            patience: Patience::default(),
+            partial: Cell::new(0),
+            awaits_frame: Cell::new(false),
+            ending: RefCell::default(),
+            waits: Cell::new(false),
+            room: Notify::new(),
+        }
+    }
+
+    /// Charges a request that came in a frame of `bytes`.
+    ///
+    /// # Errors
+    /// Another that is in flight has its id, so answers could not be told apart. Or all
+    /// together have too much in flight for a large one.
+    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<(), Error> {
+        if bytes > SMALL_BYTES && self.budget.is_spent() {
+            count(&self.budget.acted.requests_refused);
+            return Err(self.spent());
+        }
+        let charge = (bytes + self.answer_bytes(request)).max(SMALL_BYTES);
+        if charge > SMALL_BYTES {
+            let mut large = self.large.borrow_mut();
+            if large.contains_key(&request.id) {
+                let message = format!("request.id {} is in flight already", request.id);
+                return Err(Error::new(ErrorCode::BadRequest, message));
+            }
+            large.insert(request.id, charge);
+        }
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.charged.set(self.charged.get() + charge);
+        self.budget.charged.set(self.budget.charged.get() + charge);
+        Ok(())
+    }
+
+    fn spent(&self) -> Error {
+        let most = self.budget.limits.in_flight_bytes >> 20;
+        let message = format!(
+            "clients have {most} MiB of requests in flight at this replica, as much as \
+             limits.in_flight_mb allows: try again, ask another replica, or raise it"
+        );
+        Error::new(ErrorCode::Unavailable, message)
+    }
+
+    /// The answer of this request is to say who holds the key, if it names one.
+    pub(super) fn wants_hint(&self, request: u64, key: Option<&Bytes>) {
+        if let Some(key) = key {
+            self.hinted.borrow_mut().insert(request, key.clone());
+        }
+    }
+
+    /// The key about which the answer of this request is to give a hint.
+    pub(super) fn take_hinted(&self, request: u64) -> Option<Bytes> {
+        let mut hinted = self.hinted.borrow_mut();
+        match hinted.is_empty() {
+            true => None,
+            false => hinted.remove(&request),
+        }
+    }
+
+    fn answer_bytes(&self, request: &Request) -> usize {
+        let command = match &request.body {
+            Some(Body::Command(command)) => command,
+            Some(Body::Status(asked)) if asked.leases || asked.demand => {
+                return self.expected[2].get();
+            }
+            Some(Body::Lease(_)) => return self.expected[2].get(),
+            _ => return 0,
+        };
+        let parts = match &command.op {
+            Some(Op::Get(_)) => return self.expected[0].get(),
+            Some(Op::MultiGet(get)) => get.keys.len(),
+            Some(Op::Scan(scan)) => scan.limit as usize,
+            _ => return 0,
+        };
+        self.expected[1].get().max(parts * ENTRY_BYTES)
+    }
+
+    /// Gives back what the request was charged, and appends its answer.
+    pub(super) fn answer(&self, response: &Response) {
+        let mut large = self.large.borrow_mut();
+        let charge = match large.is_empty() {
+            true => None,
+            false => large.remove(&response.id),
+        };
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+        self.release(charge.unwrap_or(SMALL_BYTES));
+        let bytes = self.append(response);
+        let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
+        match result {
+            Some(outcome::Result::Value(_) | outcome::Result::Missing(_)) => self.learn(0, bytes),
+            Some(outcome::Result::Entries(_)) => self.learn(1, bytes),
+            _ => {}
+        }
+        let status = response.status.as_ref();
+        if status.is_some_and(|status| status.leases.is_some() || status.demand.is_some()) {
+            self.learn(2, bytes);
+        }
+        if self.waits.get() {
+            self.room.notify_one();
+        }
+    }
+
+    /// Rises at once and falls slowly: an answer that is much larger than expected was
+    /// charged too little.
+    fn learn(&self, kind: usize, bytes: usize) {
+        let expected = &self.expected[kind];
+        expected.set(bytes.max(expected.get() / 2));
+    }
+
+    fn release(&self, charge: usize) {
+        let charge = charge.min(self.charged.get());
+        self.charged.set(self.charged.get() - charge);
+        self.budget.charged.set(self.budget.charged.get() - charge);
+    }
+
+    /// Appends an answer, unless the client has left too much unread: it is given up
+    /// then. Returns the bytes appended.
+    pub(super) fn append(&self, response: &Response) -> usize {
+        if self.outbox.is_broken() {
+            return 0;
+        }
+        let before = self.outbox.pending_bytes();
+        if before > self.budget.limits.connection_unread_bytes {
+            self.give_up();
+            return 0;
+        }
+        let mut buffer = self.outbox.buffer();
+        if let Err(error) = encode_response(response, &mut buffer) {
+            let error = Error::new(ErrorCode::TooLarge, format!("the answer is a {error}"));
+            // A short refusal always fits.
+            let _ = encode_response(&Response::refusal(response.id, error), &mut buffer);
+        }
+        let after = buffer.len();
+        drop(buffer);
+        self.outbox.account();
+        after - before
+    }
+
+    /// Closes the connection of a client that does not read, and frees what it left.
+    pub(super) fn give_up(&self) {
+        let unread = self.outbox.pending_bytes();
+        tracing::info!(client = %self.address, unread, "closed: it does not read its answers");
+        count(&self.budget.acted.given_up);
+        self.outbox.abandon();
+    }
+
+    /// Bytes have arrived: `partial` is what is here of a frame that is not whole yet, and
+    /// `counted` how much of that counts.
+    pub(super) fn hold(&self, partial: usize, counted: usize) {
+        self.patience.hear();
+        self.awaits_frame.set(partial > 0);
+        let before = self.partial.replace(counted);
+        if before != counted {
+            let others = self.budget.partial.get() - before;
+            self.budget.partial.set(others + counted);
+        }
+    }
+
+    /// A whole frame was taken.
+    pub(super) fn take_frame(&self) {
+        self.patience.take_frame();
+    }
+
+    /// Who is to go first if unfinished frames take too much together: the lowest. Frames that
+    /// hardly grow come first, and the largest of those that have only just begun. Nothing if
+    /// there is none.
+    pub(super) fn keeps_its_place(&self) -> Option<(bool, usize)> {
+        let bytes = self.partial.get();
+        (bytes > 0).then(|| match self.patience.has_grown(bytes) {
+            Some(grown) => (false, grown),
+            None => (true, FRAME_BYTES_MAX.saturating_sub(bytes)),
+        })
+    }
+
+    /// One look, each [`LOOK_EVERY`]: what the client is too late with.
+    pub(super) fn look(&self) -> Option<Late> {
+        let seen = Seen {
+            awaits_frame: self.awaits_frame.get() && !self.congested(),
+            works: self.in_flight.get() > 0,
+            unread: self.outbox.pending_bytes() > 0,
+            taken: self.outbox.taken_bytes(),
+            partial: self.partial.get(),
+        };
+        self.patience.look(seen, &self.budget.limits)
+    }
+
+    /// Closes the connection of a client that is late.
+    pub(super) fn close_late(&self, late: Late) {
+        let acted = &self.budget.acted;
+        let limits = &self.budget.limits;
+        match late {
+            Late::Frame => {
+                count(&acted.timed_out);
+                let within = limits.frame.as_secs();
+                let message = format!(
+                    "a message did not arrive whole within {within} s (limits.frame_s): send \
+                     it faster, or send less at a time"
+                );
+                self.end(Error::new(ErrorCode::Unavailable, message));
+            }
+            Late::Stalled => {
+                count(&acted.timed_out);
+                let unread = self.outbox.pending_bytes();
+                tracing::info!(client = %self.address, unread, "closed: it reads its answers too slowly");
+                self.outbox.abandon();
+            }
+            Late::Idle => {
+                count(&acted.idle);
+                let idle = limits.idle.as_secs();
+                let message = format!("nothing was asked for {idle} s (limits.idle_s)");
+                self.end(Error::new(ErrorCode::Idle, message));
+            }
+        }
+    }
+
+    /// Closes the connection, for unfinished frames take too much together.
+    pub(super) fn crowd_out(&self) {
+        count(&self.budget.acted.crowded_out);
+        self.hold(0, 0);
+        let message = "this replica has too many requests of which only a part has arrived: \
+                       send them again, faster, or to another replica";
+        self.end(Error::new(ErrorCode::Unavailable, message));
+    }
+
+    /// Has the connection's task close it, and tell the client why.
+    fn end(&self, why: Error) {
+        *self.ending.borrow_mut() = Some(why);
+        self.outbox.interrupt();
+    }
+
+    /// Why it is to be closed, if it is.
+    pub(super) fn take_ending(&self) -> Option<Error> {
+        self.ending.borrow_mut().take()
+    }
+
+    /// Whether no request is to be taken from it for now.
+    pub(super) fn congested(&self) -> bool {
+        let limits = &self.budget.limits;
+        let in_flight = self.in_flight.get();
+        let charged =
+            self.charged.get() >= limits.connection_in_flight_bytes || self.budget.is_spent();
+        in_flight >= limits.connection_requests
+            || in_flight > 0 && charged
+            || self.outbox.pending_bytes() > UNREAD_PAUSE
+    }
+
+    /// Waits until requests may be taken again. Returns false without waiting if they may
+    /// be taken already.
+    pub(super) async fn relieved(&self) -> bool {
+        if !self.congested() {
+            return false;
+        }
+        count(&self.budget.acted.paused);
+        self.waits.set(true);
+        while self.congested() {
+            let _ = tokio::time::timeout(PAUSE, self.room.notified()).await;
+        }
+        self.waits.set(false);
+        true
+    }
+
+    /// For a client that sends no more: waits until all its requests are answered and it
+    /// has taken the answers, or neither goes on, or the connection is broken.
+    pub(super) async fn settled(&self) {
+        // It cannot finish a frame any more.
+        self.hold(0, 0);
+        let settled = async {
+            tokio::select! {
+                () = self.outbox.drain() => return,
+                () = self.answered() => {}
+            }
+            self.outbox.emptied().await;
+        };
+        tokio::pin!(settled);
+        loop {
+            let due = self.due();
+            let ended = tokio::time::timeout(self.budget.limits.stalled, &mut settled).await;
+            if ended.is_ok() || self.due() == due {
+                return;
+            }
+        }
+    }
+
+    /// Requests not yet answered, and bytes of answers not yet taken.
+    fn due(&self) -> (usize, usize) {
+        (self.in_flight.get(), self.outbox.pending_bytes())
+    }
+
+    async fn answered(&self) {
+        self.waits.set(true);
+        while self.in_flight.get() > 0 {
+            self.room.notified().await;
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.release(self.charged.get());
+        self.hold(0, 0);
+    }
+}

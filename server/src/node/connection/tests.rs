@@ -1,0 +1,216 @@
+//! What a connection is charged, and when it is closed.
+
+use client::wire::{
+    Command, Entry, LeaseRange, Leases, Outcome, Path, StatusReply, StatusRequest, Version,
+};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::config::Limits;
+use super::*;
+
+const STALLED: Duration = Duration::from_secs(30);
+
+/// A connection, and the client's end of it, which reads nothing.
+async fn connection(id: u64, budget: &Rc<Budget>) -> (Connection, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap());
+    let (client, accepted) = tokio::join!(client, listener.accept());
+    let (stream, address) = accepted.unwrap();
+    let outbox = Outbox::new(stream.into_split().1, budget.unread.clone());
+    let connection = Connection::new(id, address, outbox, budget.clone());
+    (connection, client.unwrap())
+}
+
+fn budget(limits: Limits) -> Rc<Budget> {
+    Rc::new(Budget::new(limits))
+}
+
+fn request(id: u64, op: Op) -> Request {
+    let body = Some(Body::Command(Command::from(op)));
+    Request::new(id, body)
+}
+
+fn found(id: u64, bytes: usize) -> Response {
+    let value = vec![7; bytes];
+    let outcome = Outcome::value(value, Version::default());
+    Response::answer(id, Path::Local, outcome)
+}
+
+fn scanned(id: u64, bytes: usize) -> Response {
+    let entry = Entry {
+        value: vec![7; bytes].into(),
+        ..Entry::default()
+    };
+    Response::answer(id, Path::Log, Outcome::entries(vec![entry]))
+}
+
+/// How many such requests are let in before the connection is not read from.
+fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
+    let mut id = 0;
+    while !connection.congested() && id < 1 << 20 {
+        id += 1;
+        connection.charge(&request(id, op()), 20).unwrap();
+    }
+    id
+}
+
+#[tokio::test]
+async fn scans_are_charged_the_most_there_could_be_until_their_answers_are_known() {
+    let budget = budget(Limits::default());
+    let (fresh, _client) = connection(1, &budget).await;
+    assert_eq!(let_in(&fresh, || Op::scan("", "", 10)), 8, "of 4 MiB each");
+    for id in 1..=8 {
+        fresh.answer(&scanned(id, 100));
+    }
+    assert_eq!(budget.charged.get(), 0);
+    let many = let_in(&fresh, || Op::scan("", "", 10));
+    assert!((1000..10_000).contains(&many), "{many}");
+    let large = connection(2, &budget).await.0;
+    let entries = let_in(&large, || Op::scan("", "", 10_000));
+    assert_eq!(entries, 8);
+}
+
+#[tokio::test]
+async fn who_asks_for_all_ranges_is_charged_what_they_take() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let asked = |id| {
+        let asked = StatusRequest {
+            leases: true,
+            ..StatusRequest::default()
+        };
+        Request::new(id, Some(Body::Status(asked)))
+    };
+    let of_ranges = |id, ranges| Response {
+        id,
+        status: Some(Box::new(StatusReply {
+            leases: Some(Leases {
+                ranges: vec![LeaseRange::default(); ranges],
+                ..Leases::default()
+            }),
+            ..StatusReply::default()
+        })),
+        ..Response::default()
+    };
+    let charged = |id| {
+        connection.charge(&asked(id), 20).unwrap();
+        budget.charged.get()
+    };
+    assert!(charged(1) >= FRAME_BYTES_MAX, "as much as there could be");
+    for id in 2..20 {
+        connection.answer(&of_ranges(id - 1, 1));
+        connection.charge(&asked(id), 20).unwrap();
+    }
+    assert_eq!(budget.charged.get(), SMALL_BYTES);
+    connection.answer(&of_ranges(19, 500_000));
+    let many = charged(20);
+    assert!((1_000_000..FRAME_BYTES_MAX).contains(&many), "{many}");
+    connection.answer(&of_ranges(20, 1));
+    assert_eq!(budget.charged.get(), 0);
+}
+
+#[tokio::test]
+async fn what_many_entries_take_in_memory_is_charged_however_short_they_are() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    for id in 1..100 {
+        let scan = request(id, Op::scan("", "", 1));
+        connection.charge(&scan, 20).unwrap();
+        connection.answer(&scanned(id, 1));
+    }
+    let many = let_in(&connection, || Op::scan("", "", 10_000));
+    assert!(many <= (32 << 20) / (10_000 * 128) + 1, "{many}");
+}
+
+#[tokio::test]
+async fn short_answers_are_paid_for_by_number_alone() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    assert_eq!(let_in(&connection, || Op::get("k")), 32);
+    for id in 1..=32 {
+        connection.answer(&found(id, 10));
+    }
+    let many = let_in(&connection, || Op::get("k"));
+    assert_eq!(many, (32 << 20) / SMALL_BYTES as u64);
+    assert!(connection.large.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_large_request_is_named_once() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let scan = request(7, Op::scan("", "", 10));
+    connection.charge(&scan, 20).unwrap();
+    assert!(connection.charge(&scan, 20).is_err());
+    connection.answer(&scanned(7, 1));
+    connection.charge(&scan, 20).unwrap();
+}
+
+#[tokio::test]
+async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
+    let budget = budget(Limits {
+        in_flight_bytes: 8 << 20,
+        ..Limits::default()
+    });
+    let (first, _one) = connection(1, &budget).await;
+    let (second, _two) = connection(2, &budget).await;
+    let scan = || Op::scan("", "", 10);
+    assert_eq!(let_in(&first, scan), 2);
+    let status = Request::new(1, None);
+    assert!(!second.congested(), "it has nothing in flight");
+    second.charge(&status, 4).unwrap();
+    assert!(second.congested());
+    drop(first);
+    assert!(!second.congested(), "what has left is charged no more");
+    second.answer(&found(1, 1));
+    assert_eq!(budget.charged.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_sends_no_more_is_waited_for_while_its_answers_come() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    for id in 1..=2 {
+        connection.charge(&request(id, Op::get("k")), 20).unwrap();
+    }
+    let settled = connection.settled();
+    tokio::pin!(settled);
+    for id in 1..=2 {
+        let almost = STALLED * 2 / 3;
+        let early = tokio::time::timeout(almost, &mut settled).await;
+        assert!(early.is_err(), "{id} is due");
+        connection.answer(&found(id, 1));
+    }
+    let begun = tokio::time::Instant::now();
+    settled.await;
+    assert!(begun.elapsed() < STALLED, "nothing is due");
+    assert_eq!(connection.due(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_sends_no_more_is_not_waited_for_without_end() {
+    let budget = budget(Limits::default());
+    let (unanswered, _one) = connection(1, &budget).await;
+    unanswered.charge(&request(1, Op::get("k")), 20).unwrap();
+    unanswered.settled().await;
+    let (unread, _two) = connection(2, &budget).await;
+    (1..=20).for_each(|id| _ = unread.append(&found(id, 1 << 20)));
+    unread.settled().await;
+    assert!(unread.outbox.pending_bytes() > 0);
+}
+
+#[tokio::test]
+async fn nothing_is_encoded_for_a_client_that_has_left_too_much() {
+    let budget = budget(Limits {
+        connection_unread_bytes: 10_000,
+        ..Limits::default()
+    });
+    let (connection, _client) = connection(1, &budget).await;
+    for id in 1..100 {
+        connection.append(&found(id, 1000));
+    }
+    assert_eq!(budget.acted.given_up.get(), 1);
+    assert_eq!(budget.unread.now(), 0, "what it left is freed");
+    assert!(budget.unread.most() <= 12_000);
+    assert!(connection.outbox.is_broken());
+}

@@ -1,0 +1,124 @@
+//! Nodes whose limits are reached.
+
+use std::sync::{Arc, Mutex};
+
+use client::Watcher;
+
+use super::*;
+
+#[test]
+fn one_address_cannot_take_the_last_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path(), &["CA"]);
+    config.limits.clients_per_address = Some(3);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = connect(&config).await;
+        let second = greeted(&config).await;
+        let _third = greeted(&config).await;
+        let fourth = TcpStream::connect(&config.nodes[0].client).await.unwrap();
+        let (code, message) = refused(fourth, b"").await;
+        assert_eq!(code, ErrorCode::Unavailable);
+        assert!(message.contains("limits.clients_per_address"), "{message}");
+        assert_eq!(counted(&client, "clients_refused_by_address").await, 1);
+        assert_eq!(counted(&client, "limit_clients_per_address").await, 3);
+        drop(second);
+        while counted(&client, "clients").await > 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        greeted(&config).await;
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn an_idle_client_is_closed_and_does_not_notice() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path(), &["CA", "JP", "BR"]);
+    config.limits.idle = Duration::from_secs(1);
+    let nodes = ["CA", "JP", "BR"].map(|name| Running::started(&config, name));
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&changes);
+    block_on(async {
+        put_at_each(&config).await;
+        let addresses = config.nodes.iter().map(|node| &node.client);
+        let mut options = ClientOptions::nearest_first(addresses);
+        options.watcher = Watcher::new(move |change| told.lock().unwrap().push(change.clone()));
+        let idle = Client::connect(options).await.unwrap();
+        let other = connect(&config).await;
+        until_counted(&other, "clients_closed_idle").await;
+        while counted(&other, "clients").await > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        idle.put("k", "v").await.unwrap();
+        assert_eq!(idle.health().failovers, 0);
+        assert!(idle.get("k").await.unwrap().is_some());
+    });
+    assert_eq!(*changes.lock().unwrap(), []);
+    for node in nodes {
+        node.stop().unwrap();
+    }
+}
+
+#[test]
+fn pipelined_large_writes_take_no_more_than_their_share() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path(), &["CA"]);
+    config.limits.connection_in_flight_bytes = 8 << 20;
+    let node = Running::started(&config, "CA");
+    const PUTS: u64 = 40;
+    block_on(async {
+        let client = connect(&config).await;
+        let writers = (1..=4).map(|session| {
+            let config = &config;
+            async move {
+                let mut stream = greeted(config).await;
+                let (read, mut write) = stream.split();
+                let mut reader = FrameReader::new(read);
+                let send = async {
+                    for id in 1..=PUTS {
+                        let put = Op::put("k", vec![7; 1 << 20]);
+                        let put = Command::session(session, id, 1, put);
+                        let mut bytes = BytesMut::new();
+                        encode_frame(&Request::new(id, Some(Body::Command(put))), &mut bytes)
+                            .unwrap();
+                        write.write_all(&bytes).await.unwrap();
+                    }
+                };
+                let receive = async {
+                    for _ in 1..=PUTS {
+                        let _: Response = reader.next().await.unwrap().unwrap();
+                    }
+                };
+                tokio::join!(send, receive);
+            }
+        });
+        let writers: Vec<_> = writers.collect();
+        let mut most = 0;
+        let all = futures_join(writers);
+        tokio::pin!(all);
+        loop {
+            tokio::select! {
+                () = &mut all => break,
+                bytes = counted(&client, "client_bytes_in_flight") => most = most.max(bytes),
+            }
+        }
+        // Four connections of 8 MiB, and the last request of each may exceed that.
+        assert!(most <= 4 * 9 * MIB + MIB, "{most} bytes");
+        assert!(counted(&client, "clients_paused").await > 0);
+    });
+    node.stop().unwrap();
+}
+
+/// All of them, on one task.
+async fn futures_join(all: Vec<impl Future<Output = ()>>) {
+    let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        all.retain_mut(|one| one.as_mut().poll(context).is_pending());
+        match all.is_empty() {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+}

@@ -1,0 +1,320 @@
+//! The clients' port without a replica behind it, in virtual time: clients that let it
+//! wait are closed.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use client::wire::{Outcome, Path};
+use leases::Incarnation;
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{Instant, sleep};
+
+use super::super::config::Limits;
+use super::super::inbox::Inbox;
+use super::super::listener::{Clients, Names};
+use super::*;
+use crate::replica::action::ClientHandle;
+use crate::replica::input::Input;
+
+const S: Duration = Duration::from_secs(1);
+const MIB: usize = 1 << 20;
+
+/// The port, and what it has taken.
+struct Port {
+    clients: Rc<Clients>,
+    inbox: Rc<Inbox>,
+    address: SocketAddr,
+}
+
+impl Port {
+    async fn open(limits: Limits) -> Port {
+        let names = Names {
+            cluster: "demo".to_owned(),
+            replica: "CA".to_owned(),
+            replicas: vec!["CA".to_owned()],
+        };
+        let inbox = Rc::new(Inbox::default());
+        let clients = Clients::new(names, Incarnation(1), inbox.clone(), limits, 1000);
+        let clients = Rc::new(clients);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        spawn_local(clients.clone().accept(listener));
+        spawn_local(clients.clone().keep_time());
+        Port {
+            clients,
+            inbox,
+            address,
+        }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        // The kernel's time goes on as ever: it must not hold bytes back.
+        stream.set_nodelay(true).unwrap();
+        let mut buffer = BytesMut::new();
+        encode_frame(&hello(Some("demo")), &mut buffer).unwrap();
+        stream.write_all(&buffer).await.unwrap();
+        let _: Welcome = FrameReader::new(&mut stream).next().await.unwrap().unwrap();
+        stream
+    }
+
+    fn counted(&self, name: &str) -> u64 {
+        let found = self.clients.counters().find(|(known, _)| *known == name);
+        found.expect("it is counted").1
+    }
+
+    async fn until(&self, name: &str, enough: impl Fn(u64) -> bool) {
+        while !enough(self.counted(name)) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Answers each Get with so many bytes, and all else with nothing, for ever.
+    async fn answer(inbox: Rc<Inbox>, clients: Rc<Clients>, bytes: usize) {
+        loop {
+            inbox.arrival().await;
+            for (from, command) in taken(&inbox) {
+                let outcome = match command.op {
+                    Some(Op::Get(_)) => Outcome::value(vec![7; bytes], Default::default()),
+                    _ => Outcome::missing(),
+                };
+                clients.reply(from, Path::Log, outcome, |_| Hint::default());
+            }
+            clients.flush();
+        }
+    }
+
+    fn serve(&self, bytes: usize) {
+        spawn_local(Port::answer(
+            self.inbox.clone(),
+            self.clients.clone(),
+            bytes,
+        ));
+    }
+}
+
+fn taken(inbox: &Inbox) -> Vec<(ClientHandle, Command)> {
+    let mut inputs = Vec::new();
+    inbox.take(&mut inputs);
+    let asked = inputs.into_iter().filter_map(|input| match input {
+        Input::Client { from, command } => Some((from, command)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    LocalSet::new().run_until(work).await
+}
+
+/// What a connection is told before it is closed.
+async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
+    let response: Response = FrameReader::new(stream).next().await.unwrap().unwrap();
+    let Some(outcome::Result::Error(error)) = response.outcome.unwrap().result else {
+        panic!("not an error");
+    };
+    (error.code(), error.message)
+}
+
+/// A request that puts so many bytes.
+fn put_of(id: u64, bytes: usize) -> BytesMut {
+    let put = Command::session(9, id, 1, Op::put("k", vec![7; bytes]));
+    let mut buffer = BytesMut::new();
+    encode_frame(&Request::new(id, Some(Body::Command(put))), &mut buffer).unwrap();
+    buffer
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_must_arrive_whole_in_time_however_it_trickles() {
+    within(async {
+        let port = Port::open(Limits::default()).await;
+        let mut slow = port.connect().await;
+        let begun = Instant::now();
+        let frame = put_of(1, 1000);
+        let mut sent = frame.iter();
+        let closed = loop {
+            let byte = [*sent.next().expect("closed before its end")];
+            if slow.write_all(&byte).await.is_err() {
+                break begun.elapsed();
+            }
+            tokio::select! {
+                (_, message) = last_words(&mut slow) => {
+                    assert!(message.contains("limits.frame_s"), "{message}");
+                    break begun.elapsed();
+                }
+                () = sleep(S) => {}
+            }
+        };
+        assert!((30 * S..33 * S).contains(&closed), "{closed:?}");
+        assert_eq!(port.counted("clients_timed_out"), 1);
+        // Many small ones in a row are no slow one.
+        port.serve(0);
+        let mut busy = port.connect().await;
+        for id in 1..100 {
+            let (frame, next) = (put_of(id, 10), put_of(id + 1, 10));
+            let from = if id == 1 { 0 } else { 3 };
+            busy.write_all(&frame[from..]).await.unwrap();
+            busy.write_all(&next[..3]).await.unwrap();
+            sleep(S).await;
+        }
+        assert_eq!(port.counted("clients_timed_out"), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_frames_take_no_more_than_their_share_and_end_in_time() {
+    within(async {
+        let limits = Limits {
+            in_flight_bytes: 64 * MIB,
+            ..Limits::default()
+        };
+        let port = Port::open(limits).await;
+        port.serve(0);
+        let large = put_of(1, MIB);
+        let mut four = BytesMut::from(&(4 * MIB as u32).to_be_bytes()[..]);
+        four.resize(4 * MIB - 100, 7);
+        let most = RefCell::new(0);
+        let mut open = Vec::new();
+        for _ in 0..100 {
+            let mut stream = port.connect().await;
+            // Some are closed while they send.
+            let _ = stream.write_all(&four).await;
+            open.push(stream);
+            let now = port.counted("client_bytes_partial");
+            most.replace_with(|most| (*most).max(now));
+        }
+        let most = most.into_inner() as usize;
+        assert!((20 * MIB..=32 * MIB).contains(&most), "{most} bytes");
+        assert!(port.counted("clients_crowded_out") >= 90);
+        // They stand still; one that goes on is served.
+        sleep(5 * S).await;
+        let mut honest = port.connect().await;
+        for half in [&large[..MIB / 2], &large[MIB / 2..]] {
+            honest.write_all(half).await.unwrap();
+            sleep(S / 10).await;
+        }
+        let answer: Option<Response> = FrameReader::new(&mut honest).next().await.unwrap();
+        assert_eq!(answer.unwrap().id, 1);
+        port.until("clients_timed_out", |count| count > 0).await;
+        port.until("client_bytes_partial", |bytes| bytes == 0).await;
+        port.until("clients", |count| count == 1).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_readers_are_closed_and_what_they_left_is_freed() {
+    within(async {
+        let port = Port::open(Limits::default()).await;
+        port.serve(MIB);
+        let mut gets = BytesMut::new();
+        for id in 1..=20 {
+            let get = Some(Body::Command(Op::get("k").into()));
+            encode_frame(&Request::new(id, get), &mut gets).unwrap();
+        }
+        for _ in 0..20 {
+            let mut stream = port.connect().await;
+            stream.write_all(&gets).await.unwrap();
+            spawn_local(async move {
+                let mut byte = [0];
+                while let Ok(1) = stream.read(&mut byte).await {
+                    sleep(S).await;
+                }
+            });
+        }
+        port.until("client_bytes_unread", |bytes| bytes > 100 << 20)
+            .await;
+        let begun = Instant::now();
+        port.until("client_bytes_unread", |bytes| bytes == 0).await;
+        assert!(begun.elapsed() < 33 * S, "{:?}", begun.elapsed());
+        assert_eq!(port.counted("clients_timed_out"), 20);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_politely_and_a_rarely_used_one_is_kept() {
+    within(async {
+        let port = Port::open(Limits::default()).await;
+        port.serve(0);
+        let mut idle = port.connect().await;
+        let mut rare = port.connect().await;
+        let begun = Instant::now();
+        spawn_local(async move {
+            for id in 1.. {
+                rare.write_all(&put_of(id, 10)).await.unwrap();
+                sleep(300 * S).await;
+            }
+        });
+        let (code, message) = last_words(&mut idle).await;
+        assert_eq!(code, ErrorCode::Idle);
+        assert!(message.contains("limits.idle_s"), "{message}");
+        let idle_for = begun.elapsed();
+        assert!((600 * S..603 * S).contains(&idle_for), "{idle_for:?}");
+        let mut rest = Vec::new();
+        assert_eq!(idle.read_to_end(&mut rest).await.unwrap(), 0);
+        sleep(3600 * S).await;
+        assert_eq!(port.counted("clients"), 1);
+        assert_eq!(port.counted("clients_closed_idle"), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_replica_is_neither_idle_nor_late() {
+    within(async {
+        let port = Port::open(Limits::default()).await;
+        let mut waiting = port.connect().await;
+        waiting.write_all(&put_of(1, 10)).await.unwrap();
+        sleep(3600 * S).await;
+        assert_eq!(port.counted("clients"), 1, "nobody has answered it");
+        port.serve(0);
+        let answer: Option<Response> = FrameReader::new(&mut waiting).next().await.unwrap();
+        assert_eq!(answer.unwrap().id, 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_replica_refuses_large_requests_and_takes_small_ones() {
+    within(async {
+        let limits = Limits {
+            connection_in_flight_bytes: 4 * MIB,
+            in_flight_bytes: 8 * MIB,
+            ..Limits::default()
+        };
+        let port = Port::open(limits).await;
+        // Nobody answers, so all stays in flight.
+        let mut pipelining = Vec::new();
+        for _ in 0..4 {
+            let mut stream = port.connect().await;
+            let puts: Vec<u8> = (1..=4).flat_map(|id| put_of(id, MIB)).collect();
+            pipelining.push(spawn_local(async move {
+                // The last ones stay in the socket.
+                let _ = stream.write_all(&puts).await;
+                std::future::pending::<()>().await;
+            }));
+        }
+        port.until("client_bytes_in_flight", |bytes| bytes >= 8 << 20)
+            .await;
+        let mut large = port.connect().await;
+        large.write_all(&put_of(1, MIB)).await.unwrap();
+        let (code, message) = last_words(&mut large).await;
+        assert_eq!(code, ErrorCode::Unavailable);
+        assert!(message.contains("limits.in_flight_mb"), "{message}");
+        let mut small = port.connect().await;
+        small.write_all(&put_of(77, 100)).await.unwrap();
+        port.until("client_requests_refused", |count| count > 0)
+            .await;
+        sleep(S).await;
+        let taken = taken(&port.inbox);
+        assert!(taken.iter().any(|(from, _)| from.request == 77));
+        let held = port.counted("client_bytes_in_flight");
+        assert!(held <= 10 << 20, "{held} bytes");
+        pipelining.iter().for_each(tokio::task::JoinHandle::abort);
+    })
+    .await;
+}
