@@ -39,6 +39,7 @@ pub mod advice;
 pub mod config;
 pub mod demand;
 pub mod fingerprint;
+pub mod growing;
 pub mod latency;
 pub mod membership;
 pub mod mutants;

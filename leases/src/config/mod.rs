@@ -22,8 +22,6 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 pub use self::change::{ConfigChange, RangeChange};
@@ -35,6 +33,7 @@ pub use crate::types::Key;
 
 use self::frame::Frame;
 use self::sweep::Sweep;
+use crate::growing::GrowingIndexMap;
 use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
@@ -49,7 +48,7 @@ pub struct Configs {
     members: Membership,
     /// Rising by id, never empty: the first is the oldest still kept.
     frames: VecDeque<Frame>,
-    keys: IndexMap<Key, Versions, FixedState>,
+    keys: GrowingIndexMap<Key, Versions>,
     /// Keys that each configuration changed, for dropping what is superseded.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
     /// A look at all listed keys that is under way.
@@ -59,7 +58,7 @@ pub struct Configs {
 impl Hash for Configs {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.frames.hash(state);
-        crate::fingerprint::unordered(&self.keys, state);
+        crate::fingerprint::unordered(self.keys.iter(), state);
         (&self.changed, &self.sweep).hash(state);
     }
 }
@@ -117,7 +116,7 @@ impl Configs {
         Configs {
             members,
             frames: [Frame::initial(members)].into(),
-            keys: IndexMap::with_hasher(FixedState::default()),
+            keys: GrowingIndexMap::default(),
             changed: VecDeque::new(),
             sweep: None,
         }
@@ -268,9 +267,9 @@ impl Configs {
     /// Returns whether the key had holders of its own in some configuration.
     fn list_key(&mut self, frame: &mut Frame, key: &Key, holders: ReplicaSet) -> bool {
         let policy = Arc::make_mut(&mut frame.policies).get_mut(key);
-        let entry = self.keys.entry(key.clone());
-        let place = entry.index();
-        let versions = entry.or_default();
+        let place = self.keys.get_index_of(key);
+        let place = place.unwrap_or_else(|| self.keys.insert_full(key.clone(), Versions::new()).0);
+        let (_, versions) = self.keys.get_index_mut(place).expect("it has a place");
         let known = !versions.is_empty();
         let last = versions.last().copied();
         let before = last.filter(|(since, _)| *since >= policy.cleared);

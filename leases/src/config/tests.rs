@@ -40,7 +40,7 @@ fn forgetting_keeps_what_the_oldest_kept_can_see() {
     assert_eq!(view.holders(ConfigId(3)), set(0b100));
     configs.forget_before(ConfigId(9));
     assert_eq!(configs.holders(b"a"), set(0b100));
-    assert_eq!(configs.keys[b"a".as_slice()].len(), 1);
+    assert_eq!(configs.keys[0].len(), 1);
 }
 
 #[test]

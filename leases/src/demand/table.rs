@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use foldhash::fast::FixedState;
-use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use super::Report;
 use super::estimate::{Calibration, Estimator, Histogram};
 use super::room::Room;
 use super::shift::Watch;
+use crate::growing::GrowingIndexMap;
 use crate::time::Time;
 use crate::types::ReplicaId;
 
@@ -112,7 +111,7 @@ struct Origin {
 /// The leader's counts of all origins' operations.
 #[derive(Clone, Debug)]
 pub struct Demand {
-    rows: IndexMap<Box<[u8]>, Counts, FixedState>,
+    rows: GrowingIndexMap<Box<[u8]>, Counts>,
     origins: Vec<Origin>,
     room: Room,
     /// When counts were last made to fade.
@@ -148,7 +147,7 @@ impl Demand {
             reported: now,
         };
         Demand {
-            rows: IndexMap::with_hasher(FixedState::default()),
+            rows: GrowingIndexMap::default(),
             origins: vec![origin; n],
             room: Room::new(bytes_max),
             aged: now,
@@ -204,10 +203,6 @@ impl Demand {
         let bytes = self.bytes_of(key);
         while self.room.lacks(bytes) && !self.rows.is_empty() {
             self.make_room();
-        }
-        if self.rows.len() == self.rows.capacity() {
-            // Not twice as much: memory is bounded, and a step should not be long.
-            self.rows.reserve_exact(self.rows.len() / 8 + 64);
         }
         self.room.take(bytes);
         let none = SmallVec::from_elem(Count::default(), self.origins.len());

@@ -3,10 +3,10 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use indexmap::IndexMap;
 
 use super::room::Room;
 use super::{Delta, Report, bytes_of};
+use crate::growing::GrowingIndexMap;
 use crate::types::Key;
 
 /// What a key takes of memory besides its own bytes: its place, its counts, its hash, and
@@ -32,7 +32,7 @@ impl Counted {
 pub struct Tally {
     /// By the key's hash, so that to count a read looks at no key: each would be memory that
     /// is not in the processor's cache. Two keys of one hash of 64 bits count as one.
-    counts: IndexMap<u64, Counted, FixedState>,
+    counts: GrowingIndexMap<u64, Counted>,
     room: Room,
     /// Operations on keys that made room.
     rare: (u32, u32),
@@ -43,7 +43,7 @@ impl Tally {
     /// operations are reported together.
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
-            counts: IndexMap::with_hasher(FixedState::default()),
+            counts: GrowingIndexMap::default(),
             room: Room::new(bytes_max),
             rare: (0, 0),
         }
@@ -62,7 +62,7 @@ impl Tally {
     }
 
     fn add(&mut self, key: &[u8], reads: u32, writes: u32) {
-        let hash = self.counts.hasher().hash_one(key);
+        let hash = FixedState::default().hash_one(key);
         if let Some(counted) = self.counts.get_mut(&hash) {
             counted.reads = counted.reads.saturating_add(reads);
             counted.writes = counted.writes.saturating_add(writes);
@@ -74,7 +74,8 @@ impl Tally {
         }
         self.room.take(bytes);
         let key = key.into();
-        self.counts.insert(hash, Counted { key, reads, writes });
+        self.counts
+            .insert_full(hash, Counted { key, reads, writes });
     }
 
     /// Drops a rare key.

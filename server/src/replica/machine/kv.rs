@@ -1,12 +1,13 @@
 //! The replicated state: keys, values and sessions, and how a command changes them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::{Command, Entry, ErrorCode, Outcome, Version};
 use foldhash::fast::FixedState;
+use leases::growing::{GrowingIndexMap, GrowingMap};
 use leases::mutants::{Rule, off};
 use leases::{Key, Slot};
 
@@ -35,13 +36,13 @@ pub fn version_of(slot: Slot, index: usize) -> Version {
 /// The state after executing a prefix of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Kv {
-    map: HashMap<Key, Stored, FixedState>,
+    map: GrowingMap<Key, Stored>,
     ordered: BTreeSet<Key>,
     /// Sessions of clients.
     pub(super) sessions: Sessions,
     /// Log time of the last command, in ms; never falls.
     pub(super) log_time_ms: u64,
-    dirty: HashSet<Key, FixedState>,
+    dirty: GrowingIndexMap<Key, ()>,
     /// The newest version given in this run.
     newest: (u64, u32),
 }
@@ -49,7 +50,7 @@ pub struct Kv {
 impl Hash for Kv {
     /// What is dirty matters to the next checkpoint alone: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        leases::fingerprint::unordered(&self.map, state);
+        leases::fingerprint::unordered(self.map.iter(), state);
         (&self.sessions, self.log_time_ms).hash(state);
     }
 }
@@ -223,12 +224,12 @@ impl Kv {
     }
 
     fn touch(&mut self, key: &[u8]) {
-        if !self.dirty.contains(key) {
+        if !self.dirty.contains_key(key) {
             let key = match self.map.get_key_value(key) {
                 Some((owned, _)) => owned.clone(),
                 None => Key::copy_from_slice(key),
             };
-            self.dirty.insert(key);
+            self.dirty.insert_full(key, ());
         }
     }
 
@@ -245,7 +246,8 @@ impl Kv {
 
     /// What changed since the last call, in key order.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
-        let mut keys: Vec<Key> = self.dirty.drain().collect();
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut keys: Vec<Key> = dirty.into_keys().collect();
         keys.sort_unstable();
         let stored = |key: Key| {
             let stored = self.map.get(&key).cloned();
@@ -259,7 +261,7 @@ impl Kv {
         use std::hash::BuildHasher;
         let mut hasher = FixedState::default().build_hasher();
         self.ordered.hash(&mut hasher);
-        leases::fingerprint::unordered(&self.map, &mut hasher);
+        leases::fingerprint::unordered(self.map.iter(), &mut hasher);
         hasher.finish()
     }
 }

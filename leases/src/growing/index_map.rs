@@ -1,0 +1,198 @@
+//! A map whose entries have places, and which grows a part at a time.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::ops::{Index, IndexMut};
+
+use super::chunks::Chunks;
+use super::hash_of;
+use super::table::Table;
+
+/// A hash map whose entries are numbered from 0 in the order of insertion. When an entry is
+/// removed, the last one takes its place. So a pass over all entries may stop at a place and
+/// go on there later. No insertion moves more than some thousands of entries.
+#[derive(Clone, Debug)]
+pub struct GrowingIndexMap<K, V> {
+    places: Table<Place>,
+    entries: Chunks<(K, V)>,
+}
+
+/// Where the entry of a key with this hash is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    hash: u64,
+    at: usize,
+}
+
+impl<K, V> Default for GrowingIndexMap<K, V> {
+    fn default() -> GrowingIndexMap<K, V> {
+        GrowingIndexMap {
+            places: Table::default(),
+            entries: Chunks::default(),
+        }
+    }
+}
+
+impl<K, V> GrowingIndexMap<K, V> {
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The key at a place below [`len`](Self::len), and its value.
+    #[inline]
+    pub fn get_index(&self, at: usize) -> Option<(&K, &V)> {
+        self.entries.get(at).map(|(key, value)| (key, value))
+    }
+
+    /// The key at a place below [`len`](Self::len), and its value.
+    #[inline]
+    pub fn get_index_mut(&mut self, at: usize) -> Option<(&K, &mut V)> {
+        let entry = self.entries.get_mut(at);
+        entry.map(|(key, value)| (&*key, value))
+    }
+
+    /// Every key and its value, by place.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, value)| (key, value))
+    }
+
+    /// Every value, by place.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.iter().map(|(_, value)| value)
+    }
+
+    /// Every value, by place.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().map(|(_, value)| value)
+    }
+
+    /// Every key, by place: gives memory back while it goes on.
+    pub fn into_keys(self) -> impl Iterator<Item = K> {
+        self.entries.into_iter().map(|(key, _)| key)
+    }
+}
+
+impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
+    /// The place of `key`.
+    #[inline]
+    pub fn get_index_of<Q>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.place_of(hash_of(key), key)
+    }
+
+    #[inline]
+    fn place_of<Q>(&self, hash: u64, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let is_it = |place: &Place| place.hash == hash && self.entries[place.at].0.borrow() == key;
+        self.places.find(hash, is_it).map(|place| place.at)
+    }
+
+    /// The value of `key`.
+    #[inline]
+    pub fn get<Q>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let at = self.get_index_of(key)?;
+        Some(&self.entries[at].1)
+    }
+
+    /// The value of `key`.
+    #[inline]
+    pub fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let at = self.get_index_of(key)?;
+        Some(&mut self.entries[at].1)
+    }
+
+    /// Whether `key` has a value.
+    #[inline]
+    pub fn contains_key<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.get_index_of(key).is_some()
+    }
+
+    /// Gives `key` a value. Returns its place, and the value it had. A new key comes last.
+    pub fn insert_full(&mut self, key: K, value: V) -> (usize, Option<V>) {
+        let hash = hash_of(&key);
+        if let Some(at) = self.place_of(hash, &key) {
+            let old = std::mem::replace(&mut self.entries[at].1, value);
+            return (at, Some(old));
+        }
+        (self.append(hash, (key, value)), None)
+    }
+
+    /// Adds the entry of a new key; returns its place.
+    fn append(&mut self, hash: u64, entry: (K, V)) -> usize {
+        let at = self.entries.len();
+        self.entries.push(entry);
+        self.places
+            .insert(hash, Place { hash, at }, |place| place.hash);
+        at
+    }
+
+    /// Removes the entry at a place below [`len`](Self::len). The last one takes its place.
+    pub fn swap_remove_index(&mut self, at: usize) -> Option<(K, V)> {
+        let removed = self.entries.swap_remove(at)?;
+        let place = self
+            .places
+            .remove(hash_of(&removed.0), |place| place.at == at);
+        place.expect("every entry has a place");
+        let last = self.entries.len();
+        if let Some((moved, _)) = self.entries.get(at) {
+            let place = self
+                .places
+                .find_mut(hash_of(moved), |place| place.at == last);
+            place.expect("every entry has a place").at = at;
+        }
+        Some(removed)
+    }
+
+    /// Removes the entries that are not to be kept; the others stay in order. Looks at
+    /// every entry.
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
+        let entries = std::mem::take(&mut self.entries);
+        self.places.clear();
+        for mut entry in entries {
+            if keep(&entry.0, &mut entry.1) {
+                self.append(hash_of(&entry.0), entry);
+            }
+        }
+    }
+}
+
+/// The value at a place below the length.
+impl<K, V> Index<usize> for GrowingIndexMap<K, V> {
+    type Output = V;
+
+    #[inline]
+    fn index(&self, at: usize) -> &V {
+        &self.entries[at].1
+    }
+}
+
+impl<K, V> IndexMut<usize> for GrowingIndexMap<K, V> {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut V {
+        &mut self.entries[at].1
+    }
+}

@@ -1,0 +1,118 @@
+//! A map that grows a part at a time.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+
+use super::hash_of;
+use super::table::Table;
+
+/// A hash map: no insertion moves more than some thousands of entries.
+#[derive(Clone, Debug)]
+pub struct GrowingMap<K, V> {
+    table: Table<(K, V)>,
+}
+
+impl<K, V> Default for GrowingMap<K, V> {
+    fn default() -> GrowingMap<K, V> {
+        GrowingMap {
+            table: Table::default(),
+        }
+    }
+}
+
+impl<K, V> GrowingMap<K, V> {
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every key and its value, in an order that is the same in every run.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.table.iter().map(|(key, value)| (key, value))
+    }
+
+    /// Every value, in the order of [`iter`](Self::iter).
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.table.iter_mut().map(|(_, value)| value)
+    }
+}
+
+impl<K: Hash + Eq, V> GrowingMap<K, V> {
+    /// The value of `key`.
+    #[inline]
+    pub fn get<Q>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.get_key_value(key).map(|(_, value)| value)
+    }
+
+    /// The key as it was inserted, and its value.
+    #[inline]
+    pub fn get_key_value<Q>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let found = self.table.find(hash_of(key), is(key));
+        found.map(|(key, value)| (key, value))
+    }
+
+    /// The value of `key`.
+    #[inline]
+    pub fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let found = self.table.find_mut(hash_of(key), is(key));
+        found.map(|(_, value)| value)
+    }
+
+    /// Whether `key` has a value.
+    #[inline]
+    pub fn contains_key<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.get(key).is_some()
+    }
+
+    /// Gives `key` a value, and returns the one it had.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let hash = hash_of(&key);
+        if let Some((_, old)) = self.table.find_mut(hash, is(&key)) {
+            return Some(std::mem::replace(old, value));
+        }
+        self.table
+            .insert(hash, (key, value), |(key, _)| hash_of(key));
+        None
+    }
+
+    /// Removes `key`, and returns its value.
+    pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let removed = self.table.remove(hash_of(key), is(key));
+        removed.map(|(_, value)| value)
+    }
+}
+
+/// Whether an entry is that of `key`.
+#[inline]
+fn is<K, V, Q>(key: &Q) -> impl Fn(&(K, V)) -> bool
+where
+    K: Borrow<Q>,
+    Q: Eq + ?Sized,
+{
+    move |(own, _)| own.borrow() == key
+}

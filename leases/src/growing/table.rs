@@ -1,0 +1,166 @@
+//! A hash table in segments, one of which is split at a time.
+
+use hashbrown::HashTable;
+
+/// Entries for each segment, on average. Before it is split a segment has up to twice as
+/// many: to split it takes a fraction of a millisecond.
+pub(super) const MEAN: usize = 800;
+
+/// The lowest bit of a hash that chooses a segment. Lower bits choose a place within it,
+/// and the highest seven tell entries of neighbouring places apart (`hashbrown`).
+const SEGMENT_BIT: u32 = 24;
+
+/// Entries by their hashes. Whoever uses it knows the hash of each entry.
+#[derive(Clone, Debug)]
+pub(super) struct Table<T> {
+    /// None at first.
+    segments: Vec<HashTable<T>>,
+    /// The lowest power of two that is not below the number of segments, less one.
+    mask: usize,
+    len: usize,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table {
+            segments: Vec::new(),
+            mask: 0,
+            len: 0,
+        }
+    }
+}
+
+impl<T> Table<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where an entry with this hash is, if there is any segment. Entries of a segment that
+    /// is still to be made are in the one that will be split into both.
+    #[inline]
+    fn segment_of(&self, hash: u64) -> usize {
+        let bits = (hash >> SEGMENT_BIT) as usize;
+        let segment = bits & self.mask;
+        match segment < self.segments.len() {
+            true => segment,
+            false => bits & (self.mask >> 1),
+        }
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
+        let segment = self.segments.get(self.segment_of(hash))?;
+        segment.find(hash, is_it)
+    }
+
+    #[inline]
+    pub(super) fn find_mut(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        let at = self.segment_of(hash);
+        self.segments.get_mut(at)?.find_mut(hash, is_it)
+    }
+
+    /// Adds an entry that is not there yet.
+    pub(super) fn insert(&mut self, hash: u64, entry: T, hash_of: impl Fn(&T) -> u64) {
+        if self.segments.is_empty() {
+            self.segments.push(HashTable::new());
+        }
+        let at = self.segment_of(hash);
+        let segment = &mut self.segments[at];
+        // Of the two that may be due, an insertion does one: the split comes with the next.
+        let grows = segment.len() == segment.capacity();
+        segment.insert_unique(hash, entry, &hash_of);
+        self.len += 1;
+        if !grows && self.len > self.segments.len() * MEAN {
+            self.split(hash_of);
+        }
+    }
+
+    pub(super) fn remove(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        let at = self.segment_of(hash);
+        let found = self.segments.get_mut(at)?.find_entry(hash, is_it).ok()?;
+        self.len -= 1;
+        Some(found.remove().0)
+    }
+
+    /// Removes all entries, and keeps the segments.
+    pub(super) fn clear(&mut self) {
+        self.segments.iter_mut().for_each(HashTable::clear);
+        self.len = 0;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.segments.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.segments.iter_mut().flatten()
+    }
+
+    /// One more segment: it takes its entries from the one that has them until now.
+    fn split(&mut self, hash_of: impl Fn(&T) -> u64) {
+        let new = self.segments.len();
+        let mask = (new + 1).next_power_of_two() - 1;
+        let old = std::mem::take(&mut self.segments[new & (mask >> 1)]);
+        let hashes: Vec<u64> = old.iter().map(hash_of).collect();
+        self.mask = mask;
+        self.segments.push(HashTable::new());
+
+        let moves = hashes.iter().filter(|hash| self.segment_of(**hash) == new);
+        let moves = moves.count();
+        self.segments[new] = HashTable::with_capacity(moves);
+        self.segments[new & (mask >> 1)] = HashTable::with_capacity(old.len() - moves);
+        for (hash, entry) in hashes.into_iter().zip(old) {
+            let at = self.segment_of(hash);
+            self.segments[at].insert_unique(hash, entry, |_| {
+                unreachable!("there is room for all entries")
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hash_of;
+    use super::*;
+
+    fn table(entries: u64) -> Table<u64> {
+        let mut table = Table::default();
+        for entry in 0..entries {
+            table.insert(hash_of(&entry), entry, hash_of);
+        }
+        table
+    }
+
+    #[test]
+    fn segments_follow_the_number_of_entries() {
+        for entries in [0, 1, MEAN, 5 * MEAN, 5 * MEAN + 1, 100 * MEAN] {
+            let table = table(entries as u64);
+            assert_eq!(table.len(), entries);
+            let due = entries.div_ceil(MEAN);
+            let segments = table.segments.len();
+            assert!(due <= segments + 1 && segments <= due, "{entries} entries");
+        }
+    }
+
+    #[test]
+    fn no_segment_has_much_more_than_twice_the_mean() {
+        for segments in [64, 100, 127, 128] {
+            let table = table((segments * MEAN) as u64);
+            let longest = table.segments.iter().map(HashTable::len).max();
+            let longest = longest.expect("there are segments");
+            // A standard deviation is the root of 2 * MEAN, 40.
+            assert!(longest < 2 * MEAN + 200, "{longest} of {segments} segments");
+        }
+    }
+
+    #[test]
+    fn every_entry_is_where_its_hash_says() {
+        let table = table(50_000);
+        for (at, segment) in table.segments.iter().enumerate() {
+            for entry in segment {
+                assert_eq!(table.segment_of(hash_of(entry)), at);
+            }
+        }
+        assert_eq!(table.iter().count(), 50_000);
+    }
+}
