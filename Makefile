@@ -3,7 +3,7 @@
 # One profile (--release) for everything, so that RocksDB is compiled once.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint deny model mutants campaign chaos fuzz setup
+.PHONY: help demo test build lint deny model mutants campaign chaos abuse fuzz setup
 
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
@@ -47,6 +47,11 @@ MINUTES ?= 10
 SEED ?= 1
 chaos: setup ## Breaks real replica processes at random for MINUTES=10, and judges what clients saw (SEED=1, STRATEGY=)
 	@exec cargo run --release --locked -- chaos --minutes $(MINUTES) --seed $(SEED) $(if $(STRATEGY),--strategy $(STRATEGY))
+
+# The same for another program: BINARY names it, LABEL is its column in the report.
+LABEL ?= after
+abuse: build ## Attacks real replica processes, and judges what others notice (BINARY=, LABEL=after, ONLY=)
+	@exec cargo run --release --locked --example abuse -- --label $(LABEL) $(if $(BINARY),--binary $(BINARY)) $(if $(ONLY),--only $(ONLY))
 
 fuzz: setup ## Searches for input that breaks a decoder, FUZZ_SECONDS=60 for each (needs cargo-fuzz)
 	@bash fuzz/run

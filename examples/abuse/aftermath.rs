@@ -1,0 +1,136 @@
+//! What is looked at when an attack is over, beside latency, elections and memory.
+
+use std::time::{Duration, Instant};
+
+use crate::cluster::Cluster;
+use crate::figures::Figures;
+use crate::judge::Check;
+use crate::stage::Seen;
+use crate::watch::Watch;
+
+/// What a stranger proposes.
+pub const MADE_UP_KEY: &str = "made-up";
+pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
+/// Log time begins at 0 with a cluster, and no cluster here lives so long.
+const LOG_TIME_HOURS_MAX: f64 = 1.0;
+/// What choosing holders may cost each replica, in bytes a second between peers.
+const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
+/// How long a replica whose disk fails has to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Something to look at.
+#[derive(Clone, Copy, Debug)]
+pub enum After {
+    /// No refusal tells what the stranger had not said.
+    Untold,
+    /// All replicas are killed and started again, and serve.
+    Restart,
+    /// No replica serves the value that nobody wrote.
+    NobodyWrote,
+    /// Log time is that of a young cluster.
+    LogTime,
+    /// A figure of the attackers does not exceed this.
+    AtMost(&'static str, f64),
+    /// A counter of the status is on no replica above this.
+    CounterAtMost(&'static str, u64),
+    /// Little passes between peers while nobody reads.
+    PeerBytes,
+    /// The last replica's directory was made read-only: it ends with an error, by no signal.
+    EndsByItself,
+}
+
+/// What there is to look at.
+pub struct Scene<'a> {
+    pub cluster: &'a mut Cluster,
+    pub watch: &'a Watch,
+    pub waged: &'a Figures,
+    pub seen: &'a Seen,
+}
+
+impl Scene<'_> {
+    pub async fn look(&mut self, after: After) -> anyhow::Result<Check> {
+        match after {
+            After::Untold => Ok(self.at_most("words_told", 0.0)),
+            After::AtMost(name, bound) => Ok(self.at_most(name, bound)),
+            After::Restart => self.restart().await,
+            After::NobodyWrote => Ok(self.nobody_wrote().await),
+            After::LogTime => Ok(self.log_time().await),
+            After::CounterAtMost(name, most) => Ok(self.counter(name, most)),
+            After::PeerBytes => Ok(self.peer_bytes()),
+            After::EndsByItself => Ok(self.ends_by_itself().await),
+        }
+    }
+
+    fn at_most(&self, name: &str, bound: f64) -> Check {
+        let found = self.waged.get(name).copied();
+        Check::at_most(&name.replace('_', " "), found, bound)
+    }
+
+    async fn restart(&mut self) -> anyhow::Result<Check> {
+        self.cluster.restart()?;
+        let begun = Instant::now();
+        let what = "all serve again after all were killed";
+        Ok(match self.cluster.ready().await {
+            Ok(()) => {
+                let words = format!("after {:.1} s", begun.elapsed().as_secs_f64());
+                Check::said(what, &words, true)
+            }
+            Err(error) => Check::said(what, &format!("{error:#}"), false),
+        })
+    }
+
+    async fn nobody_wrote(&self) -> Check {
+        let mut served = 0;
+        for replica in 0..self.cluster.clients.len() {
+            let Ok(client) = self.cluster.client(replica).await else {
+                continue;
+            };
+            let value = client.get(MADE_UP_KEY).await.ok().flatten();
+            served += usize::from(value.is_some_and(|value| value.value == MADE_UP_VALUE));
+            client.close();
+        }
+        let what = "replicas that serve what nobody wrote";
+        Check::at_most(what, Some(served as f64), 0.0)
+    }
+
+    async fn log_time(&self) -> Check {
+        let mut most_ms = 0;
+        for replica in 0..self.cluster.clients.len() {
+            if let Ok(client) = self.cluster.client(replica).await {
+                most_ms = most_ms.max(client.welcome().log_time_ms);
+                client.close();
+            }
+        }
+        let hours = most_ms as f64 / 3_600_000.0;
+        Check::at_most("hours of log time", Some(hours), LOG_TIME_HOURS_MAX)
+    }
+
+    fn counter(&self, name: &str, most: u64) -> Check {
+        let found = self.watch.counter(name, self.seen.ended);
+        Check::at_most(name, found.map(|value| value as f64), most as f64)
+    }
+
+    fn peer_bytes(&self) -> Check {
+        let (Some(quiet), Some(late)) = (self.seen.quiet_bytes_s, self.seen.late_bytes_s) else {
+            return Check::said("bytes between peers", "not known: there is no `ss`", true);
+        };
+        let each = (late - quiet).max(0.0) / self.cluster.clients.len() as f64;
+        let what = "bytes a second that each replica sends for holders";
+        Check::at_most(what, Some(each.round()), HOLDERS_BYTES_A_SECOND)
+    }
+
+    async fn ends_by_itself(&mut self) -> Check {
+        let last = self.cluster.clients.len() - 1;
+        let what = "a replica that cannot write ends with an error and by no signal";
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while self.cluster.ended(last).is_none() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let Some(status) = self.cluster.ended(last) else {
+            return Check::said(what, "it still runs", false);
+        };
+        let words = self.cluster.last_words();
+        let good = status.code().is_some_and(|code| code != 0);
+        Check::said(what, words.trim(), good)
+    }
+}

@@ -1,0 +1,169 @@
+//! More work than a replica can do, and more sessions than it can keep.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use client::wire::command::Op;
+use client::wire::{Request, Response};
+use tokio::time::{sleep_until, timeout};
+
+use super::Target;
+use crate::figures::{Figures, figures};
+use crate::wire::{Session, Wire, session_number, write};
+
+/// Connections of the writers, and operations in flight on each.
+const CONNECTIONS: u64 = 200;
+const IN_FLIGHT: u64 = 10;
+/// Sessions that are opened, a second and in the steps of a pace.
+const SESSIONS_A_SECOND: u64 = 70_000;
+const STEP: Duration = Duration::from_millis(10);
+/// Answers that may be outstanding while sessions are opened: not so many that other clients
+/// wait for the queue.
+const UNANSWERED_MAX: u64 = 1_000;
+
+/// 2,000 writers, each of which writes again as soon as it is answered.
+pub async fn writers(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let done = Rc::new(Cell::new(0_u64));
+    let one = |number: u64| {
+        let address = target.clients[number as usize % target.clients.len()].clone();
+        let done = done.clone();
+        tokio::task::spawn_local(async move { closed_loop(number, &address, end, &done).await })
+    };
+    let tasks: Vec<_> = (0..CONNECTIONS).map(one).collect();
+    let mut broken = 0.0;
+    for task in tasks {
+        broken += f64::from(u8::from(task.await?.is_err()));
+    }
+    let a_second = done.get() as f64 / target.seconds as f64;
+    Ok(figures([
+        ("writes_a_second", a_second),
+        ("broken_connections", broken),
+    ]))
+}
+
+async fn closed_loop(
+    number: u64,
+    address: &str,
+    end: Instant,
+    done: &Cell<u64>,
+) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(address).await?;
+    let opened_ms = wire.welcome.log_time_ms;
+    let request = |sequence: u64| {
+        let session = Session {
+            client: session_number(number, 2),
+            sequence,
+            opened_ms,
+        };
+        let key = format!("flood-{}", (number * 31 + sequence) % 10_000);
+        write(sequence, session, Op::put(key, vec![b'f'; 100]))
+    };
+    for sequence in 1..=IN_FLIGHT {
+        wire.writer.feed(&request(sequence))?;
+    }
+    let mut next = IN_FLIGHT;
+    while Instant::now() < end {
+        wire.writer.flush().await?;
+        let mut answer = wire.reader.next::<Response>().await?;
+        while answer.is_some() {
+            done.set(done.get() + 1);
+            next += 1;
+            wire.writer.feed(&request(next))?;
+            answer = wire.reader.next_buffered::<Response>()?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes at a fixed rate, each of a session of its own.
+pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let wire = Wire::connect(&target.clients[0]).await?;
+    let opened_ms = wire.welcome.log_time_ms;
+    let (mut reader, mut writer) = (wire.reader, wire.writer);
+    let answered = Rc::new(Cell::new(0_u64));
+    let refused = Rc::new(Cell::new(0_u64));
+    let counts = (answered.clone(), refused.clone());
+    tokio::task::spawn_local(async move {
+        while let Ok(Some(response)) = reader.next::<Response>().await {
+            counts.0.set(counts.0.get() + 1);
+            counts
+                .1
+                .set(counts.1.get() + u64::from(is_refusal(&response)));
+        }
+    });
+    let begun = Instant::now();
+    let mut due = tokio::time::Instant::now();
+    let mut sent = 0;
+    while Instant::now() < end {
+        due += STEP;
+        sleep_until(due).await;
+        let wanted = (begun.elapsed().as_secs_f64() * SESSIONS_A_SECOND as f64) as u64;
+        let room = (answered.get() + UNANSWERED_MAX).saturating_sub(sent);
+        for _ in 0..wanted.saturating_sub(sent).min(room) {
+            sent += 1;
+            writer.feed(&opening(sent, opened_ms))?;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if !matches!(timeout(left, writer.flush()).await, Ok(Ok(()))) {
+            break;
+        }
+    }
+    Ok(figures([
+        ("sessions_asked_for", sent as f64),
+        ("sessions_answered", answered.get() as f64),
+        ("sessions_refused", refused.get() as f64),
+    ]))
+}
+
+fn opening(number: u64, opened_ms: u64) -> Request {
+    let session = Session {
+        client: session_number(3, number),
+        sequence: 1,
+        opened_ms,
+    };
+    write(number, session, Op::put("session", "s"))
+}
+
+fn is_refusal(response: &Response) -> bool {
+    use client::wire::outcome::Result;
+    let outcome = response.outcome.as_ref();
+    let result = outcome.and_then(|outcome| outcome.result.as_ref());
+    matches!(result, Some(Result::Error(_)))
+}
+
+/// Puts that make the storage begin new files.
+pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let mut wire = Wire::connect(&target.clients[0]).await?;
+    let written = put_large(&mut wire, end).await;
+    Ok(figures([("puts_of_1_mib", written)]))
+}
+
+/// 10 puts of 1 MiB a second, each answered before the next is sent: more than a memtable
+/// holds, so that tables and logs are begun. Returns how many were answered.
+pub async fn put_large(wire: &mut Wire, end: Instant) -> f64 {
+    let value = Bytes::from(vec![b'n'; (1 << 20) - 16]);
+    let mut due = tokio::time::Instant::now();
+    let mut answered = 0.0;
+    for sequence in 1..=80 {
+        sleep_until(due).await;
+        due += Duration::from_millis(100);
+        let session = Session {
+            client: session_number(4, 0),
+            sequence,
+            opened_ms: wire.welcome.log_time_ms,
+        };
+        let op = Op::put(format!("new-{}", sequence % 8), value.clone());
+        let left = end.saturating_duration_since(Instant::now());
+        match timeout(left, wire.ask(&write(sequence, session, op))).await {
+            Ok(Ok(_)) => answered += 1.0,
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    sleep_until(end.into()).await;
+    answered
+}

@@ -1,0 +1,153 @@
+//! Millions of keys: what grows, is counted and is sorted with them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use client::wire::command::Op;
+use client::wire::{KeyValue, Response};
+use tokio::time::sleep_until;
+
+use super::Target;
+use crate::figures::{Figures, figures};
+use crate::wire::{Session, Wire, read, session_number, write};
+
+/// Keys of one multi-put.
+const KEYS_AT_ONCE: u64 = 500;
+/// Keys that are loaded a second.
+const KEYS_A_SECOND: u64 = 100_000;
+/// Multi-puts that may be unanswered: few, so that a put of others waits for the replicas and
+/// not for what is queued before it.
+const UNANSWERED_MAX: u64 = 4;
+/// Reads a second at each replica, and the keys that they ask in turn.
+const READS_A_SECOND: u64 = 20_000;
+const READ_KEYS: u64 = 262_144;
+const STEP: Duration = Duration::from_millis(10);
+/// How long nothing is read after a load, so that what choosing holders costs is seen alone.
+const SILENCE: Duration = Duration::from_secs(10);
+
+fn key(number: u64) -> String {
+    format!("many-{number:08}")
+}
+
+/// Loads keys at a fixed rate.
+pub async fn grow(target: &Target) -> anyhow::Result<Figures> {
+    let begun = Instant::now();
+    let loaded = load(target, target.end()).await?;
+    Ok(figures([
+        ("keys_loaded", loaded as f64),
+        ("load_s", begun.elapsed().as_secs_f64()),
+    ]))
+}
+
+async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
+    let wire = Wire::connect(&target.clients[0]).await?;
+    let opened_ms = wire.welcome.log_time_ms;
+    let (mut reader, mut writer) = (wire.reader, wire.writer);
+    let pause = Duration::from_secs_f64(KEYS_AT_ONCE as f64 / KEYS_A_SECOND as f64);
+    let mut due = tokio::time::Instant::now();
+    let (mut sent, mut answered) = (0, 0);
+    while answered * KEYS_AT_ONCE < target.keys && Instant::now() < end {
+        if sent * KEYS_AT_ONCE < target.keys && sent - answered < UNANSWERED_MAX {
+            let first = sent * KEYS_AT_ONCE;
+            let entries = (first..first + KEYS_AT_ONCE).map(|number| KeyValue {
+                key: key(number).into(),
+                value: "v".into(),
+            });
+            sent += 1;
+            let session = Session {
+                client: session_number(5, 0),
+                sequence: sent,
+                opened_ms,
+            };
+            let op = Op::multi_put(entries.collect());
+            writer.feed(&write(sent, session, op))?;
+            writer.flush().await?;
+            due += pause;
+        } else {
+            due = tokio::time::Instant::now() + pause;
+        }
+        tokio::select! {
+            () = sleep_until(due), if sent - answered < UNANSWERED_MAX => {}
+            answer = reader.next::<Response>() => {
+                anyhow::ensure!(answer?.is_some(), "closed while keys were loaded");
+                answered += 1;
+            }
+        }
+    }
+    Ok(answered * KEYS_AT_ONCE)
+}
+
+/// Reads of many keys at every replica, so that each reports all of them every second.
+pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let answered = read_everywhere(target, READ_KEYS, end).await?;
+    let a_second = answered as f64 / target.seconds as f64;
+    Ok(figures([("reads_answered_a_second", a_second)]))
+}
+
+async fn read_everywhere(target: &Target, keys: u64, end: Instant) -> anyhow::Result<u64> {
+    let answered = Rc::new(Cell::new(0));
+    let one = |(number, address): (usize, &String)| {
+        let (address, answered) = (address.clone(), answered.clone());
+        // Each begins elsewhere, so that every replica has keys that it alone reads now.
+        let first = number as u64 * keys / target.clients.len() as u64;
+        tokio::task::spawn_local(async move {
+            read_in_turn(&address, first, keys, end, &answered).await
+        })
+    };
+    let tasks: Vec<_> = target.clients.iter().enumerate().map(one).collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(answered.get())
+}
+
+async fn read_in_turn(
+    address: &str,
+    first: u64,
+    keys: u64,
+    end: Instant,
+    answered: &Rc<Cell<u64>>,
+) -> anyhow::Result<()> {
+    let wire = Wire::connect(address).await?;
+    let (mut reader, mut writer) = (wire.reader, wire.writer);
+    let mine = Rc::new(Cell::new(0_u64));
+    let (counted, all) = (mine.clone(), answered.clone());
+    tokio::task::spawn_local(async move {
+        while let Ok(Some(_)) = reader.next_frame().await {
+            counted.set(counted.get() + 1);
+            all.set(all.get() + 1);
+        }
+    });
+    let begun = Instant::now();
+    let mut due = tokio::time::Instant::now();
+    let mut sent = 0;
+    while Instant::now() < end {
+        due += STEP;
+        sleep_until(due).await;
+        let wanted = (begun.elapsed().as_secs_f64() * READS_A_SECOND as f64) as u64;
+        let room = (mine.get() + READS_A_SECOND / 20).saturating_sub(sent);
+        for _ in 0..wanted.saturating_sub(sent).min(room) {
+            writer.feed(&read(sent, Op::get(key((first + sent) % keys))))?;
+            sent += 1;
+        }
+        writer.flush().await?;
+    }
+    Ok(())
+}
+
+/// Loads keys, reads all of them, and then leaves the cluster alone with its holders.
+pub async fn holders(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let begun = Instant::now();
+    let loaded = load(target, end - SILENCE).await?;
+    let load_s = begun.elapsed().as_secs_f64();
+    let reads = read_everywhere(target, loaded.max(1), end - SILENCE).await?;
+    sleep_until(end.into()).await;
+    Ok(figures([
+        ("keys_loaded", loaded as f64),
+        ("load_s", load_s),
+        ("reads", reads as f64),
+    ]))
+}

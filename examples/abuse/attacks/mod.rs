@@ -1,0 +1,322 @@
+//! The attacks. Each is a function that runs in a process of its own: it is told where the
+//! cluster is, does its worst for a while, and returns figures of what it did.
+
+mod flood;
+mod handshakes;
+mod memory;
+mod millions;
+mod peers;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use crate::aftermath::After;
+use crate::cluster::Setting;
+use crate::figures::Figures;
+
+/// What requests in flight of all clients together may take of a replica's memory, in MiB.
+const IN_FLIGHT_MIB: f64 = 512.0;
+/// The same of one connection, with the answers that it may leave unread.
+const CONNECTION_MIB: f64 = 96.0;
+
+/// One attack, and what it must not do.
+pub struct Attack {
+    pub name: &'static str,
+    /// What it does, for the report.
+    pub what: &'static str,
+    pub setting: Setting,
+    /// Something is done before anything is measured.
+    pub prepares: bool,
+    /// How long it lasts, in seconds.
+    pub seconds: u64,
+    /// How much memory a replica may take for it, in MiB; 20% more are tolerated.
+    pub memory_mib: f64,
+    /// Which latency is judged.
+    pub judged: Judged,
+    /// What is looked at when it is over.
+    pub after: &'static [After],
+}
+
+/// Which latency of the well-behaved clients is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// The p99 of puts and that of gets, beside those of the quiet time.
+    P99,
+    /// The longest put, too.
+    LongestPut,
+    /// None: the attack fills the machine on purpose, or stops a replica.
+    Nothing,
+}
+
+const USUAL: Attack = Attack {
+    name: "",
+    what: "",
+    setting: Setting::USUAL,
+    prepares: false,
+    seconds: 8,
+    memory_mib: 64.0,
+    judged: Judged::P99,
+    after: &[],
+};
+
+const ALL_READ: Setting = Setting {
+    strategy: "all",
+    ..Setting::USUAL
+};
+
+const fn adaptive(strategy: &'static str) -> Setting {
+    Setting {
+        strategy,
+        ..Setting::USUAL
+    }
+}
+
+/// All, in the order of the report.
+pub const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "peer-hello",
+        what: "a stranger says a wrong hello on the peers' ports, and reads the refusal",
+        seconds: 3,
+        after: &[After::Untold],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-prepare",
+        what: "a stranger says it is a replica, and campaigns: rounds of 2^56, then 1,000 above the newest",
+        after: &[After::Restart],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-heartbeat",
+        what: "a stranger says it is a replica and leads: rounds of 2^56, then 1,000 above the newest",
+        after: &[After::Restart],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-rejected",
+        what: "a stranger says it is a replica that has promised a higher round, likewise",
+        after: &[After::Restart],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-value",
+        what: "a stranger says it is the leader, proposes a value that nobody wrote, and says it is committed",
+        setting: ALL_READ,
+        after: &[After::NobodyWrote, After::Restart],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-incarnation",
+        what: "a stranger says it is a later run of a replica: 2^56, then 1,000 later",
+        after: &[After::Restart],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-log-time",
+        what: "a stranger says it is the leader, at a log time of 2^56 ms, then 17 years ahead",
+        after: &[After::LogTime, After::Restart],
+        ..USUAL
+    },
+    Attack {
+        name: "peer-join",
+        what: "a stranger joins as a replica that has never started yet",
+        setting: Setting {
+            one_late: true,
+            ..Setting::USUAL
+        },
+        prepares: true,
+        seconds: 2,
+        ..USUAL
+    },
+    Attack {
+        name: "scans-unread",
+        what: "one connection sends 24 KB of scans of 4 MiB each and reads nothing; again every 3 s",
+        prepares: true,
+        seconds: 12,
+        memory_mib: CONNECTION_MIB,
+        ..USUAL
+    },
+    Attack {
+        name: "large-puts",
+        what: "4 clients pipeline puts of 1 MiB, 10 a second each",
+        seconds: 10,
+        memory_mib: IN_FLIGHT_MIB,
+        ..USUAL
+    },
+    Attack {
+        name: "partial-frames",
+        what: "100 connections send all but the last byte of a frame of 4 MiB, and wait",
+        seconds: 37,
+        memory_mib: IN_FLIGHT_MIB,
+        after: &[After::AtMost("open_after_35_s", 0.0)],
+        ..USUAL
+    },
+    Attack {
+        name: "slow-readers",
+        what: "20 clients ask for 400 values of 1 MiB each and read 1 byte a second",
+        prepares: true,
+        seconds: 37,
+        memory_mib: IN_FLIGHT_MIB,
+        after: &[After::AtMost("open_after_35_s", 0.0)],
+        ..USUAL
+    },
+    Attack {
+        name: "idle-files",
+        what: "1,030 idle connections at each replica that may open 1,024 files, and puts that begin new files",
+        setting: Setting {
+            files: Some(1024),
+            ..Setting::USUAL
+        },
+        seconds: 12,
+        memory_mib: 256.0,
+        ..USUAL
+    },
+    Attack {
+        name: "idle-many",
+        what: "10,000 idle connections at one replica",
+        seconds: 10,
+        memory_mib: IN_FLIGHT_MIB,
+        ..USUAL
+    },
+    Attack {
+        name: "writers",
+        what: "2,000 closed-loop writers, as fast as they are answered",
+        seconds: 10,
+        memory_mib: 256.0,
+        judged: Judged::Nothing,
+        ..USUAL
+    },
+    Attack {
+        name: "handshakes",
+        what: "connections that say nothing, and hellos longer than 4 KiB",
+        seconds: 8,
+        after: &[
+            After::AtMost("silent_open_after_6_s", 0.0),
+            After::AtMost("long_hellos_read", 0.0),
+        ],
+        ..USUAL
+    },
+    Attack {
+        name: "connects",
+        what: "500 connections a second that send what is no hello, on all ports",
+        seconds: 8,
+        ..USUAL
+    },
+    Attack {
+        name: "sessions",
+        what: "new sessions of one write each, up to 70,000 a second, 1,000 unanswered",
+        seconds: 20,
+        memory_mib: 256.0,
+        after: &[After::CounterAtMost("sessions", 262_144 + 1_000)],
+        ..USUAL
+    },
+    Attack {
+        name: "growth",
+        what: "keys grow from nothing to 2.1 million",
+        seconds: 25,
+        memory_mib: 1024.0,
+        judged: Judged::LongestPut,
+        ..USUAL
+    },
+    Attack {
+        name: "demand",
+        what: "20,000 reads a second at each replica, of 262,144 keys in turn, with adaptive holders",
+        setting: adaptive("quorum"),
+        seconds: 20,
+        memory_mib: 256.0,
+        ..USUAL
+    },
+    Attack {
+        name: "holders-quorum",
+        what: "2.1 million keys are loaded and read, with `quorum`",
+        setting: adaptive("quorum"),
+        seconds: 45,
+        memory_mib: 1536.0,
+        judged: Judged::LongestPut,
+        after: &[After::PeerBytes],
+        ..USUAL
+    },
+    Attack {
+        name: "holders-cost",
+        what: "2.1 million keys are loaded and read, with `cost`",
+        setting: adaptive("cost"),
+        seconds: 45,
+        memory_mib: 1536.0,
+        judged: Judged::LongestPut,
+        after: &[After::PeerBytes],
+        ..USUAL
+    },
+    Attack {
+        name: "disk-readonly",
+        what: "a replica's directory becomes read-only, and puts begin new files",
+        setting: Setting {
+            unprivileged: true,
+            ..Setting::USUAL
+        },
+        seconds: 15,
+        memory_mib: 256.0,
+        judged: Judged::Nothing,
+        after: &[After::EndsByItself],
+        ..USUAL
+    },
+];
+
+/// What the attackers are told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Target {
+    pub attack: String,
+    /// Nothing is measured yet.
+    pub preparing: bool,
+    pub seconds: u64,
+    pub clients: Vec<String>,
+    pub peers: Vec<String>,
+    /// How many keys are millions.
+    pub keys: u64,
+}
+
+impl Target {
+    pub fn end(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.seconds)
+    }
+}
+
+/// Wages one attack in this process, and prints its figures.
+pub fn wage(target: &str) -> anyhow::Result<()> {
+    let target: Target = serde_json::from_str(target)?;
+    // The attackers never outlive the program that started them.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let tasks = tokio::task::LocalSet::new();
+    let figures = runtime.block_on(tasks.run_until(attack(&target)))?;
+    println!("{}", serde_json::to_string(&figures)?);
+    Ok(())
+}
+
+async fn attack(target: &Target) -> anyhow::Result<Figures> {
+    match target.attack.as_str() {
+        "peer-hello" => peers::hellos(target).await,
+        "peer-join" => peers::join(target).await,
+        "peer-value" | "peer-log-time" => peers::proposals(target).await,
+        name if name.starts_with("peer-") => peers::numbers(target).await,
+        "scans-unread" => memory::scans_unread(target).await,
+        "large-puts" => memory::large_puts(target).await,
+        "partial-frames" => memory::partial_frames(target).await,
+        "slow-readers" => memory::slow_readers(target).await,
+        "idle-files" => memory::idle_files(target).await,
+        "idle-many" => memory::idle_many(target).await,
+        "writers" => flood::writers(target).await,
+        "sessions" => flood::sessions(target).await,
+        "disk-readonly" => flood::new_files(target).await,
+        "handshakes" => handshakes::silent_and_long(target).await,
+        "connects" => handshakes::connects(target).await,
+        "growth" => millions::grow(target).await,
+        "demand" => millions::demand(target).await,
+        "holders-quorum" | "holders-cost" => millions::holders(target).await,
+        other => Err(anyhow::anyhow!("no attack is called {other}")),
+    }
+    .with_context(|| format!("attack {}", target.attack))
+}

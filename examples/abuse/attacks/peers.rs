@@ -1,0 +1,348 @@
+//! A stranger on the peers' ports, who says that it is a replica. What it must know of the
+//! cluster every client is told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::{Bytes, BytesMut};
+use client::wire::command::Op;
+use client::wire::request::Body;
+use client::wire::{Command, FrameReader, Request, StatusReply, StatusRequest, encode_frame};
+use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
+use server::codec::{encode_envelope, proto};
+use server::replica::message::{
+    Accept, Batch, Envelope, LogId, LogNews, Message, Proposed, RequestId, Value,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::Target;
+use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
+use crate::cluster::{CLUSTER, NAMES};
+use crate::figures::{Figures, figures};
+use crate::wire::Wire;
+
+/// "LHP" and the protocol's version.
+const MAGIC: u32 = 0x4C48_5005;
+/// What no correct replica ever says.
+const ABSURD: u64 = 1 << 56;
+/// What a replica may say that was away for long.
+const FAR: u64 = 1000;
+/// Log time that is far ahead and might be believed: 17 years, in ms.
+const FAR_MS: u64 = 1 << 39;
+/// Between two rounds of messages.
+const EVERY: Duration = Duration::from_millis(200);
+/// A life that no replica has.
+const LIFE: u64 = 0xDEAD_BEEF_0BAD_F00D;
+
+fn said_by(from: usize, to: usize, members: usize) -> proto::Hello {
+    proto::Hello {
+        magic: MAGIC,
+        cluster: CLUSTER.to_owned(),
+        members: members as u32,
+        from: from as u32,
+        from_name: NAMES[from].to_owned(),
+        to: to as u32,
+        to_name: NAMES[to].to_owned(),
+    }
+}
+
+/// Hellos that are wrong in one field each.
+fn wrong_hellos(to: usize, members: usize) -> Vec<proto::Hello> {
+    let from = (to + 1) % members;
+    let right = || said_by(from, to, members);
+    let other = || "somebody".to_owned();
+    vec![
+        proto::Hello {
+            cluster: other(),
+            from_name: other(),
+            to_name: other(),
+            ..right()
+        },
+        proto::Hello {
+            from_name: other(),
+            to_name: NAMES[to].to_owned(),
+            ..right()
+        },
+        proto::Hello {
+            from_name: other(),
+            to_name: other(),
+            ..right()
+        },
+    ]
+}
+
+/// How many words a stranger was told that it had not said: the cluster's name, and those
+/// of replicas.
+pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
+    let members = target.peers.len();
+    let (mut told, mut asked) = (0.0, 0.0);
+    for (to, address) in target.peers.iter().enumerate() {
+        for hello in wrong_hellos(to, members) {
+            let mut said = BytesMut::new();
+            encode_frame(&hello, &mut said)?;
+            let answer = answered(address, &said).await?;
+            let words = NAMES.iter().take(members).chain([&CLUSTER]);
+            let new = words.filter(|word| holds(&answer, word) && !holds(&said, word));
+            told += new.count() as f64;
+            asked += 1.0;
+        }
+    }
+    Ok(figures([("hellos", asked), ("words_told", told)]))
+}
+
+fn holds(bytes: &[u8], word: &str) -> bool {
+    bytes
+        .windows(word.len())
+        .any(|part| part == word.as_bytes())
+}
+
+async fn answered(address: &str, said: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(said).await?;
+    let mut answer = Vec::new();
+    let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await;
+    Ok(answer)
+}
+
+/// A connection on which a replica believes that another one speaks, perhaps.
+struct Link {
+    from: usize,
+    to: usize,
+    stream: TcpStream,
+}
+
+impl Link {
+    /// `None` if the stranger is refused.
+    async fn open(target: &Target, from: usize, to: usize) -> anyhow::Result<Option<Link>> {
+        let mut stream = TcpStream::connect(&target.peers[to]).await?;
+        let mut hello = BytesMut::new();
+        encode_frame(&said_by(from, to, target.peers.len()), &mut hello)?;
+        stream.write_all(&hello).await?;
+        let mut reader = FrameReader::new(&mut stream);
+        let greeting = timeout(Duration::from_secs(2), reader.next::<proto::Greeting>()).await;
+        let welcome = matches!(greeting, Ok(Ok(Some(greeting))) if greeting.refusal.is_empty());
+        Ok(welcome.then_some(Link { from, to, stream }))
+    }
+
+    /// Whether the bytes of the message could be sent.
+    async fn say(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
+        let incarnation = runs[self.from].incarnation;
+        self.say_as(incarnation, runs, message).await
+    }
+
+    async fn say_as(
+        &mut self,
+        incarnation: u64,
+        runs: &[StatusReply],
+        message: Message,
+    ) -> anyhow::Result<bool> {
+        let envelope = Envelope {
+            from: ReplicaId(self.from as u8),
+            from_incarnation: Incarnation(incarnation),
+            to_incarnation: Incarnation(runs[self.to].incarnation),
+            message,
+        };
+        let mut bytes = BytesMut::new();
+        encode_envelope(envelope, &mut bytes).context("encoding a forged message")?;
+        Ok(self.stream.write_all(&bytes).await.is_ok())
+    }
+}
+
+/// What every replica tells a client.
+async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
+    let mut all = Vec::new();
+    for address in &target.clients {
+        let mut wire = Wire::connect(address).await?;
+        let asked = Request::new(1, Some(Body::Status(StatusRequest::default())));
+        let response = wire.ask(&asked).await?;
+        let status = response.status.context("a status was asked for")?;
+        all.push(*status);
+    }
+    Ok(all)
+}
+
+fn number_of(name: &str) -> usize {
+    NAMES.iter().position(|other| *other == name).unwrap_or(0)
+}
+
+/// Rounds and incarnations: absurd ones first, then such that a correct replica might say.
+pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
+    let members = target.peers.len();
+    let end = target.end();
+    let (mut delivered, mut refused, mut turns) = (0.0, 0.0, 0);
+    while Instant::now() < end {
+        let Ok(runs) = statuses(target).await else {
+            sleep(EVERY).await;
+            continue;
+        };
+        for to in 0..members {
+            let from = (to + 1) % members;
+            let Some(mut link) = Link::open(target, from, to).await? else {
+                refused += 1.0;
+                continue;
+            };
+            for (incarnation, message) in forged(&target.attack, from, &runs, turns) {
+                let sent = link.say_as(incarnation, &runs, message).await?;
+                delivered += f64::from(u8::from(sent));
+            }
+            // A moment to take it, before the connection ends.
+            sleep(Duration::from_millis(20)).await;
+        }
+        turns += 1;
+        sleep(EVERY).await;
+    }
+    Ok(figures([("delivered", delivered), ("refused", refused)]))
+}
+
+/// What the stranger says as replica `from`, and in which run of it.
+fn forged(attack: &str, from: usize, runs: &[StatusReply], turn: u64) -> Vec<(u64, Message)> {
+    let newest = runs.iter().map(|status| status.ballot_round).max();
+    let run = runs[from].incarnation;
+    let mut rounds = vec![newest.unwrap_or_default() + FAR];
+    if turn == 0 {
+        rounds.insert(0, ABSURD);
+    }
+    if attack == "peer-incarnation" {
+        let ping = Message::Ping {
+            stamp: 1,
+            cost_ms: 0,
+        };
+        let runs = if turn == 0 {
+            vec![ABSURD, run + FAR]
+        } else {
+            vec![run + FAR]
+        };
+        return runs.into_iter().map(|run| (run, ping.clone())).collect();
+    }
+    let message = |round: u64| {
+        let ballot = Ballot {
+            round,
+            replica: ReplicaId(from as u8),
+        };
+        match attack {
+            "peer-prepare" => Message::Prepare {
+                ballot,
+                commits: Default::default(),
+            },
+            "peer-heartbeat" => Message::Heartbeat {
+                ballot,
+                probe: 1,
+                logs: Default::default(),
+            },
+            _ => Message::Rejected { promised: ballot },
+        }
+    };
+    rounds
+        .into_iter()
+        .map(|round| (run, message(round)))
+        .collect()
+}
+
+/// Proposals in the leader's name: a value that nobody wrote, or a log time that leaps.
+pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let (mut delivered, mut refused, mut turn) = (0.0, 0.0, 0);
+    while Instant::now() < end {
+        let Ok(runs) = statuses(target).await else {
+            sleep(EVERY).await;
+            continue;
+        };
+        let leader = number_of(&runs[0].leader);
+        let to = (leader + 1) % target.peers.len();
+        match Link::open(target, leader, to).await? {
+            None => refused += 1.0,
+            Some(mut link) => {
+                for message in proposal(&target.attack, leader, &runs[to], turn) {
+                    let sent = link.say(&runs, message).await?;
+                    delivered += f64::from(u8::from(sent));
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+        turn += 1;
+        sleep(EVERY).await;
+    }
+    Ok(figures([("delivered", delivered), ("refused", refused)]))
+}
+
+/// Accepts of the next slots, and a heartbeat that says they are committed.
+fn proposal(attack: &str, leader: usize, follower: &StatusReply, turn: u64) -> Vec<Message> {
+    let ballot = Ballot {
+        round: follower.ballot_round,
+        replica: ReplicaId(leader as u8),
+    };
+    let log_time_ms = match (attack, turn) {
+        ("peer-log-time", 0) => ABSURD,
+        ("peer-log-time", _) => FAR_MS,
+        // Log time begins at 0 with a cluster, so this is a moment from now.
+        _ => 60_000,
+    };
+    let first = follower.committed + 1;
+    let slots = first..first + 100;
+    let last = Slot(slots.end - 1);
+    let accept = |slot: u64| {
+        Message::Accept(Accept {
+            ballot,
+            log: LogId::Commands,
+            slot: Slot(slot),
+            value: Value::Commands(Arc::new(Batch {
+                log_time_ms,
+                commands: vec![made_up(leader, slot)],
+                ..Batch::default()
+            })),
+            tag: ReplicaSet::EMPTY,
+            news: LogNews::default(),
+            last_multi: Slot::ZERO,
+            sure: Arc::from([u64::MAX]),
+        })
+    };
+    let mut all: Vec<Message> = slots.map(accept).collect();
+    let news = LogNews {
+        commit_point: last,
+        above: Vec::new(),
+        log_start: Slot(1),
+    };
+    all.push(Message::Heartbeat {
+        ballot,
+        probe: 0,
+        logs: [news, LogNews::default()].into(),
+    });
+    all
+}
+
+fn made_up(leader: usize, slot: u64) -> Proposed {
+    let op = Op::put(MADE_UP_KEY, Bytes::from_static(MADE_UP_VALUE));
+    Proposed {
+        origin: ReplicaId(leader as u8),
+        request: RequestId(u64::MAX - slot),
+        command: Command::session(u64::MAX - slot, 1, 1, op),
+    }
+}
+
+/// Joins in the name of the last replica, which has never started, at all others.
+pub async fn join(target: &Target) -> anyhow::Result<Figures> {
+    if !target.preparing {
+        return Ok(Figures::new());
+    }
+    let last = target.peers.len() - 1;
+    let (mut delivered, mut refused) = (0.0, 0.0);
+    for to in 0..last {
+        let Some(mut link) = Link::open(target, last, to).await? else {
+            refused += 1.0;
+            continue;
+        };
+        // Nobody serves clients yet, so no run can be asked for; the first one is 1.
+        let first_run = StatusReply {
+            incarnation: 1,
+            ..StatusReply::default()
+        };
+        let runs = vec![first_run; target.peers.len()];
+        let sent = link.say(&runs, Message::Join { life: LIFE }).await?;
+        delivered += f64::from(u8::from(sent));
+        sleep(Duration::from_millis(300)).await;
+    }
+    Ok(figures([("delivered", delivered), ("refused", refused)]))
+}

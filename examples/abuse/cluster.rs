@@ -1,0 +1,314 @@
+//! Replica processes on loopback, all on one site. None is left when this is dropped, and
+//! none outlives this program: each ends when its standard input is closed.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use client::wire::StatusReply;
+use client::{Client, ClientOptions};
+use tempfile::TempDir;
+
+/// The cluster's name and the replicas': words that are found nowhere by chance.
+pub const CLUSTER: &str = "quillwort";
+pub const NAMES: [&str; 5] = ["alder", "birch", "cedar", "dogwood", "elm"];
+/// Who leads.
+pub const LEADER: usize = 0;
+/// How long a cluster has to get ready.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Systems do not give these ports to outgoing connections.
+const PORTS: std::ops::Range<u16> = 12_000..20_000;
+/// A user without privileges, and a group.
+const NOBODY: &str = "65534";
+
+/// What is not the same in all clusters.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Who may read locally.
+    pub strategy: &'static str,
+    /// How many files a replica may open.
+    pub files: Option<u32>,
+    /// Replicas have no privileges, so that rights of directories count.
+    pub unprivileged: bool,
+    /// The last replica is started later, by [`Cluster::start_late`].
+    pub one_late: bool,
+}
+
+impl Setting {
+    pub const USUAL: Setting = Setting {
+        strategy: "leader",
+        files: None,
+        unprivileged: false,
+        one_late: false,
+    };
+}
+
+/// How all clusters of a run are made.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    pub binary: PathBuf,
+    pub replicas: usize,
+    pub durability: String,
+    pub keep: Option<PathBuf>,
+}
+
+pub struct Cluster {
+    recipe: Recipe,
+    setting: Setting,
+    dir: PathBuf,
+    _temporary: Option<TempDir>,
+    children: Vec<Option<Child>>,
+    pub clients: Vec<String>,
+    pub peers: Vec<String>,
+}
+
+impl Cluster {
+    /// Starts one in a directory of its own, which is called `name` if it is kept.
+    pub fn start(recipe: &Recipe, setting: Setting, name: &str) -> anyhow::Result<Cluster> {
+        let (temporary, dir) = directory(recipe, name)?;
+        let addresses = addresses(2 * recipe.replicas)?;
+        let (clients, peers) = addresses.split_at(recipe.replicas);
+        let mut this = Cluster {
+            recipe: recipe.clone(),
+            setting,
+            dir,
+            _temporary: temporary,
+            children: (0..recipe.replicas).map(|_| None).collect(),
+            clients: clients.to_vec(),
+            peers: peers.to_vec(),
+        };
+        std::fs::write(this.config(), this.configuration()?)?;
+        if setting.unprivileged {
+            this.give_away()?;
+        }
+        let late = usize::from(setting.one_late);
+        for replica in 0..recipe.replicas - late {
+            this.spawn(replica)?;
+        }
+        Ok(this)
+    }
+
+    /// The directory of a replica's data.
+    pub fn data(&self, replica: usize) -> PathBuf {
+        self.dir.join("data").join(NAMES[replica])
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.join("cluster.toml")
+    }
+
+    fn configuration(&self) -> anyhow::Result<String> {
+        let Setting { strategy, .. } = self.setting;
+        let mut text = format!(
+            "cluster = \"{CLUSTER}\"\nleader = \"{}\"\ndurability = \"{}\"\ndata = \"data\"\n\
+             [lease]\nstrategy = \"{strategy}\"\n",
+            NAMES[LEADER], self.recipe.durability
+        );
+        for (name, (client, peer)) in NAMES.iter().zip(self.clients.iter().zip(&self.peers)) {
+            writeln!(
+                text,
+                "[[node]]\nname = \"{name}\"\nclient = \"{client}\"\npeer = \"{peer}\""
+            )?;
+        }
+        Ok(text)
+    }
+
+    /// Lets a user without privileges use the directory and the program.
+    fn give_away(&self) -> anyhow::Result<()> {
+        std::fs::copy(&self.recipe.binary, self.program()).context("copying the program")?;
+        std::fs::create_dir_all(self.dir.join("data"))?;
+        if !is_root() {
+            return Ok(());
+        }
+        let owner = format!("{NOBODY}:{NOBODY}");
+        let status = Command::new("chown")
+            .args(["-R", &owner])
+            .arg(&self.dir)
+            .status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            ended => bail!("chown to {owner}: {ended:?}"),
+        }
+    }
+
+    fn program(&self) -> PathBuf {
+        match self.setting.unprivileged {
+            true => self.dir.join("leasehold"),
+            false => self.recipe.binary.clone(),
+        }
+    }
+
+    fn spawn(&mut self, replica: usize) -> anyhow::Result<()> {
+        let log = self.dir.join(format!("{}.log", NAMES[replica]));
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut words: Vec<String> = Vec::new();
+        if self.setting.unprivileged && is_root() {
+            let ids = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
+            words.push("setpriv".to_owned());
+            words.extend(ids.map(str::to_owned));
+        }
+        if let Some(files) = self.setting.files {
+            let line = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+            words.extend(["sh".to_owned(), "-c".to_owned(), line]);
+        }
+        words.push(self.program().display().to_string());
+        words.extend(["serve", "--until-stdin-closes", "--config"].map(str::to_owned));
+        words.push(self.config().display().to_string());
+        words.extend(["--node", NAMES[replica]].map(str::to_owned));
+        let child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("starting {}", words.join(" ")))?;
+        self.children[replica] = Some(child);
+        Ok(())
+    }
+
+    /// Starts the replica that was left out.
+    pub fn start_late(&mut self) -> anyhow::Result<()> {
+        let last = self.children.len() - 1;
+        self.spawn(last)
+    }
+
+    /// Kills all replicas and starts them again.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        (0..self.children.len()).try_for_each(|replica| self.spawn(replica))
+    }
+
+    /// The processes that run.
+    pub fn processes(&self) -> Vec<Option<u32>> {
+        self.children
+            .iter()
+            .map(|child| child.as_ref().map(Child::id))
+            .collect()
+    }
+
+    /// How a replica's process has ended, if it has.
+    pub fn ended(&mut self, replica: usize) -> Option<ExitStatus> {
+        let child = self.children[replica].as_mut()?;
+        child.try_wait().ok().flatten()
+    }
+
+    /// The last lines that replicas which have ended have said.
+    pub fn last_words(&mut self) -> String {
+        let mut words = String::new();
+        for (replica, name) in NAMES.iter().enumerate().take(self.children.len()) {
+            let Some(status) = self.ended(replica) else {
+                continue;
+            };
+            let log = std::fs::read_to_string(self.dir.join(format!("{name}.log")));
+            let log = log.unwrap_or_default();
+            let last = log.lines().last().unwrap_or_default();
+            let last: String = last.chars().take(300).collect();
+            let _ = write!(words, "{name} ended ({status}): {last}. ");
+        }
+        words
+    }
+
+    /// Waits until all replicas know the leader and have what they need to serve.
+    pub async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        for (replica, name) in NAMES.iter().enumerate().take(self.clients.len()) {
+            while !self.is_ready(replica).await {
+                if Instant::now() > deadline || self.ended(replica).is_some() {
+                    let words = self.last_words();
+                    bail!("{name} does not serve. {words}");
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_ready(&self, replica: usize) -> bool {
+        let Ok(client) = self.client(replica).await else {
+            return false;
+        };
+        let written = client.put(format!("ready-{replica}"), "yes").await.is_ok();
+        let status = client.status().await;
+        client.close();
+        written && status.is_ok_and(|status| leads(&status))
+    }
+
+    /// A client of one replica alone.
+    pub async fn client(&self, replica: usize) -> Result<Client, client::Error> {
+        let mut options = ClientOptions::new(self.clients[replica].clone());
+        options.request_timeout = Duration::from_secs(3);
+        options.connect_timeout = Duration::from_secs(3);
+        Client::connect(options).await
+    }
+
+    fn kill(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn leads(status: &StatusReply) -> bool {
+    status.leader == NAMES[LEADER]
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill();
+        if self.setting.unprivileged && self.recipe.keep.is_none() {
+            // Whoever has no right to write in it cannot empty it either.
+            for replica in 0..self.children.len() {
+                let _ = set_mode(&self.data(replica), 0o755);
+            }
+        }
+    }
+}
+
+/// Changes who may do what in a directory.
+pub fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn directory(recipe: &Recipe, name: &str) -> anyhow::Result<(Option<TempDir>, PathBuf)> {
+    if let Some(keep) = &recipe.keep {
+        let dir = std::path::absolute(keep.join(name))?;
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).context("emptying a directory of --keep")?;
+        }
+        std::fs::create_dir_all(&dir).context("--keep")?;
+        return Ok((None, dir));
+    }
+    let temporary = tempfile::tempdir().context("making a temporary directory")?;
+    let dir = temporary.path().to_owned();
+    set_mode(&dir, 0o755)?;
+    Ok((Some(temporary), dir))
+}
+
+/// Free ports on loopback, as addresses.
+fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
+    let span = PORTS.len() as u32;
+    let begin = std::process::id().wrapping_mul(61) % span;
+    let ports = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
+    // Bound until all are chosen, so that none is chosen twice.
+    let bound: Vec<TcpListener> = ports
+        .filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok())
+        .take(count)
+        .collect();
+    if bound.len() < count {
+        bail!("{count} free ports were needed on 127.0.0.1 in {PORTS:?}: end what uses them");
+    }
+    bound
+        .iter()
+        .map(|listener| Ok(listener.local_addr()?.to_string()))
+        .collect()
+}

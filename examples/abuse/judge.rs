@@ -1,0 +1,197 @@
+//! What an attack may do at most, and whether it did more.
+
+use serde::{Deserialize, Serialize};
+
+use crate::attacks::{Attack, Judged};
+use crate::figures::Figures;
+use crate::well_behaved::Noticed;
+
+/// A p99 may be so many times that of the quiet time, and so much longer, in µs.
+const TIMES: f64 = 2.0;
+const LONGER_US: f64 = 20_000.0;
+/// No put may take longer where millions of keys are loaded, in µs.
+const LONGEST_PUT_US: f64 = 100_000.0;
+/// Memory may exceed its bound by this share.
+const MEMORY_TOLERATED: f64 = 1.2;
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    pub what: String,
+    pub found: String,
+    pub bound: String,
+    pub good: bool,
+}
+
+impl Check {
+    /// A figure, which must be known and must not exceed `bound`.
+    pub fn at_most(what: &str, found: Option<f64>, bound: f64) -> Check {
+        Check {
+            what: what.to_owned(),
+            found: found.map_or_else(|| "not known".to_owned(), plain),
+            bound: format!("at most {}", plain(bound)),
+            good: found.is_some_and(|found| found <= bound),
+        }
+    }
+
+    /// Something that is told in words.
+    pub fn said(what: &str, found: &str, good: bool) -> Check {
+        Check {
+            what: what.to_owned(),
+            found: found.to_owned(),
+            bound: String::new(),
+            good,
+        }
+    }
+}
+
+/// Whole where it is, else with one decimal.
+fn plain(value: f64) -> String {
+    match value.fract() == 0.0 {
+        true => format!("{value:.0}"),
+        false => format!("{value:.1}"),
+    }
+}
+
+/// What was measured of an attack.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Row {
+    pub name: String,
+    pub what: String,
+    /// Why it was not measured, if it was not.
+    pub skipped: Option<String>,
+    pub figures: Figures,
+    pub checks: Vec<Check>,
+}
+
+impl Row {
+    pub fn passed(&self) -> bool {
+        self.skipped.is_some() || self.checks.iter().all(|check| check.good)
+    }
+
+    /// A line for a terminal.
+    pub fn words(&self) -> String {
+        if let Some(why) = &self.skipped {
+            return format!("skipped: {why}");
+        }
+        let failed = self.checks.iter().filter(|check| !check.good);
+        let failed: Vec<String> = failed
+            .map(|check| format!("{}: {} ({})", check.what, check.found, check.bound))
+            .collect();
+        match failed.is_empty() {
+            true => format!("passed; {}", self.latencies()),
+            false => format!("FAILED: {}; {}", failed.join("; "), self.latencies()),
+        }
+    }
+
+    pub fn latencies(&self) -> String {
+        let ms = |name: &str| self.figures.get(name).copied().unwrap_or_default() / 1000.0;
+        format!(
+            "p99 of puts {:.1} -> {:.1} ms, of gets {:.1} -> {:.1} ms, longest put {:.0} ms",
+            ms("quiet_put_p99_us"),
+            ms("attacked_put_p99_us"),
+            ms("quiet_get_p99_us"),
+            ms("attacked_get_p99_us"),
+            ms("attacked_put_max_us"),
+        )
+    }
+}
+
+/// The figures of what clients noticed, named by when that was.
+pub fn name_figures(figures: &mut Figures, when: &str, noticed: &Noticed) {
+    let named = [
+        ("put_p50_us", noticed.put_p50_us),
+        ("put_p99_us", noticed.put_p99_us),
+        ("put_max_us", noticed.put_max_us),
+        ("get_p50_us", noticed.get_p50_us),
+        ("get_p99_us", noticed.get_p99_us),
+        ("get_max_us", noticed.get_max_us),
+        ("operations", noticed.operations),
+        ("failed", noticed.failed),
+    ];
+    figures.extend(named.map(|(name, value)| (format!("{when}_{name}"), value as f64)));
+}
+
+/// The checks that all attacks have.
+pub fn usual(attack: &Attack, figures: &Figures) -> Vec<Check> {
+    let of = |name: &str| figures.get(name).copied().unwrap_or_default();
+    let mut checks = Vec::new();
+    if attack.judged != Judged::Nothing {
+        for kind in ["put", "get"] {
+            let quiet = of(&format!("quiet_{kind}_p99_us"));
+            let attacked = of(&format!("attacked_{kind}_p99_us"));
+            let bound = quiet * TIMES + LONGER_US;
+            let what = format!("p99 of {kind}s, ms");
+            checks.push(Check::at_most(&what, Some(ms(attacked)), ms(bound)));
+        }
+        checks.push(Check::at_most(
+            "operations that failed",
+            Some(of("attacked_failed")),
+            0.0,
+        ));
+    }
+    if attack.judged == Judged::LongestPut {
+        let longest = ms(of("attacked_put_max_us"));
+        checks.push(Check::at_most(
+            "longest put, ms",
+            Some(longest),
+            ms(LONGEST_PUT_US),
+        ));
+    }
+    checks.push(Check::at_most("elections", Some(of("elections")), 0.0));
+    let bound = (attack.memory_mib * MEMORY_TOLERATED).round();
+    let taken = Some(of("memory_taken_mib").round());
+    checks.push(Check::at_most(
+        "memory taken by a replica, MiB",
+        taken,
+        bound,
+    ));
+    checks
+}
+
+fn ms(us: f64) -> f64 {
+    (us / 100.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attacks::ATTACKS;
+    use crate::figures::figures;
+
+    fn attack(name: &str) -> &'static Attack {
+        let found = ATTACKS.iter().find(|attack| attack.name == name);
+        found.expect("an attack of this name")
+    }
+
+    #[test]
+    fn what_exceeds_its_bound_fails() {
+        let good = figures([
+            ("quiet_put_p99_us", 5_000.0),
+            ("attacked_put_p99_us", 30_000.0),
+        ]);
+        let puts = |figures: &Figures| usual(attack("connects"), figures)[0].clone();
+        assert!(puts(&good).good);
+        let slow = figures([
+            ("quiet_put_p99_us", 5_000.0),
+            ("attacked_put_p99_us", 30_200.0),
+        ]);
+        assert!(!puts(&slow).good, "{:?}", puts(&slow));
+    }
+
+    #[test]
+    fn an_election_fails_every_attack() {
+        let one = figures([("elections", 1.0)]);
+        for attack in ATTACKS {
+            let checks = usual(attack, &one);
+            let elections = checks.iter().find(|check| check.what == "elections");
+            assert!(!elections.expect("it is judged").good, "{}", attack.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_good() {
+        assert!(!Check::at_most("sessions", None, 10.0).good);
+        assert!(Check::at_most("sessions", Some(10.0), 10.0).good);
+    }
+}

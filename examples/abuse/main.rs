@@ -1,0 +1,186 @@
+//! Attacks a cluster of its own, one attack after the other, and judges what a
+//! well-behaved client notices, who leads, and what the replicas take of the machine.
+//!
+//! Each attack has a fresh cluster of real `leasehold serve` processes on loopback. The
+//! attackers are a process of their own with a lower priority (`nice`), so that on a small
+//! machine the replicas are measured and not the attackers. `make abuse` runs it.
+
+mod aftermath;
+mod attacks;
+mod cluster;
+mod figures;
+mod judge;
+mod report;
+mod stage;
+mod watch;
+mod well_behaved;
+mod wire;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Parser, Subcommand};
+
+use crate::attacks::{ATTACKS, Attack};
+use crate::report::Results;
+use crate::stage::Stage;
+
+#[derive(Parser)]
+#[command(name = "abuse", args_conflicts_with_subcommands = true)]
+/// Attacks clusters of its own on loopback, and judges how well they bear it
+struct Cli {
+    #[command(flatten)]
+    run: RunArgs,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// Where report.md, figures.csv, p99.svg and LABEL.json go
+    #[arg(long, value_name = "DIR", default_value = "results/abuse")]
+    out: PathBuf,
+    /// The program that is attacked [default: the `leasehold` of the same build]
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// The name of this program in the report; results of other names in DIR are kept
+    #[arg(long, value_name = "NAME", default_value = "after")]
+    label: String,
+    /// Only attacks whose names begin so; of the others the results in DIR are kept
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Replicas of each cluster
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=5))]
+    replicas: u8,
+    /// Puts a second that the well-behaved clients ask for, and as many gets
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    rate: u32,
+    /// How long is measured before each attack, in seconds
+    #[arg(long, value_name = "S", default_value_t = 8)]
+    quiet: u64,
+    /// Keys that are loaded where millions matter
+    #[arg(long, value_name = "N", default_value_t = 2_100_000)]
+    keys: u64,
+    /// When a write counts as durable: sync, async, none
+    #[arg(long, value_name = "NAME", default_value = "sync")]
+    durability: String,
+    /// Keeps the directories of clusters there, with their logs
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Lists the attacks and ends
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// The attackers of one attack: started by this program itself
+    #[command(hide = true)]
+    Wage { target: String },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = match cli.part {
+        Some(Part::Wage { target }) => attacks::wage(&target).map(|()| true),
+        None if cli.run.list => {
+            list();
+            Ok(true)
+        }
+        None => run(&cli.run),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("abuse: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn list() {
+    for attack in ATTACKS {
+        println!("{:<18} {}", attack.name, attack.what);
+    }
+}
+
+fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static Attack>> {
+    let begins = |attack: &Attack, name: &String| attack.name.starts_with(name.as_str());
+    if let Some(name) = only
+        .iter()
+        .find(|name| !ATTACKS.iter().any(|attack| begins(attack, name)))
+    {
+        bail!("--only: no attack's name begins with {name:?}; --list names them");
+    }
+    let wanted = |attack: &&Attack| only.is_empty() || only.iter().any(|name| begins(attack, name));
+    Ok(ATTACKS.iter().filter(wanted).collect())
+}
+
+/// The program of the same build lies beside the folder of examples.
+fn beside() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe().context("finding this program")?;
+    let folder = this.parent().and_then(std::path::Path::parent);
+    let program = folder.map(|folder| folder.join("leasehold"));
+    let program = program.filter(|program| program.is_file());
+    program.context("--binary: there is no leasehold beside this program; build it, or name one")
+}
+
+/// Runs what was asked for. Returns whether all is as it must be.
+fn run(args: &RunArgs) -> anyhow::Result<bool> {
+    let attacks = chosen(&args.only)?;
+    let binary = match &args.binary {
+        Some(binary) => std::path::absolute(binary).context("--binary")?,
+        None => beside()?,
+    };
+    let mut results = Results::open(&args.out, &args.label, &binary)?;
+    let stage = Stage {
+        binary,
+        replicas: args.replicas.into(),
+        rate: args.rate,
+        quiet_s: args.quiet,
+        keys: args.keys,
+        durability: args.durability.clone(),
+        keep: args.keep.clone(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let tasks = tokio::task::LocalSet::new();
+    let interrupted = runtime.block_on(tasks.run_until(async {
+        tokio::select! {
+            biased;
+            _ = server::node::terminated() => Ok(true),
+            ended = all(&stage, &attacks, &mut results) => ended.map(|()| false),
+        }
+    }))?;
+    results.write()?;
+    println!("{}", results.terminal(&args.label));
+    println!("The report: {}", args.out.join("report.md").display());
+    if interrupted {
+        bail!("interrupted; no replica is left running");
+    }
+    Ok(results.all_passed(&args.label))
+}
+
+async fn all(
+    stage: &Stage,
+    attacks: &[&'static Attack],
+    results: &mut Results,
+) -> anyhow::Result<()> {
+    for (number, attack) in attacks.iter().enumerate() {
+        eprintln!(
+            "[{} of {}] {}: {}",
+            number + 1,
+            attacks.len(),
+            attack.name,
+            attack.what
+        );
+        let row = stage.row(attack).await;
+        eprintln!("    {}", row.words());
+        results.add(row);
+        results.write()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! One attack from begin to end: a fresh cluster, a quiet time, the attack, what is left.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::aftermath::{After, Scene};
+use crate::attacks::{Attack, Target};
+use crate::cluster::{Cluster, Recipe, set_mode};
+use crate::figures::Figures;
+use crate::judge::{Check, Row, name_figures, usual};
+use crate::watch::Watch;
+use crate::well_behaved::WellBehaved;
+
+/// Until clients are connected and caches are warm.
+const SETTLES_IN: Duration = Duration::from_secs(2);
+/// How long clients go on after an attack.
+const RECOVERS_IN: Duration = Duration::from_secs(3);
+/// The last part of an attack in which bytes between peers are counted.
+const LATE: Duration = Duration::from_secs(8);
+/// How long attackers may take beyond the attack, for what they have begun.
+const OVERTIME: Duration = Duration::from_secs(60);
+
+/// How attacks are measured.
+pub struct Stage {
+    pub binary: PathBuf,
+    pub replicas: usize,
+    pub rate: u32,
+    pub quiet_s: u64,
+    pub keys: u64,
+    pub durability: String,
+    pub keep: Option<PathBuf>,
+}
+
+/// When was what, and what only the stage sees.
+pub struct Seen {
+    pub quiet: Instant,
+    pub began: Instant,
+    pub ended: Instant,
+    pub recovered: Instant,
+    /// Bytes that all replicas together sent each other, a second; absent if not known.
+    pub quiet_bytes_s: Option<f64>,
+    pub late_bytes_s: Option<f64>,
+}
+
+impl Stage {
+    /// Measures an attack. A cluster that does not even start fails it.
+    pub async fn row(&self, attack: &Attack) -> Row {
+        let mut row = Row {
+            name: attack.name.to_owned(),
+            what: attack.what.to_owned(),
+            ..Row::default()
+        };
+        if let Err(error) = self.measure(attack, &mut row).await {
+            let found = format!("{error:#}");
+            row.checks
+                .push(Check::said("the cluster can be measured", &found, false));
+        }
+        row
+    }
+
+    async fn measure(&self, attack: &Attack, row: &mut Row) -> anyhow::Result<()> {
+        let recipe = Recipe {
+            binary: self.binary.clone(),
+            replicas: self.replicas,
+            durability: self.durability.clone(),
+            keep: self.keep.clone(),
+        };
+        let mut cluster = Cluster::start(&recipe, attack.setting, attack.name)?;
+        if attack.setting.one_late {
+            sleep(SETTLES_IN).await;
+            let waged = self.wage(attack, &cluster, true)?;
+            row.figures.extend(figures_of(waged, attack).await?);
+            cluster.start_late()?;
+        }
+        cluster.ready().await?;
+        if attack.prepares && !attack.setting.one_late {
+            figures_of(self.wage(attack, &cluster, true)?, attack).await?;
+        }
+        let watch = Watch::start(&cluster.clients, &cluster.processes());
+        let calm = WellBehaved::start(&cluster.clients, self.rate).await?;
+        let (seen, waged) = self.play(attack, &cluster).await?;
+        calm.stop().await;
+        sum_up(row, &seen, &watch, &calm);
+        drop(calm);
+        row.figures.extend(waged.clone());
+        row.checks = usual(attack, &row.figures);
+        let alive = self.alive(attack, &mut cluster);
+        row.checks.push(alive);
+        let mut scene = Scene {
+            cluster: &mut cluster,
+            watch: &watch,
+            waged: &waged,
+            seen: &seen,
+        };
+        for after in attack.after {
+            let check = scene.look(*after).await?;
+            row.checks.push(check);
+        }
+        Ok(())
+    }
+
+    /// The quiet time, the attack and the recovery.
+    async fn play(&self, attack: &Attack, cluster: &Cluster) -> anyhow::Result<(Seen, Figures)> {
+        sleep(SETTLES_IN).await;
+        let (quiet, sent) = (Instant::now(), peer_bytes(&cluster.peers).await);
+        sleep(Duration::from_secs(self.quiet_s)).await;
+        let quiet_bytes_s = rate(sent, peer_bytes(&cluster.peers).await, quiet);
+        let began = Instant::now();
+        if attack.setting.unprivileged {
+            let last = cluster.clients.len() - 1;
+            set_mode(&cluster.data(last), 0o555).context("making a directory read-only")?;
+        }
+        let attackers = self.wage(attack, cluster, false)?;
+        let length = Duration::from_secs(attack.seconds);
+        let waging = tokio::task::spawn_local(figures_of_owned(attackers, attack.name));
+        sleep(length.saturating_sub(LATE)).await;
+        let (late, sent) = (Instant::now(), peer_bytes(&cluster.peers).await);
+        sleep((began + length).saturating_duration_since(Instant::now())).await;
+        let late_bytes_s = rate(sent, peer_bytes(&cluster.peers).await, late);
+        let waged = waging.await??;
+        let ended = Instant::now();
+        sleep(RECOVERS_IN).await;
+        let seen = Seen {
+            quiet,
+            began,
+            ended,
+            recovered: Instant::now(),
+            quiet_bytes_s,
+            late_bytes_s,
+        };
+        Ok((seen, waged))
+    }
+
+    /// Starts the attackers. They end when the handle is dropped.
+    fn wage(&self, attack: &Attack, cluster: &Cluster, preparing: bool) -> anyhow::Result<Child> {
+        let target = Target {
+            attack: attack.name.to_owned(),
+            preparing,
+            seconds: attack.seconds,
+            clients: cluster.clients.clone(),
+            peers: cluster.peers.clone(),
+            keys: self.keys,
+        };
+        let this = std::env::current_exe().context("finding this program")?;
+        Command::new("nice")
+            .args(["-n", "10"])
+            .arg(this)
+            .arg("wage")
+            .arg(serde_json::to_string(&target)?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting the attackers")
+    }
+
+    /// All replicas still run, but for one that is to end.
+    fn alive(&self, attack: &Attack, cluster: &mut Cluster) -> Check {
+        let ends = attack
+            .after
+            .iter()
+            .any(|after| matches!(after, After::EndsByItself));
+        let judged = self.replicas - usize::from(ends);
+        let dead = (0..judged).filter(|replica| cluster.ended(*replica).is_some());
+        let dead = dead.count() as f64;
+        let mut check = Check::at_most("replicas that ended", Some(dead), 0.0);
+        if !check.good {
+            check.found = format!("{} ({})", check.found, cluster.last_words().trim());
+        }
+        check
+    }
+}
+
+fn sum_up(row: &mut Row, seen: &Seen, watch: &Watch, calm: &WellBehaved) {
+    let Seen {
+        quiet,
+        began,
+        ended,
+        recovered,
+        ..
+    } = *seen;
+    name_figures(&mut row.figures, "quiet", &calm.noticed(quiet, began));
+    name_figures(&mut row.figures, "attacked", &calm.noticed(began, ended));
+    name_figures(
+        &mut row.figures,
+        "recovery",
+        &calm.noticed(ended, recovered),
+    );
+    let before = watch.memory_mib(quiet, began);
+    let peak = watch.peak_mib(recovered);
+    let silence = watch.longest_silence(began, ended).as_millis() as f64;
+    let figures = [
+        ("elections", watch.elections(began, recovered) as f64),
+        ("memory_before_mib", before),
+        ("memory_peak_mib", peak),
+        ("memory_taken_mib", (peak - before).max(0.0)),
+        ("files_most", watch.files(began, recovered) as f64),
+        ("status_silence_ms", silence),
+    ];
+    let named = figures.map(|(name, value)| (name.to_owned(), value));
+    row.figures.extend(named);
+    let bytes = [
+        ("quiet_peer_bytes_s", seen.quiet_bytes_s),
+        ("late_peer_bytes_s", seen.late_bytes_s),
+    ];
+    let known = bytes.map(|(name, value)| Some((name.to_owned(), value?.round())));
+    row.figures.extend(known.into_iter().flatten());
+    let acted = watch.acted(began, recovered);
+    let acted = acted
+        .into_iter()
+        .map(|(name, value)| (format!("acted: {name}"), value as f64));
+    row.figures.extend(acted);
+}
+
+async fn figures_of(attackers: Child, attack: &Attack) -> anyhow::Result<Figures> {
+    figures_of_owned(attackers, attack.name).await
+}
+
+/// Waits for the attackers, and reads what they print.
+async fn figures_of_owned(mut attackers: Child, name: &str) -> anyhow::Result<Figures> {
+    let (mut out, mut err) = (String::new(), String::new());
+    let (stdout, stderr) = (attackers.stdout.take(), attackers.stderr.take());
+    let read = async {
+        if let (Some(mut stdout), Some(mut stderr)) = (stdout, stderr) {
+            stdout.read_to_string(&mut out).await?;
+            stderr.read_to_string(&mut err).await?;
+        }
+        attackers.wait().await
+    };
+    let status = timeout(OVERTIME + Duration::from_secs(60), read);
+    let status = status.await.context("the attackers do not end")??;
+    if !status.success() {
+        bail!("the attackers of {name} failed ({status}): {}", err.trim());
+    }
+    serde_json::from_str(&out).context("what the attackers print")
+}
+
+fn rate(before: Option<u64>, after: Option<u64>, since: Instant) -> Option<f64> {
+    let sent = after?.saturating_sub(before?);
+    Some(sent as f64 / since.elapsed().as_secs_f64())
+}
+
+/// Bytes that were sent so far to the peers' ports, as `ss` counts them.
+async fn peer_bytes(peers: &[String]) -> Option<u64> {
+    let mut listing = Command::new("ss");
+    listing.args(["-tinH", "state", "established"]);
+    let listing = listing.stdin(Stdio::null()).kill_on_drop(true).output();
+    let listing = listing.await.ok()?;
+    Some(sent_to(peers, &String::from_utf8_lossy(&listing.stdout)))
+}
+
+/// Each socket has two lines: its addresses, and its figures.
+fn sent_to(peers: &[String], listing: &str) -> u64 {
+    let lines: Vec<&str> = listing.lines().collect();
+    let to_peers = lines.windows(2).filter(|pair| {
+        let remote = pair[0].split_whitespace().last().unwrap_or_default();
+        peers.iter().any(|peer| peer == remote)
+    });
+    let sent = to_peers.filter_map(|pair| {
+        let mut words = pair[1].split_whitespace();
+        words.find_map(|word| word.strip_prefix("bytes_sent:")?.parse::<u64>().ok())
+    });
+    sent.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_to_peers_alone_are_counted() {
+        let listing = "\
+0 0 127.0.0.1:40000 127.0.0.1:12003
+\t cubic rto:204 bytes_sent:1500 bytes_acked:1500
+0 0 127.0.0.1:12003 127.0.0.1:40000
+\t cubic rto:204 bytes_sent:70 bytes_acked:70
+0 0 127.0.0.1:40001 127.0.0.1:12000
+\t cubic rto:204 bytes_sent:9 bytes_acked:9
+";
+        let peers = ["127.0.0.1:12003".to_owned()];
+        assert_eq!(sent_to(&peers, listing), 1500);
+        assert_eq!(sent_to(&[], listing), 0);
+    }
+}

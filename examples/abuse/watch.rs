@@ -1,0 +1,189 @@
+//! What each replica takes of the machine, and what it says of itself, over time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use client::wire::StatusReply;
+use client::{Client, ClientOptions};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// One look at a replica.
+#[derive(Clone, Debug)]
+struct Look {
+    at: Instant,
+    replica: usize,
+    memory_kib: u64,
+    /// The most memory so far, which a look every now and then would miss.
+    peak_kib: u64,
+    files: u64,
+    /// Absent if it did not answer.
+    status: Option<StatusReply>,
+}
+
+/// Watches until it is dropped.
+pub struct Watch {
+    looks: Rc<RefCell<Vec<Look>>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Watch {
+    pub fn start(addresses: &[String], processes: &[Option<u32>]) -> Watch {
+        let looks = Rc::new(RefCell::new(Vec::new()));
+        let task = |(replica, (address, process)): (usize, (&String, &Option<u32>))| {
+            let process = process.unwrap_or_default();
+            let watched = watch(replica, address.clone(), process, looks.clone());
+            tokio::task::spawn_local(watched)
+        };
+        let tasks = addresses.iter().zip(processes).enumerate().map(task);
+        let tasks = tasks.collect();
+        Watch { looks, tasks }
+    }
+
+    /// How often somebody was seen under another round or another leader than before.
+    pub fn elections(&self, from: Instant, to: Instant) -> u64 {
+        let mut last: BTreeMap<u64, String> = BTreeMap::new();
+        let looks = self.looks.borrow();
+        for look in looks.iter().filter(|look| look.at < to) {
+            let Some(status) = &look.status else { continue };
+            if look.at < from {
+                last = BTreeMap::from([(status.ballot_round, status.leader.clone())]);
+            } else {
+                last.entry(status.ballot_round)
+                    .or_insert_with(|| status.leader.clone());
+            }
+        }
+        last.len().saturating_sub(1) as u64
+    }
+
+    /// The most memory that any replica had, in MiB.
+    pub fn memory_mib(&self, from: Instant, to: Instant) -> f64 {
+        let looks = self.looks.borrow();
+        let within = looks.iter().filter(|look| (from..to).contains(&look.at));
+        let most = within.map(|look| look.memory_kib).max();
+        most.unwrap_or_default() as f64 / 1024.0
+    }
+
+    /// The most memory that any replica had at any time before `to`, in MiB.
+    pub fn peak_mib(&self, to: Instant) -> f64 {
+        let looks = self.looks.borrow();
+        let before = looks.iter().filter(|look| look.at < to);
+        let most = before.map(|look| look.peak_kib).max();
+        most.unwrap_or_default() as f64 / 1024.0
+    }
+
+    /// The most file descriptors that any replica had open.
+    pub fn files(&self, from: Instant, to: Instant) -> u64 {
+        let looks = self.looks.borrow();
+        let within = looks.iter().filter(|look| (from..to).contains(&look.at));
+        within.map(|look| look.files).max().unwrap_or_default()
+    }
+
+    /// The longest time in which some replica answered no question about its status.
+    pub fn longest_silence(&self, from: Instant, to: Instant) -> Duration {
+        let looks = self.looks.borrow();
+        let mut heard: BTreeMap<usize, Instant> = BTreeMap::new();
+        let mut longest = Duration::ZERO;
+        for look in looks.iter().filter(|look| (from..to).contains(&look.at)) {
+            let last = heard.entry(look.replica).or_insert(from);
+            if look.status.is_some() {
+                longest = longest.max(look.at.duration_since(*last));
+                *last = look.at;
+            }
+        }
+        let ends = heard.values().map(|last| to.duration_since(*last));
+        ends.fold(longest, Duration::max)
+    }
+
+    /// The highest value of a counter on any replica at the last look before `to`.
+    pub fn counter(&self, name: &str, to: Instant) -> Option<u64> {
+        let looks = self.looks.borrow();
+        let mut newest: BTreeMap<usize, u64> = BTreeMap::new();
+        for look in looks.iter().filter(|look| look.at < to) {
+            let counters = look.status.iter().flat_map(|status| &status.counters);
+            if let Some(counter) = counters.into_iter().find(|counter| counter.name == name) {
+                newest.insert(look.replica, counter.value);
+            }
+        }
+        newest.into_values().max()
+    }
+
+    /// Counters that were 0 before, and are not any more: what acted. Their sum over all
+    /// replicas.
+    pub fn acted(&self, from: Instant, to: Instant) -> BTreeMap<String, u64> {
+        let looks = self.looks.borrow();
+        let mut before: BTreeMap<(usize, &str), u64> = BTreeMap::new();
+        let mut after = before.clone();
+        for look in looks.iter().filter(|look| look.at < to) {
+            let counters = look.status.iter().flat_map(|status| &status.counters);
+            let times = if look.at < from {
+                &mut before
+            } else {
+                &mut after
+            };
+            times.extend(counters.map(|c| ((look.replica, c.name.as_str()), c.value)));
+        }
+        let mut acted = BTreeMap::new();
+        for ((replica, name), value) in after {
+            let earlier = before.get(&(replica, name)).copied().unwrap_or_default();
+            if earlier == 0 && value > 0 {
+                *acted.entry(name.to_owned()).or_insert(0) += value;
+            }
+        }
+        acted
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+    }
+}
+
+async fn watch(replica: usize, address: String, process: u32, looks: Rc<RefCell<Vec<Look>>>) {
+    let mut client = None;
+    loop {
+        let at = Instant::now();
+        if client.is_none() {
+            client = connect(&address).await;
+        }
+        let status = match &client {
+            Some(client) => client.status().await.ok(),
+            None => None,
+        };
+        looks.borrow_mut().push(Look {
+            at,
+            replica,
+            memory_kib: memory_kib(process, "VmRSS:"),
+            peak_kib: memory_kib(process, "VmHWM:"),
+            files: files(process),
+            status,
+        });
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn connect(address: &str) -> Option<Client> {
+    let mut options = ClientOptions::new(address);
+    options.request_timeout = Duration::from_secs(2);
+    options.connect_timeout = Duration::from_secs(2);
+    Client::connect(options).await.ok()
+}
+
+/// What a process has in memory, in KiB.
+fn memory_kib(process: u32, which: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(which));
+    let number = line.and_then(|line| line.trim().strip_suffix("kB"));
+    number
+        .and_then(|number| number.trim().parse().ok())
+        .unwrap_or_default()
+}
+
+fn files(process: u32) -> u64 {
+    let open = std::fs::read_dir(format!("/proc/{process}/fd"));
+    open.map_or(0, |open| open.count() as u64)
+}

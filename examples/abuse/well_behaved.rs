@@ -1,0 +1,158 @@
+//! Clients that do nothing wrong: one beside each replica, puts and gets at a fixed rate.
+//! Latency counts from the moment at which an operation should have begun, so that a
+//! replica that stands still is seen by all operations that should have begun meanwhile.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use client::{Client, ClientOptions};
+
+use crate::figures::percentile;
+
+/// Keys that they use.
+const KEYS: u64 = 1000;
+const VALUE: &[u8] = &[b'v'; 100];
+/// How long an operation may take, all attempts together.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// One operation.
+#[derive(Clone, Copy)]
+struct Sample {
+    /// When it should have begun.
+    at: Instant,
+    latency: Duration,
+    write: bool,
+    good: bool,
+}
+
+/// What they notice in a while.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Noticed {
+    pub put_p50_us: u64,
+    pub put_p99_us: u64,
+    pub put_max_us: u64,
+    pub get_p50_us: u64,
+    pub get_p99_us: u64,
+    pub get_max_us: u64,
+    pub operations: u64,
+    pub failed: u64,
+}
+
+/// They work until this is dropped.
+pub struct WellBehaved {
+    samples: Rc<RefCell<Vec<Sample>>>,
+    begun: Rc<Cell<u64>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    clients: Vec<Client>,
+}
+
+impl WellBehaved {
+    /// One client beside each replica, which asks the others if that one fails. Together
+    /// they put and get `rate` times a second each.
+    pub async fn start(addresses: &[String], rate: u32) -> anyhow::Result<WellBehaved> {
+        let samples = Rc::new(RefCell::new(Vec::new()));
+        let begun = Rc::new(Cell::new(0));
+        let mut clients = Vec::new();
+        for nearest in 0..addresses.len() {
+            let mut order = addresses.to_vec();
+            order.rotate_left(nearest);
+            let mut options = ClientOptions::nearest_first(order);
+            options.request_timeout = GIVE_UP;
+            let client = Client::connect(options).await;
+            clients.push(client.context("connecting a well-behaved client")?);
+        }
+        let pause = Duration::from_secs_f64(addresses.len() as f64 / f64::from(2 * rate));
+        let work = |client: &Client| {
+            let work = work(client.clone(), pause, begun.clone(), samples.clone());
+            tokio::task::spawn_local(work)
+        };
+        let tasks = clients.iter().map(work).collect();
+        Ok(WellBehaved {
+            samples,
+            begun,
+            tasks,
+            clients,
+        })
+    }
+
+    /// Begins no more operations, and waits for those that have begun.
+    pub async fn stop(&self) {
+        self.tasks.iter().for_each(|task| task.abort());
+        let deadline = Instant::now() + 2 * GIVE_UP;
+        while self.begun.get() > self.samples.borrow().len() as u64 && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What they noticed of operations that should have begun then.
+    pub fn noticed(&self, from: Instant, to: Instant) -> Noticed {
+        let samples = self.samples.borrow();
+        let within = || {
+            samples
+                .iter()
+                .filter(|sample| (from..to).contains(&sample.at))
+        };
+        let latencies = |write: bool| -> Vec<u64> {
+            let of_kind = within().filter(|sample| sample.write == write);
+            of_kind
+                .map(|sample| sample.latency.as_micros() as u64)
+                .collect()
+        };
+        let (mut puts, mut gets) = (latencies(true), latencies(false));
+        Noticed {
+            put_p50_us: percentile(&mut puts, 0.5),
+            put_p99_us: percentile(&mut puts, 0.99),
+            put_max_us: percentile(&mut puts, 1.0),
+            get_p50_us: percentile(&mut gets, 0.5),
+            get_p99_us: percentile(&mut gets, 0.99),
+            get_max_us: percentile(&mut gets, 1.0),
+            operations: within().count() as u64,
+            failed: within().filter(|sample| !sample.good).count() as u64,
+        }
+    }
+}
+
+impl Drop for WellBehaved {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+        self.clients.iter().for_each(Client::close);
+    }
+}
+
+/// Puts and gets by turns, for as long as it is polled.
+async fn work(
+    client: Client,
+    pause: Duration,
+    begun: Rc<Cell<u64>>,
+    samples: Rc<RefCell<Vec<Sample>>>,
+) {
+    let mut due = tokio::time::Instant::now();
+    for number in 0.. {
+        tokio::time::sleep_until(due).await;
+        begun.set(begun.get() + 1);
+        let (client, samples, at) = (client.clone(), samples.clone(), due.into_std());
+        tokio::task::spawn_local(async move {
+            let sample = operate(&client, number, at).await;
+            samples.borrow_mut().push(sample);
+        });
+        due += pause;
+    }
+}
+
+async fn operate(client: &Client, number: u64, at: Instant) -> Sample {
+    let write = number.is_multiple_of(2);
+    // Spread over the keys, with no order that a replica could profit from.
+    let key = format!("calm-{}", number / 2 * 7919 % KEYS);
+    let good = match write {
+        true => client.put(key, VALUE).await.is_ok(),
+        false => client.get(key).await.is_ok(),
+    };
+    Sample {
+        at,
+        latency: at.elapsed(),
+        write,
+        good,
+    }
+}
