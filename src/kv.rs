@@ -13,7 +13,7 @@ use client::wire::outcome::Result as Answer;
 use client::wire::{Path, Version};
 use client::{Client, Reply, Trace};
 
-use crate::place::{Connected, Place};
+use crate::place::{Authority, Connected, Place};
 use crate::terminal::runtime;
 
 #[derive(Args)]
@@ -39,6 +39,8 @@ pub struct KvArgs {
         default_value = "leasehold-cluster"
     )]
     dir: PathBuf,
+    #[command(flatten)]
+    authority: Authority,
     /// How long to wait for an answer, in seconds. If nobody accepts the first connection, the command
     /// fails at once; if replicas end later, they are tried again until the time is over
     #[arg(
@@ -105,7 +107,8 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     }
     let op = op(&args.command)?;
     let timeout = timeout(args)?;
-    let mut place = Place::new(&args.addresses, &args.dir, args.site.as_deref())?;
+    let place = Place::new(&args.addresses, &args.dir, args.site.as_deref())?;
+    let mut place = place.trusting(&args.authority)?;
     place.options.request_timeout = timeout;
     runtime()?.block_on(async {
         let Connected { client, before } = place.connect().await?;

@@ -1,6 +1,7 @@
 //! The command line: parse, dispatch, nothing else.
 
 mod advice;
+mod cert;
 mod chaos;
 mod cluster;
 mod exp;
@@ -57,6 +58,8 @@ enum Command {
     Demo(exp::DemoArgs),
     /// Runs one replica until SIGINT or SIGTERM
     Serve(serve::ServeArgs),
+    /// Makes the certificates by which the nodes of a cluster know each other, and clients know them
+    Cert(cert::CertArgs),
     /// Reads and writes single keys
     Kv(kv::KvArgs),
     /// Shows who leads, and moves leadership
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Demo(args) => exp::demo(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Cert(args) => cert::run(&args),
         Command::Kv(args) => kv::run(&args),
         Command::Leader(args) => leader::run(&args),
         Command::Lease(args) => lease::run(&args),

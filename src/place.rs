@@ -6,11 +6,28 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use client::tls::Trust;
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{ClientPort, State};
 
 /// How long a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
+
+/// Whose replicas to talk to.
+#[derive(Args)]
+pub struct Authority {
+    /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
+    /// that of the cluster that `cluster up` started]
+    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CA")]
+    ca: Option<PathBuf>,
+}
+
+impl Authority {
+    fn trust(&self) -> anyhow::Result<Option<Trust>> {
+        let trust = self.ca.as_deref().map(Trust::load);
+        Ok(trust.transpose()?)
+    }
+}
 
 /// Whom operators ask to show or change what is in force in a cluster.
 #[derive(Args)]
@@ -33,6 +50,8 @@ pub struct Replicas {
         default_value = "leasehold-cluster"
     )]
     dir: PathBuf,
+    #[command(flatten)]
+    authority: Authority,
     /// How long to wait for an answer, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
@@ -41,7 +60,7 @@ pub struct Replicas {
 impl Replicas {
     /// Asks one replica at a time, and leaves it all the time that there is: changes take long.
     pub fn place(&self) -> anyhow::Result<Place> {
-        let mut place = Place::new(&self.address, &self.dir, None)?;
+        let mut place = Place::new(&self.address, &self.dir, None)?.trusting(&self.authority)?;
         let timeout = Duration::from_secs(self.timeout.into());
         place.options.connect_timeout = CONNECT;
         place.options.attempt_timeout = timeout;
@@ -76,6 +95,14 @@ impl Place {
             [] => Place::of_cluster(dir, site),
             _ => Place::at(addresses),
         }
+    }
+
+    /// Talks to the replicas of this authority, if one is given.
+    pub fn trusting(mut self, authority: &Authority) -> anyhow::Result<Place> {
+        if let Some(trust) = authority.trust()? {
+            self.options.trust = Some(trust);
+        }
+        Ok(self)
     }
 
     fn at(addresses: &[String]) -> anyhow::Result<Place> {

@@ -14,6 +14,7 @@ mod replicas;
 mod routing;
 pub mod serializability;
 mod session;
+pub mod tls;
 pub mod wire;
 
 pub use client::{Client, Reply, Swap};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::routing::Routing;
+use crate::tls::Trust;
 
 /// How to reach replicas, and how long to wait for them.
 #[derive(Debug, Clone)]
@@ -16,6 +17,8 @@ pub struct ClientOptions {
     /// Refuse to talk to any other cluster than this one. Without it, the first replica
     /// that answers decides which cluster it is.
     pub cluster: Option<String>,
+    /// Whose replicas to talk to, over TLS; default: anybody's, in plain text.
+    pub trust: Option<Trust>,
     /// For a connection and its handshake, if there is one address; default 5 s.
     pub connect_timeout: Duration,
     /// How long a replica may be silent before another is asked, too; default 1 s, and at
@@ -49,6 +52,7 @@ impl ClientOptions {
         ClientOptions {
             addresses: addresses.into_iter().map(Into::into).collect(),
             cluster: None,
+            trust: None,
             connect_timeout: Duration::from_secs(5),
             attempt_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(10),

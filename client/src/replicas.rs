@@ -114,7 +114,8 @@ impl Replicas {
     async fn link(&self, index: usize) -> Result<Link, NoLink> {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
-        connect(address, cluster, self.options.greeted_within()).await
+        let trust = self.options.trust.as_ref();
+        connect(address, cluster, trust, self.options.greeted_within()).await
     }
 
     pub fn all(&self) -> &[Connection] {

@@ -8,5 +8,7 @@ pub mod codec;
 #[cfg(not(feature = "mutants"))]
 pub mod node;
 pub mod replica;
+#[cfg(not(feature = "mutants"))]
+pub mod security;
 pub mod shell;
 pub mod sim;

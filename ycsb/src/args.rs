@@ -62,6 +62,8 @@ Options (long ones with one dash or two):
       --address LIST  HOST:PORT of a replica, or several separated by commas, which
                       the threads use in turn (property leasehold.address). While one
                       is dead, its threads ask the replica nearest to it
+      --ca FILE       the certificate of the cluster's authority, its ca.pem, to talk over
+                      TLS (leasehold.ca; otherwise the environment's LEASEHOLD_CA)
       --threads N     operations in flight at most (threadcount, default 1)
       --target OPS    operations a second in all (target, default: as many as go);
                       latency then also counts from each operation's intended start
@@ -197,6 +199,7 @@ impl Options {
             "threads" => format!("threadcount={}", value("a number")?),
             "target" => format!("target={}", value("operations a second")?),
             "address" => format!("leasehold.address={}", value("HOST:PORT[,...]")?),
+            "ca" => format!("leasehold.ca={}", value("a file")?),
             "db" | "jvm-args" | "cp" => {
                 let value = value("a value, which is ignored")?;
                 return self.ignore(&format!("-{option} {value}"), OTHER_STORE);

@@ -28,6 +28,9 @@ pub enum CommandError {
     /// No replica can be reached.
     #[error(transparent)]
     Connect(#[from] client::Error),
+    /// The certificate of the cluster's authority cannot be used.
+    #[error("leasehold.ca: {0}")]
+    Authority(#[from] client::tls::TrustError),
     /// Addresses do not belong to the sites, or not together.
     #[error("{0}")]
     Sites(String),

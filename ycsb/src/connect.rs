@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use client::tls::Trust;
 use client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Tried, Watcher};
 use tokio::task::JoinSet;
 
@@ -34,18 +35,21 @@ pub struct Survey {
     found: Vec<Result<Found, String>>,
     /// The replica at each address, as far as it can be told.
     replicas: Vec<Option<String>>,
+    trust: Option<Trust>,
 }
 
 impl Survey {
     /// Asks all addresses at once.
     ///
     /// # Errors
-    /// If none answers, or one is of another cluster.
+    /// If none answers, one is of another cluster, or the authority's certificate cannot be used.
     pub async fn take(settings: &Settings) -> Result<Survey, CommandError> {
+        let trust = settings.ca.as_deref().map(Trust::load).transpose()?;
         let mut asked = JoinSet::new();
         for (place, address) in settings.addresses.iter().enumerate() {
             let mut options = ClientOptions::new(address);
             options.cluster = settings.cluster.clone();
+            options.trust = trust.clone();
             options.connect_timeout = ASKED_WITHIN;
             options.request_timeout = ASKED_WITHIN;
             asked.spawn(async move { (place, ask(options).await) });
@@ -60,7 +64,10 @@ impl Survey {
             });
         }
         let addresses = settings.addresses.iter().map(|it| it.as_str().into());
-        let survey = Survey::of(addresses.collect(), found);
+        let survey = Survey {
+            trust,
+            ..Survey::of(addresses.collect(), found)
+        };
         survey.is_one_cluster()?;
         Ok(survey)
     }
@@ -70,6 +77,7 @@ impl Survey {
             addresses,
             replicas: replicas(&found),
             found,
+            trust: None,
         }
     }
 
@@ -203,6 +211,7 @@ impl Survey {
                 .collect();
             let options = ClientOptions {
                 cluster: settings.cluster.clone(),
+                trust: self.trust.clone(),
                 request_timeout: settings.timeout,
                 attempt_timeout: settings.attempt_timeout,
                 routing: settings.routing,

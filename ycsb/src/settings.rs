@@ -1,5 +1,6 @@
 //! What the properties say about a run, apart from its workload.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use client::Routing;
@@ -57,6 +58,9 @@ pub struct Settings {
     pub addresses: Vec<String>,
     /// `leasehold.cluster`.
     pub cluster: Option<String>,
+    /// `leasehold.ca`, else the environment's `LEASEHOLD_CA`: the certificate of the cluster's
+    /// authority, to talk over TLS.
+    pub ca: Option<PathBuf>,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
     /// `leasehold.attempt_timeout_ms`: how long a replica may be silent before another one
@@ -136,6 +140,7 @@ impl Settings {
             insert_retry_pause: seconds(properties, "core_workload_insertion_retry_interval")?,
             insert_keep_going: properties.flag("core_workload_insertion_keep_going_on_error")?,
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
+            ca: ca(properties),
             timeout: milliseconds(properties, "leasehold.timeout_ms")?,
             attempt_timeout: milliseconds(properties, "leasehold.attempt_timeout_ms")?,
             routing: properties.choice(
@@ -196,6 +201,11 @@ impl Settings {
             )
         })
     }
+}
+
+fn ca(properties: &Properties) -> Option<PathBuf> {
+    let named = properties.text("leasehold.ca").map(PathBuf::from);
+    named.or_else(|| std::env::var_os("LEASEHOLD_CA").map(PathBuf::from))
 }
 
 fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {

@@ -4,16 +4,19 @@ use std::io;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::tls::{self, Channel, ReadEnd, Trust, WriteEnd};
 use crate::wire::{
     ErrorCode, FrameError, FrameReader, FrameWriter, Welcome, decode_greeting, hello,
 };
 
+/// More than the certificates of any replica take.
+const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
+
 /// A connection that has been greeted.
 pub(crate) struct Link {
-    pub reader: FrameReader<OwnedReadHalf>,
-    pub writer: FrameWriter<OwnedWriteHalf>,
+    pub reader: FrameReader<ReadEnd>,
+    pub writer: FrameWriter<WriteEnd>,
     pub welcome: Welcome,
 }
 
@@ -39,19 +42,24 @@ impl NoLink {
 pub(crate) async fn connect(
     address: &str,
     cluster: Option<&str>,
+    trust: Option<&Trust>,
     within: Duration,
 ) -> Result<Link, NoLink> {
-    match tokio::time::timeout(within, open(address, cluster)).await {
+    match tokio::time::timeout(within, open(address, cluster, trust)).await {
         Ok(result) => result,
         Err(_) => Err(NoLink::Failed(format!("no greeting within {within:?}"))),
     }
 }
 
-async fn open(address: &str, cluster: Option<&str>) -> Result<Link, NoLink> {
+async fn open(address: &str, cluster: Option<&str>, trust: Option<&Trust>) -> Result<Link, NoLink> {
     let failed = |error: io::Error| NoLink::Failed(error.to_string());
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
-    let (reader, writer) = stream.into_split();
+    let channel = match trust {
+        Some(trust) => Some(secure(&stream, trust, cluster).await?),
+        None => None,
+    };
+    let (reader, writer) = tls::split(stream, channel);
     let (mut reader, mut writer) = (FrameReader::new(reader), FrameWriter::new(writer));
     let greeting = async {
         writer.feed(&hello(cluster))?;
@@ -73,10 +81,27 @@ async fn open(address: &str, cluster: Option<&str>) -> Result<Link, NoLink> {
     })
 }
 
+async fn secure(
+    stream: &TcpStream,
+    trust: &Trust,
+    cluster: Option<&str>,
+) -> Result<Channel, NoLink> {
+    let connection = trust.connection(cluster).map_err(NoLink::Failed)?;
+    let shaken = tls::shake(stream, connection.into(), HANDSHAKE_BYTES_MAX).await;
+    shaken
+        .map(Channel::new)
+        .map_err(|error| NoLink::Failed(error.to_string()))
+}
+
 /// What the operator is told when a port answers with something else.
 fn not_greeted(error: FrameError) -> NoLink {
     NoLink::Failed(match error {
         FrameError::Io(error) => format!("no greeting came: {error}"),
+        FrameError::TooLong { length, .. } if tls::is_alert((length as u32).to_be_bytes()) => {
+            "this port speaks TLS: give the certificate of the cluster's authority, its ca.pem \
+             (--ca FILE)"
+                .to_owned()
+        }
         other => format!("what answers there is not a replica's client port ({other})"),
     })
 }

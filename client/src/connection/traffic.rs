@@ -1,8 +1,7 @@
 //! What goes over one connection, until it ends.
 
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-
 use super::{Connection, Link};
+use crate::tls::{ReadEnd, WriteEnd};
 use crate::wire::{ErrorCode, FrameReader, FrameWriter, Outcome, Request, Response, outcome};
 
 /// One write to the socket is closed when it holds this much.
@@ -41,7 +40,7 @@ impl Connection {
         }
     }
 
-    async fn read_responses(&self, reader: &mut FrameReader<OwnedReadHalf>) -> Ended {
+    async fn read_responses(&self, reader: &mut FrameReader<ReadEnd>) -> Ended {
         loop {
             match reader.next::<Response>().await {
                 Ok(Some(Response { id: 0, outcome, .. })) => {
@@ -54,7 +53,7 @@ impl Connection {
         }
     }
 
-    async fn write_requests(&self, writer: &mut FrameWriter<OwnedWriteHalf>) -> String {
+    async fn write_requests(&self, writer: &mut FrameWriter<WriteEnd>) -> String {
         loop {
             self.queued.notified().await;
             while self.feed(writer) {
@@ -67,7 +66,7 @@ impl Connection {
 
     /// Appends unsent calls to `writer`, up to the size of one write; whether
     /// there were any.
-    fn feed(&self, writer: &mut FrameWriter<OwnedWriteHalf>) -> bool {
+    fn feed(&self, writer: &mut FrameWriter<WriteEnd>) -> bool {
         let mut table = self.table();
         let table = &mut *table;
         for (&id, waiting) in table.calls.range_mut(table.unsent_from..) {

@@ -9,6 +9,7 @@ mod lease;
 mod limits;
 mod ranges;
 mod raw;
+mod security;
 mod strategies;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 pub use self::depth::from_toml;
 pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
 pub use self::limits::Limits;
+pub use self::security::{Identity, Security};
 
 use super::storage::Durability;
 use crate::replica::settings::{AcceptReplies, Elections, Settings, Timing};
@@ -52,6 +54,8 @@ pub struct ClusterConfig {
     pub demand_mb: u64,
     /// What clients may take.
     pub limits: Limits,
+    /// Who may connect.
+    pub security: Security,
     /// The replicas, by id.
     pub nodes: Vec<NodeConfig>,
 }

@@ -5,18 +5,18 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use client::wire::{FrameError, split_frame, split_frame_at_most};
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::tcp::OwnedReadHalf;
+
+use super::ends::{ReadEnd, Source};
 
 /// Reads frames, without copying what is in them.
 #[derive(Debug)]
-pub struct Frames<R = OwnedReadHalf> {
+pub struct Frames<R = ReadEnd> {
     reader: R,
     buffer: BytesMut,
     chunk_bytes: usize,
 }
 
-impl<R: AsyncRead + Unpin> Frames<R> {
+impl<R: Source> Frames<R> {
     /// Asks the socket for about `chunk_bytes` at a time, which is also what an
     /// idle connection holds.
     pub fn new(reader: R, chunk_bytes: usize) -> Self {
@@ -33,11 +33,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// # Errors
     /// If the connection failed.
     pub async fn fill(&mut self) -> io::Result<bool> {
-        let room = self.buffer.capacity() - self.buffer.len();
-        if room < self.chunk_bytes / 4 {
-            self.buffer.reserve(self.chunk_bytes);
-        }
-        Ok(self.reader.read_buf(&mut self.buffer).await? > 0)
+        let filled = self.reader.fill(&mut self.buffer, self.chunk_bytes).await;
+        Ok(filled? > 0)
     }
 
     /// The next frame that has arrived whole.

@@ -24,12 +24,15 @@ use foldhash::fast::FixedState;
 use leases::Incarnation;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout_at};
 
 use super::addresses::{AddressSeat, Addresses};
 use super::config::Limits;
 use super::connection::{Budget, Connection, LOOK_EVERY};
 use super::descriptors::{FAREWELLS, Seat, Seats};
+use super::ends;
 use super::frames::Frames;
+use super::handshakes::{Handshakes, Shaken, Side};
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::sockets;
@@ -38,7 +41,7 @@ use crate::replica::input::Input;
 
 /// Bytes asked of a client's socket at a time.
 const READ_BYTES: usize = 16 << 10;
-/// How long a new connection may take to say hello.
+/// How long a new connection may take to say hello, its handshake included.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// The longest hello, from whoever it may be.
 const HELLO_BYTES_MAX: usize = 4 << 10;
@@ -72,6 +75,7 @@ pub(super) struct Clients {
     pub(super) budget: Rc<Budget>,
     pub(super) seats: Seats,
     pub(super) addresses: Addresses,
+    handshakes: Rc<Handshakes>,
     /// For clients that are being told why they are refused.
     farewells: Seats,
 }
@@ -95,8 +99,15 @@ impl Clients {
             seats: Seats::new(limits.clients(max)),
             addresses: Addresses::new(limits.clients_per_address(max)),
             budget: Rc::new(Budget::new(limits)),
+            handshakes: Rc::new(Handshakes::none()),
             farewells: Seats::new(FAREWELLS),
         }
+    }
+
+    /// With certificates to show.
+    pub(super) fn with_handshakes(mut self, handshakes: Rc<Handshakes>) -> Clients {
+        self.handshakes = handshakes;
+        self
     }
 
     /// Sets the log time that new connections are told, for the sessions they open.
@@ -210,18 +221,22 @@ impl Clients {
         };
         let clients = self.clone();
         tokio::task::spawn_local(async move {
-            let (connection, mut frames) = clients.connect(stream, address);
-            let refusal = Error::new(ErrorCode::Unavailable, why);
-            say_farewell(&connection, &mut frames, refusal).await;
+            let until = Instant::now() + HELLO_WITHIN;
+            let shaken = clients.handshakes.shake(stream, Side::Client, until).await;
+            if let Ok(shaken) = shaken {
+                let (connection, mut frames) = clients.connect(shaken, address);
+                let refusal = Error::new(ErrorCode::Unavailable, why);
+                say_farewell(&connection, &mut frames, refusal).await;
+            }
             drop(seat);
         });
     }
 
-    fn connect(&self, stream: TcpStream, address: SocketAddr) -> (Rc<Connection>, Frames) {
+    fn connect(&self, shaken: Shaken, address: SocketAddr) -> (Rc<Connection>, Frames) {
         // A connection that cannot be set up is as good as broken.
-        let _ = stream.set_nodelay(true);
-        let _ = sockets::notice_silence(&stream, SILENT_AFTER);
-        let (reader, writer) = stream.into_split();
+        let _ = shaken.stream.set_nodelay(true);
+        let _ = sockets::notice_silence(&shaken.stream, SILENT_AFTER);
+        let (reader, writer) = ends::split(shaken);
         let id = self.last_id.get() + 1;
         self.last_id.set(id);
         let outbox = Outbox::new(writer, self.budget.unread.clone());
@@ -248,10 +263,18 @@ impl Clients {
         address: SocketAddr,
         _seat: (Seat, AddressSeat),
     ) {
-        let (connection, mut frames) = self.connect(stream, address);
+        let until = Instant::now() + HELLO_WITHIN;
+        let shaken = match self.handshakes.shake(stream, Side::Client, until).await {
+            Ok(shaken) => shaken,
+            Err(problem) => {
+                tracing::debug!(client = %address, problem, "no handshake");
+                return;
+            }
+        };
+        let (connection, mut frames) = self.connect(shaken, address);
         let id = connection.id;
         self.connections.borrow_mut().insert(id, connection.clone());
-        let ended = self.converse(&connection, &mut frames).await;
+        let ended = self.converse(&connection, &mut frames, until).await;
         // The driver still handles the requests that came before the end.
         self.inbox.ring();
         self.connections.borrow_mut().remove(&id);
@@ -263,8 +286,13 @@ impl Clients {
 
     /// Serves a connection until it closes or violates the protocol. A client that only
     /// ends its requests is sent the answers that are due.
-    async fn converse(&self, connection: &Connection, frames: &mut Frames) -> Result<(), Error> {
-        let Some(hello) = read_hello(frames).await? else {
+    async fn converse(
+        &self,
+        connection: &Connection,
+        frames: &mut Frames,
+        until: Instant,
+    ) -> Result<(), Error> {
+        let Some(hello) = read_hello(frames, until).await? else {
             return Ok(());
         };
         self.check(&hello)?;
@@ -389,8 +417,8 @@ impl Clients {
 }
 
 /// A new connection's first message; nothing if it closes before.
-async fn read_hello(frames: &mut Frames) -> Result<Option<Hello>, Error> {
-    match tokio::time::timeout(HELLO_WITHIN, frames.wait_at_most(HELLO_BYTES_MAX)).await {
+async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>, Error> {
+    match timeout_at(until, frames.wait_at_most(HELLO_BYTES_MAX)).await {
         Err(_) => Err(bad("no hello came")),
         Ok(Ok(Some(frame))) => match Hello::decode(frame) {
             Ok(hello) => Ok(Some(hello)),

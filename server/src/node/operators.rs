@@ -155,6 +155,7 @@ impl Driver {
             value: clock::processor_us(),
         });
         let shell = self.clients.counters().chain(self.clients.limits());
+        let shell = shell.chain(self.peers.handshakes().counters());
         status.counters.extend(shell.map(|(name, value)| Counter {
             name: name.to_owned(),
             value,

@@ -6,9 +6,10 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::io;
 use std::rc::Rc;
 
-use bytes::{Buf, BytesMut};
-use tokio::net::tcp::OwnedWriteHalf;
+use bytes::BytesMut;
 use tokio::sync::Notify;
+
+use super::ends::WriteEnd;
 
 /// A buffer that a burst made larger than this is freed.
 const KEPT_BYTES: usize = 1 << 20;
@@ -34,7 +35,7 @@ impl Unread {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    writer: OwnedWriteHalf,
+    writer: WriteEnd,
     buffer: RefCell<BytesMut>,
     unread: Rc<Unread>,
     /// Bytes of this outbox that are counted in `unread`.
@@ -51,9 +52,9 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// What waits in it is counted in `unread`.
-    pub(super) fn new(writer: OwnedWriteHalf, unread: Rc<Unread>) -> Outbox {
+    pub(super) fn new(writer: impl Into<WriteEnd>, unread: Rc<Unread>) -> Outbox {
         Outbox {
-            writer,
+            writer: writer.into(),
             buffer: RefCell::default(),
             unread,
             counted: Cell::new(0),
@@ -72,7 +73,16 @@ impl Outbox {
 
     /// Bytes not yet taken by the socket.
     pub(super) fn pending_bytes(&self) -> usize {
-        self.buffer.borrow().len()
+        self.buffer.borrow().len() + self.sealed_bytes()
+    }
+
+    /// Bytes that left the buffer and wait for the socket. Of a broken connection they are
+    /// freed with it, which is soon.
+    fn sealed_bytes(&self) -> usize {
+        match self.broken.get() {
+            true => 0,
+            false => self.writer.unsent(),
+        }
     }
 
     /// Bytes that the socket has taken since the connection began.
@@ -127,21 +137,18 @@ impl Outbox {
 
     fn write_some(&self) {
         let mut buffer = self.buffer.borrow_mut();
-        while buffer.has_remaining() {
-            match self.writer.try_write(&buffer) {
-                Ok(0) => return self.broken.set(true),
-                Ok(written) => {
-                    buffer.advance(written);
-                    self.taken.set(self.taken.get() + written as u64);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return self.blocked.set(true);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return self.broken.set(true),
-            }
+        let before = buffer.len() + self.writer.unsent();
+        let written = self.writer.write(&mut buffer);
+        let after = buffer.len() + self.writer.unsent();
+        // Sealing adds some bytes, which are not what the client has taken.
+        let taken = before.saturating_sub(after) as u64;
+        self.taken.set(self.taken.get() + taken);
+        match written {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.blocked.set(true),
+            Err(_) => self.broken.set(true),
         }
-        if buffer.capacity() > KEPT_BYTES {
+        if buffer.is_empty() && buffer.capacity() > KEPT_BYTES {
             *buffer = BytesMut::new();
         }
     }
@@ -181,15 +188,14 @@ impl Outbox {
 
     /// Ends the stream of bytes, so that the other side reads to its end.
     pub(super) fn shut(&self) {
-        let socket = self.writer.as_ref();
-        // A connection that is gone already needs no end.
-        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+        self.writer.shut();
     }
 }
 
 impl Drop for Outbox {
     fn drop(&mut self) {
         self.buffer.get_mut().clear();
+        self.broken.set(true);
         self.account();
     }
 }

@@ -12,17 +12,19 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
 use super::clock;
-use super::config::{ClusterConfig, NodeConfig};
+use super::config::{ClusterConfig, ConfigError, NodeConfig};
 use super::descriptors::{Descriptors, Seats, TooFew};
 use super::driver::Driver;
 use super::events::Events;
+use super::handshakes::Handshakes;
 use super::inbox::Inbox;
 use super::listener::{Clients, Names};
 use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
 use super::timeout_watch::TimeoutWatch;
-use super::transport::{Member, Peers};
+use super::transport::{Door, Member, Peers};
 use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
+use crate::security::SecurityError;
 use crate::shell::Watches;
 
 /// Options of a node that are not in the configuration.
@@ -51,6 +53,12 @@ pub enum NodeError {
         /// The configuration.
         file: PathBuf,
     },
+    /// The configuration lets others than this machine pass for nodes.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The node cannot prove who it is.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// A port cannot be bound.
     #[error(
         "node {node}: cannot listen on {field} = {address:?}: {source}; give the node an address of this \
@@ -112,12 +120,14 @@ impl NodeError {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            NodeError::Storage(
-                StorageError::Wiped { .. }
-                    | StorageError::Damaged { .. }
-                    | StorageError::Format { .. }
-                    | StorageError::Mismatch { .. }
-            )
+            NodeError::Config(_)
+                | NodeError::Security(_)
+                | NodeError::Storage(
+                    StorageError::Wiped { .. }
+                        | StorageError::Damaged { .. }
+                        | StorageError::Format { .. }
+                        | StorageError::Mismatch { .. }
+                )
         )
     }
 }
@@ -140,11 +150,14 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
     options: &ServeOptions,
     shutdown: impl FnOnce() -> F,
 ) -> Result<(), NodeError> {
+    let me = known(config, name)?;
+    config.check_reach()?;
     let node = Node {
         config,
-        me: known(config, name)?,
+        me,
         options,
         descriptors: claim_descriptors(config, name)?,
+        handshakes: Rc::new(Handshakes::start(config, name)?),
     };
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -197,6 +210,7 @@ struct Node<'a> {
     me: ReplicaId,
     options: &'a ServeOptions,
     descriptors: Descriptors,
+    handshakes: Rc<Handshakes>,
 }
 
 impl Node<'_> {
@@ -323,7 +337,8 @@ impl Node<'_> {
             replicas: nodes.map(|node| node.name.clone()).collect(),
         };
         let (limits, max) = (self.config.limits, self.descriptors.clients);
-        Clients::new(names, incarnation, inbox, limits, max)
+        let clients = Clients::new(names, incarnation, inbox, limits, max);
+        clients.with_handshakes(self.handshakes.clone())
     }
 
     fn peers(&self, inbox: Rc<Inbox>) -> Peers {
@@ -333,8 +348,11 @@ impl Node<'_> {
             address: from.via.get(&node.name).unwrap_or(&node.peer).clone(),
         };
         let members = self.config.nodes.iter().map(member).collect();
-        let seats = Seats::new(self.descriptors.peers);
-        Peers::new(&self.config.cluster, self.me, members, inbox, seats)
+        let door = Door {
+            seats: Seats::new(self.descriptors.peers),
+            handshakes: self.handshakes.clone(),
+        };
+        Peers::new(&self.config.cluster, self.me, members, inbox, door)
     }
 }
 

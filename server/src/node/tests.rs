@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 
+mod identity;
 mod limits;
 mod patience;
 

@@ -11,12 +11,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use client::wire::{FrameError, encode_frame};
-use leases::ReplicaId;
+use leases::{ReplicaId, ReplicaSet};
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout_at;
 
 use super::descriptors::{Seat, Seats};
+use super::ends;
 use super::frames::Frames;
+use super::handshakes::{Handshakes, Side};
 use super::inbox::Inbox;
 use super::outbox::{Outbox, Unread};
 use super::sockets;
@@ -30,7 +34,10 @@ const MAGIC: u32 = 0x4C48_5005;
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that may wait for a peer that reads nothing; promises may exceed that.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// From its connection on, a peer has so long to say who it is, and to prove it.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How long a refused peer has to read why.
+const LINGER: Duration = Duration::from_secs(1);
 /// The longest hello: names have at most 64 bytes, and whoever sends it may be anybody.
 const HELLO_BYTES_MAX: usize = 4 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -61,8 +68,16 @@ pub(super) struct Peers {
     /// Messages that could not be encoded.
     unsendable: Cell<u64>,
     unread: Rc<Unread>,
+    door: Door,
+}
+
+/// How connections are made and accepted.
+#[derive(Debug)]
+pub(super) struct Door {
     /// For connections that this replica accepts.
-    seats: Seats,
+    pub(super) seats: Seats,
+    /// On those, and on those that it dials.
+    pub(super) handshakes: Rc<Handshakes>,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +96,7 @@ impl Peers {
         me: ReplicaId,
         members: Vec<Member>,
         inbox: Rc<Inbox>,
-        seats: Seats,
+        door: Door,
     ) -> Peers {
         Peers {
             cluster: cluster.to_owned(),
@@ -91,7 +106,7 @@ impl Peers {
             inbox,
             unsendable: Cell::default(),
             unread: Rc::default(),
-            seats,
+            door,
         }
     }
 
@@ -99,6 +114,11 @@ impl Peers {
     /// be none: the core splits what does not fit into a frame.
     pub(super) fn unsendable(&self) -> u64 {
         self.unsendable.get()
+    }
+
+    /// Those of both ports.
+    pub(super) fn handshakes(&self) -> &Handshakes {
+        &self.door.handshakes
     }
 
     /// Appends a message; [`Peers::flush`] sends it. It is dropped if too much waits. But of a
@@ -181,7 +201,13 @@ impl Peers {
         if let Err(error) = prepare(&stream) {
             return error.to_string();
         }
-        let (reader, writer) = stream.into_split();
+        let until = tokio::time::Instant::now() + CONNECT_WITHIN;
+        let handshakes = &self.door.handshakes;
+        let shaken = match handshakes.shake(stream, Side::Dialled(peer), until).await {
+            Ok(shaken) => shaken,
+            Err(problem) => return problem,
+        };
+        let (reader, writer) = ends::split(shaken);
         let outbox = Rc::new(Outbox::new(writer, self.unread.clone()));
         // Names are short, so it fits.
         let _ = encode_frame(&self.hello(peer), &mut outbox.buffer());
@@ -232,12 +258,12 @@ impl Peers {
     pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => match self.seats.take() {
+                Ok((stream, address)) => match self.door.seats.take() {
                     Some(seat) => {
                         tokio::task::spawn_local(self.clone().serve(stream, address, seat));
                     }
                     // A peer tries again.
-                    None if self.seats.refuse() => {
+                    None if self.door.seats.refuse() => {
                         tracing::warn!(%address, "too many connections on the peers' port");
                     }
                     None => {}
@@ -255,12 +281,25 @@ impl Peers {
             tracing::info!(%address, %error, "a peer's connection broke");
             return;
         }
-        let (reader, writer) = stream.into_split();
+        let until = tokio::time::Instant::now() + HELLO_WITHIN;
+        let shaken = match self.door.handshakes.shake(stream, Side::Peer, until).await {
+            Ok(shaken) => shaken,
+            Err(problem) => {
+                tracing::warn!(%address, problem, "a peer's connection is closed");
+                return;
+            }
+        };
+        let proved = shaken.proved;
+        let (reader, writer) = ends::split(shaken);
         let outbox = Outbox::new(writer, self.unread.clone());
         let mut frames = Frames::new(reader, READ_BYTES);
-        let outcome = match self.greet(&mut frames, &outbox).await {
+        let hello = timeout_at(until, self.read_hello(&mut frames, proved));
+        let outcome = match self.greet(hello.await, &outbox) {
             Ok(from) => self.listen(from, &mut frames).await,
-            Err(problem) => Err(problem),
+            Err(problem) => {
+                say_farewell(&outbox, &mut frames).await;
+                Err(problem)
+            }
         };
         // The driver still handles the messages that came before the end.
         self.inbox.ring();
@@ -269,17 +308,46 @@ impl Peers {
         }
     }
 
-    /// The replica at the other end, or why it is refused, for the own log. A refused one is
-    /// told which field is wrong, and nothing that it did not say itself: it may be anybody.
-    async fn greet(&self, frames: &mut Frames, outbox: &Outbox) -> Result<ReplicaId, String> {
-        let read = tokio::time::timeout(HELLO_WITHIN, frames.wait_at_most(HELLO_BYTES_MAX));
-        let checked = match read.await {
-            Ok(Ok(Some(frame))) => match proto::Hello::decode(frame) {
-                Ok(hello) => self.check(&hello),
-                Err(error) => Err(Refusal::same(format!("malformed hello: {error}"))),
-            },
+    /// The replica at the other end; `None` if it has gone. `proved` are those that it has
+    /// proved to be, if that is asked for.
+    async fn read_hello(
+        &self,
+        frames: &mut Frames,
+        proved: Option<ReplicaSet>,
+    ) -> Result<Option<ReplicaId>, Refusal> {
+        if proved.is_some_and(|proved| proved == ReplicaSet::EMPTY) {
+            let problem = "its certificate is that of no member of this cluster";
+            return Err(Refusal::same(problem.to_owned()));
+        }
+        let hello = match frames.wait_at_most(HELLO_BYTES_MAX).await {
+            Ok(Some(frame)) => proto::Hello::decode(frame),
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(Refusal::same(error.to_string())),
+        };
+        let hello = hello.map_err(|error| Refusal::same(format!("malformed hello: {error}")))?;
+        let from = self.check(&hello)?;
+        match proved {
+            Some(proved) if !proved.contains(from) => {
+                let name = &hello.from_name;
+                let problem = format!("hello.from_name is {name:?}, its certificate is another's");
+                Err(Refusal::same(problem))
+            }
+            _ => Ok(Some(from)),
+        }
+    }
+
+    /// Answers a hello. The replica at the other end, or why it is refused, for the own log. A
+    /// refused one is told which field is wrong, and nothing that it did not say itself: it may
+    /// be anybody.
+    fn greet(
+        &self,
+        read: Result<Result<Option<ReplicaId>, Refusal>, Elapsed>,
+        outbox: &Outbox,
+    ) -> Result<ReplicaId, String> {
+        let checked = match read {
+            Ok(Ok(Some(from))) => Ok(from),
             Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
-            Ok(Err(error)) => Err(Refusal::same(error.to_string())),
+            Ok(Err(refusal)) => Err(refusal),
             Err(_) => Err(Refusal::same("no hello came".to_owned())),
         };
         let refusal = checked.as_ref().err();
@@ -370,6 +438,17 @@ fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<()
     })
 }
 
+/// Gives a refused peer a moment to read why.
+async fn say_farewell(outbox: &Outbox, frames: &mut Frames) {
+    let farewell = async {
+        outbox.emptied().await;
+        outbox.shut();
+        // Closing with bytes unread would take the answer back.
+        frames.discard().await;
+    };
+    let _ = tokio::time::timeout(LINGER, farewell).await;
+}
+
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
@@ -392,7 +471,11 @@ mod tests {
             address: "127.0.0.1:9".to_owned(),
         };
         let members = vec![member("A"), member("B")];
-        let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), Seats::new(1));
+        let door = Door {
+            seats: Seats::new(1),
+            handshakes: Rc::new(Handshakes::none()),
+        };
+        let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), door);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());

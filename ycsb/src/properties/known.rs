@@ -79,6 +79,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("status.interval", Default("10")),
     ("label", Default("")),
     ("leasehold.address", Optional),
+    ("leasehold.ca", Optional),
     ("leasehold.cluster", Optional),
     ("leasehold.connections", Optional),
     ("leasehold.cores", Optional),

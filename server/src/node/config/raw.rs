@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::lease::LeaseSection;
 use super::limits::LimitsSection;
+use super::security::SecuritySection;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +24,8 @@ pub(super) struct Cluster {
     pub demand_mb: Option<u64>,
     #[serde(default)]
     pub limits: LimitsSection,
+    #[serde(default)]
+    pub security: SecuritySection,
     #[serde(default)]
     pub node: Vec<Node>,
 }

@@ -1,0 +1,166 @@
+//! A connection's TLS state after its handshake, and how it meets the socket.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead as _, IoSlice, Write as _};
+
+use bytes::{Buf as _, BytesMut};
+use rustls::Connection;
+use tokio::net::TcpStream;
+
+/// Bytes asked of a socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Most plaintext that is sealed before the socket has taken what was sealed before.
+const SEAL_BYTES: usize = 128 << 10;
+/// Bytes that a record may hold, and that it takes beside them.
+const RECORD_BYTES: usize = 16 << 10;
+const RECORD_OVERHEAD: usize = 22;
+
+thread_local! {
+    /// What was read from a socket and is opened at once. One for all connections of a
+    /// thread: an idle connection holds none.
+    static ARRIVED: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// What came of reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes of plaintext, at least one.
+    Bytes(usize),
+    /// The other side sends no more.
+    End,
+}
+
+/// Seals and opens what goes over one connection. Both directions share it.
+#[derive(Debug)]
+pub struct Channel {
+    connection: Connection,
+    /// Bytes sealed and not yet taken by the socket.
+    unsent: usize,
+    ended: bool,
+}
+
+impl Channel {
+    /// Of a connection whose handshake is done.
+    pub fn new(mut connection: Connection) -> Channel {
+        // What is sealed at a time is bounded here.
+        connection.set_buffer_limit(None);
+        Channel {
+            connection,
+            unsent: 0,
+            ended: false,
+        }
+    }
+
+    /// Bytes sealed and not yet taken by the socket.
+    pub fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Reads what has arrived, and appends its plaintext to `plain`.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; `InvalidData` if it was not sealed by the other side;
+    /// or the socket's.
+    pub fn receive(&mut self, stream: &TcpStream, plain: &mut BytesMut) -> io::Result<Received> {
+        let before = plain.len();
+        // The handshake may have read more than its own.
+        self.open(&[], plain)?;
+        while plain.len() == before && !self.ended {
+            self.ended = ARRIVED.with_borrow_mut(|arrived| {
+                let count = stream.try_read(arrived)?;
+                self.open(&arrived[..count], plain)?;
+                io::Result::Ok(count == 0 || self.ended)
+            })?;
+        }
+        Ok(match plain.len() - before {
+            0 => Received::End,
+            count => Received::Bytes(count),
+        })
+    }
+
+    fn open(&mut self, mut arrived: &[u8], plain: &mut BytesMut) -> io::Result<()> {
+        loop {
+            let state = self.connection.process_new_packets();
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            self.take(state.plaintext_bytes_to_read(), plain)?;
+            self.ended |= state.peer_has_closed();
+            // It takes a part at a time, and nothing after the end.
+            if arrived.is_empty() || self.connection.read_tls(&mut arrived)? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take(&mut self, mut count: usize, plain: &mut BytesMut) -> io::Result<()> {
+        let mut reader = self.connection.reader();
+        while count > 0 {
+            let chunk = reader.fill_buf()?;
+            let length = chunk.len();
+            plain.extend_from_slice(chunk);
+            reader.consume(length);
+            count -= length;
+        }
+        Ok(())
+    }
+
+    /// Seals what is in `plain` and writes it, as far as the socket takes it.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it took a part; `WriteZero` if it takes no more; or the socket's.
+    pub fn send(&mut self, stream: &TcpStream, plain: &mut BytesMut) -> io::Result<()> {
+        loop {
+            self.write(stream)?;
+            if plain.is_empty() {
+                return Ok(());
+            }
+            let part = plain.len().min(SEAL_BYTES);
+            let sealed = self.connection.writer().write(&plain[..part])?;
+            plain.advance(sealed);
+            self.unsent += sealed + sealed.div_ceil(RECORD_BYTES) * RECORD_OVERHEAD;
+        }
+    }
+
+    /// Writes what is sealed.
+    fn write(&mut self, stream: &TcpStream) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut Socket(stream)) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.unsent = self.unsent.saturating_sub(written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent = 0;
+        Ok(())
+    }
+
+    /// Tells the other side that nothing follows, if the socket takes that at once.
+    pub fn end(&mut self, stream: &TcpStream) {
+        self.connection.send_close_notify();
+        // One that takes no more learns it from the end of the connection.
+        let _ = self.write(stream);
+    }
+}
+
+/// Reads and writes as far as that is possible without waiting.
+pub(super) struct Socket<'a>(pub(super) &'a TcpStream);
+
+impl io::Read for Socket<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
+}
+
+impl io::Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

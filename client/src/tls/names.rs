@@ -1,0 +1,65 @@
+//! The names in certificates.
+//!
+//! The names of clusters and replicas may hold what a DNS name may not, and whoever connects
+//! is shown the certificate. So a label is a hash: the first 32 hexadecimal digits of the
+//! SHA-256 of the name.
+
+use std::fmt::Write as _;
+
+use ring::digest::{SHA256, digest};
+
+/// Of every replica of every cluster: for clients that know an address and an authority,
+/// and no more.
+pub const REPLICA: &str = "replica.leasehold";
+
+/// Of one replica: `<label of its name>.<label of the cluster>.leasehold`.
+pub fn of_replica(cluster: &str, replica: &str) -> String {
+    format!("{}.{}.leasehold", label(replica), label(cluster))
+}
+
+/// Of every replica of a cluster: `replica.<label of the cluster>.leasehold`.
+pub fn of_cluster(cluster: &str) -> String {
+    format!("replica.{}.leasehold", label(cluster))
+}
+
+/// All that the certificate of a replica must hold.
+pub fn all(cluster: &str, replica: &str) -> Vec<String> {
+    vec![
+        of_replica(cluster, replica),
+        of_cluster(cluster),
+        REPLICA.to_owned(),
+    ]
+}
+
+/// The first half of the SHA-256 of a name, in hexadecimal digits.
+pub fn label(name: &str) -> String {
+    let hash = digest(&SHA256, name.as_bytes());
+    let mut label = String::new();
+    for byte in &hash.as_ref()[..16] {
+        // Writing into a string does not fail.
+        let _ = write!(label, "{byte:02x}");
+    }
+    label
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_anybody_can_compute() {
+        // printf CA | sha256sum
+        assert_eq!(label("CA"), "4b650e5c4785025dee7bd65e3c5c5273");
+        let all = [
+            of_replica("demo", "CA"),
+            of_replica("demo", "ca"),
+            of_replica("Demo", "CA"),
+            of_cluster("demo"),
+            of_cluster("Demo"),
+            of_replica("demo", "replica"),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+        assert!(all.iter().all(|name| name.len() < 100));
+    }
+}

@@ -1,0 +1,122 @@
+//! Handshakes, and what is said of those that fail.
+
+use std::io;
+
+use rustls::{AlertDescription, CertificateError, Connection, Error as TlsError};
+use tokio::net::TcpStream;
+
+use super::channel::Socket;
+
+/// Why there is no channel.
+#[derive(Debug, thiserror::Error)]
+pub enum ShakeError {
+    /// The connection ended or broke.
+    #[error("the connection ended in the handshake: {0}")]
+    Io(#[from] io::Error),
+    /// Who connects may be anybody, and may not send that much before it has said who it is.
+    #[error("a handshake of more than {0} bytes")]
+    TooLong(usize),
+    /// One side does not accept what the other shows, or does not speak TLS.
+    #[error("{}", explained(.0))]
+    Refused(#[source] TlsError),
+}
+
+/// Shakes hands over `stream`, reading at most `bytes_max`.
+///
+/// # Errors
+/// Any [`ShakeError`]. The other side is told what TLS tells it, if it speaks that.
+pub async fn shake(
+    stream: &TcpStream,
+    mut connection: Connection,
+    bytes_max: usize,
+) -> Result<Connection, ShakeError> {
+    let mut read = 0;
+    while connection.is_handshaking() || connection.wants_write() {
+        if connection.wants_write() {
+            write(stream, &mut connection).await?;
+            continue;
+        }
+        stream.readable().await?;
+        match connection.read_tls(&mut Socket(stream)) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(count) => read += count,
+            Err(error) if is_passing(&error) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        if let Err(error) = connection.process_new_packets() {
+            // The alert.
+            let _ = connection.write_tls(&mut Socket(stream));
+            return Err(ShakeError::Refused(error));
+        }
+        // What follows a handshake is not of it.
+        if connection.is_handshaking() && read > bytes_max {
+            return Err(ShakeError::TooLong(bytes_max));
+        }
+    }
+    Ok(connection)
+}
+
+async fn write(stream: &TcpStream, connection: &mut Connection) -> io::Result<()> {
+    stream.writable().await?;
+    match connection.write_tls(&mut Socket(stream)) {
+        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+        Err(error) if !is_passing(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// What somebody can do who reads that a handshake failed.
+fn explained(error: &TlsError) -> String {
+    let said = match error {
+        TlsError::InvalidMessage(_) => "what answers there does not speak TLS",
+        TlsError::InvalidCertificate(refusal) => of_certificate(refusal),
+        TlsError::NoCertificatesPresented => "the other side shows no certificate",
+        TlsError::AlertReceived(alert) => of_alert(*alert),
+        _ => "TLS failed",
+    };
+    format!("{said} ({error})")
+}
+
+fn of_certificate(refusal: &CertificateError) -> &'static str {
+    match refusal {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate was not signed by the authority that is trusted here"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is that of another replica or another cluster"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired: make a new one, as with `leasehold cert`; or a clock is wrong"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet: a clock is wrong, here or where it was made"
+        }
+        _ => "its certificate is not accepted",
+    }
+}
+
+fn of_alert(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "the other side does not trust the authority that signed the certificate shown"
+        }
+        AlertDescription::CertificateRequired => "the other side asks for a certificate",
+        AlertDescription::CertificateExpired => {
+            "the other side takes the certificate shown for expired"
+        }
+        _ => "the other side ended the handshake",
+    }
+}
+
+/// Whether these first bytes of an answer are those of TLS to somebody who does not speak it.
+pub fn is_alert(prefix: [u8; 4]) -> bool {
+    // An alert, in a record of any version, of less than 256 bytes.
+    prefix[0] == 21 && prefix[1] == 3 && prefix[3] == 0
+}

@@ -1,0 +1,104 @@
+//! Whose certificates a client accepts.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, version};
+
+use super::{names, provider};
+
+/// Why there is nobody to trust.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The file cannot be read.
+    #[error("{}: {source}; give the certificate of the cluster's authority, its ca.pem", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It holds no certificate, or none that can be used.
+    #[error("{}: {problem}; it should hold the PEM certificate of the cluster's authority, its ca.pem", file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// The authorities whose replicas a client talks to.
+#[derive(Clone)]
+pub struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// The certificates in a PEM file.
+    ///
+    /// # Errors
+    /// Any [`TrustError`].
+    pub fn load(file: &Path) -> Result<Trust, TrustError> {
+        let pem = std::fs::read(file).map_err(|source| TrustError::Read {
+            file: file.to_owned(),
+            source,
+        })?;
+        Trust::from_pem(&pem).map_err(|problem| TrustError::Malformed {
+            file: file.to_owned(),
+            problem,
+        })
+    }
+
+    /// The certificates in a PEM text.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_pem(pem: &[u8]) -> Result<Trust, String> {
+        let roots = roots(pem)?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13]);
+        let config = config.map_err(|error| error.to_string())?;
+        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        // A name would be readable by whoever listens, and no replica needs it.
+        config.enable_sni = false;
+        config.resumption = Resumption::disabled();
+        Ok(Trust(Arc::new(config)))
+    }
+
+    /// The client's side of a connection to any replica, of `cluster` if that is known.
+    pub(crate) fn connection(&self, cluster: Option<&str>) -> Result<ClientConnection, String> {
+        let name = match cluster {
+            Some(cluster) if !cluster.is_empty() => names::of_cluster(cluster),
+            _ => names::REPLICA.to_owned(),
+        };
+        let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
+        ClientConnection::new(self.0.clone(), name).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trust")
+    }
+}
+
+/// The authorities in a PEM text.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| format!("malformed PEM: {error}"))?;
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("a certificate that cannot be used: {error}"))?;
+    }
+    match roots.is_empty() {
+        true => Err("it holds no certificate".to_owned()),
+        false => Ok(roots),
+    }
+}

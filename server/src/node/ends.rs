@@ -1,0 +1,145 @@
+//! The two halves of a connection, plain or over TLS. Both are of the replica's thread.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use bytes::{Buf as _, BytesMut};
+use client::tls::{Channel, Received};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::handshakes::Shaken;
+
+/// Where bytes come from.
+#[expect(async_fn_in_trait, reason = "it is called on one thread")]
+pub trait Source {
+    /// Waits for more bytes and appends them; 0 at the end. May be dropped and called again
+    /// without losing anything.
+    ///
+    /// # Errors
+    /// If the connection failed.
+    async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize>;
+}
+
+impl<R: AsyncRead + Unpin> Source for R {
+    async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
+        let room = buffer.capacity() - buffer.len();
+        if room < chunk_bytes / 4 {
+            buffer.reserve(chunk_bytes);
+        }
+        self.read_buf(buffer).await
+    }
+}
+
+/// The half that is read from.
+#[derive(Debug)]
+pub struct ReadEnd {
+    half: OwnedReadHalf,
+    channel: Option<Rc<RefCell<Channel>>>,
+}
+
+/// The half that is written to.
+#[derive(Debug)]
+pub(super) struct WriteEnd {
+    half: OwnedWriteHalf,
+    channel: Option<Rc<RefCell<Channel>>>,
+}
+
+/// Both halves of a connection.
+pub(super) fn split(shaken: Shaken) -> (ReadEnd, WriteEnd) {
+    let (reader, writer) = shaken.stream.into_split();
+    let channel = shaken.channel.map(|channel| Rc::new(RefCell::new(channel)));
+    let reader = ReadEnd {
+        half: reader,
+        channel: channel.clone(),
+    };
+    let writer = WriteEnd {
+        half: writer,
+        channel,
+    };
+    (reader, writer)
+}
+
+impl Source for ReadEnd {
+    async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
+        let Some(channel) = &self.channel else {
+            return self.half.fill(buffer, chunk_bytes).await;
+        };
+        loop {
+            let received = channel.borrow_mut().receive(self.half.as_ref(), buffer);
+            match received {
+                Ok(Received::Bytes(count)) => return Ok(count),
+                Ok(Received::End) => return Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.half.readable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl WriteEnd {
+    /// Writes what the socket takes now, and removes it from `buffer`.
+    ///
+    /// # Errors
+    /// `WouldBlock` if something is left; `WriteZero` if it takes no more; or the socket's.
+    pub(super) fn write(&self, buffer: &mut BytesMut) -> io::Result<()> {
+        if let Some(channel) = &self.channel {
+            return channel.borrow_mut().send(self.half.as_ref(), buffer);
+        }
+        while buffer.has_remaining() {
+            match self.half.try_write(buffer) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => buffer.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that were removed from the buffer, and wait for the socket in another form.
+    pub(super) fn unsent(&self) -> usize {
+        let channel = self.channel.as_ref();
+        channel.map_or(0, |channel| channel.borrow().unsent())
+    }
+
+    /// Waits until the socket takes something.
+    ///
+    /// # Errors
+    /// If the connection failed.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.half.writable().await
+    }
+
+    /// Ends the stream of bytes, so that the other side reads to its end.
+    pub(super) fn shut(&self) {
+        self.say_end();
+        let socket = self.half.as_ref();
+        // A connection that is gone already needs no end.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+    }
+
+    fn say_end(&self) {
+        if let Some(channel) = &self.channel {
+            channel.borrow_mut().end(self.half.as_ref());
+        }
+    }
+}
+
+impl Drop for WriteEnd {
+    fn drop(&mut self) {
+        self.say_end();
+    }
+}
+
+impl From<OwnedWriteHalf> for WriteEnd {
+    fn from(half: OwnedWriteHalf) -> WriteEnd {
+        WriteEnd {
+            half,
+            channel: None,
+        }
+    }
+}

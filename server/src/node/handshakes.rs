@@ -1,0 +1,330 @@
+//! TLS handshakes, on a thread of their own.
+//!
+//! A handshake takes some tenths of a millisecond of a processor, and anybody may begin one.
+//! On the replica's thread, a few thousand a second would leave no time for heartbeats.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use client::tls::{Channel, names, shake};
+use leases::{ReplicaId, ReplicaSet};
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConnection, Connection, ServerConnection};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::config::ClusterConfig;
+use crate::security::{Credentials, SecurityError, day, is_named};
+
+/// Bytes that a client may send before its handshake is done: it shows no certificate.
+const CLIENT_BYTES_MAX: usize = 4 << 10;
+/// The same for a peer, which shows a chain of them.
+const PEER_BYTES_MAX: usize = 16 << 10;
+/// How often the files of certificates are looked at, while there are handshakes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the operator is told that the certificate is about to expire.
+const REMIND_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// And how long before it does.
+const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// It has connected to the clients' port.
+    Client,
+    /// It has connected to the peers' port.
+    Peer,
+    /// This node has dialled it.
+    Dialled(ReplicaId),
+}
+
+/// A connection whose handshake is done, or that needs none.
+#[derive(Debug)]
+pub(super) struct Shaken {
+    pub(super) stream: TcpStream,
+    /// Without it, what is written is plain.
+    pub(super) channel: Option<Channel>,
+    /// The members that the other end has proved to be: one, or none, by its certificate;
+    /// nothing where nobody proves anything.
+    pub(super) proved: Option<ReplicaSet>,
+}
+
+/// Has handshakes done, if the cluster has certificates.
+#[derive(Debug)]
+pub(super) struct Handshakes {
+    thread: Option<UnboundedSender<Asked>>,
+    done: Cell<u64>,
+    failed: Cell<u64>,
+}
+
+struct Asked {
+    stream: std::net::TcpStream,
+    side: Side,
+    until: Instant,
+    answer: oneshot::Sender<Result<Done, String>>,
+}
+
+struct Done {
+    stream: std::net::TcpStream,
+    connection: Connection,
+    proved: ReplicaSet,
+}
+
+impl Handshakes {
+    /// Nobody proves anything.
+    pub(super) fn none() -> Handshakes {
+        Handshakes {
+            thread: None,
+            done: Cell::new(0),
+            failed: Cell::new(0),
+        }
+    }
+
+    /// With the certificates of this node, if the configuration names some.
+    ///
+    /// # Errors
+    /// They cannot be used; or no thread can be started.
+    pub(super) fn start(config: &ClusterConfig, name: &str) -> Result<Handshakes, SecurityError> {
+        let Some(credentials) = Credentials::open(config, name)? else {
+            return Ok(Handshakes::none());
+        };
+        let failed = |error: std::io::Error| SecurityError::Failed {
+            doing: "starting the handshakes' thread",
+            problem: error.to_string(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(failed)?;
+        let usher = Usher {
+            files: stamps(&credentials.files),
+            credentials,
+            config: config.clone(),
+            name: name.to_owned(),
+            looked: Instant::now(),
+        };
+        let (thread, asked) = unbounded_channel();
+        std::thread::Builder::new()
+            .name("handshakes".to_owned())
+            .spawn(move || runtime.block_on(usher.run(asked)))
+            .map_err(failed)?;
+        Ok(Handshakes {
+            thread: Some(thread),
+            ..Handshakes::none()
+        })
+    }
+
+    /// Handshakes of this run that were done, and that failed, by name.
+    pub(super) fn counters(&self) -> [(&'static str, u64); 2] {
+        [
+            ("tls_handshakes", self.done.get()),
+            ("tls_handshakes_failed", self.failed.get()),
+        ]
+    }
+
+    /// Shakes hands with the other end, until then at the latest.
+    pub(super) async fn shake(
+        &self,
+        stream: TcpStream,
+        side: Side,
+        until: Instant,
+    ) -> Result<Shaken, String> {
+        let Some(thread) = &self.thread else {
+            return Ok(Shaken {
+                stream,
+                channel: None,
+                proved: None,
+            });
+        };
+        let shaken = ask(thread, stream, side, until).await;
+        let count = match &shaken {
+            Ok(_) => &self.done,
+            Err(_) => &self.failed,
+        };
+        count.set(count.get() + 1);
+        shaken
+    }
+}
+
+async fn ask(
+    thread: &UnboundedSender<Asked>,
+    stream: TcpStream,
+    side: Side,
+    until: Instant,
+) -> Result<Shaken, String> {
+    let (answer, answered) = oneshot::channel();
+    let asked = Asked {
+        // Each thread waits for its own connections.
+        stream: stream.into_std().map_err(|error| error.to_string())?,
+        side,
+        until,
+        answer,
+    };
+    let sent = thread.send(asked);
+    assert!(sent.is_ok(), "the handshakes' thread runs as long as this");
+    let done = answered.await;
+    let Done {
+        stream,
+        connection,
+        proved,
+    } = done.map_err(|_| "the handshake was given up".to_owned())??;
+    Ok(Shaken {
+        stream: TcpStream::from_std(stream).map_err(|error| error.to_string())?,
+        channel: Some(Channel::new(connection)),
+        proved: Some(proved),
+    })
+}
+
+/// What the thread knows.
+struct Usher {
+    config: ClusterConfig,
+    name: String,
+    credentials: Credentials,
+    /// When each of the certificates' files was last changed.
+    files: Vec<Option<SystemTime>>,
+    looked: Instant,
+}
+
+impl Usher {
+    async fn run(mut self, mut asked: UnboundedReceiver<Asked>) {
+        let mut remind = tokio::time::interval(REMIND_EVERY);
+        loop {
+            tokio::select! {
+                one = asked.recv() => match one {
+                    Some(one) => self.begin(one),
+                    None => return,
+                },
+                _ = remind.tick() => self.remind(),
+            }
+        }
+    }
+
+    fn begin(&mut self, asked: Asked) {
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            self.refresh();
+        }
+        let Asked {
+            stream,
+            side,
+            until,
+            answer,
+        } = asked;
+        let members = match side {
+            Side::Client => Vec::new(),
+            Side::Peer | Side::Dialled(_) => self.config.names(),
+        };
+        let (cluster, connection) = (self.config.cluster.clone(), self.connection(side));
+        tokio::spawn(async move {
+            let done = async {
+                let connection = connection?;
+                let (stream, connection) = converse(stream, connection, side, until).await?;
+                Ok(Done {
+                    stream,
+                    proved: proved(&connection, &cluster, &members),
+                    connection,
+                })
+            };
+            // Who asked may have ended.
+            let _ = answer.send(done.await);
+        });
+    }
+
+    fn connection(&self, side: Side) -> Result<Connection, String> {
+        let credentials = &self.credentials;
+        let accepting = |config: &Arc<rustls::ServerConfig>| {
+            let connection = ServerConnection::new(config.clone());
+            connection.map(Connection::from)
+        };
+        let connection = match side {
+            Side::Client => accepting(&credentials.clients),
+            Side::Peer => accepting(&credentials.peers),
+            Side::Dialled(peer) => {
+                let name = &self.config.nodes[peer.index()].name;
+                let name = ServerName::try_from(names::of_replica(&self.config.cluster, name));
+                let name = name.map_err(|error| error.to_string())?;
+                ClientConnection::new(credentials.dial.clone(), name).map(Connection::from)
+            }
+        };
+        connection.map_err(|error| error.to_string())
+    }
+
+    /// Reads the files again if one was changed. The old certificates stay if the new ones
+    /// cannot be used: the files may be copied just now.
+    fn refresh(&mut self) {
+        let files = stamps(&self.credentials.files);
+        if files == self.files {
+            return;
+        }
+        self.files = files;
+        match Credentials::open(&self.config, &self.name) {
+            Ok(Some(credentials)) => {
+                self.credentials = credentials;
+                tracing::info!("the certificates were read again");
+                self.remind();
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the new certificates are not used, the old ones still are");
+            }
+        }
+    }
+
+    fn remind(&self) {
+        let Some(expires) = self.credentials.expires else {
+            return;
+        };
+        if expires < SystemTime::now() + REMIND_BEFORE {
+            let on = day(expires);
+            tracing::warn!(
+                on,
+                "the certificate of this node is about to expire: nobody connects to it then, and it to nobody; \
+                 `leasehold cert --renew` makes new ones"
+            );
+        }
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Option<SystemTime>> {
+    let changed = |file: &PathBuf| std::fs::metadata(file).ok()?.modified().ok();
+    files.iter().map(changed).collect()
+}
+
+async fn converse(
+    stream: std::net::TcpStream,
+    connection: Connection,
+    side: Side,
+    until: Instant,
+) -> Result<(std::net::TcpStream, Connection), String> {
+    let stream = TcpStream::from_std(stream).map_err(|error| error.to_string())?;
+    let bytes_max = match side {
+        Side::Client => CLIENT_BYTES_MAX,
+        Side::Peer | Side::Dialled(_) => PEER_BYTES_MAX,
+    };
+    let shaken = timeout_at(until, shake(&stream, connection, bytes_max)).await;
+    let connection = match shaken {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err("the handshake took too long".to_owned()),
+    };
+    let stream = stream.into_std().map_err(|error| error.to_string())?;
+    Ok((stream, connection))
+}
+
+/// Which members the certificate at the other end is one of.
+fn proved(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
+    let shown = connection.peer_certificates().and_then(|all| all.first());
+    let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {
+        return ReplicaSet::default();
+    };
+    let is_proved = |(index, name): (u8, &String)| {
+        let name = names::of_replica(cluster, name);
+        is_named(&certificate, &name).then_some(ReplicaId(index))
+    };
+    (0..).zip(members).filter_map(is_proved).collect()
+}

@@ -1,0 +1,537 @@
+//! Who may connect to a node that has certificates, and to whom it talks: all that may be
+//! shown, on every port.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use client::tls::{Channel, Trust, provider, roots, shake};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection, version};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::codec::proto;
+use crate::node::ends;
+use crate::node::frames::Frames;
+use crate::node::handshakes::Shaken;
+use crate::node::outbox::Outbox;
+use crate::security::{
+    AUTHORITY, Authority, Credentials, Validity, certificate_file, key_file, write_new,
+};
+
+const MEMBERS: [&str; 3] = ["CA", "JP", "OR"];
+
+/// What somebody may show who says that it is JP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Right,
+    /// Of another member.
+    Others,
+    /// Of the node itself that it talks to.
+    Own,
+    /// Of a JP of another cluster, by the same authority.
+    OtherCluster,
+    /// By another authority, of the same name.
+    OtherAuthority,
+    Expired,
+    NotYet,
+    Nothing,
+    /// It speaks no TLS.
+    PlainText,
+}
+
+const ALL: [Shown; 9] = [
+    Shown::Right,
+    Shown::Others,
+    Shown::Own,
+    Shown::OtherCluster,
+    Shown::OtherAuthority,
+    Shown::Expired,
+    Shown::NotYet,
+    Shown::Nothing,
+    Shown::PlainText,
+];
+
+/// The certificates of a cluster, in a directory that its configuration names.
+struct Pki {
+    dir: TempDir,
+    authority: Authority,
+    config: ClusterConfig,
+}
+
+fn days(days: u64) -> Duration {
+    Duration::from_secs(days * 86_400)
+}
+
+impl Pki {
+    fn new() -> Pki {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new("demo").unwrap();
+        let pem = authority.certificate().pem();
+        write_new(&dir.path().join(AUTHORITY), &pem, 0o644).unwrap();
+        for name in MEMBERS {
+            let issued = authority.issue(name, Validity::days(30)).unwrap();
+            let (certificate, key) = (
+                certificate_file(dir.path(), name),
+                key_file(dir.path(), name),
+            );
+            write_new(&certificate, &issued.certificate.pem(), 0o644).unwrap();
+            write_new(&key, &issued.key.serialize_pem(), 0o600).unwrap();
+        }
+        let config = secured(dir.path(), &MEMBERS, "certificates = '.'");
+        Pki {
+            dir,
+            authority,
+            config,
+        }
+    }
+
+    fn trust(&self) -> Trust {
+        Trust::load(&self.dir.path().join(AUTHORITY)).unwrap()
+    }
+
+    /// What is shown, if it is a certificate.
+    fn credentials(&self, shown: Shown) -> Credentials {
+        let now = SystemTime::now();
+        let issued = |authority: &Authority, name: &str, validity| {
+            let issued = authority.issue(name, validity).unwrap();
+            // It trusts whom it should: the node's side is what is tested.
+            Credentials::issued(&issued, &self.authority)
+        };
+        let valid = Validity::days(30);
+        match shown {
+            Shown::Others => issued(&self.authority, "OR", valid),
+            Shown::Own => issued(&self.authority, "CA", valid),
+            Shown::OtherCluster => {
+                let names = client::tls::names::all("prod", "JP");
+                let issued = self.authority.sign(names, valid).unwrap();
+                Credentials::issued(&issued, &self.authority)
+            }
+            Shown::OtherAuthority => issued(&Authority::new("demo").unwrap(), "JP", valid),
+            Shown::Expired => {
+                let past = Validity::between(now - days(20), now - days(10));
+                issued(&self.authority, "JP", past)
+            }
+            Shown::NotYet => {
+                let future = Validity::between(now + days(10), now + days(20));
+                issued(&self.authority, "JP", future)
+            }
+            Shown::Right | Shown::Nothing | Shown::PlainText => {
+                issued(&self.authority, "JP", valid)
+            }
+        }
+    }
+}
+
+/// A configuration with this table of security.
+fn secured(dir: &Path, names: &[&str], security: &str) -> ClusterConfig {
+    let plain = config(dir, names);
+    let mut text = format!("cluster = 'demo'\ndata = 'data'\n[security]\n{security}\n");
+    for node in &plain.nodes {
+        let (name, client, peer) = (&node.name, &node.client, &node.peer);
+        text += &format!("[[node]]\nname = '{name}'\nclient = '{client}'\npeer = '{peer}'\n");
+    }
+    ClusterConfig::parse(&text, &dir.join("cluster.toml")).unwrap()
+}
+
+/// A connection that speaks frames, and what keeps its bytes.
+struct Line {
+    frames: Frames,
+    outbox: Outbox,
+}
+
+impl Line {
+    fn new(stream: TcpStream, connection: Option<Connection>) -> Line {
+        let (reader, writer) = ends::split(Shaken {
+            stream,
+            channel: connection.map(Channel::new),
+            proved: None,
+        });
+        Line {
+            frames: Frames::new(reader, 1 << 10),
+            outbox: Outbox::new(writer, Rc::default()),
+        }
+    }
+
+    async fn send(&self, message: &impl prost::Message) {
+        encode_frame(message, &mut self.outbox.buffer()).unwrap();
+        self.outbox.emptied().await;
+    }
+
+    async fn greeting(&mut self) -> Option<String> {
+        let frame = self.frames.wait().await.ok()??;
+        let greeting: proto::Greeting = prost::Message::decode(frame).ok()?;
+        Some(greeting.refusal)
+    }
+}
+
+fn hello_of_jp() -> proto::Hello {
+    proto::Hello {
+        magic: 0x4C48_5005,
+        cluster: "demo".to_owned(),
+        members: 3,
+        from: 1,
+        from_name: "JP".to_owned(),
+        to: 0,
+        to_name: "CA".to_owned(),
+    }
+}
+
+fn dialled(config: &Arc<ClientConfig>, name: &str) -> Connection {
+    let name = ServerName::try_from(client::tls::names::of_replica("demo", name)).unwrap();
+    let connection = ClientConnection::new(config.clone(), name).unwrap();
+    connection.into()
+}
+
+impl Pki {
+    /// The dialling side of somebody who shows this.
+    fn dials_with(&self, shown: Shown) -> Arc<ClientConfig> {
+        if shown != Shown::Nothing {
+            return self.credentials(shown).dial;
+        }
+        let trusted = roots(self.authority.certificate().pem().as_bytes()).unwrap();
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])
+            .unwrap();
+        Arc::new(config.with_root_certificates(trusted).with_no_client_auth())
+    }
+}
+
+/// Connects to the peers' port and introduces itself as JP. What the node answers to that;
+/// nothing if it ends the connection.
+async fn introduced(pki: &Pki, shown: Shown) -> Option<String> {
+    let stream = TcpStream::connect(&pki.config.nodes[0].peer).await.unwrap();
+    let mut line = match shown {
+        Shown::PlainText => Line::new(stream, None),
+        _ => {
+            let connection = dialled(&pki.dials_with(shown), "CA");
+            let shaken = shake(&stream, connection, 1 << 16).await;
+            Line::new(stream, Some(shaken.ok()?))
+        }
+    };
+    line.send(&hello_of_jp()).await;
+    line.greeting().await
+}
+
+#[test]
+fn on_the_peers_port_only_the_member_itself_is_let_in() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        for shown in ALL {
+            let answer = introduced(&pki, shown).await;
+            let expected = match shown {
+                Shown::Right => Some(""),
+                Shown::Others | Shown::Own => {
+                    Some("hello.from_name is \"JP\", its certificate is another's")
+                }
+                Shown::OtherCluster => Some("its certificate is that of no member of this cluster"),
+                _ => None,
+            };
+            assert_eq!(answer.as_deref(), expected, "{shown:?}");
+        }
+    });
+    node.stop().unwrap();
+}
+
+/// What the node says that dials JP, to somebody who shows this: its hello, if it says one.
+async fn heard_of_dialler(pki: &Pki, shown: Shown, listener: &TcpListener) -> Option<proto::Hello> {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut line = match shown {
+        Shown::PlainText => Line::new(stream, None),
+        _ => {
+            let connection = ServerConnection::new(pki.credentials(shown).peers).unwrap();
+            let shaken = shake(&stream, connection.into(), 1 << 16).await;
+            Line::new(stream, Some(shaken.ok()?))
+        }
+    };
+    let frame = line.frames.wait().await.ok()??;
+    Some(prost::Message::decode(frame).unwrap())
+}
+
+#[test]
+fn a_dialler_speaks_to_the_member_itself_alone() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let listener = TcpListener::bind(&pki.config.nodes[1].peer).await.unwrap();
+        for shown in ALL {
+            if shown == Shown::Nothing {
+                continue; // who accepts shows something
+            }
+            let hello = heard_of_dialler(&pki, shown, &listener).await;
+            let expected = (shown == Shown::Right).then_some("JP");
+            let to = hello.as_ref().map(|hello| hello.to_name.as_str());
+            assert_eq!(to, expected, "{shown:?}");
+        }
+    });
+    node.stop().unwrap();
+}
+
+/// A port where somebody shows this to clients, and says whether a hello came.
+async fn heard_of_client(
+    pki: &Pki,
+    shown: Shown,
+    listener: &TcpListener,
+) -> Option<client::wire::Hello> {
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut line = match shown {
+        Shown::PlainText => Line::new(stream, None),
+        _ => {
+            let connection = ServerConnection::new(pki.credentials(shown).clients).unwrap();
+            let shaken = shake(&stream, connection.into(), 1 << 16).await;
+            Line::new(stream, Some(shaken.ok()?))
+        }
+    };
+    let frame = line.frames.wait().await;
+    if shown == Shown::PlainText {
+        // What a plain port answers to the first bytes of TLS.
+        let refusal = client::wire::Error::new(ErrorCode::BadRequest, "frame of 369295616 bytes");
+        line.send(&Response::refusal(0, refusal)).await;
+    }
+    Some(prost::Message::decode(frame.ok()??).unwrap())
+}
+
+#[test]
+fn a_client_speaks_to_replicas_of_its_cluster_alone() {
+    let pki = Pki::new();
+    block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut options = ClientOptions::new(listener.local_addr().unwrap().to_string());
+        options.cluster = Some("demo".to_owned());
+        options.trust = Some(pki.trust());
+        for shown in ALL {
+            if shown == Shown::Nothing {
+                continue;
+            }
+            let (connected, hello) = tokio::join!(
+                Client::connect(options.clone()),
+                heard_of_client(&pki, shown, &listener)
+            );
+            // Nobody says welcome, so all fail; but not for the same reason.
+            let said = connected.unwrap_err().to_string();
+            let expected = match shown {
+                Shown::Right | Shown::Others | Shown::Own => "no greeting came",
+                Shown::OtherCluster => "another cluster",
+                Shown::OtherAuthority => "not signed by the authority that is trusted here",
+                Shown::Expired => "has expired",
+                Shown::NotYet => "not valid yet",
+                _ => "does not speak TLS",
+            };
+            assert!(said.contains(expected), "{shown:?}: {said}");
+            let is_replica = matches!(shown, Shown::Right | Shown::Others | Shown::Own);
+            assert_eq!(hello.is_some(), is_replica, "{shown:?}");
+        }
+    });
+}
+
+#[test]
+fn on_the_clients_port_nothing_but_tls_is_understood() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let address = &pki.config.nodes[0].client;
+        let plain = Client::connect(ClientOptions::new(address)).await;
+        let said = plain.unwrap_err().to_string();
+        assert!(
+            said.contains("speaks TLS") && said.contains("--ca FILE"),
+            "{said}"
+        );
+        let other = Authority::new("demo").unwrap().certificate().pem();
+        let mut options = ClientOptions::new(address);
+        options.trust = Some(Trust::from_pem(other.as_bytes()).unwrap());
+        let said = Client::connect(options.clone())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("not signed by the authority"), "{said}");
+        options.trust = Some(pki.trust());
+        options.cluster = Some("prod".to_owned());
+        let said = Client::connect(options.clone())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("another cluster"), "{said}");
+        options.cluster = None;
+        Client::connect(options).await.unwrap();
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_first_message_is_bounded_over_tls_too() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let stream = TcpStream::connect(&pki.config.nodes[0].peer).await.unwrap();
+        let connection = dialled(&pki.dials_with(Shown::Right), "CA");
+        let shaken = shake(&stream, connection, 1 << 16).await.unwrap();
+        let mut line = Line::new(stream, Some(shaken));
+        let mut long = hello_of_jp();
+        long.to_name = "x".repeat(5000);
+        line.send(&long).await;
+        let refusal = line.greeting().await.unwrap();
+        assert!(refusal.contains("the limit is 4096 bytes"), "{refusal}");
+        assert!(line.frames.wait().await.unwrap().is_none(), "closed");
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn whoever_does_not_finish_a_handshake_is_given_up() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let ports = &pki.config.nodes[0];
+        let begun = async |address: &String| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // A record of a handshake that never comes whole.
+            stream.write_all(&[22, 3, 1, 0, 200, 1]).await.unwrap();
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        };
+        tokio::join!(begun(&ports.client), begun(&ports.peer));
+    });
+    node.stop().unwrap();
+}
+
+/// Two nodes that serve a client, and what it finds.
+fn served(configs: [&ClusterConfig; 2], options: &ClientOptions) {
+    let nodes = [("CA", configs[0]), ("JP", configs[1])];
+    let nodes = nodes.map(|(name, config)| Running::started(config, name));
+    block_on(async {
+        let client = Client::connect(options.clone()).await.unwrap();
+        let value = |n: u8| vec![n; VALUE_BYTES_MAX];
+        let puts = (0..16).map(|n| client.put(format!("k{n}"), value(n)));
+        let puts: Vec<_> = puts.collect();
+        for put in puts {
+            put.await.unwrap();
+        }
+        // Far more answers than a socket holds.
+        let gets: Vec<_> = (0..64)
+            .map(|n: u8| {
+                let client = client.clone();
+                tokio::spawn(async move { client.get(format!("k{}", n % 16)).await })
+            })
+            .collect();
+        for (n, get) in (0..).zip(gets) {
+            let found = get.await.unwrap().unwrap().unwrap();
+            assert!(found.value == value(n % 16), "{n}");
+        }
+        let status = client.status().await.unwrap();
+        let failed = status
+            .counters
+            .iter()
+            .find(|one| one.name == "tls_handshakes");
+        assert!(failed.is_some_and(|counter| counter.value > 0));
+    });
+    for node in nodes {
+        node.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_cluster_with_certificates_serves() {
+    let pki = Pki::new();
+    let config = secured(pki.dir.path(), &["CA", "JP"], "certificates = '.'");
+    let mut options = ClientOptions::new(&config.nodes[0].client);
+    options.trust = Some(pki.trust());
+    served([&config, &config], &options);
+}
+
+#[test]
+fn a_cluster_with_a_shared_secret_serves_and_another_secret_is_foreign() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = |file: &str, text: &str| {
+        write_new(&dir.path().join(file), text, 0o600).unwrap();
+    };
+    // Two hosts, two editors.
+    secret("secret", "Hn2Q0yJt1rXvB8kKxF5cV3mWz7pLd9Sg");
+    secret("copy", "Hn2Q0yJt1rXvB8kKxF5cV3mWz7pLd9Sg\n");
+    secret("other", "an0ther_an0ther_an0ther_an0ther_");
+    let config = secured(dir.path(), &["CA", "JP"], "secret = 'secret'");
+    let with = |file: &str| {
+        let mut other = config.clone();
+        other.security.identity = super::super::config::Identity::Secret(dir.path().join(file));
+        other
+    };
+    let mut options = ClientOptions::new(&config.nodes[0].client);
+    options.trust = crate::security::trust(&with("copy")).unwrap();
+    served([&config, &with("copy")], &options);
+
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        options.trust = crate::security::trust(&with("other")).unwrap();
+        let said = Client::connect(options).await.unwrap_err().to_string();
+        assert!(said.contains("not signed by the authority"), "{said}");
+        let stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
+        let foreign = Credentials::open(&with("other"), "JP").unwrap().unwrap();
+        let shaken = shake(&stream, dialled(&foreign.dial, "CA"), 1 << 16).await;
+        assert!(shaken.is_err(), "neither trusts the other");
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn new_certificates_are_used_without_a_restart() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let mut options = ClientOptions::new(&pki.config.nodes[0].client);
+        options.trust = Some(pki.trust());
+        let client = Client::connect(options.clone()).await.unwrap();
+        let next = Authority::new("demo").unwrap();
+        let issued = next.issue("CA", Validity::days(30)).unwrap();
+        let write = |file: &Path, text: String| std::fs::write(file, text).unwrap();
+        write(&pki.dir.path().join(AUTHORITY), next.certificate().pem());
+        write(
+            &certificate_file(pki.dir.path(), "CA"),
+            issued.certificate.pem(),
+        );
+        write(&key_file(pki.dir.path(), "CA"), issued.key.serialize_pem());
+        options.trust = Some(pki.trust());
+        while Client::connect(options.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        client.status().await.unwrap();
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_node_that_others_may_reach_must_say_how_it_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path(), &["CA"]);
+    config.nodes[0].peer = config.nodes[0].peer.replace("127.0.0.1", "0.0.0.0");
+    let refused = Running::start(&config, "CA").ended().unwrap_err();
+    assert!(
+        refused.is_final() && refused.to_string().contains("insecure = true"),
+        "{refused}"
+    );
+    config.security.insecure = true;
+    Running::started(&config, "CA").stop().unwrap();
+}
+
+#[test]
+fn a_stranger_cannot_make_a_handshake_long() {
+    let pki = Pki::new();
+    block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let dialled = async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let connection = dialled(&pki.dials_with(Shown::Right), "CA");
+            let _ = shake(&stream, connection, 1 << 16).await;
+        };
+        let accepted = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let connection = ServerConnection::new(pki.credentials(Shown::Own).peers).unwrap();
+            shake(&stream, connection.into(), 100).await
+        };
+        let ((), shaken) = tokio::join!(dialled, accepted);
+        let said = shaken.unwrap_err().to_string();
+        assert_eq!(said, "a handshake of more than 100 bytes");
+    });
+}

@@ -1,0 +1,90 @@
+//! Certificates and keys in files.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::SecurityError;
+
+/// The file of the authority's certificate, in the directory of certificates.
+pub const AUTHORITY: &str = "ca.pem";
+/// The file of the authority's key. No node needs it.
+pub const AUTHORITY_KEY: &str = "ca.key";
+/// A shared secret has at least so many bytes.
+pub const SECRET_BYTES_MIN: usize = 32;
+/// More than any certificate, key or secret has.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The file of a node's certificate.
+pub fn certificate_file(directory: &Path, node: &str) -> PathBuf {
+    directory.join(format!("{node}.pem"))
+}
+
+/// The file of a node's key.
+pub fn key_file(directory: &Path, node: &str) -> PathBuf {
+    directory.join(format!("{node}.key"))
+}
+
+/// Reads a file that anybody may read; `mend` says what to do if there is none.
+pub(super) fn read(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
+    let opened = File::open(file);
+    let opened = opened.map_err(|source| unread(file, source, mend))?;
+    rest(opened, file, mend)
+}
+
+/// Reads a file that nobody but its owner may read; `mend` says what to do if there is none.
+///
+/// # Errors
+/// `Read`; `Loose` if others may.
+pub fn read_private(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
+    let opened = File::open(file);
+    let opened = opened.map_err(|source| unread(file, source, mend))?;
+    // Of the file that is read, whatever is put in its place meanwhile.
+    let about = opened.metadata();
+    let about = about.map_err(|source| unread(file, source, mend))?;
+    let mode = about.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let file = file.to_owned();
+        return Err(SecurityError::Loose { file, mode });
+    }
+    rest(opened, file, mend)
+}
+
+fn rest(opened: File, file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
+    let mut bytes = Vec::new();
+    let read = opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|source| unread(file, source, mend))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(SecurityError::Malformed {
+            file: file.to_owned(),
+            problem: format!("it has more than {FILE_BYTES_MAX} bytes; {mend}"),
+        });
+    }
+    Ok(bytes)
+}
+
+fn unread(file: &Path, source: io::Error, mend: &str) -> SecurityError {
+    SecurityError::Read {
+        file: file.to_owned(),
+        source,
+        mend: mend.to_owned(),
+    }
+}
+
+/// Writes a new file with this mode; it never replaces one.
+///
+/// # Errors
+/// `Write`, also if there is such a file.
+pub fn write_new(file: &Path, text: &str, mode: u32) -> Result<(), SecurityError> {
+    let write = || {
+        let mut options = OpenOptions::new();
+        let mut opened = options.write(true).create_new(true).mode(mode).open(file)?;
+        opened.write_all(text.as_bytes())?;
+        opened.sync_all()
+    };
+    write().map_err(|source| SecurityError::Write {
+        file: file.to_owned(),
+        source,
+    })
+}

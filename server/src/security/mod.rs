@@ -1,0 +1,29 @@
+//! Who is who: the authority of a cluster, the certificates that it signs, and what a node
+//! does with its own.
+//!
+//! There is one mechanism, TLS with certificates on both sides between replicas. Those who
+//! cannot keep an authority share a secret instead, and every node derives the same
+//! authority from it (see [`Authority::from_secret`]).
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "certificates are files, and expire"
+)]
+
+mod authority;
+mod credentials;
+mod directory;
+mod error;
+mod files;
+#[cfg(test)]
+mod tests;
+
+pub use authority::{Authority, Issued, Validity, day};
+pub(crate) use credentials::is_named;
+pub use credentials::{Credentials, authority_pem, trust};
+pub use directory::{Directory, Made, Wanted, equip};
+pub use error::SecurityError;
+pub use files::{
+    AUTHORITY, AUTHORITY_KEY, SECRET_BYTES_MIN, certificate_file, key_file, read_private, write_new,
+};

@@ -1,0 +1,109 @@
+//! `leasehold cert`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use server::node::ClusterConfig;
+use server::node::config::Identity;
+use server::security::{
+    AUTHORITY, AUTHORITY_KEY, Directory, Made, Wanted, authority_pem, day, equip,
+};
+
+use crate::terminal::say;
+
+const HELP: &str = "\
+DIR gets ca.pem and ca.key, the certificate and the key of the cluster's authority, and NAME.pem and
+NAME.key for each node of the configuration. What is there stays as it is: after a node was added to
+the configuration, the same command makes what it needs. Then:
+
+1. Copy ca.pem, NAME.pem and NAME.key to DIR at the host of node NAME, with the key's mode 0600, and
+   nothing else.
+2. Keep ca.key away from the nodes: whoever has it can pass for any of them.
+3. Say it in the configuration of every node, relative to that file or absolute:
+
+     [security]
+     certificates = \"DIR\"
+
+4. Give ca.pem to clients: --ca FILE, or the environment's LEASEHOLD_CA.
+
+Nodes warn in their log from 30 days before their certificate expires. `leasehold cert DIR --config FILE
+--renew` makes new ones; a node uses them without a restart once they were copied.
+
+A certificate holds no address, so nodes may move. Certificates of other authorities do, too, if they
+hold the DNS names that --names prints.
+
+Without an authority: the same file of random bytes, mode 0600, at every node, and [security] secret =
+\"FILE\". Clients then need what `leasehold cert --print-ca --config FILE` prints.";
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub struct CertArgs {
+    /// Where the certificates are, or are to be
+    #[arg(value_name = "DIR", required_unless_present_any = ["print_ca", "names"])]
+    directory: Option<PathBuf>,
+    /// The cluster's configuration: its name and those of its nodes count
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// For how many days new certificates are valid
+    #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    days: u32,
+    /// Makes new certificates for all nodes, also for those that have one
+    #[arg(long)]
+    renew: bool,
+    /// Prints the authority's certificate that the configuration names, or that its shared secret
+    /// stands for, and makes nothing
+    #[arg(long, conflicts_with_all = ["directory", "renew", "names"])]
+    print_ca: bool,
+    /// Prints the DNS names that each node's certificate must hold, and makes nothing
+    #[arg(long, conflicts_with_all = ["directory", "renew"])]
+    names: bool,
+}
+
+pub fn run(args: &CertArgs) -> anyhow::Result<()> {
+    let config = ClusterConfig::load(&args.config)?;
+    let nodes = config.names();
+    if args.names {
+        for node in &nodes {
+            let names = client::tls::names::all(&config.cluster, node);
+            say!("{node}: {}", names.join(" "));
+        }
+        return Ok(());
+    }
+    let Some(directory) = args.directory.as_deref() else {
+        say!("{}", authority_pem(&config)?.trim_end());
+        return Ok(());
+    };
+    let made = equip(&Wanted {
+        directory,
+        cluster: &config.cluster,
+        nodes: &nodes,
+        days: args.days,
+        renew: args.renew,
+    })?;
+    tell(directory.display(), &made);
+    if config.security.identity == Identity::None {
+        say!(
+            "Then add to {}, at every node:\n\n  [security]\n  certificates = \"{}\"",
+            args.config.display(),
+            directory.display()
+        );
+    }
+    Ok(())
+}
+
+fn tell(directory: impl std::fmt::Display, made: &Directory) {
+    if made.is_new {
+        say!("{directory}: a new authority. Keep {AUTHORITY_KEY} away from the nodes.");
+    }
+    for (node, what, expires) in &made.nodes {
+        let what = match what {
+            Made::New => "new",
+            Made::Kept => "kept",
+            Made::Renewed => "renewed",
+        };
+        say!("{node}: {what}, valid until {}", day(*expires));
+    }
+    say!(
+        "Copy {AUTHORITY}, NAME.pem and NAME.key to the host of node NAME, and {AUTHORITY} to clients."
+    );
+}
