@@ -36,6 +36,16 @@ impl Durations {
     /// waits for the longest that ever was.
     pub const LONG: Duration = Duration::from_secs(60);
 
+    /// Durations above this are never in force, and are believed of no peer. A lease of years
+    /// would be waited for after every restart.
+    pub const MAX: Duration = Duration::from_secs(24 * 3600);
+
+    /// The same for the age of an ack, which follows the interval between renewals.
+    pub const T0_MAX: Duration = Duration::from_secs(24 * 3600 * RENEWALS_PER_ACK as u64);
+
+    /// The shortest interval between renewals that an operator may set.
+    pub const RENEW_MIN: Duration = Duration::from_millis(1);
+
     /// All that `params` says.
     pub fn of(params: &LeaseParams) -> Durations {
         Durations {
@@ -44,6 +54,15 @@ impl Durations {
             renew: Some(params.renew),
             t_grace: Some(params.t_grace),
         }
+    }
+
+    /// Whether none is longer than may ever be.
+    pub fn are_sane(&self) -> bool {
+        let spans = [self.t_lease, self.t_guard, self.renew, self.t_grace];
+        spans
+            .into_iter()
+            .flatten()
+            .all(|span| span <= Durations::MAX)
     }
 
     /// `before`, with these durations.

@@ -15,13 +15,15 @@
 //!   refused, but each brings the rounds seen nearer by 2^20 ([`nearer`]), so that the
 //!   replica soon believes its peers again. A message near the decoders' limit costs
 //!   2^20 of the 2^56 rounds.
+//! - Durations: a day, which is the most that a configuration may say.
 //! - Incarnations: a peer may have started 2^20 times since it was heard of, and 2^40
 //!   times before it is heard of first in this run.
 
 use client::wire::KEY_BYTES_MAX;
 use leases::mutants::{Rule, off};
-use leases::{Ballot, ConfigId, Incarnation, LeaseMessage, Slot};
+use leases::{Ballot, ConfigId, Incarnation, LeaseMessage, LeaseParams, Slot};
 
+use super::lease_set::Durations;
 use super::message::{
     Accept, DemandReport, Envelope, LogId, LogNews, Message, PerLog, Reported, Value,
 };
@@ -95,6 +97,12 @@ pub fn round_of(message: &Message) -> Option<u64> {
     Some(ballot.round)
 }
 
+/// Whether leases with these durations end within days: a replica waits for them after each
+/// restart.
+fn are_sane(params: &LeaseParams) -> bool {
+    Durations::of(params).are_sane() && params.t0_cap <= Durations::T0_MAX
+}
+
 impl Known {
     fn run(&self, incarnation: Incarnation) -> bool {
         let most = match self.incarnation.0 {
@@ -135,7 +143,8 @@ impl Known {
     fn value(&self, value: &Value) -> bool {
         match value {
             Value::Commands(batch) => batch.log_time_ms <= self.log_time_ms + LOG_TIME_AHEAD_MAX_MS,
-            Value::Noop | Value::Config(_) => true,
+            Value::Config(change) => change.params.as_ref().is_none_or(are_sane),
+            Value::Noop => true,
         }
     }
 
@@ -159,6 +168,8 @@ impl Known {
             LeaseMessage::Promise(promise) => {
                 promise.sequence <= COUNT_MAX
                     && promise.base <= COUNT_MAX
+                    && promise.t0 <= Durations::T0_MAX
+                    && promise.t_guard.max(promise.t_lease) <= Durations::MAX
                     && self.config(promise.config)
                     && self.slot(LogId::Commands, promise.highest_accepted)
             }
@@ -221,7 +232,7 @@ impl Known {
                     let mut lengths = report.deltas.iter().map(|delta| delta.key.len());
                     lengths.all(|length| (1..=KEY_BYTES_MAX).contains(&length))
                 }
-                Message::SetLease { ask, .. } => *ask <= COUNT_MAX,
+                Message::SetLease { ask, set } => *ask <= COUNT_MAX && set.durations.are_sane(),
                 Message::LeaseAnswer { ask, answer } => {
                     let known = answer.as_ref().map(|in_force| self.config(in_force.config));
                     *ask <= COUNT_MAX && known.unwrap_or(true)

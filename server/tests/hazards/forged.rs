@@ -2,9 +2,13 @@
 //! is believed, the cluster goes on, and every directory can be opened again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, StrategySpec};
+use leases::{
+    Ballot, ConfigChange, Incarnation, LeaseMessage, LeaseParams, ReplicaId, ReplicaSet, Slot,
+    StrategySpec,
+};
 use server::codec::{decode_ballot, encode_ballot};
 use server::replica::action::Record;
 use server::replica::message::{Accept, Batch, Envelope, LogId, LogNews, Message, Reported, Value};
@@ -241,4 +245,55 @@ fn votes_at_a_ballot_that_nobody_proposes_at_block_no_slot() {
     forge(&mut cluster, 1, 0, message);
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     cluster.pass_until(20_000, "it is committed", |cluster| cluster.done(write));
+}
+
+#[test]
+pub(super) fn h81_a_lease_of_years_is_not_believed() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let mut promise = cluster.last_promise(1, 2).expect("1 promises to 2");
+    // 2 answers what it takes: the next may build on that.
+    promise.base = promise.sequence;
+    promise.sequence += 1;
+    promise.t_lease = Duration::from_nanos(NUMBER_MAX);
+    let message = Message::Lease(LeaseMessage::Promise(promise));
+    forge(&mut cluster, 1, 2, message);
+    cluster.isolate(2);
+    cluster.pass(20_000);
+    let read = cluster.read(2, "k");
+    assert!(!cluster.answered(read), "its leases have ended");
+    cluster.heal();
+    cluster.pass_until(20_000, "it is served", |cluster| cluster.answered(read));
+}
+
+/// A replica waits for the longest lease there ever was, after each restart.
+#[test]
+pub(super) fn h81_a_configuration_of_years_is_not_accepted() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let params = LeaseParams {
+        t_lease: Duration::from_nanos(NUMBER_MAX),
+        ..LeaseParams::default()
+    };
+    let before = cluster.node(1).configuration();
+    let change = ConfigChange {
+        params: Some(params),
+        ..ConfigChange::default()
+    };
+    let message = Message::Accept(Accept {
+        ballot: newest_ballot(&cluster),
+        log: LogId::Configs,
+        slot: Slot(before.0 + 1),
+        value: Value::Config(Arc::new(change)),
+        tag: ReplicaSet::EMPTY,
+        news: LogNews::default(),
+        last_multi: Slot::ZERO,
+        sure: Arc::from([]),
+    });
+    for to in [1, 2] {
+        forge(&mut cluster, 0, to, message.clone());
+        assert_eq!(cluster.node(to).configuration(), before);
+    }
+    (0..3).for_each(|node| cluster.crash(node));
+    (0..3).for_each(|node| cluster.start(node));
+    let write = cluster.ask(0, put(1, 1, "k", "v"));
+    cluster.pass_until(60_000, "all went on", |cluster| cluster.done(write));
 }

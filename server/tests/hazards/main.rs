@@ -14,7 +14,9 @@ mod lease_sets;
 mod leases;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod numbers;
 mod reads;
 mod restarts;
 mod windows;
 mod writes;
+mod wrong;

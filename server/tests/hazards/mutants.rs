@@ -54,6 +54,8 @@ directed! {
     H81Leaps: forged::h81_log_time_that_leaps_is_not_accepted;
     H81Leaps: forged::h81_slots_that_leap_are_not_asked_for;
     H81Leaps: forged::h81_an_answer_of_phase_1_that_leaps_hides_no_other;
+    H81Leaps: forged::h81_a_lease_of_years_is_not_believed;
+    H81Leaps: forged::h81_a_configuration_of_years_is_not_accepted;
     H82Frames: frames::h82_answers_to_forwarded_reads_are_split;
     H82Frames: frames::h82_commands_and_promises_are_split;
     H82Frames: frames::h82_what_was_missed_is_fetched_in_parts;

@@ -9,6 +9,7 @@ use leases::{ClockBound, LeaseParams, ParamsError, ReplicaId};
 use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, raw};
 use crate::codec::BATCH_COMMANDS_MAX;
 use crate::node::storage::Durability;
+use crate::replica::lease_set::Durations;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
 
 /// Replicas are bits of a 64-bit set.
@@ -18,7 +19,7 @@ const NAME_BYTES_MAX: usize = 64;
 const DEMAND_MB_DEFAULT: u64 = 64;
 const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// A day: longer than any useful duration, and far from any overflow.
-const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
+const SPAN_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,
 }

@@ -4,6 +4,7 @@
 //! they ask for.
 
 mod demand;
+mod durations;
 mod leave;
 mod matrix;
 mod reconfigure;

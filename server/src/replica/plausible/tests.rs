@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leases::demand::{Delta, Report};
-use leases::{Promise, ReplicaId, ReplicaSet};
+use leases::{ConfigChange, Promise, ReplicaId, ReplicaSet};
 use smallvec::smallvec;
 
+use super::super::lease_set::LeaseSet;
 use super::super::message::Batch;
 use super::*;
 
@@ -24,6 +25,8 @@ const ROUND: u64 = 7 + ROUNDS_AHEAD_MAX;
 const COMMANDS: u64 = 1000 + SLOTS_AHEAD_MAX.commands;
 const CONFIGS: u64 = 20 + SLOTS_AHEAD_MAX.configs;
 const LOG_TIME: u64 = 5_000_000 + LOG_TIME_AHEAD_MAX_MS;
+const T0_NS: u64 = Durations::T0_MAX.as_nanos() as u64;
+const SPAN_NS: u64 = Durations::MAX.as_nanos() as u64;
 
 fn envelope(incarnation: u64, message: Message) -> Envelope {
     Envelope {
@@ -98,15 +101,47 @@ fn prepared(answer: u64, entry: (u64, u64, u64), start: (u64, u64), commit: u64)
 
 fn promise(sequence: u64, base: u64, config: u64, highest_accepted: u64) -> Message {
     let span = Duration::from_secs(1);
-    Message::Lease(LeaseMessage::Promise(Promise {
-        sequence,
-        base,
-        t0: span,
-        t_guard: span,
-        t_lease: span,
-        config: ConfigId(config),
-        highest_accepted: Slot(highest_accepted),
-    }))
+    promise_with(|promise| {
+        *promise = Promise {
+            sequence,
+            base,
+            t0: span,
+            t_guard: span,
+            t_lease: span,
+            config: ConfigId(config),
+            highest_accepted: Slot(highest_accepted),
+        }
+    })
+}
+
+fn promise_with(change: impl FnOnce(&mut Promise)) -> Message {
+    let mut promise = Promise {
+        sequence: 1,
+        base: 1,
+        t0: Duration::ZERO,
+        t_guard: Duration::ZERO,
+        t_lease: Duration::ZERO,
+        config: ConfigId(1),
+        highest_accepted: Slot(1),
+    };
+    change(&mut promise);
+    Message::Lease(LeaseMessage::Promise(promise))
+}
+
+fn configured(change: impl FnOnce(&mut LeaseParams)) -> Message {
+    let mut params = LeaseParams::default();
+    change(&mut params);
+    let value = Value::Config(Arc::new(ConfigChange {
+        params: Some(params),
+        ..ConfigChange::default()
+    }));
+    accept(LogId::Configs, 1, |accept| accept.value = value)
+}
+
+fn lease_set(change: impl FnOnce(&mut Durations)) -> Message {
+    let mut set = LeaseSet::default();
+    change(&mut set.durations);
+    Message::SetLease { ask: 1, set }
 }
 
 /// What a message says with a number in one of its places.
@@ -248,6 +283,36 @@ const CASES: &[(&str, u64, Saying)] = &[
     ("promise.base", COUNT_MAX, |n| promise(1, n, 1, 1)),
     ("promise.config", CONFIGS, |n| promise(1, 1, n, 1)),
     ("promise.highest", COMMANDS, |n| promise(1, 1, 1, n)),
+    ("promise.t0", T0_NS, |ns| {
+        promise_with(|promise| promise.t0 = Duration::from_nanos(ns))
+    }),
+    ("promise.t_guard", SPAN_NS, |ns| {
+        promise_with(|promise| promise.t_guard = Duration::from_nanos(ns))
+    }),
+    ("promise.t_lease", SPAN_NS, |ns| {
+        promise_with(|promise| promise.t_lease = Duration::from_nanos(ns))
+    }),
+    ("params.t_lease", SPAN_NS, |ns| {
+        configured(|params| params.t_lease = Duration::from_nanos(ns))
+    }),
+    ("params.t_guard", SPAN_NS, |ns| {
+        configured(|params| params.t_guard = Duration::from_nanos(ns))
+    }),
+    ("params.renew", SPAN_NS, |ns| {
+        configured(|params| params.renew = Duration::from_nanos(ns))
+    }),
+    ("params.t_grace", SPAN_NS, |ns| {
+        configured(|params| params.t_grace = Duration::from_nanos(ns))
+    }),
+    ("params.t0_cap", T0_NS, |ns| {
+        configured(|params| params.t0_cap = Duration::from_nanos(ns))
+    }),
+    ("set_lease.t_lease", SPAN_NS, |ns| {
+        lease_set(|durations| durations.t_lease = Some(Duration::from_nanos(ns)))
+    }),
+    ("set_lease.t_grace", SPAN_NS, |ns| {
+        lease_set(|durations| durations.t_grace = Some(Duration::from_nanos(ns)))
+    }),
     ("promise_ack.sequence", COUNT_MAX, |sequence| {
         let known = ConfigId(1);
         Message::Lease(LeaseMessage::PromiseAck { sequence, known })
