@@ -1,5 +1,6 @@
 //! `leasehold cluster`.
 
+mod limits;
 pub mod status;
 
 use std::os::unix::process::CommandExt as _;
@@ -21,7 +22,7 @@ pub enum ClusterCommand {
     /// Starts a cluster: a replica process for every site, behind an emulated WAN
     Up(UpArgs),
     /// Shows what each replica does and since when, who leads, and who may read what
-    Status(WhereArgs),
+    Status(StatusArgs),
     /// Starts replicas that are down
     Start(NodesArgs),
     /// Asks replicas to end, and to give their leases back first
@@ -45,6 +46,17 @@ pub struct WhereArgs {
     /// The cluster's directory: configuration, data, logs
     #[arg(long, value_name = "DIR", default_value = "leasehold-cluster")]
     pub dir: PathBuf,
+}
+
+/// What of a cluster's state is shown.
+#[derive(Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    at: WhereArgs,
+    /// Also shows the limits of clients, what is taken of them, how often they have acted, and how
+    /// long rounds of the replica took
+    #[arg(long)]
+    limits: bool,
 }
 
 /// Whom a command is about.
@@ -160,7 +172,7 @@ pub struct UpArgs {
 pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     match command {
         ClusterCommand::Up(args) => up(args),
-        ClusterCommand::Status(at) => status::show(&at.dir),
+        ClusterCommand::Status(args) => status::show(&args.at.dir, args.limits),
         ClusterCommand::Start(args) => tell(&args.at.dir, Request::Start(args.targets())),
         ClusterCommand::Resume(args) => tell(&args.at.dir, Request::Resume(args.targets())),
         ClusterCommand::Restart(args) => {
@@ -207,7 +219,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
         let words = format!("interrupted; the cluster in {} is down", dir.display());
         return Err(Interrupted(words).into());
     }
-    status::show(dir)?;
+    status::show(dir, false)?;
     let state = State::load(dir)?;
     let addresses: Vec<String> = (state.clients.iter())
         .map(|port| port.address.to_string())

@@ -8,6 +8,7 @@ use client::wire::StatusReply;
 use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, FaultReport, NodeReport, Request, Response, State};
 
+use super::limits;
 use crate::terminal::{runtime, say};
 
 /// How long a replica may take to answer: one that stands still never does.
@@ -18,8 +19,8 @@ state: what the process does, and for how long.   leader: who leads, as this rep
 may read: what the replica answers by itself, under promises of at least half of the others.
   every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders";
 
-/// Prints how the cluster in `dir` is.
-pub fn show(dir: &Path) -> anyhow::Result<()> {
+/// Prints how the cluster in `dir` is, with the limits of its replicas if they are wanted.
+pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
     let Response::Status(overview) = standing::ask(dir, Request::Status)? else {
         anyhow::bail!("the supervisor did not say how the cluster is");
     };
@@ -61,6 +62,11 @@ pub fn show(dir: &Path) -> anyhow::Result<()> {
         say!("{}", fault_line(fault));
     }
     say!("\n{LEGEND}");
+    if with_limits {
+        for line in limits::lines(answers.iter().flatten().flatten()) {
+            say!("{line}");
+        }
+    }
     Ok(())
 }
 

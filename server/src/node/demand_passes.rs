@@ -14,6 +14,9 @@ use crate::replica::advice::DemandPass;
 /// How many keys are looked at in one round: about a millisecond.
 const KEYS_A_ROUND: usize = 4096;
 
+/// How many are answered in one round: an answer may have megabytes.
+const ANSWERS_A_ROUND: usize = 4;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct DemandPasses(RefCell<State>);
@@ -23,6 +26,8 @@ struct State {
     /// Who is answered once the pass is over, and what else they asked for.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
+    /// Those of an earlier pass that are still to be answered, and what with.
+    told: Option<Answered>,
 }
 
 /// Who is to be answered, and what with; `None`: the replica does not lead.
@@ -36,12 +41,30 @@ impl DemandPasses {
 
     /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().waiting.is_empty()
+        let state = self.0.borrow();
+        state.waiting.is_empty() && state.told.is_none()
     }
 
     /// Looks at some more keys. Returns who is to be answered now, if anybody is.
     pub(super) fn look(&self, replica: &Replica) -> Option<Answered> {
         let state = &mut *self.0.borrow_mut();
+        if state.told.is_none() {
+            state.told = state.look(replica);
+        }
+        let (clients, demand) = state.told.as_mut()?;
+        let next = clients.len().min(ANSWERS_A_ROUND);
+        let answered = (clients.drain(..next).collect(), demand.clone());
+        if clients.is_empty() {
+            state.told = None;
+        }
+        Some(answered)
+    }
+}
+
+impl State {
+    /// Looks at some more keys. After the last, returns who waited.
+    fn look(&mut self, replica: &Replica) -> Option<Answered> {
+        let state = self;
         if state.waiting.is_empty() {
             return None;
         }

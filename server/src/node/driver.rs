@@ -1,6 +1,6 @@
 //! The loop around the replica.
 //!
-//! Everything that has arrived is taken at once, *then* the clock is read, then
+//! What has arrived is taken at once, as much as a round may take (`inbox`), *then* the clock is read, then
 //! the replica is stepped through all of it (protocol §0: a `now` from before an
 //! input arrived could date a grant into the past). Reads made under leases
 //! leave only after the clock was read once more, after the last step: one
@@ -25,6 +25,7 @@ use super::inbox::Inbox;
 use super::lease_wishes::LeaseWishes;
 use super::listener::Clients;
 use super::moves::Moves;
+use super::step_watch::{self, StepWatch, Work};
 use super::storage::{Durability, Durable, Report, StorageError, Writer};
 use super::timeout_watch::{self, TimeoutWatch};
 use super::transport::Peers;
@@ -32,7 +33,7 @@ use crate::replica::Replica;
 use crate::replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
 use crate::replica::input::{Input, ReadFrom};
 use crate::replica::message::{Envelope, LogId};
-use crate::shell::{self, Answers, Divergence, Fenced, Host, Watches};
+use crate::shell::{self, Answers, Divergence, Fenced, Host, Part, Watches};
 
 /// The longest sleep between two rounds. The timer stands still while the machine is
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
@@ -59,6 +60,7 @@ pub(super) struct Driver {
     pub(super) reports: UnboundedReceiver<Report>,
     pub(super) events: Events,
     pub(super) watches: Watches,
+    pub(super) step_watch: StepWatch,
     pub(super) timeout_watch: TimeoutWatch,
     /// Nobody waits for this replica any more: it may end.
     pub(super) left: bool,
@@ -110,11 +112,20 @@ impl Driver {
                 return Err(wiped);
             }
             self.arm(timer.as_mut());
-            // A missed fence puts a new input into the inbox. Connections get a turn
-            // before it is handled, or a replica without permits would starve them.
-            tokio::task::consume_budget().await;
+            self.give_turns().await;
         }
         self.close()
+    }
+
+    /// Lets connections have their turn before the next round.
+    async fn give_turns(&self) {
+        match self.inbox.has_others() {
+            // A round has left something: what peers have sent meanwhile is not to wait for it.
+            true => tokio::task::yield_now().await,
+            // A missed fence puts a new input into the inbox: a replica without permits would
+            // starve connections.
+            false => tokio::task::consume_budget().await,
+        }
     }
 
     fn close(self) -> Result<(), StorageError> {
@@ -144,10 +155,11 @@ impl Driver {
         Ok(())
     }
 
-    /// One group of inputs: all that have arrived.
+    /// One group of inputs, and what comes of it.
     fn round(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
         let writable = self.watches.disk.writable();
         let diverged = self.watches.clock.divergence().is_some();
+        self.step_watch.begin(std::time::Instant::now());
         let stepped = catch_unwind(AssertUnwindSafe(|| self.step_all(scratch)));
         let Ok(now) = stepped else {
             die(&self.names[self.me.index()]);
@@ -158,29 +170,50 @@ impl Driver {
         if self.watches.disk.writable() != writable {
             self.tell_of_disk();
         }
+        self.enter(Work::Actions);
         self.perform(now, scratch)?;
+        self.enter(Work::Status);
         self.answer_statuses(now);
         self.answer_moves(now);
         self.answer_wishes(now);
+        self.enter(Work::Demand);
         self.answer_demand(now);
         let (watch, replica) = (&mut self.timeout_watch, &self.replica);
         if let Some(short) = watch.look(now, || replica.short_timeout()) {
             timeout_watch::warn(short);
         }
         self.clients.set_log_time(self.replica.log_time_ms());
+        self.enter(Work::Writing);
         self.peers.flush();
         self.clients.flush();
+        if let Some(long) = self.step_watch.end(std::time::Instant::now()) {
+            step_watch::warn(&long);
+        }
         Ok(())
+    }
+
+    fn enter(&mut self, work: Work) {
+        self.step_watch.enter(work, std::time::Instant::now);
     }
 
     fn step_all(&mut self, scratch: &mut Scratch) -> Time {
         let (inbox, compared) = (&self.inbox, &self.compared);
+        let watch = &mut self.step_watch;
+        let begins = |part: &Part<'_>| {
+            if let Part::Begin(due) = part {
+                watch.note_due(*due);
+            }
+            watch.enter(Work::of(part), std::time::Instant::now);
+        };
         shell::round(
             &mut self.replica,
             &mut self.watches,
             (&mut scratch.inputs, &mut scratch.actions),
-            |inputs| inbox.take(inputs),
-            || clock::reading(compared),
+            (
+                |inputs: &mut Vec<Input>| inbox.take(inputs),
+                || clock::reading(compared),
+            ),
+            begins,
         )
     }
 

@@ -1,6 +1,12 @@
 //! What has arrived and was not yet given to the replica.
+//!
+//! A round of the driver takes only so much of it: heartbeats and renewals of leases leave
+//! between rounds. What is left keeps its order. What the node itself has to say comes
+//! first, and peers' messages before commands of clients; both get a share of each round, so
+//! neither can keep the other out.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
 use tokio::sync::Notify;
@@ -8,35 +14,89 @@ use tokio::sync::Notify;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
 
+/// Inputs of peers that a round takes at most, and of clients: a few ms of work.
+const INPUTS_A_ROUND: usize = 4096;
+/// The same in bytes. The last one taken may exceed it.
+const BYTES_A_ROUND: usize = 8 << 20;
+/// Questions of operators that a round answers at most, of each kind.
+const QUESTIONS_A_ROUND: usize = 16;
+/// With more bytes waiting here, peers are not read from.
+const PEER_BYTES_MAX: usize = 32 << 20;
+
+/// Inputs of one source, with how much work each is, in bytes.
+#[derive(Debug, Default)]
+struct Queue {
+    inputs: VecDeque<(Input, usize)>,
+    bytes: usize,
+}
+
+impl Queue {
+    fn push(&mut self, input: Input, bytes: usize) {
+        self.inputs.push_back((input, bytes));
+        self.bytes += bytes;
+    }
+
+    /// Moves as many as a round takes.
+    fn take(&mut self, into: &mut Vec<Input>) {
+        let mut taken = 0;
+        let mut left = INPUTS_A_ROUND;
+        while left > 0 && taken < BYTES_A_ROUND {
+            let Some((input, bytes)) = self.inputs.pop_front() else {
+                break;
+            };
+            into.push(input);
+            taken += bytes;
+            left -= 1;
+        }
+        self.bytes -= taken;
+    }
+}
+
 /// Filled by connections, emptied by the driver, on one thread.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    inputs: RefCell<Vec<Input>>,
-    statuses: RefCell<Vec<(ClientHandle, StatusRequest)>>,
-    moves: RefCell<Vec<(ClientHandle, MoveRequest)>>,
-    leases: RefCell<Vec<(ClientHandle, LeaseRequest)>>,
+    own: RefCell<Vec<Input>>,
+    peers: RefCell<Queue>,
+    clients: RefCell<Queue>,
+    statuses: RefCell<VecDeque<(ClientHandle, StatusRequest)>>,
+    moves: RefCell<VecDeque<(ClientHandle, MoveRequest)>>,
+    leases: RefCell<VecDeque<(ClientHandle, LeaseRequest)>>,
     arrived: Notify,
+    /// There is room for messages of peers again.
+    room: Notify,
 }
 
 impl Inbox {
-    /// Adds an input. Call [`Inbox::ring`] after the last one that is available now.
+    /// Adds an input of the node itself. Call [`Inbox::ring`] after the last one that is
+    /// available now.
     pub(super) fn push(&self, input: Input) {
-        self.inputs.borrow_mut().push(input);
+        self.own.borrow_mut().push(input);
+    }
+
+    /// Adds a peer's message that came in so many bytes. Call [`Inbox::ring`] afterwards.
+    pub(super) fn push_peer(&self, input: Input, bytes: usize) {
+        self.peers.borrow_mut().push(input, bytes);
+    }
+
+    /// Adds a client's command whose request and answer have about so many bytes. Call
+    /// [`Inbox::ring`] afterwards.
+    pub(super) fn push_client(&self, input: Input, bytes: usize) {
+        self.clients.borrow_mut().push(input, bytes);
     }
 
     /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_status(&self, from: ClientHandle, asked: StatusRequest) {
-        self.statuses.borrow_mut().push((from, asked));
+        self.statuses.borrow_mut().push_back((from, asked));
     }
 
     /// Adds a wish to move leadership. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_move(&self, from: ClientHandle, asked: MoveRequest) {
-        self.moves.borrow_mut().push((from, asked));
+        self.moves.borrow_mut().push_back((from, asked));
     }
 
     /// Adds a wish to change leases. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_lease(&self, from: ClientHandle, asked: LeaseRequest) {
-        self.leases.borrow_mut().push((from, asked));
+        self.leases.borrow_mut().push_back((from, asked));
     }
 
     /// Wakes the driver.
@@ -46,36 +106,178 @@ impl Inbox {
 
     /// Waits for a ring, unless something is here already.
     pub(super) async fn arrival(&self) {
-        while self.is_empty() {
+        while !self.has_own() && !self.has_others() {
             self.arrived.notified().await;
         }
     }
 
-    fn is_empty(&self) -> bool {
-        let asked = self.statuses.borrow().is_empty() && self.moves.borrow().is_empty();
-        let asked = asked && self.leases.borrow().is_empty();
-        asked && self.inputs.borrow().is_empty()
+    /// Waits until the messages of peers that are here are not too many.
+    pub(super) async fn room_for_peers(&self) {
+        while self.peers.borrow().bytes > PEER_BYTES_MAX {
+            self.room.notified().await;
+        }
     }
 
-    /// Takes all inputs, leaving the empty `into` in their place, so that no
-    /// memory is taken anew for each group.
+    fn has_own(&self) -> bool {
+        !self.own.borrow().is_empty()
+    }
+
+    /// Whether somebody else than the node itself has something to say.
+    pub(super) fn has_others(&self) -> bool {
+        let inputs = |queue: &RefCell<Queue>| !queue.borrow().inputs.is_empty();
+        inputs(&self.peers)
+            || inputs(&self.clients)
+            || !self.statuses.borrow().is_empty()
+            || !self.moves.borrow().is_empty()
+            || !self.leases.borrow().is_empty()
+    }
+
+    /// Takes the inputs of a round.
     pub(super) fn take(&self, into: &mut Vec<Input>) {
-        debug_assert!(into.is_empty());
-        std::mem::swap(&mut *self.inputs.borrow_mut(), into);
+        into.append(&mut self.own.borrow_mut());
+        let mut peers = self.peers.borrow_mut();
+        let was_full = peers.bytes > PEER_BYTES_MAX;
+        peers.take(into);
+        if was_full && peers.bytes <= PEER_BYTES_MAX {
+            self.room.notify_waiters();
+        }
+        self.clients.borrow_mut().take(into);
     }
 
-    /// Takes the wishes to move leadership.
+    /// Takes wishes to move leadership.
     pub(super) fn take_moves(&self) -> Vec<(ClientHandle, MoveRequest)> {
-        std::mem::take(&mut self.moves.borrow_mut())
+        some(&self.moves)
     }
 
-    /// Takes the wishes to change leases.
+    /// Takes wishes to change leases.
     pub(super) fn take_leases(&self) -> Vec<(ClientHandle, LeaseRequest)> {
-        std::mem::take(&mut self.leases.borrow_mut())
+        some(&self.leases)
     }
 
-    /// Takes the questions.
+    /// Takes questions.
     pub(super) fn take_statuses(&self) -> Vec<(ClientHandle, StatusRequest)> {
-        std::mem::take(&mut self.statuses.borrow_mut())
+        some(&self.statuses)
+    }
+}
+
+/// As many as are answered in a round.
+fn some<T>(asked: &RefCell<VecDeque<T>>) -> Vec<T> {
+    let mut asked = asked.borrow_mut();
+    let count = asked.len().min(QUESTIONS_A_ROUND);
+    asked.drain(..count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Command;
+    use client::wire::command::Op;
+    use leases::{Incarnation, ReplicaId};
+
+    use super::*;
+    use crate::replica::message::{Envelope, Message};
+
+    fn command(request: u64) -> Input {
+        let from = ClientHandle {
+            connection: 1,
+            request,
+        };
+        Input::Client {
+            from,
+            command: Command::from(Op::get("k")),
+        }
+    }
+
+    fn message(number: u64) -> Input {
+        Input::Peer(Envelope {
+            from: ReplicaId(1),
+            from_incarnation: Incarnation(number),
+            to_incarnation: Incarnation(1),
+            message: Message::TransferRequest,
+        })
+    }
+
+    /// What a round takes: whether it is a peer's, and its number.
+    fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
+        let mut inputs = Vec::new();
+        inbox.take(&mut inputs);
+        let shown = inputs.into_iter().filter_map(|input| match input {
+            Input::Client { from, .. } => Some((false, from.request)),
+            Input::Peer(envelope) => Some((true, envelope.from_incarnation.0)),
+            _ => None,
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn what_is_left_keeps_its_order_and_both_sources_get_a_share() {
+        let inbox = Inbox::default();
+        let all = 2 * INPUTS_A_ROUND as u64 + 10;
+        for number in 0..all {
+            inbox.push_client(command(number), 1);
+            inbox.push_peer(message(number), 1);
+        }
+        inbox.push(Input::Stop);
+        let mut seen = [Vec::new(), Vec::new()];
+        for _ in 0..3 {
+            let taken = round(&inbox);
+            assert!(taken.is_sorted_by_key(|(peer, _)| !peer), "peers first");
+            for of_peer in [true, false] {
+                let of_source = taken.iter().filter(|(peer, _)| *peer == of_peer);
+                let numbers: Vec<u64> = of_source.map(|(_, number)| *number).collect();
+                assert!((1..=INPUTS_A_ROUND).contains(&numbers.len()));
+                seen[usize::from(of_peer)].extend(numbers);
+            }
+        }
+        for numbers in seen {
+            assert!(numbers.into_iter().eq(0..all));
+        }
+        assert!(!inbox.has_own() && !inbox.has_others());
+    }
+
+    #[test]
+    fn large_inputs_make_short_rounds() {
+        let inbox = Inbox::default();
+        for number in 0..20 {
+            inbox.push_client(command(number), 1 << 20);
+        }
+        assert_eq!(round(&inbox).len(), 8);
+        assert_eq!(round(&inbox).len(), 8);
+        assert_eq!(round(&inbox).len(), 4);
+        inbox.push_client(command(0), usize::MAX / 2);
+        assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
+    }
+
+    #[tokio::test]
+    async fn peers_are_not_read_from_while_too_much_waits() {
+        let inbox = Inbox::default();
+        for number in 0..40 {
+            inbox.room_for_peers().await;
+            inbox.push_peer(message(number), 4 << 20);
+            if inbox.peers.borrow().bytes > PEER_BYTES_MAX {
+                let waiting = inbox.room_for_peers();
+                tokio::pin!(waiting);
+                let now = std::future::poll_fn(|context| {
+                    std::task::Poll::Ready(waiting.as_mut().poll(context).is_ready())
+                });
+                assert!(!now.await, "it waits");
+                round(&inbox);
+                waiting.await;
+            }
+        }
+        assert!(inbox.peers.borrow().bytes <= PEER_BYTES_MAX);
+    }
+
+    #[test]
+    fn questions_of_operators_are_answered_some_at_a_time() {
+        let inbox = Inbox::default();
+        for request in 0..40 {
+            let from = ClientHandle {
+                connection: 1,
+                request,
+            };
+            inbox.push_status(from, StatusRequest::default());
+        }
+        let taken = || inbox.take_statuses().len();
+        assert_eq!([taken(), taken(), taken(), taken()], [16, 16, 8, 0]);
     }
 }

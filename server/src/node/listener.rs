@@ -392,10 +392,13 @@ impl Clients {
             }
         };
         let checked = check_body(request.body.as_ref());
-        if let Err(refusal) = checked.and_then(|()| connection.charge(&request, bytes)) {
-            connection.append(&Response::refusal(request.id, refusal));
-            return Ok(());
-        }
+        let work = match checked.and_then(|()| connection.charge(&request, bytes)) {
+            Ok(work) => work,
+            Err(refusal) => {
+                connection.append(&Response::refusal(request.id, refusal));
+                return Ok(());
+            }
+        };
         let from = ClientHandle {
             connection: connection.id,
             request: request.id,
@@ -405,7 +408,8 @@ impl Clients {
                 if request.hint {
                     connection.wants_hint(request.id, command.keys().next());
                 }
-                self.inbox.push(Input::Client { from, command });
+                self.inbox
+                    .push_client(Input::Client { from, command }, work);
             }
             Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
             Some(Body::Move(asked)) => self.inbox.push_move(from, asked),

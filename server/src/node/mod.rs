@@ -33,6 +33,7 @@ mod operators;
 mod outbox;
 mod serve;
 mod sockets;
+mod step_watch;
 pub mod storage;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use super::events::Events;
 use super::handshakes::Handshakes;
 use super::inbox::Inbox;
 use super::listener::{Clients, Names};
+use super::step_watch::StepWatch;
 use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
 use super::timeout_watch::TimeoutWatch;
 use super::transport::{Door, Member, Peers};
@@ -291,6 +292,7 @@ impl Node<'_> {
             reports,
             events,
             watches: Watches::default(),
+            step_watch: StepWatch::new(std::time::Instant::now()),
             timeout_watch: TimeoutWatch::new(clock::now()),
             left: false,
             compared: Default::default(),

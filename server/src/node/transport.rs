@@ -387,13 +387,15 @@ impl Peers {
     async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
         loop {
             while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
+                let bytes = frame.len();
                 let envelope = codec::decode_envelope(frame).map_err(|error| error.to_string())?;
                 if envelope.from != from {
                     return Err(format!("{from:?} speaks for {:?}", envelope.from));
                 }
-                self.inbox.push(Input::Peer(envelope));
+                self.inbox.push_peer(Input::Peer(envelope), bytes);
             }
             self.inbox.ring();
+            self.inbox.room_for_peers().await;
             match frames.fill().await.map_err(FrameError::from) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),

@@ -66,6 +66,7 @@ pub use self::joining::witnesses;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
 pub use self::status::ShortTimeout;
+pub use self::timers::Due;
 pub(crate) use self::weight::record_weight;
 
 use self::flow::Parts;
@@ -123,6 +124,11 @@ impl Replica {
     /// When to step with [`Input::Tick`] at the latest.
     pub fn next_deadline(&self) -> Time {
         self.timers.next()
+    }
+
+    /// Which timers are due.
+    pub fn due(&self, now: Time) -> Due {
+        self.timers.all_due(now)
     }
 
     /// A message of another member: who it is from is known before what it says is

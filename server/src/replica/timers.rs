@@ -27,6 +27,30 @@ pub(super) enum Timer {
 
 const TIMERS: usize = 9;
 
+const NAMES: [&str; TIMERS] = [
+    "election",
+    "heartbeat",
+    "ping",
+    "leases",
+    "retransmit",
+    "demand report",
+    "holders",
+    "checkpoint",
+    "fetch",
+];
+
+/// Which timers are due: for who reports what a step had to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due([bool; TIMERS]);
+
+impl Due {
+    /// What they are called.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        let named = NAMES.iter().zip(self.0);
+        named.filter_map(|(name, due)| due.then_some(*name))
+    }
+}
+
 /// One deadline for each [`Timer`].
 #[derive(Clone, Debug)]
 pub(super) struct Timers {
@@ -92,6 +116,14 @@ impl Timers {
             self.set(timer, again);
         }
         due
+    }
+
+    /// Which are due.
+    pub(super) fn all_due(&self, now: Time) -> Due {
+        match now < self.next {
+            true => Due::default(),
+            false => Due(self.at.map(|at| at <= now)),
+        }
     }
 
     /// # Panics

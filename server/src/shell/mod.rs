@@ -13,4 +13,4 @@ pub use answers::Answers;
 pub use clock_watch::{ClockWatch, Divergence, Others, Reading};
 pub use disk_watch::DiskWatch;
 pub use perform::{Fenced, Host, perform};
-pub use round::{Watches, round};
+pub use round::{Part, Watches, round};

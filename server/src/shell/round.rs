@@ -5,7 +5,7 @@ use leases::mutants::{Rule, off};
 
 use super::{ClockWatch, DiskWatch, Reading};
 use crate::replica::action::Action;
-use crate::replica::{Input, Replica};
+use crate::replica::{Due, Input, Replica};
 
 /// What must be counted on around a replica.
 #[derive(Debug, Default)]
@@ -16,8 +16,22 @@ pub struct Watches {
     pub clock: ClockWatch,
 }
 
+/// A part of a round that is about to begin.
+#[derive(Debug)]
+pub enum Part<'a> {
+    /// The round itself; these timers are due.
+    Begin(Due),
+    /// An input.
+    Input(&'a Input),
+    /// Timers, if no input has seen to them.
+    Timers,
+    /// The end of the group: what it has brought is proposed, forwarded and voted for.
+    Proposals,
+}
+
 /// Steps `replica` through everything that `take` brings, and what is due. The vectors are
-/// buffers: `inputs` is empty before and after, `actions` gets what is to be done.
+/// buffers: `inputs` is empty before and after, `actions` gets what is to be done. `begins` is
+/// told of each part, for who measures how long they take.
 ///
 /// Protocol §0: the clock is read *after* the inputs had arrived. A process that
 /// was stopped between reading it and taking them would otherwise date a grant
@@ -27,27 +41,31 @@ pub fn round(
     replica: &mut Replica,
     watches: &mut Watches,
     (inputs, actions): (&mut Vec<Input>, &mut Vec<Action>),
-    take: impl FnOnce(&mut Vec<Input>),
-    clock: impl Fn() -> Reading,
+    (take, clock): (impl FnOnce(&mut Vec<Input>), impl Fn() -> Reading),
+    mut begins: impl FnMut(&Part<'_>),
 ) -> Time {
     let early = off(Rule::H25StaleNow).then(&clock);
     take(inputs);
     let reading = early.unwrap_or_else(clock);
     let now = reading.now;
+    begins(&Part::Begin(replica.due(now)));
     let configs = replica.configs();
     let rho_ppm = configs.params(configs.newest()).clock.rho_ppm;
     if let Some(trusted) = watches.clock.news(reading, rho_ppm) {
         replica.step(now, Input::ClockTrusted(trusted), actions);
     }
     for input in inputs.drain(..) {
+        begins(&Part::Input(&input));
         replica.step(now, input, actions);
     }
     if let Some(writable) = watches.disk.news(now) {
         replica.step(now, Input::StorageWritable(writable), actions);
     }
     if now >= replica.next_deadline() {
+        begins(&Part::Timers);
         replica.step(now, Input::Tick, actions);
     }
+    begins(&Part::Proposals);
     replica.flush(now, actions);
     now
 }

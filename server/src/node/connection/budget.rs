@@ -32,6 +32,8 @@ pub(in crate::node) struct Budget {
     /// What has arrived of frames that are not whole yet.
     pub(in crate::node) partial: Cell<usize>,
     pub(in crate::node) unread: Rc<Unread>,
+    /// By kind, the bytes that answers to all clients are expected to have.
+    pub(super) expected: [Cell<usize>; 3],
     pub(in crate::node) acted: Acted,
 }
 

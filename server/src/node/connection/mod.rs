@@ -81,6 +81,15 @@ pub(super) struct Connection {
     room: Notify,
 }
 
+/// How many bytes an answer is expected to have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expected {
+    /// As many as the connection must be ready to be charged.
+    charged: usize,
+    /// As many as is likely, by what all connections were answered.
+    likely: usize,
+}
+
 impl Connection {
     pub(super) fn new(
         id: u64,
@@ -110,15 +119,18 @@ impl Connection {
 
     /// Charges a request that came in a frame of `bytes`.
     ///
+    /// Returns about how many bytes the replica will handle for it.
+    ///
     /// # Errors
     /// Another that is in flight has its id, so answers could not be told apart. Or all
     /// together have too much in flight for a large one.
-    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<(), Error> {
+    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<usize, Error> {
         if bytes > SMALL_BYTES && self.budget.is_spent() {
             count(&self.budget.acted.requests_refused);
             return Err(self.spent());
         }
-        let charge = (bytes + self.answer_bytes(request)).max(SMALL_BYTES);
+        let answer = self.expected_answer(request);
+        let charge = (bytes + answer.charged).max(SMALL_BYTES);
         if charge > SMALL_BYTES {
             let mut large = self.large.borrow_mut();
             if large.contains_key(&request.id) {
@@ -130,7 +142,7 @@ impl Connection {
         self.in_flight.set(self.in_flight.get() + 1);
         self.charged.set(self.charged.get() + charge);
         self.budget.charged.set(self.budget.charged.get() + charge);
-        Ok(())
+        Ok(bytes + answer.likely)
     }
 
     fn spent(&self) -> Error {
@@ -158,22 +170,30 @@ impl Connection {
         }
     }
 
-    fn answer_bytes(&self, request: &Request) -> usize {
+    fn expected_answer(&self, request: &Request) -> Expected {
         let command = match &request.body {
             Some(Body::Command(command)) => command,
             Some(Body::Status(asked)) if asked.leases || asked.demand => {
-                return self.expected[2].get();
+                return self.expect(2, 0);
             }
-            Some(Body::Lease(_)) => return self.expected[2].get(),
-            _ => return 0,
+            Some(Body::Lease(_)) => return self.expect(2, 0),
+            _ => return Expected::default(),
         };
-        let parts = match &command.op {
-            Some(Op::Get(_)) => return self.expected[0].get(),
-            Some(Op::MultiGet(get)) => get.keys.len(),
-            Some(Op::Scan(scan)) => scan.limit as usize,
-            _ => return 0,
-        };
-        self.expected[1].get().max(parts * ENTRY_BYTES)
+        match &command.op {
+            Some(Op::Get(_)) => self.expect(0, 0),
+            Some(Op::MultiGet(get)) => self.expect(1, get.keys.len()),
+            Some(Op::Scan(scan)) => self.expect(1, scan.limit as usize),
+            _ => Expected::default(),
+        }
+    }
+
+    /// An answer of this kind with at most so many entries.
+    fn expect(&self, kind: usize, entries: usize) -> Expected {
+        let (most, usual) = (self.expected[kind].get(), self.budget.expected[kind].get());
+        Expected {
+            charged: most.max(entries * ENTRY_BYTES),
+            likely: most.min(usual).max(entries * ENTRY_BYTES),
+        }
     }
 
     /// Gives back what the request was charged, and appends its answer.
@@ -204,8 +224,9 @@ impl Connection {
     /// Rises at once and falls slowly: an answer that is much larger than expected was
     /// charged too little.
     fn learn(&self, kind: usize, bytes: usize) {
-        let expected = &self.expected[kind];
-        expected.set(bytes.max(expected.get() / 2));
+        for expected in [&self.expected[kind], &self.budget.expected[kind]] {
+            expected.set(bytes.max(expected.get() / 2));
+        }
     }
 
     fn release(&self, charge: usize) {

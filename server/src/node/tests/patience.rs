@@ -97,7 +97,9 @@ impl Port {
 
 fn taken(inbox: &Inbox) -> Vec<(ClientHandle, Command)> {
     let mut inputs = Vec::new();
-    inbox.take(&mut inputs);
+    while inbox.has_others() {
+        inbox.take(&mut inputs);
+    }
     let asked = inputs.into_iter().filter_map(|input| match input {
         Input::Client { from, command } => Some((from, command)),
         _ => None,

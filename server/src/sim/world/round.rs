@@ -80,7 +80,7 @@ impl World {
             }
         };
         let (replica, inputs) = (replica.as_mut()?, &mut self.inputs);
-        shell::round(replica, watches, (inputs, actions), take, clock);
+        shell::round(replica, watches, (inputs, actions), (take, clock), |_| {});
         replica.check();
         Some(leases)
     }

@@ -1,0 +1,204 @@
+//! `leasehold cluster status --limits`: what each limit is, what is taken of it, how often it
+//! has acted.
+
+use std::collections::BTreeMap;
+
+use client::wire::StatusReply;
+
+/// How a limit is shown.
+struct Row {
+    what: &'static str,
+    /// The counter that has the limit itself.
+    limit: &'static str,
+    unit: &'static str,
+    /// The counter of what is taken now, and by what it is divided.
+    taken: Option<(&'static str, f64)>,
+    /// The counters that grow when the limit acts, and what they count.
+    acted: &'static [(&'static str, &'static str)],
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+const ROWS: [Row; 11] = [
+    Row {
+        what: "clients",
+        limit: "limit_clients",
+        unit: "",
+        taken: Some(("clients", 1.0)),
+        acted: &[("clients_refused", "refused")],
+    },
+    Row {
+        what: "clients from one address",
+        limit: "limit_clients_per_address",
+        unit: "",
+        taken: None,
+        acted: &[("clients_refused_by_address", "refused")],
+    },
+    Row {
+        what: "connections of one peer",
+        limit: "limit_connections_per_peer",
+        unit: "",
+        taken: None,
+        acted: &[],
+    },
+    Row {
+        what: "requests in flight, one connection",
+        limit: "limit_connection_requests",
+        unit: "",
+        taken: None,
+        acted: &[("clients_paused", "pauses")],
+    },
+    Row {
+        what: "bytes in flight, one connection",
+        limit: "limit_connection_in_flight_mb",
+        unit: "MiB",
+        taken: None,
+        acted: &[],
+    },
+    Row {
+        what: "bytes in flight, all",
+        limit: "limit_in_flight_mb",
+        unit: "MiB",
+        taken: Some(("client_bytes_in_flight", MIB)),
+        acted: &[
+            ("client_requests_refused", "requests refused"),
+            ("clients_crowded_out", "closed"),
+        ],
+    },
+    Row {
+        what: "bytes unread, one connection",
+        limit: "limit_connection_unread_mb",
+        unit: "MiB",
+        taken: None,
+        acted: &[("clients_given_up", "closed")],
+    },
+    Row {
+        what: "bytes unread, all",
+        limit: "limit_unread_mb",
+        unit: "MiB",
+        taken: Some(("client_bytes_unread", MIB)),
+        acted: &[],
+    },
+    Row {
+        what: "time for a message",
+        limit: "limit_frame_s",
+        unit: "s",
+        taken: None,
+        acted: &[("clients_timed_out", "closed")],
+    },
+    Row {
+        what: "time to read answers",
+        limit: "limit_stalled_s",
+        unit: "s",
+        taken: None,
+        acted: &[],
+    },
+    Row {
+        what: "time without a request",
+        limit: "limit_idle_s",
+        unit: "s",
+        taken: None,
+        acted: &[("clients_closed_idle", "closed")],
+    },
+];
+
+/// A table of the limits of each replica that has answered.
+pub fn lines<'a>(told: impl Iterator<Item = &'a StatusReply>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for status in told {
+        let counters = status.counters.iter();
+        let known = counters.map(|counter| (counter.name.as_str(), counter.value));
+        let known: BTreeMap<&str, u64> = known.collect();
+        let (name, wide) = (&status.replica, 36);
+        lines.push(format!(
+            "\n{name:wide$} {:>12} {:>12}  has acted",
+            "limit", "taken now"
+        ));
+        lines.extend(ROWS.iter().map(|row| line(row, &known)));
+        let rounds = [("long_rounds", "long"), ("longest_round_ms", "ms at most")];
+        let rounds = acted(&rounds, &known);
+        lines.push(format!(
+            "{:wide$} {:>12} {:>12}  {rounds}",
+            "rounds", "-", "-"
+        ));
+    }
+    lines
+}
+
+fn line(row: &Row, known: &BTreeMap<&str, u64>) -> String {
+    let limit = known.get(row.limit).map_or("-".to_owned(), |limit| {
+        format!("{limit} {}", row.unit).trim_end().to_owned()
+    });
+    let taken = row.taken.and_then(|(name, divisor)| {
+        let taken = *known.get(name)? as f64 / divisor;
+        Some(match divisor > 1.0 {
+            true => format!("{taken:.1} {}", row.unit),
+            false => taken.to_string(),
+        })
+    });
+    let taken = taken.unwrap_or_else(|| "-".to_owned());
+    let acted = acted(row.acted, known);
+    format!("{:36} {limit:>12} {taken:>12}  {acted}", row.what)
+        .trim_end()
+        .to_owned()
+}
+
+fn acted(counters: &[(&str, &str)], known: &BTreeMap<&str, u64>) -> String {
+    let told = counters.iter().filter_map(|(name, what)| {
+        let count = known.get(name)?;
+        Some(format!("{count} {what}"))
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Counter;
+
+    use super::*;
+
+    #[test]
+    fn limits_are_shown_beside_what_is_taken_and_how_often_they_acted() {
+        let counter = |(name, value): (&str, u64)| Counter {
+            name: name.to_owned(),
+            value,
+        };
+        let counters = [
+            ("limit_in_flight_mb", 512),
+            ("client_bytes_in_flight", 3 << 19),
+            ("client_requests_refused", 7),
+            ("clients_crowded_out", 2),
+            ("limit_clients", 600),
+            ("clients", 12),
+            ("limit_frame_s", 30),
+            ("long_rounds", 3),
+            ("longest_round_ms", 70),
+        ];
+        let status = StatusReply {
+            replica: "CA".to_owned(),
+            counters: counters.map(counter).to_vec(),
+            ..StatusReply::default()
+        };
+        let lines = lines([&status].into_iter());
+        let words = |start: &str| {
+            let line = lines
+                .iter()
+                .find(|line| line.trim_start().starts_with(start));
+            line.unwrap()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let of_bytes = "bytes in flight, all 512 MiB 1.5 MiB 7 requests refused, 2 closed";
+        assert_eq!(words("bytes in flight, all"), of_bytes);
+        assert_eq!(words("clients "), "clients 600 12");
+        assert_eq!(words("time for a message"), "time for a message 30 s -");
+        assert_eq!(
+            words("time to read"),
+            "time to read answers - -",
+            "an older replica"
+        );
+        assert_eq!(words("rounds"), "rounds - - 3 long, 70 ms at most");
+        assert!(lines[0].trim_start().starts_with("CA"));
+    }
+}
