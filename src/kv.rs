@@ -13,7 +13,7 @@ use client::wire::outcome::Result as Answer;
 use client::wire::{Path, Version};
 use client::{Client, Reply, Trace};
 
-use crate::place::{Authority, Connected, Place};
+use crate::place::{Connected, Credentials, Place};
 use crate::terminal::runtime;
 
 #[derive(Args)]
@@ -40,7 +40,7 @@ pub struct KvArgs {
     )]
     dir: PathBuf,
     #[command(flatten)]
-    authority: Authority,
+    credentials: Credentials,
     /// How long to wait for an answer, in seconds. If nobody accepts the first connection, the command
     /// fails at once; if replicas end later, they are tried again until the time is over
     #[arg(
@@ -108,7 +108,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     let op = op(&args.command)?;
     let timeout = timeout(args)?;
     let place = Place::new(&args.addresses, &args.dir, args.site.as_deref())?;
-    let mut place = place.trusting(&args.authority)?;
+    let mut place = place.with(&args.credentials)?;
     place.options.request_timeout = timeout;
     runtime()?.block_on(async {
         let Connected { client, before } = place.connect().await?;

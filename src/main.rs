@@ -15,6 +15,7 @@ mod serve;
 mod sim;
 mod terminal;
 mod throughput;
+mod token;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,6 +67,8 @@ enum Command {
     Leader(leader::LeaderArgs),
     /// Shows who may read what under leases, says what would do best, and changes it while the cluster runs
     Lease(lease::LeaseArgs),
+    /// Makes, lists and revokes tokens, with which clients prove what they may do
+    Token(token::TokenArgs),
     /// Lists and runs experiments
     #[command(subcommand)]
     Exp(exp::ExpCommand),
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::Kv(args) => kv::run(&args),
         Command::Leader(args) => leader::run(&args),
         Command::Lease(args) => lease::run(&args),
+        Command::Token(args) => token::run(&args),
         Command::Exp(command) => exp::run(&command),
         Command::Plot(args) => plot::run(&args),
         Command::Sim(args) => sim::run(&args),

@@ -7,25 +7,39 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use client::tls::Trust;
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, Secret};
 use geo_deploy::standing::{ClientPort, State};
 
 /// How long a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Whose replicas to talk to.
+/// Whose replicas to talk to, and with whose rights.
 #[derive(Args)]
-pub struct Authority {
+pub struct Credentials {
     /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
     /// that of the cluster that `cluster up` started]
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CA")]
     ca: Option<PathBuf>,
+    /// The file with this client's token, which only its owner may read (mode 0600)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "LEASEHOLD_TOKEN_FILE",
+        hide_env_values = true
+    )]
+    token_file: Option<PathBuf>,
 }
 
-impl Authority {
+impl Credentials {
     fn trust(&self) -> anyhow::Result<Option<Trust>> {
         let trust = self.ca.as_deref().map(Trust::load);
         Ok(trust.transpose()?)
+    }
+
+    fn token(&self) -> anyhow::Result<Option<Secret>> {
+        let token = self.token_file.as_deref().map(Secret::load);
+        token.transpose().context("the file of this client's token")
     }
 }
 
@@ -51,7 +65,7 @@ pub struct Replicas {
     )]
     dir: PathBuf,
     #[command(flatten)]
-    authority: Authority,
+    credentials: Credentials,
     /// How long to wait for an answer, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
@@ -60,7 +74,7 @@ pub struct Replicas {
 impl Replicas {
     /// Asks one replica at a time, and leaves it all the time that there is: changes take long.
     pub fn place(&self) -> anyhow::Result<Place> {
-        let mut place = Place::new(&self.address, &self.dir, None)?.trusting(&self.authority)?;
+        let mut place = Place::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
         let timeout = Duration::from_secs(self.timeout.into());
         place.options.connect_timeout = CONNECT;
         place.options.attempt_timeout = timeout;
@@ -97,11 +111,12 @@ impl Place {
         }
     }
 
-    /// Talks to the replicas of this authority, if one is given.
-    pub fn trusting(mut self, authority: &Authority) -> anyhow::Result<Place> {
-        if let Some(trust) = authority.trust()? {
+    /// Talks to the replicas of the authority that is given, and with the rights of the token.
+    pub fn with(mut self, credentials: &Credentials) -> anyhow::Result<Place> {
+        if let Some(trust) = credentials.trust()? {
             self.options.trust = Some(trust);
         }
+        self.options.token = credentials.token()?;
         Ok(self)
     }
 

@@ -28,7 +28,8 @@ of nodes), unlisted, cost; in [timing]: heartbeat_ms = 150, election_timeout_ms 
 retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
 
 Unless all addresses are of this machine alone, [security] must say how nodes prove who they are:
-certificates = \"DIR\" (`leasehold cert --help`), secret = \"FILE\", or insecure = true.
+certificates = \"DIR\" (`leasehold cert --help`), secret = \"FILE\"; and, unless those for clients are, what clients
+may do: tokens = \"FILE\" (`leasehold token --help`); or insecure = true.
 
 The first start of all needs more nodes than a majority: three of three, four of five. A node
 whose data directory was emptied stops, for it has forgotten what it voted for; bring the
@@ -39,8 +40,8 @@ for its storage and the other nodes, and refuses clients above what is left.
 
 Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`:
 nothing was promised by then, and nothing is lost); 78 if somebody must mend something first, so that
-starting again cannot help: the data directory (wiped, damaged, of another replica or version), or how the node proves
-who it is; else 1.";
+starting again cannot help: the data directory (wiped, damaged, of another replica or version), how the node proves
+who it is, or the file of tokens; else 1.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]

@@ -197,7 +197,10 @@ impl<'a> Copies<'a> {
             return Ok(());
         }
         let Some(index) = self.next_replica() else {
-            return Ok(());
+            return match self.replicas.refusal() {
+                Some(error) if self.asked.is_empty() => Err(Failure::Refused(error)),
+                _ => Ok(()),
+            };
         };
         let connection = &self.replicas.all()[index];
         let call = connection.ask(self.body.clone(), self.route.hint, &self.operation.sent);
@@ -339,6 +342,7 @@ impl<'a> Copies<'a> {
         self.passed.retain(|passed| *passed != index);
         match error {
             CallError::Closed => return Err(Failure::Closed),
+            CallError::Refused(error) => return Err(Failure::Refused(error)),
             CallError::Unreachable(said) => {
                 self.attempts -= 1;
                 self.said.insert(index, said);

@@ -114,7 +114,9 @@ impl Error {
                 | ErrorCode::BadRequest
                 | ErrorCode::TooLarge
                 | ErrorCode::Idle
-                | ErrorCode::WrongCluster => *resent,
+                | ErrorCode::WrongCluster
+                | ErrorCode::Unauthenticated
+                | ErrorCode::PermissionDenied => *resent,
             },
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::routing::Routing;
+use crate::secret::Secret;
 use crate::tls::Trust;
 
 /// How to reach replicas, and how long to wait for them.
@@ -19,6 +20,8 @@ pub struct ClientOptions {
     pub cluster: Option<String>,
     /// Whose replicas to talk to, over TLS; default: anybody's, in plain text.
     pub trust: Option<Trust>,
+    /// Whose rights the client has, if the cluster asks for tokens; default: nobody's.
+    pub token: Option<Secret>,
     /// For a connection and its handshake, if there is one address; default 5 s.
     pub connect_timeout: Duration,
     /// How long a replica may be silent before another is asked, too; default 1 s, and at
@@ -53,6 +56,7 @@ impl ClientOptions {
             addresses: addresses.into_iter().map(Into::into).collect(),
             cluster: None,
             trust: None,
+            token: None,
             connect_timeout: Duration::from_secs(5),
             attempt_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(10),

@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Connection, Ended, Link, News, NoLink, State, connect};
+use crate::copies::refused;
 use crate::error::{Error, Tried};
 use crate::options::ClientOptions;
 use crate::pause::{Backoff, Penalty};
 use crate::routing::{Router, Routing};
-use crate::wire::StatusRequest;
+use crate::secret::Secret;
 use crate::wire::command::Op;
 use crate::wire::request::Body;
-
-/// What a replica is probed with. It is only ever read.
-const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
+use crate::wire::{PROBE_KEY, StatusRequest};
 
 /// How far replicas are is measured so often in short succession, then now and then.
 const PINGS_AT_FIRST: u64 = 5;
@@ -52,7 +52,7 @@ impl Replicas {
     /// Connects to the first that answers.
     ///
     /// # Errors
-    /// `Connect` if none does, `WrongCluster`.
+    /// `Connect` if none does, `WrongCluster`, `Refused` if one refuses the token.
     pub async fn connect(options: ClientOptions) -> Result<(Arc<Replicas>, Tasks), Error> {
         let replicas = Arc::new(Replicas::new(options));
         let (first, link) = replicas.first_link().await?;
@@ -103,6 +103,7 @@ impl Replicas {
                 Err(NoLink::WrongCluster(message)) => {
                     return Err(Error::WrongCluster { address, message });
                 }
+                Err(NoLink::Refused(error)) => return Err(refused(&error, false)),
                 Err(NoLink::Failed(said)) => tried.push(Tried { address, said }),
             }
         }
@@ -114,8 +115,13 @@ impl Replicas {
     async fn link(&self, index: usize) -> Result<Link, NoLink> {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
+        let token = self.options.token.as_ref();
+        let hello = crate::wire::Hello {
+            token: token.map_or_else(Bytes::new, Secret::bytes),
+            ..crate::wire::hello(cluster)
+        };
         let trust = self.options.trust.as_ref();
-        connect(address, cluster, trust, self.options.greeted_within()).await
+        connect(address, hello, trust, self.options.greeted_within()).await
     }
 
     pub fn all(&self) -> &[Connection] {
@@ -140,6 +146,14 @@ impl Replicas {
     /// The one that new operations are sent to, or would be.
     pub fn nearest(&self) -> &Connection {
         &self.connections[self.choose(|_| false).unwrap_or(0)]
+    }
+
+    /// Why a replica refuses this client's token, if none is left that takes it.
+    pub fn refusal(&self) -> Option<crate::wire::Error> {
+        match self.connections.iter().any(Connection::may_serve) {
+            true => None,
+            false => self.connections.iter().find_map(Connection::refusal),
+        }
     }
 
     fn is_needed(&self, index: usize) -> bool {
@@ -208,11 +222,10 @@ impl Keeper {
                     self.connection().connected(&link.welcome, must_prove);
                     return link;
                 }
-                Err(no_link) => {
-                    self.connection().died(&no_link.said());
-                    self.pause().await;
-                }
+                Err(NoLink::Refused(error)) => self.connection().refused(error),
+                Err(no_link) => self.connection().died(&no_link.said()),
             }
+            self.pause().await;
         }
     }
 

@@ -50,6 +50,8 @@ targets! {
     disk_values: disk,
     disk_rows: disk,
     cluster_config: config,
+    tokens: access,
+    rights: access,
     topology: config,
     experiment: config,
     cluster_state: config,

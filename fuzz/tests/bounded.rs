@@ -62,6 +62,8 @@ bodies! {
     disk_values,
     disk_rows,
     cluster_config,
+    tokens,
+    rights,
     topology,
     experiment,
     cluster_state,

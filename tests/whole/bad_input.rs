@@ -161,7 +161,9 @@ fn a_directory_of_another_is_refused_and_unharmed() {
         .run(&other)
         .refused_for_good(&["data/OR", "replica name is CA", "says OR", mend]);
     std::fs::rename(place.path("data/OR"), place.path("data/CA")).unwrap();
-    let second = format!("{good}[[node]]\nname = \"OR\"\nclient = \"h:1\"\npeer = \"h:2\"\n");
+    let second = format!(
+        "{good}[[node]]\nname = \"OR\"\nclient = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\n"
+    );
     place.write("cluster.toml", &second);
     place
         .run(&SERVE)

@@ -15,3 +15,4 @@ mod operating;
 mod plot;
 mod sim;
 mod support;
+mod tokens;

@@ -104,6 +104,7 @@ Properties of YCSB's core workload, and some of our own:
                         until then. If all refuse the first one, the run does not begin
   leasehold.attempt_timeout_ms
                         time after which another replica is asked, too (1000)
+  leasehold.token_file  file with the token of the clients, which only its owner may read
 
 The report accounts for every operation that was due: [OVERALL] counts those that
 succeeded, failed, were abandoned without an answer at the end, and were never sent.

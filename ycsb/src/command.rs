@@ -31,6 +31,9 @@ pub enum CommandError {
     /// The certificate of the cluster's authority cannot be used.
     #[error("leasehold.ca: {0}")]
     Authority(#[from] client::tls::TrustError),
+    /// The file of the token cannot be used.
+    #[error("leasehold.token_file: {0}")]
+    Token(#[from] client::PrivateFileError),
     /// Addresses do not belong to the sites, or not together.
     #[error("{0}")]
     Sites(String),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use client::tls::Trust;
-use client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Tried, Watcher};
+use client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Secret, Tried, Watcher};
 use tokio::task::JoinSet;
 
 use crate::command::CommandError;
@@ -36,20 +36,26 @@ pub struct Survey {
     /// The replica at each address, as far as it can be told.
     replicas: Vec<Option<String>>,
     trust: Option<Trust>,
+    /// What every client proves its rights with.
+    token: Option<Secret>,
 }
 
 impl Survey {
     /// Asks all addresses at once.
     ///
     /// # Errors
-    /// If none answers, one is of another cluster, or the authority's certificate cannot be used.
+    /// If none answers, one is of another cluster, the token is refused, or the authority's
+    /// certificate or the file of the token cannot be used.
     pub async fn take(settings: &Settings) -> Result<Survey, CommandError> {
         let trust = settings.ca.as_deref().map(Trust::load).transpose()?;
+        let token = settings.token_file.as_deref().map(Secret::load);
+        let token = token.transpose()?;
         let mut asked = JoinSet::new();
         for (place, address) in settings.addresses.iter().enumerate() {
             let mut options = ClientOptions::new(address);
             options.cluster = settings.cluster.clone();
             options.trust = trust.clone();
+            options.token.clone_from(&token);
             options.connect_timeout = ASKED_WITHIN;
             options.request_timeout = ASKED_WITHIN;
             asked.spawn(async move { (place, ask(options).await) });
@@ -59,13 +65,16 @@ impl Survey {
         let mut found = Vec::new();
         for (_, answer) in answers {
             found.push(match answer {
-                Err(error @ Error::WrongCluster { .. }) => return Err(error.into()),
+                Err(error @ (Error::WrongCluster { .. } | Error::Refused { .. })) => {
+                    return Err(error.into());
+                }
                 other => other.map_err(|error| said(&error)),
             });
         }
         let addresses = settings.addresses.iter().map(|it| it.as_str().into());
         let survey = Survey {
             trust,
+            token,
             ..Survey::of(addresses.collect(), found)
         };
         survey.is_one_cluster()?;
@@ -78,6 +87,7 @@ impl Survey {
             replicas: replicas(&found),
             found,
             trust: None,
+            token: None,
         }
     }
 
@@ -212,6 +222,7 @@ impl Survey {
             let options = ClientOptions {
                 cluster: settings.cluster.clone(),
                 trust: self.trust.clone(),
+                token: self.token.clone(),
                 request_timeout: settings.timeout,
                 attempt_timeout: settings.attempt_timeout,
                 routing: settings.routing,

@@ -61,6 +61,8 @@ pub struct Settings {
     /// `leasehold.ca`, else the environment's `LEASEHOLD_CA`: the certificate of the cluster's
     /// authority, to talk over TLS.
     pub ca: Option<PathBuf>,
+    /// `leasehold.token_file`: where the token is. Properties show in lists of processes.
+    pub token_file: Option<PathBuf>,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
     /// `leasehold.attempt_timeout_ms`: how long a replica may be silent before another one
@@ -141,6 +143,7 @@ impl Settings {
             insert_keep_going: properties.flag("core_workload_insertion_keep_going_on_error")?,
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
             ca: ca(properties),
+            token_file: properties.text("leasehold.token_file").map(PathBuf::from),
             timeout: milliseconds(properties, "leasehold.timeout_ms")?,
             attempt_timeout: milliseconds(properties, "leasehold.attempt_timeout_ms")?,
             routing: properties.choice(

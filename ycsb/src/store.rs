@@ -69,6 +69,7 @@ fn returned(error: &Error) -> Return {
             ErrorCode::BadRequest | ErrorCode::TooLarge | ErrorCode::NotARecord => {
                 Return::BadRequest
             }
+            ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => Return::Forbidden,
             ErrorCode::Internal
             | ErrorCode::SessionExpired
             | ErrorCode::WrongCluster
@@ -104,6 +105,7 @@ mod tests {
             (unreachable, "SERVICE_UNAVAILABLE"),
             (refused(ErrorCode::Unavailable), "SERVICE_UNAVAILABLE"),
             (refused(ErrorCode::TooLarge), "BAD_REQUEST"),
+            (refused(ErrorCode::PermissionDenied), "FORBIDDEN"),
             (refused(ErrorCode::Internal), "ERROR"),
             (Error::Closed, "ERROR"),
         ];

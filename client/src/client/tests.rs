@@ -3,6 +3,7 @@
 
 mod failover;
 mod routing;
+mod tokens;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::pin;
@@ -27,6 +28,7 @@ enum Fault {
     ExecuteThenSilence,
     Unavailable,
     Expired,
+    Denied,
     Silence,
     /// The response claims to be 4 GiB long.
     Garbage,
@@ -49,6 +51,8 @@ struct State {
     writeless: HashSet<&'static str>,
     /// Servers that are unavailable.
     unavailable: HashSet<&'static str>,
+    /// The token that servers ask for.
+    token: Option<Bytes>,
     /// The names of all, as servers tell them.
     replicas: Vec<String>,
     /// What servers answer to whoever asks for a hint, and how often somebody did.
@@ -159,6 +163,12 @@ async fn serve(
         writer.feed(&Response::refusal(0, refusal))?;
         return writer.flush().await;
     }
+    let wanted = state.lock().unwrap().token.clone();
+    if wanted.is_some_and(|wanted| wanted != hello.token) {
+        let refusal = crate::wire::Error::new(ErrorCode::Unauthenticated, "unknown token");
+        writer.feed(&Response::refusal(0, refusal))?;
+        return writer.flush().await;
+    }
     let cluster = if name == "XX" { "another" } else { "test" };
     writer.feed(&Welcome {
         cluster: cluster.into(),
@@ -183,6 +193,7 @@ async fn serve(
                     }
                     Some(Fault::Empty) => Outcome::default(),
                     Some(Fault::Unavailable) => Outcome::error(ErrorCode::Unavailable, "election"),
+                    Some(Fault::Denied) => Outcome::error(ErrorCode::PermissionDenied, "not yours"),
                     Some(Fault::Expired) => Outcome::error(ErrorCode::SessionExpired, "too old"),
                     Some(Fault::ExecuteThenCut) => {
                         execute(&mut state.lock().unwrap(), command);

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::tls::{self, Channel, ReadEnd, Trust, WriteEnd};
 use crate::wire::{
-    ErrorCode, FrameError, FrameReader, FrameWriter, Welcome, decode_greeting, hello,
+    ErrorCode, FrameError, FrameReader, FrameWriter, Hello, Welcome, decode_greeting,
 };
 
 /// More than the certificates of any replica take.
@@ -27,6 +27,8 @@ pub(crate) enum NoLink {
     Failed(String),
     /// A replica of another cluster answers.
     WrongCluster(String),
+    /// A replica answers, and refuses the token or that there is none. Another one would, too.
+    Refused(crate::wire::Error),
 }
 
 impl NoLink {
@@ -34,6 +36,7 @@ impl NoLink {
         match self {
             NoLink::Failed(said) => said,
             NoLink::WrongCluster(said) => format!("not of the cluster asked for: {said}"),
+            NoLink::Refused(error) => error.message,
         }
     }
 }
@@ -41,20 +44,21 @@ impl NoLink {
 /// Connects and greets.
 pub(crate) async fn connect(
     address: &str,
-    cluster: Option<&str>,
+    hello: Hello,
     trust: Option<&Trust>,
     within: Duration,
 ) -> Result<Link, NoLink> {
-    match tokio::time::timeout(within, open(address, cluster, trust)).await {
+    match tokio::time::timeout(within, open(address, hello, trust)).await {
         Ok(result) => result,
         Err(_) => Err(NoLink::Failed(format!("no greeting within {within:?}"))),
     }
 }
 
-async fn open(address: &str, cluster: Option<&str>, trust: Option<&Trust>) -> Result<Link, NoLink> {
+async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link, NoLink> {
     let failed = |error: io::Error| NoLink::Failed(error.to_string());
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
+    let cluster = Some(&*hello.cluster).filter(|name| !name.is_empty());
     let channel = match trust {
         Some(trust) => Some(secure(&stream, trust, cluster).await?),
         None => None,
@@ -62,7 +66,7 @@ async fn open(address: &str, cluster: Option<&str>, trust: Option<&Trust>) -> Re
     let (reader, writer) = tls::split(stream, channel);
     let (mut reader, mut writer) = (FrameReader::new(reader), FrameWriter::new(writer));
     let greeting = async {
-        writer.feed(&hello(cluster))?;
+        writer.feed(&hello)?;
         writer.flush().await?;
         let frame = reader.next_frame().await?;
         let frame = frame.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
@@ -70,7 +74,7 @@ async fn open(address: &str, cluster: Option<&str>, trust: Option<&Trust>) -> Re
     };
     let greeting = greeting.await.map_err(not_greeted)?;
     let welcome = greeting.map_err(refused)?;
-    if cluster.is_some_and(|name| !name.is_empty() && name != welcome.cluster) {
+    if !hello.cluster.is_empty() && hello.cluster != welcome.cluster {
         let said = format!("it is of {:?}", welcome.cluster);
         return Err(NoLink::WrongCluster(said));
     }
@@ -109,6 +113,7 @@ fn not_greeted(error: FrameError) -> NoLink {
 fn refused(refusal: crate::wire::Error) -> NoLink {
     match refusal.code() {
         ErrorCode::WrongCluster => NoLink::WrongCluster(refusal.message),
+        ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => NoLink::Refused(refusal),
         _ => NoLink::Failed(refusal.message),
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum CallError {
     Lost(String),
     /// No connection could be made: this call has not been sent.
     Unreachable(String),
+    /// The replica refuses this client: this call has not been sent.
+    Refused(crate::wire::Error),
     /// The client is closed for good.
     Closed,
 }
@@ -56,6 +58,8 @@ pub(crate) struct Dead {
     pub said: String,
     /// It greets again, but has not answered anything yet.
     pub greeted: bool,
+    /// It refuses this client's token: so it said in answer to the last greeting.
+    pub refusal: Option<crate::wire::Error>,
 }
 
 struct Waiting {
@@ -170,6 +174,14 @@ impl Connection {
     /// Whether it serves, as far as is known.
     pub fn may_serve(&self) -> bool {
         !matches!(self.table().state, State::Dead(_))
+    }
+
+    /// Why the replica refuses this client, if it does.
+    pub fn refusal(&self) -> Option<crate::wire::Error> {
+        match &self.table().state {
+            State::Dead(dead) => dead.refusal.clone(),
+            _ => None,
+        }
     }
 
     /// Whether the replica greets again, but has not answered anything yet.
@@ -318,7 +330,10 @@ impl Connection {
         table.heard = Instant::now();
         let mut was = None;
         match &mut table.state {
-            State::Dead(dead) if must_prove => dead.greeted = true,
+            State::Dead(dead) if must_prove => {
+                dead.greeted = true;
+                dead.refusal = None;
+            }
             state => was = Some(std::mem::replace(state, State::Up)),
         }
         drop(table);
@@ -377,6 +392,17 @@ impl Connection {
 
     /// The replica cannot be connected to, or does not serve. Nothing waits for it.
     pub fn died(&self, said: &str) {
+        self.is_dead(said, None);
+    }
+
+    /// The replica refuses this client's token. Nothing waits for it: asking again would not
+    /// help before somebody has given the client another one.
+    pub fn refused(&self, refusal: crate::wire::Error) {
+        let said = refusal.message.clone();
+        self.is_dead(&said, Some(refusal));
+    }
+
+    fn is_dead(&self, said: &str, refusal: Option<crate::wire::Error>) {
         let mut table = self.table();
         let since = match &table.state {
             State::Dead(dead) => Some(dead.since),
@@ -386,6 +412,7 @@ impl Connection {
             since: since.unwrap_or_else(Instant::now),
             said: said.to_owned(),
             greeted: false,
+            refusal: refusal.clone(),
         });
         let sent = table.take_sent();
         let unsent = std::mem::take(&mut table.calls);
@@ -396,7 +423,11 @@ impl Connection {
         }
         self.news.changed.notify_waiters();
         fail(sent, &CallError::Lost(said.to_owned()));
-        fail(unsent, &CallError::Unreachable(said.to_owned()));
+        let unreachable = || CallError::Unreachable(said.to_owned());
+        fail(
+            unsent,
+            &refusal.map_or_else(unreachable, CallError::Refused),
+        );
     }
 
     /// Until it has no calls and is not `needed`. Looks when its last call has ended, and
@@ -480,7 +511,10 @@ impl Future for Call<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.reply).poll(context).map(|received| {
             let result = received.unwrap_or(Err(CallError::Closed));
-            self.never_left = matches!(result, Err(CallError::Unreachable(_)));
+            self.never_left = matches!(
+                result,
+                Err(CallError::Unreachable(_) | CallError::Refused(_))
+            );
             result
         })
     }

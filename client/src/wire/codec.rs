@@ -254,11 +254,12 @@ pub fn decode_greeting(frame: Bytes) -> Result<Result<Welcome, super::Error>, Fr
     Ok(Ok(Welcome::decode(frame)?))
 }
 
-/// The first message of a connection.
+/// The first message of a connection, without a token.
 pub fn hello(cluster: Option<&str>) -> super::Hello {
     super::Hello {
         magic: MAGIC,
         cluster: cluster.unwrap_or_default().to_owned(),
+        token: Bytes::new(),
     }
 }
 

@@ -1,13 +1,15 @@
 //! What commands and outcomes mean, beside how they are encoded: constructors and
 //! classification.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use super::command::Op;
 use super::outcome;
 use super::request::Body;
 use super::{
-    Command, CompareAndSwap, Delete, Entries, Entry, Error, ErrorCode, Field, Get, KeyValue,
+    Command, CompareAndSwap, Delete, Entries, Entry, Error, ErrorCode, Field, Get, Hello, KeyValue,
     Mismatch, Missing, MultiGet, MultiPut, Outcome, Path, Put, PutFields, Request, Response, Scan,
     StatusReply, Value, Version,
 };
@@ -228,6 +230,17 @@ impl Response {
     /// Request `id` (0: the connection itself) is refused.
     pub fn refusal(id: u64, error: Error) -> Response {
         Response::answer(id, Path::Unspecified, error.into())
+    }
+}
+
+/// Shows no token: whoever reads a log could use it.
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hello")
+            .field("magic", &self.magic)
+            .field("cluster", &self.cluster)
+            .field("has_token", &!self.token.is_empty())
+            .finish()
     }
 }
 

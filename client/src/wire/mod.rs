@@ -22,6 +22,13 @@ pub use validate::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, valid
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;
+/// Read by clients that ask whether a replica serves. Nobody writes it, and every token may
+/// read it.
+pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
+/// Every token begins so, for whoever looks for tokens where none should be.
+pub const TOKEN_MARK: &str = "lh_";
+/// Longest token in a `Hello`, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 256;
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 4 << 10;
 /// Longest value, in bytes.

@@ -163,7 +163,7 @@ peer = "[::1]:7101"
 via = { JP = "127.0.0.1:9001" }
 [[node]]
 name = "JP"
-client = "host.example:7002"
+client = "localhost:7002"
 peer = "127.0.0.1:7102"
 "#;
 
@@ -175,7 +175,7 @@ unused = ""#;
 range = [{ from = "a", to = "c", strategy = "all" }, { from = "m", cost = { spare = 1 } }]
 unused = ""#;
         let strategies = ["none", "leader", "all", "quorum\"\nunlisted = \"nearest"];
-        let least = "cluster='c'\ndata='d'\n[[node]]\nname='A'\nclient='a:1'\npeer='a:2'\n";
+        let least = "cluster='c'\ndata='d'\n[security]\ninsecure=true\n[[node]]\nname='A'\nclient='a:1'\npeer='a:2'\n";
         let with = |strategy| CLUSTER.replace("STRATEGY", strategy);
         let ranges = [fixed, split].map(|range| with(range).replace("unused = \"\"\n", ""));
         let mut texts: Vec<String> = strategies.map(with).into();

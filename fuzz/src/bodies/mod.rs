@@ -1,5 +1,6 @@
 //! The bodies, and in each room the `seeds` that they begin with.
 
+pub mod access;
 pub mod client;
 pub mod config;
 pub mod disk;

@@ -26,6 +26,7 @@ use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
+use super::access::Access;
 use super::addresses::{AddressSeat, Addresses};
 use super::config::Limits;
 use super::connection::{Budget, Connection, LOOK_EVERY};
@@ -67,7 +68,7 @@ pub(super) struct Clients {
     names: Names,
     incarnation: Incarnation,
     inbox: Rc<Inbox>,
-    connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
+    pub(super) connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
     /// With answers not yet written.
@@ -78,6 +79,8 @@ pub(super) struct Clients {
     handshakes: Rc<Handshakes>,
     /// For clients that are being told why they are refused.
     farewells: Seats,
+    /// What tokens may do; without it everyone may do everything.
+    pub(super) access: Option<Rc<Access>>,
 }
 
 impl Clients {
@@ -101,6 +104,7 @@ impl Clients {
             budget: Rc::new(Budget::new(limits)),
             handshakes: Rc::new(Handshakes::none()),
             farewells: Seats::new(FAREWELLS),
+            access: None,
         }
     }
 
@@ -295,7 +299,7 @@ impl Clients {
         let Some(hello) = read_hello(frames, until).await? else {
             return Ok(());
         };
-        self.check(&hello)?;
+        self.check(connection, &hello)?;
         self.welcome(connection);
         if self.take_requests(connection, frames).await? {
             connection.settled().await;
@@ -351,12 +355,15 @@ impl Clients {
     }
 
     /// What a client is told quotes nothing but its own words: it may be anybody.
-    fn check(&self, hello: &Hello) -> Result<(), Error> {
+    fn check(&self, connection: &Connection, hello: &Hello) -> Result<(), Error> {
         if hello.magic != MAGIC {
             return Err(bad(format!(
                 "hello.magic is {:#010x}, which is no version of the protocol that this replica speaks",
                 hello.magic
             )));
+        }
+        if let Some(access) = &self.access {
+            access.admit(&connection.pass, &hello.token)?;
         }
         if !hello.cluster.is_empty() && hello.cluster != self.names.cluster {
             let asked = &hello.cluster;
@@ -391,7 +398,8 @@ impl Clients {
                 return Ok(());
             }
         };
-        let checked = check_body(request.body.as_ref());
+        let body = request.body.as_ref();
+        let checked = check_body(body).and_then(|()| self.allow(connection, body));
         let work = match checked.and_then(|()| connection.charge(&request, bytes)) {
             Ok(work) => work,
             Err(refusal) => {

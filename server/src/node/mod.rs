@@ -13,6 +13,7 @@
     reason = "the shell: the one room that touches sockets, disk and clock"
 )]
 
+pub mod access;
 mod addresses;
 pub mod clock;
 pub mod config;

@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
+use super::access::{Access, AccessError};
 use super::clock;
 use super::config::{ClusterConfig, ConfigError, NodeConfig};
 use super::descriptors::{Descriptors, Seats, TooFew};
@@ -80,6 +81,9 @@ pub enum NodeError {
     /// The storage cannot be opened, or failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// The file of tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The events file cannot be opened.
     #[error("events file {}: {source}", path.display())]
     Events {
@@ -123,6 +127,7 @@ impl NodeError {
             self,
             NodeError::Config(_)
                 | NodeError::Security(_)
+                | NodeError::Access(_)
                 | NodeError::Storage(
                     StorageError::Wiped { .. }
                         | StorageError::Damaged { .. }
@@ -159,6 +164,7 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
         options,
         descriptors: claim_descriptors(config, name)?,
         handshakes: Rc::new(Handshakes::start(config, name)?),
+        access: load_access(config)?,
     };
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -175,6 +181,12 @@ fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
         known: config.names(),
         file: config.file.clone(),
     })
+}
+
+fn load_access(config: &ClusterConfig) -> Result<Option<Rc<Access>>, NodeError> {
+    let file = config.security.tokens.as_deref();
+    let access = file.map(Access::load).transpose()?;
+    Ok(access.map(Rc::new))
 }
 
 fn claim_descriptors(config: &ClusterConfig, name: &str) -> Result<Descriptors, NodeError> {
@@ -212,6 +224,8 @@ struct Node<'a> {
     options: &'a ServeOptions,
     descriptors: Descriptors,
     handshakes: Rc<Handshakes>,
+    /// What clients' tokens may do.
+    access: Option<Rc<Access>>,
 }
 
 impl Node<'_> {
@@ -256,6 +270,7 @@ impl Node<'_> {
     fn connect(&self, driver: &Driver, client_port: TcpListener, peer_port: TcpListener) {
         spawn_local(driver.clients.clone().accept(client_port));
         spawn_local(driver.clients.clone().keep_time());
+        spawn_local(driver.clients.clone().follow_tokens());
         spawn_local(driver.peers.clone().accept(peer_port));
         for peer in (0..self.config.nodes.len() as u8).map(ReplicaId) {
             if peer != self.me {
@@ -340,7 +355,8 @@ impl Node<'_> {
         };
         let (limits, max) = (self.config.limits, self.descriptors.clients);
         let clients = Clients::new(names, incarnation, inbox, limits, max);
-        clients.with_handshakes(self.handshakes.clone())
+        let clients = clients.with_handshakes(self.handshakes.clone());
+        clients.with_access(self.access.clone())
     }
 
     fn peers(&self, inbox: Rc<Inbox>) -> Peers {

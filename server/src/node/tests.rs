@@ -22,6 +22,7 @@ use super::*;
 mod identity;
 mod limits;
 mod patience;
+mod tokens;
 
 /// A node on a thread of its own.
 struct Running {

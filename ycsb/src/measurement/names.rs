@@ -40,6 +40,8 @@ pub enum Return {
     ServiceUnavailable,
     /// The request can never succeed.
     BadRequest,
+    /// The token has no right to it.
+    Forbidden,
     /// The answer is not what such an operation gives.
     UnexpectedState,
     /// Anything else.
@@ -55,6 +57,7 @@ impl Return {
             Return::Timeout => "TIMEOUT",
             Return::ServiceUnavailable => "SERVICE_UNAVAILABLE",
             Return::BadRequest => "BAD_REQUEST",
+            Return::Forbidden => "FORBIDDEN",
             Return::UnexpectedState => "UNEXPECTED_STATE",
             Return::Error => "ERROR",
         }

@@ -85,6 +85,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("leasehold.cores", Optional),
     ("leasehold.routing", Default("local")),
     ("leasehold.start", Optional),
+    ("leasehold.token_file", Optional),
     ("leasehold.attempt_timeout_ms", Default("1000")),
     ("leasehold.timeout_ms", Default("10000")),
     ("measurementtype", Ignored(ONE_KIND)),

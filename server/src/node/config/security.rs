@@ -1,4 +1,4 @@
-//! `[security]`: how peers prove who they are, and what clients see of that.
+//! `[security]`: how nodes prove who they are, and clients what they may do.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use super::{ClusterConfig, ConfigError};
 pub(super) struct SecuritySection {
     certificates: Option<String>,
     secret: Option<String>,
+    tokens: Option<String>,
     #[serde(default)]
     insecure: bool,
 }
@@ -35,6 +36,8 @@ pub enum Identity {
 pub struct Security {
     /// How replicas prove who they are.
     pub identity: Identity,
+    /// The file of clients' tokens; without it every client may do everything.
+    pub tokens: Option<PathBuf>,
     /// Whether it is meant that what is not asked for here is missing.
     pub insecure: bool,
 }
@@ -52,21 +55,31 @@ impl Checker<'_> {
         };
         Ok(Security {
             identity,
+            tokens: found.tokens.map(|file| base.join(file)),
             insecure: found.insecure,
         })
     }
 }
 
 impl ClusterConfig {
-    /// Refuses to let others than this machine pass for nodes, unless that is meant.
+    /// Refuses to let others than this machine pass for nodes, or read and write everything,
+    /// unless that is meant.
     ///
     /// # Errors
     /// An address that others may reach.
     pub fn check_reach(&self) -> Result<(), ConfigError> {
-        if self.security.identity != Identity::None || self.security.insecure {
+        if self.security.insecure {
             return Ok(());
         }
-        let Some((field, found)) = self.reachable() else {
+        self.check_peers_reach()
+            .and_then(|()| self.check_clients_reach())
+    }
+
+    fn check_peers_reach(&self) -> Result<(), ConfigError> {
+        let found = self
+            .reachable()
+            .filter(|_| self.security.identity == Identity::None);
+        let Some((field, found)) = found else {
             return Ok(());
         };
         let file = self.file.display();
@@ -77,12 +90,31 @@ impl ClusterConfig {
              /dev/urandom | base64`) and add [security] secret = \"FILE\"; or, if nobody else reaches \
              this network, add [security] insecure = true"
         );
-        Err(ConfigError::Field {
+        Err(self.reached(field, &found, accepted))
+    }
+
+    fn check_clients_reach(&self) -> Result<(), ConfigError> {
+        let mut nodes = self.nodes.iter();
+        let found = nodes.find(|node| !is_loopback(&node.client));
+        let Some(node) = found.filter(|_| self.security.tokens.is_none()) else {
+            return Ok(());
+        };
+        let accepted = "others than this machine may reach it, and anybody could read and write \
+                        everything. Make a token (`leasehold token new NAME --file tokens.toml \
+                        --read '' --write '' --out FILE`) and add [security] tokens = \
+                        \"tokens.toml\"; or, if nobody else reaches this network, add [security] \
+                        insecure = true";
+        let field = format!("client of node {}", node.name);
+        Err(self.reached(field, &node.client, accepted.to_owned()))
+    }
+
+    fn reached(&self, field: String, found: &str, accepted: String) -> ConfigError {
+        ConfigError::Field {
             file: self.file.clone(),
             field,
             found: format!("{found:?}"),
             accepted,
-        })
+        }
     }
 
     /// The first address that others than this machine may reach, and which it is.
@@ -164,12 +196,36 @@ mod tests {
                 assert!(refusal.contains(part), "{part:?} is not in {refusal:?}");
             }
             for meant in ["certificates = 'c'", "secret = 's'", "insecure = true"] {
-                let config = parse(&format!("[security]\n{meant}"), addresses);
+                let config = parse(&format!("[security]\ntokens = 't'\n{meant}"), addresses);
                 config.unwrap().check_reach().unwrap();
             }
-            let config = parse("[security]\ninsecure = false", addresses).unwrap();
-            config.check_reach().unwrap_err();
+            for missing in ["insecure = false", "tokens = 't'"] {
+                let config = parse(&format!("[security]\n{missing}"), addresses).unwrap();
+                config.check_reach().unwrap_err();
+            }
         }
+    }
+
+    #[test]
+    fn beyond_this_machine_somebody_must_say_what_clients_may_do() {
+        let elsewhere = ["10.1.2.3:7001", HERE[1]];
+        let config = parse("[security]\ncertificates = 'c'", elsewhere).unwrap();
+        let refusal = config.check_reach().unwrap_err().to_string();
+        for part in [
+            "/etc/leasehold/demo.toml: client of node CA is \"10.1.2.3:7001\"",
+            "leasehold token new",
+            "tokens = \"tokens.toml\"",
+            "insecure = true",
+        ] {
+            assert!(refusal.contains(part), "{part:?} is not in {refusal:?}");
+        }
+        let peers_alone = parse("[security]\nsecret = 's'", [HERE[0], "10.1.2.3:7101"]);
+        peers_alone.unwrap().check_reach().unwrap();
+        let tokens = parse("[security]\ntokens = 'sub/tokens.toml'", HERE).unwrap();
+        let file = Path::new("/etc/leasehold/sub/tokens.toml");
+        assert_eq!(tokens.security.tokens.as_deref(), Some(file));
+        let unknown = parse("[security]\ntoken = 'a'", HERE).unwrap_err();
+        assert!(unknown.to_string().contains("`tokens`"), "{unknown}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 
 use self::patience::{Patience, Seen};
+use super::access::Pass;
 use super::outbox::Outbox;
 
 pub(super) use self::budget::{Budget, count};
@@ -56,6 +57,8 @@ pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) address: SocketAddr,
     pub(super) outbox: Outbox,
+    /// What it may do, if clients need tokens.
+    pub(super) pass: Pass,
     /// Answers were appended since the last flush.
     pub(super) dirty: Cell<bool>,
     budget: Rc<Budget>,
@@ -101,6 +104,7 @@ impl Connection {
             id,
             address,
             outbox,
+            pass: Pass::default(),
             dirty: Cell::new(false),
             budget,
             in_flight: Cell::new(0),

@@ -1,0 +1,92 @@
+//! A token that is refused is refused by all: nobody else is asked, and nobody waits.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::secret::Secret;
+
+/// Far beyond what anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+fn secret(token: &str) -> Secret {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), token).unwrap();
+    let owner_alone = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(file.path(), owner_alone).unwrap();
+    Secret::load(file.path()).unwrap()
+}
+
+/// For a near replica and a far one.
+async fn two(token: Option<&str>) -> (Server, ClientOptions) {
+    let near = Server::start([]).await;
+    let far = Server::at("127.0.0.1:0", "OR", Arc::clone(&near.state)).await;
+    near.state().token = Some("lh_right".into());
+    let options = ClientOptions {
+        token: token.map(secret),
+        attempt_timeout: LONG,
+        request_timeout: 3 * LONG,
+        ..ClientOptions::nearest_first([&near.address, &far.address])
+    };
+    (near, options)
+}
+
+fn code(error: &Error) -> Option<ErrorCode> {
+    match error {
+        Error::Refused { code, .. } => Some(*code),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn who_has_no_right_token_is_told_by_the_first_replica() {
+    for token in [None, Some("lh_wrong")] {
+        let (near, options) = two(token).await;
+        let refused = Client::connect(options).await.unwrap_err();
+        assert_eq!(code(&refused), Some(ErrorCode::Unauthenticated));
+        assert!(!refused.may_have_taken_effect());
+        assert!(refused.to_string().contains("unknown token"), "{refused}");
+        assert_eq!(near.state().connections, 1, "the other one is not asked");
+    }
+}
+
+#[tokio::test]
+async fn what_a_token_may_not_do_is_not_asked_again() {
+    let (near, options) = two(Some("lh_right")).await;
+    let client = Client::connect(options).await.unwrap();
+    client.put("k", "v").await.unwrap();
+    near.state().faults.push_back(Fault::Denied);
+    let denied = client.put("k", "w").await.unwrap_err();
+    assert_eq!(code(&denied), Some(ErrorCode::PermissionDenied));
+    assert!(!denied.may_have_taken_effect());
+    assert_eq!(near.state().arrived.len(), 2, "no further attempt");
+    client.put("k", "x").await.unwrap();
+}
+
+/// A server ends the connections of a revoked token, and refuses new ones.
+#[tokio::test]
+async fn who_loses_its_token_is_told_so_until_it_counts_again() {
+    let (near, mut options) = two(Some("lh_right")).await;
+    options.addresses.truncate(1);
+    let client = Client::connect(options).await.unwrap();
+    client.put("k", "v").await.unwrap();
+    {
+        let mut state = near.state();
+        state.token = Some("lh_other".into());
+        state.faults.push_back(Fault::Cut);
+    }
+    let lost = client.put("k", "w").await.unwrap_err();
+    assert_eq!(code(&lost), Some(ErrorCode::Unauthenticated));
+    assert!(lost.may_have_taken_effect(), "the first copy had left");
+    let next = client.get("k").await.unwrap_err();
+    assert_eq!(code(&next), Some(ErrorCode::Unauthenticated));
+    assert!(!next.may_have_taken_effect());
+
+    near.state().token = Some("lh_right".into());
+    let back = async {
+        while let Err(error) = client.get("k").await {
+            assert_eq!(code(&error), Some(ErrorCode::Unauthenticated));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, back).await.expect("it is taken");
+}

@@ -1,0 +1,170 @@
+//! The file of tokens, and what a token's rights allow.
+
+use std::path::Path;
+
+use client::wire::command::Op;
+use client::wire::request::Body;
+use client::wire::{Hello, PROBE_KEY, Received, decode_request};
+use server::node::access::Table;
+use server::node::access::rights::{Keys, Rights, check};
+use server::node::access::tokens::{parse, write};
+
+use super::comes_back;
+use crate::memory;
+
+/// As for every other file in TOML.
+const TOML_PER_BYTE: usize = 512;
+/// The prefixes that a token may read, before the request.
+const PREFIXES: usize = 2;
+
+/// A file of tokens: what was read comes back when it is written.
+pub fn tokens(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let file = Path::new("/etc/leasehold/tokens.toml");
+    let read = memory::within(text.len(), TOML_PER_BYTE, || parse(&text, file));
+    let entries = match read {
+        Ok(entries) => entries,
+        Err(error) => return assert!(error.to_string().contains("tokens.toml")),
+    };
+    let written = write(&entries);
+    let again = parse(&written, file);
+    let again = again.unwrap_or_else(|error| panic!("{error}\n{written}"));
+    assert_eq!(again, entries, "{written}");
+    let table = Table::new(&entries);
+    assert_eq!(table, Table::new(&again));
+    assert!(table.in_force(i64::MAX) <= entries.len());
+}
+
+/// Two prefixes with their lengths before them, then a greeting or a request: rights say of a
+/// key or range what the prefixes say of it.
+pub fn rights(input: &[u8]) {
+    let mut rest = input;
+    let mut prefixes: Vec<&[u8]> = Vec::new();
+    for _ in 0..PREFIXES {
+        let Some((length, after)) = rest.split_first() else {
+            return;
+        };
+        let length = usize::from(*length).min(after.len());
+        let (prefix, after) = after.split_at(length);
+        prefixes.push(prefix);
+        rest = after;
+    }
+    if let Some(hello) = comes_back::<Hello>(rest, 64) {
+        let token = if hello.token.is_empty() {
+            ""
+        } else {
+            "another"
+        };
+        let other = Hello {
+            token: token.into(),
+            ..hello.clone()
+        };
+        assert_eq!(
+            format!("{hello:?}"),
+            format!("{other:?}"),
+            "a token is shown"
+        );
+    }
+    let Ok(Received::Request(request)) = decode_request(rest.to_vec().into()) else {
+        return;
+    };
+    let Some(body) = request.body else { return };
+    let bytes = prefixes.iter().map(|prefix| prefix.to_vec().into());
+    let keys = Keys::with_prefixes(bytes);
+    let reader = Rights {
+        read: keys.clone(),
+        ..Rights::default()
+    };
+    let found = check(&reader, &body);
+    let everyone = Rights {
+        read: Keys::with_prefixes([Default::default()]),
+        write: Keys::with_prefixes([Default::default()]),
+        admin: true,
+    };
+    let complete = !matches!(&body, Body::Command(command) if command.op.is_none());
+    assert_eq!(check(&everyone, &body).is_ok(), complete);
+    let covers = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
+    let Body::Command(command) = &body else {
+        return;
+    };
+    match &command.op {
+        Some(Op::Get(get)) if get.key == PROBE_KEY.as_bytes() => assert!(found.is_ok()),
+        Some(Op::Get(_) | Op::MultiGet(_)) => {
+            assert_eq!(found.is_ok(), command.keys().all(|key| covers(key)));
+        }
+        Some(Op::Scan(scan)) if found.is_ok() => {
+            // The first keys of the range, and one that is close to its end.
+            let first = if scan.from.is_empty() {
+                &[0][..]
+            } else {
+                &scan.from
+            };
+            let mut last = scan.to.to_vec();
+            let below = last.pop().filter(|byte| *byte > 0);
+            last.extend(below.map(|byte| byte - 1));
+            let inside = |key: &[u8]| key >= first && (scan.to.is_empty() || key < &scan.to[..]);
+            assert!(covers(first));
+            for key in [&[first, &[0]].concat(), &[&last[..], &[0xFF; 9]].concat()] {
+                assert!(covers(key) || !inside(key), "{key:?} in {scan:?}");
+            }
+        }
+        Some(Op::Scan(_)) => {}
+        Some(Op::MultiPut(put)) => assert_eq!(found.is_ok(), put.entries.is_empty()),
+        _ => assert!(found.is_err(), "only reads are allowed"),
+    }
+}
+
+pub mod seeds {
+    use bytes::Bytes;
+    use client::wire::command::Op;
+    use client::wire::request::Body;
+    use client::wire::{Hello, MoveRequest, Request, StatusRequest, hello};
+    use prost::Message as _;
+    use server::node::access::tokens::Digest;
+
+    use crate::bodies::samples;
+
+    pub fn tokens() -> Vec<Vec<u8>> {
+        let digest = Digest::of(b"lh_token");
+        let full = format!(
+            "[[token]]\nname = \"app1\"\nsha256 = \"{digest}\"\nexpires = 2027-01-01\n\
+             rights = [{{ prefix = \"users/\", may = \"read\" }}, {{ prefix = '', may = 'write' }}]\n\
+             admin = true\n[[token]]\nname = \"anonymous\"\nexpires = 2027-01-01T12:00:00.5-01:30\n"
+        );
+        let without = "[[token]]\nname = \"app1\"\n".to_owned();
+        let inline = format!("token = [{{ name = 'a', sha256 = '{digest}' }}]\n");
+        [full, without, inline, String::new()]
+            .map(String::into_bytes)
+            .to_vec()
+    }
+
+    pub fn rights() -> Vec<Vec<u8>> {
+        let ops = samples::commands().into_iter().map(Body::Command);
+        let scans = [
+            ("user/", "user0", 1),
+            ("user/", "", 2),
+            ("", "user/", 3),
+            ("user/b", "user/a", 4),
+        ];
+        let scans = scans.map(|(from, to, limit)| Body::Command(Op::scan(from, to, limit).into()));
+        let others = [
+            Body::Status(StatusRequest {
+                holders: true,
+                key: "user/7".into(),
+                leases: true,
+                demand: true,
+            }),
+            Body::Move(MoveRequest { to: "B".into() }),
+        ];
+        let requests = ops.chain(scans).chain(others);
+        let requests = requests.map(|body| Request::new(7, Some(body)).encode_to_vec());
+        let greeting = Hello {
+            token: Bytes::from("lh_0123456789abcdef"),
+            ..hello(Some("cluster"))
+        };
+        let messages = requests.chain([greeting.encode_to_vec()]);
+        let prefixes: [&[u8]; 3] = [b"\x05user/\x00", b"\x01k\x02\xFF\xFF", b"\x01g\x01h"];
+        let after = |message: Vec<u8>| prefixes.map(|prefixes| [prefixes, &message].concat());
+        messages.flat_map(after).collect()
+    }
+}
