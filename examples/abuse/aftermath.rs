@@ -31,6 +31,9 @@ pub enum After {
     LogTime,
     /// A figure of the attackers does not exceed this.
     AtMost(&'static str, f64),
+    /// At the end of the attack, while the attackers hold their connections, the replica has
+    /// so many more descriptors open than before at most.
+    FilesLeft(u64),
     /// A counter of the status is on no replica above this.
     CounterAtMost(&'static str, u64),
     /// Little passes between peers while nobody reads.
@@ -55,6 +58,7 @@ impl Scene<'_> {
             After::Restart => self.restart().await,
             After::NobodyWrote => Ok(self.nobody_wrote().await),
             After::LogTime => Ok(self.log_time().await),
+            After::FilesLeft(most) => Ok(self.files_left(most)),
             After::CounterAtMost(name, most) => Ok(self.counter(name, most)),
             After::PeerBytes => Ok(self.peer_bytes()),
             After::EndsByItself => Ok(self.ends_by_itself().await),
@@ -103,6 +107,15 @@ impl Scene<'_> {
         }
         let hours = most_ms as f64 / 3_600_000.0;
         Check::at_most("hours of log time", Some(hours), LOG_TIME_HOURS_MAX)
+    }
+
+    fn files_left(&self, most: u64) -> Check {
+        let before = self.watch.files(self.seen.quiet, self.seen.began);
+        let last = self.seen.last_moment;
+        let now = self.watch.files(last - Duration::from_secs(1), last);
+        let what = "connections open at the end of the attack";
+        let left = now.saturating_sub(before);
+        Check::at_most(what, Some(left as f64), most as f64)
     }
 
     fn counter(&self, name: &str, most: u64) -> Check {

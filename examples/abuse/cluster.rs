@@ -3,12 +3,14 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use client::tls::Trust;
 use client::wire::StatusReply;
 use client::{Client, ClientOptions};
 use tempfile::TempDir;
@@ -36,6 +38,8 @@ pub struct Setting {
     pub unprivileged: bool,
     /// The last replica is started later, by [`Cluster::start_late`].
     pub one_late: bool,
+    /// Replicas prove who they are with certificates, if the program can.
+    pub certified: bool,
 }
 
 impl Setting {
@@ -44,6 +48,7 @@ impl Setting {
         files: None,
         unprivileged: false,
         one_late: false,
+        certified: false,
     };
 }
 
@@ -64,6 +69,15 @@ pub struct Cluster {
     children: Vec<Option<Child>>,
     pub clients: Vec<String>,
     pub peers: Vec<String>,
+    /// The certificate of the cluster's authority, if replicas have certificates.
+    pub authority: Option<PathBuf>,
+}
+
+/// What a client needs to connect to `address`.
+pub fn options(address: &str, authority: Option<&Path>) -> anyhow::Result<ClientOptions> {
+    let mut options = ClientOptions::new(address);
+    options.trust = authority.map(Trust::load).transpose()?;
+    Ok(options)
 }
 
 impl Cluster {
@@ -80,8 +94,12 @@ impl Cluster {
             children: (0..recipe.replicas).map(|_| None).collect(),
             clients: clients.to_vec(),
             peers: peers.to_vec(),
+            authority: None,
         };
         std::fs::write(this.config(), this.configuration()?)?;
+        if setting.certified {
+            this.certify()?;
+        }
         if setting.unprivileged {
             this.give_away()?;
         }
@@ -115,6 +133,29 @@ impl Cluster {
             )?;
         }
         Ok(text)
+    }
+
+    /// Makes certificates, if the program can; else anybody may pass for a replica.
+    fn certify(&mut self) -> anyhow::Result<()> {
+        let directory = self.dir.join("certificates");
+        let mut cert = Command::new(&self.recipe.binary);
+        let made = cert.arg("cert").arg(&directory).arg("--config");
+        let made = made.arg(self.config()).stdin(Stdio::null()).output()?;
+        if !made.status.success() {
+            let known = Command::new(&self.recipe.binary)
+                .args(["cert", "--help"])
+                .output()?;
+            anyhow::ensure!(
+                !known.status.success(),
+                "leasehold cert: {}",
+                String::from_utf8_lossy(&made.stderr).trim()
+            );
+            return Ok(());
+        }
+        let mut config = File::options().append(true).open(self.config())?;
+        config.write_all(b"[security]\ncertificates = \"certificates\"\n")?;
+        self.authority = Some(directory.join("ca.pem"));
+        Ok(())
     }
 
     /// Lets a user without privileges use the directory and the program.
@@ -238,11 +279,11 @@ impl Cluster {
     }
 
     /// A client of one replica alone.
-    pub async fn client(&self, replica: usize) -> Result<Client, client::Error> {
-        let mut options = ClientOptions::new(self.clients[replica].clone());
+    pub async fn client(&self, replica: usize) -> anyhow::Result<Client> {
+        let mut options = options(&self.clients[replica], self.authority.as_deref())?;
         options.request_timeout = Duration::from_secs(3);
         options.connect_timeout = Duration::from_secs(3);
-        Client::connect(options).await
+        Ok(Client::connect(options).await?)
     }
 
     fn kill(&mut self) {

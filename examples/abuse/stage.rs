@@ -41,6 +41,8 @@ pub struct Stage {
 pub struct Seen {
     pub quiet: Instant,
     pub began: Instant,
+    /// The attackers have not ended yet.
+    pub last_moment: Instant,
     pub ended: Instant,
     pub recovered: Instant,
     /// Bytes that all replicas together sent each other, a second; absent if not known.
@@ -82,8 +84,8 @@ impl Stage {
         if attack.prepares && !attack.setting.one_late {
             figures_of(self.wage(attack, &cluster, true)?, attack).await?;
         }
-        let watch = Watch::start(&cluster.clients, &cluster.processes());
-        let calm = WellBehaved::start(&cluster.clients, self.rate).await?;
+        let watch = Watch::start(&cluster);
+        let calm = WellBehaved::start(&cluster, self.rate).await?;
         let (seen, waged) = self.play(attack, &cluster).await?;
         calm.stop().await;
         sum_up(row, &seen, &watch, &calm);
@@ -123,12 +125,14 @@ impl Stage {
         let (late, sent) = (Instant::now(), peer_bytes(&cluster.peers).await);
         sleep((began + length).saturating_duration_since(Instant::now())).await;
         let late_bytes_s = rate(sent, peer_bytes(&cluster.peers).await, late);
+        let last_moment = Instant::now() - Duration::from_millis(300);
         let waged = waging.await??;
         let ended = Instant::now();
         sleep(RECOVERS_IN).await;
         let seen = Seen {
             quiet,
             began,
+            last_moment,
             ended,
             recovered: Instant::now(),
             quiet_bytes_s,
@@ -145,6 +149,7 @@ impl Stage {
             seconds: attack.seconds,
             clients: cluster.clients.clone(),
             peers: cluster.peers.clone(),
+            authority: cluster.authority.clone(),
             keys: self.keys,
         };
         let this = std::env::current_exe().context("finding this program")?;

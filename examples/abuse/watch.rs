@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use client::Client;
 use client::wire::StatusReply;
-use client::{Client, ClientOptions};
+
+use crate::cluster::{Cluster, options};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(200);
@@ -31,15 +34,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn start(addresses: &[String], processes: &[Option<u32>]) -> Watch {
+    pub fn start(cluster: &Cluster) -> Watch {
+        let (addresses, processes) = (&cluster.clients, cluster.processes());
         let looks = Rc::new(RefCell::new(Vec::new()));
-        let task = |(replica, (address, process)): (usize, (&String, &Option<u32>))| {
-            let process = process.unwrap_or_default();
-            let watched = watch(replica, address.clone(), process, looks.clone());
-            tokio::task::spawn_local(watched)
-        };
-        let tasks = addresses.iter().zip(processes).enumerate().map(task);
-        let tasks = tasks.collect();
+        let mut tasks = Vec::new();
+        for (replica, address) in addresses.iter().enumerate() {
+            let port = (address.clone(), cluster.authority.clone());
+            let process = processes[replica].unwrap_or_default();
+            let watched = watch(replica, port, process, looks.clone());
+            tasks.push(tokio::task::spawn_local(watched));
+        }
         Watch { looks, tasks }
     }
 
@@ -143,12 +147,17 @@ impl Drop for Watch {
     }
 }
 
-async fn watch(replica: usize, address: String, process: u32, looks: Rc<RefCell<Vec<Look>>>) {
+async fn watch(
+    replica: usize,
+    (address, authority): (String, Option<PathBuf>),
+    process: u32,
+    looks: Rc<RefCell<Vec<Look>>>,
+) {
     let mut client = None;
     loop {
         let at = Instant::now();
         if client.is_none() {
-            client = connect(&address).await;
+            client = connect(&address, authority.as_deref()).await;
         }
         let status = match &client {
             Some(client) => client.status().await.ok(),
@@ -166,8 +175,8 @@ async fn watch(replica: usize, address: String, process: u32, looks: Rc<RefCell<
     }
 }
 
-async fn connect(address: &str) -> Option<Client> {
-    let mut options = ClientOptions::new(address);
+async fn connect(address: &str, authority: Option<&Path>) -> Option<Client> {
+    let mut options = options(address, authority).ok()?;
     options.request_timeout = Duration::from_secs(2);
     options.connect_timeout = Duration::from_secs(2);
     Client::connect(options).await.ok()

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use client::{Client, ClientOptions};
+use client::Client;
 
+use crate::cluster::{Cluster, options};
 use crate::figures::percentile;
 
 /// Keys that they use.
@@ -51,14 +52,16 @@ pub struct WellBehaved {
 impl WellBehaved {
     /// One client beside each replica, which asks the others if that one fails. Together
     /// they put and get `rate` times a second each.
-    pub async fn start(addresses: &[String], rate: u32) -> anyhow::Result<WellBehaved> {
+    pub async fn start(cluster: &Cluster, rate: u32) -> anyhow::Result<WellBehaved> {
+        let addresses = &cluster.clients;
         let samples = Rc::new(RefCell::new(Vec::new()));
         let begun = Rc::new(Cell::new(0));
         let mut clients = Vec::new();
         for nearest in 0..addresses.len() {
             let mut order = addresses.to_vec();
             order.rotate_left(nearest);
-            let mut options = ClientOptions::nearest_first(order);
+            let mut options = options(&order[0], cluster.authority.as_deref())?;
+            options.addresses = order;
             options.request_timeout = GIVE_UP;
             let client = Client::connect(options).await;
             clients.push(client.context("connecting a well-behaved client")?);

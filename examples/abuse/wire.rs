@@ -66,6 +66,11 @@ impl Wire {
         self.writer
     }
 
+    /// The two halves, to send and read bytes.
+    pub fn raw(self) -> Held {
+        (self.reader, self.writer.into_inner())
+    }
+
     /// Sends a request and waits for its answer.
     pub async fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         self.writer.feed(request)?;
@@ -74,6 +79,9 @@ impl Wire {
         response.context("closed instead of an answer")
     }
 }
+
+/// A connection that is held, however it is used.
+pub type Held = (FrameReader<OwnedReadHalf>, OwnedWriteHalf);
 
 /// A read.
 pub fn read(id: u64, op: Op) -> Request {

@@ -1,49 +1,98 @@
 //! What comes before a handshake, and instead of one.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use client::Client;
 use client::wire::{encode_frame, hello};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep_until, timeout};
 
 use super::Target;
+use crate::cluster::options;
 use crate::figures::{Figures, figures};
 
 /// A handshake may take 5 s; a second more for a machine that is busy.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(6);
 /// Silent connections at each port.
 const SILENT: usize = 20;
+/// The begin of a TLS record of 512 bytes.
+const HALF_RECORD: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0];
+/// Whole handshakes a second at each port for clients.
+const HANDSHAKES_A_SECOND: u64 = 100;
 /// Connections a second that send what is no hello.
 const CONNECTS_A_SECOND: u64 = 500;
 
 /// Connections that say nothing, and hellos that are longer than a hello may be.
 pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
-    let ports = target.clients.iter().chain(&target.peers);
-    let silent = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
-    let silent =
-        silent.map(|port| tokio::task::spawn_local(async move { is_left_open(&port).await }));
-    let silent: Vec<_> = silent.collect();
+    let silent = hold(target, b"");
     let mut read = 0.0;
     for address in &target.clients {
         read += f64::from(u8::from(long_hello_is_read(address).await?));
     }
-    let mut open = 0.0;
-    for task in silent {
-        open += f64::from(u8::from(task.await?));
-    }
     Ok(figures([
-        ("silent_open_after_6_s", open),
+        ("silent_open_after_6_s", open(silent).await?),
         ("long_hellos_read", read),
     ]))
 }
 
-/// Whether a connection that says nothing is open when the time for a handshake is over.
-async fn is_left_open(address: &str) -> bool {
+/// Connections to every port that say no more than this: whether each is left open.
+fn hold(target: &Target, said: &'static [u8]) -> Vec<JoinHandle<bool>> {
+    let ports = target.clients.iter().chain(&target.peers);
+    let each = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
+    let held =
+        each.map(|port| tokio::task::spawn_local(async move { is_left_open(&port, said).await }));
+    held.collect()
+}
+
+async fn open(held: Vec<JoinHandle<bool>>) -> anyhow::Result<f64> {
+    let mut open = 0.0;
+    for task in held {
+        open += f64::from(u8::from(task.await?));
+    }
+    Ok(open)
+}
+
+/// Records of TLS that do not end, and whole handshakes at a fixed rate.
+pub async fn tls(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let half = hold(target, HALF_RECORD);
+    let pause = Duration::from_micros(1_000_000 / HANDSHAKES_A_SECOND);
+    let mut due = tokio::time::Instant::now();
+    let (begun, done) = (Cell::new(0.0), Rc::new(Cell::new(0.0)));
+    while Instant::now() < end {
+        sleep_until(due).await;
+        due += pause;
+        for address in &target.clients {
+            begun.set(begun.get() + 1.0);
+            let (options, done) = (options(address, target.authority.as_deref())?, done.clone());
+            tokio::task::spawn_local(async move {
+                if let Ok(client) = Client::connect(options).await {
+                    done.set(done.get() + 1.0);
+                    client.close();
+                }
+            });
+        }
+    }
+    Ok(figures([
+        ("half_open_after_6_s", open(half).await?),
+        ("handshakes_begun", begun.get()),
+        ("handshakes_done", done.get()),
+    ]))
+}
+
+/// Whether a connection that says only this is open when the time for a handshake is over.
+async fn is_left_open(address: &str, said: &[u8]) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else {
         return false;
     };
+    if stream.write_all(said).await.is_err() {
+        return false;
+    }
     let mut told = Vec::new();
     timeout(HANDSHAKE_WITHIN, stream.read_to_end(&mut told))
         .await

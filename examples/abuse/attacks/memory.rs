@@ -6,17 +6,17 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use client::wire::FRAME_BYTES_MAX;
 use client::wire::command::Op;
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Target;
 use crate::figures::{Figures, figures};
-use crate::wire::{Session, Wire, frame, read, session_number, write};
+use crate::wire::{Held, Session, Wire, frame, read, session_number, write};
 
 const MIB: usize = 1 << 20;
 /// So many refusals one after the other mean that a replica takes no more connections.
 const REFUSED_IN_A_ROW: usize = 50;
-/// By then a connection that makes no progress must be closed.
-const CLOSED_WITHIN: Duration = Duration::from_secs(35);
 
 /// Puts of one connection, as fast as they are answered.
 pub async fn put_all(
@@ -51,19 +51,18 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let (mut scans, mut connections) = (0.0, 0.0);
     while Instant::now() < end {
-        let Wire { writer, reader, .. } = Wire::connect_narrow(address).await?;
+        let mut held = Wire::connect_narrow(address).await?.raw();
         let mut all = BytesMut::new();
         let mut id = 0;
         while all.len() < 24_000 {
             id += 1;
             all.put(frame(&read(id, Op::scan("wide-", "widf", 1000)))?);
         }
-        let mut socket = writer.into_inner();
-        let _ = timeout(Duration::from_secs(3), socket.write_all(&all)).await;
+        write_until(&mut held.1, &all, Instant::now() + Duration::from_secs(3)).await;
         scans += id as f64;
         connections += 1.0;
         sleep(Duration::from_secs(3)).await;
-        drop(reader);
+        drop(held);
     }
     Ok(figures([("scans", scans), ("connections", connections)]))
 }
@@ -119,45 +118,35 @@ async fn put_on(number: u64, address: &str, value: &Bytes, end: Instant) -> anyh
 
 /// 100 frames of 4 MiB that lack their last byte.
 pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
     let part = {
         let mut part = BytesMut::new();
         part.put_u32(FRAME_BYTES_MAX as u32);
         part.put_bytes(0, FRAME_BYTES_MAX - 1);
         part.freeze()
     };
-    let held = |_| {
+    let send = |_| {
         let (address, part) = (target.clients[0].clone(), part.clone());
         tokio::task::spawn_local(async move {
-            let mut wire = Wire::connect(&address).await?;
-            let mut socket = wire.writer.into_inner();
-            let sent = timeout(CLOSED_WITHIN, socket.write_all(&part)).await;
-            let closed = timeout(CLOSED_WITHIN, wire.reader.next_frame()).await;
-            anyhow::Ok((matches!(sent, Ok(Ok(()))), closed.is_ok()))
+            let mut held = Wire::connect(&address).await?.raw();
+            write_until(&mut held.1, &part, end).await;
+            anyhow::Ok(held)
         })
     };
-    let tasks: Vec<_> = (0..100).map(held).collect();
-    outcome(tasks).await
+    outcome((0..100).map(send).collect(), end).await
 }
 
-/// How many connections took everything, and how many were still open in the end.
+/// Holds all connections until the end: whether they are served until then the replica knows.
 async fn outcome(
-    tasks: Vec<tokio::task::JoinHandle<anyhow::Result<(bool, bool)>>>,
+    tasks: Vec<JoinHandle<anyhow::Result<Held>>>,
+    end: Instant,
 ) -> anyhow::Result<Figures> {
-    let (mut refused, mut whole, mut open) = (0.0, 0.0, 0.0);
+    let mut held = Vec::new();
     for task in tasks {
-        match task.await? {
-            Err(_) => refused += 1.0,
-            Ok((sent, closed)) => {
-                whole += f64::from(u8::from(sent));
-                open += f64::from(u8::from(!closed));
-            }
-        }
+        held.extend(task.await?);
     }
-    Ok(figures([
-        ("refused", refused),
-        ("sent", whole),
-        ("open_after_35_s", open),
-    ]))
+    sleep_until(end.into()).await;
+    Ok(figures([("connections", held.len() as f64)]))
 }
 
 /// 20 connections that ask for 400 MiB each and read one byte a second.
@@ -168,35 +157,33 @@ pub async fn slow_readers(target: &Target) -> anyhow::Result<Figures> {
         put_all(address, std::iter::once(("slow".to_owned(), value))).await?;
         return Ok(Figures::new());
     }
-    let tasks = (0..20).map(|_| {
+    let end = target.end();
+    let read = |_| {
         let address = address.clone();
-        tokio::task::spawn_local(async move { read_slowly(&address).await })
-    });
-    outcome(tasks.collect()).await
+        tokio::task::spawn_local(async move { read_slowly(&address, end).await })
+    };
+    outcome((0..20).map(read).collect(), end).await
 }
 
-async fn read_slowly(address: &str) -> anyhow::Result<(bool, bool)> {
-    let Wire { writer, reader, .. } = Wire::connect_narrow(address).await?;
+async fn read_slowly(address: &str, end: Instant) -> anyhow::Result<Held> {
+    let mut held = Wire::connect_narrow(address).await?.raw();
     let mut all = BytesMut::new();
     for id in 1..=400 {
         all.put(frame(&read(id, Op::get("slow")))?);
     }
-    let mut socket = writer.into_inner();
-    let sent = timeout(CLOSED_WITHIN, socket.write_all(&all)).await;
-    let begun = Instant::now();
-    let mut byte = [0];
-    while begun.elapsed() < CLOSED_WITHIN {
-        // A byte a second, of the socket itself: the reader would take more.
-        match socket.as_ref().try_read(&mut byte) {
-            Ok(0) => return Ok((true, true)),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => return Ok((true, true)),
-        }
+    write_until(&mut held.1, &all, end).await;
+    while Instant::now() < end {
         sleep(Duration::from_secs(1)).await;
+        // Of the socket itself: the reader would take more. An end is of no interest here.
+        let _ = held.1.as_ref().try_read(&mut [0]);
     }
-    drop(reader);
-    Ok((matches!(sent, Ok(Ok(()))), false))
+    Ok(held)
+}
+
+/// Sends what can be sent before the end.
+async fn write_until(socket: &mut OwnedWriteHalf, bytes: &[u8], end: Instant) {
+    let left = end.saturating_duration_since(Instant::now());
+    let _ = timeout(left, socket.write_all(bytes)).await;
 }
 
 /// Opens connections that say hello and then nothing, until many in a row are refused.

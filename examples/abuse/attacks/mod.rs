@@ -7,6 +7,7 @@ mod memory;
 mod millions;
 mod peers;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -61,9 +62,14 @@ const USUAL: Attack = Attack {
     after: &[],
 };
 
+const CERTIFIED: Setting = Setting {
+    certified: true,
+    ..Setting::USUAL
+};
+
 const ALL_READ: Setting = Setting {
     strategy: "all",
-    ..Setting::USUAL
+    ..CERTIFIED
 };
 
 const fn adaptive(strategy: &'static str) -> Setting {
@@ -78,6 +84,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "peer-hello",
         what: "a stranger says a wrong hello on the peers' ports, and reads the refusal",
+        setting: CERTIFIED,
         seconds: 3,
         after: &[After::Untold],
         ..USUAL
@@ -85,18 +92,21 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "peer-prepare",
         what: "a stranger says it is a replica, and campaigns: rounds of 2^56, then 1,000 above the newest",
+        setting: CERTIFIED,
         after: &[After::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-heartbeat",
         what: "a stranger says it is a replica and leads: rounds of 2^56, then 1,000 above the newest",
+        setting: CERTIFIED,
         after: &[After::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-rejected",
         what: "a stranger says it is a replica that has promised a higher round, likewise",
+        setting: CERTIFIED,
         after: &[After::Restart],
         ..USUAL
     },
@@ -110,12 +120,14 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "peer-incarnation",
         what: "a stranger says it is a later run of a replica: 2^56, then 1,000 later",
+        setting: CERTIFIED,
         after: &[After::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-log-time",
         what: "a stranger says it is the leader, at a log time of 2^56 ms, then 17 years ahead",
+        setting: CERTIFIED,
         after: &[After::LogTime, After::Restart],
         ..USUAL
     },
@@ -124,7 +136,7 @@ pub const ATTACKS: &[Attack] = &[
         what: "a stranger joins as a replica that has never started yet",
         setting: Setting {
             one_late: true,
-            ..Setting::USUAL
+            ..CERTIFIED
         },
         prepares: true,
         seconds: 2,
@@ -150,16 +162,16 @@ pub const ATTACKS: &[Attack] = &[
         what: "100 connections send all but the last byte of a frame of 4 MiB, and wait",
         seconds: 37,
         memory_mib: IN_FLIGHT_MIB,
-        after: &[After::AtMost("open_after_35_s", 0.0)],
+        after: &[After::FilesLeft(5)],
         ..USUAL
     },
     Attack {
         name: "slow-readers",
         what: "20 clients ask for 400 values of 1 MiB each and read 1 byte a second",
         prepares: true,
-        seconds: 37,
+        seconds: 46,
         memory_mib: IN_FLIGHT_MIB,
-        after: &[After::AtMost("open_after_35_s", 0.0)],
+        after: &[After::FilesLeft(5)],
         ..USUAL
     },
     Attack {
@@ -199,8 +211,16 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "tls-handshakes",
+        what: "connections that send half a TLS record, and 100 whole handshakes a second at each port",
+        setting: CERTIFIED,
+        after: &[After::AtMost("half_open_after_6_s", 0.0)],
+        ..USUAL
+    },
+    Attack {
         name: "connects",
         what: "500 connections a second that send what is no hello, on all ports",
+        setting: CERTIFIED,
         seconds: 8,
         ..USUAL
     },
@@ -272,6 +292,8 @@ pub struct Target {
     pub seconds: u64,
     pub clients: Vec<String>,
     pub peers: Vec<String>,
+    /// The certificate of the cluster's authority, if replicas have certificates.
+    pub authority: Option<PathBuf>,
     /// How many keys are millions.
     pub keys: u64,
 }
@@ -312,6 +334,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "sessions" => flood::sessions(target).await,
         "disk-readonly" => flood::new_files(target).await,
         "handshakes" => handshakes::silent_and_long(target).await,
+        "tls-handshakes" => handshakes::tls(target).await,
         "connects" => handshakes::connects(target).await,
         "growth" => millions::grow(target).await,
         "demand" => millions::demand(target).await,

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
+use client::Client;
 use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{Command, FrameReader, Request, StatusReply, StatusRequest, encode_frame};
+use client::wire::{Command, FrameReader, StatusReply, encode_frame};
 use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
 use server::codec::{encode_envelope, proto};
 use server::replica::message::{
@@ -20,9 +20,8 @@ use tokio::time::{sleep, timeout};
 
 use super::Target;
 use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
-use crate::cluster::{CLUSTER, NAMES};
+use crate::cluster::{CLUSTER, NAMES, options};
 use crate::figures::{Figures, figures};
-use crate::wire::Wire;
 
 /// "LHP" and the protocol's version.
 const MAGIC: u32 = 0x4C48_5005;
@@ -155,11 +154,11 @@ impl Link {
 async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
     let mut all = Vec::new();
     for address in &target.clients {
-        let mut wire = Wire::connect(address).await?;
-        let asked = Request::new(1, Some(Body::Status(StatusRequest::default())));
-        let response = wire.ask(&asked).await?;
-        let status = response.status.context("a status was asked for")?;
-        all.push(*status);
+        let mut options = options(address, target.authority.as_deref())?;
+        options.request_timeout = Duration::from_secs(1);
+        let client = Client::connect(options).await?;
+        all.push(client.status().await?);
+        client.close();
     }
     Ok(all)
 }
