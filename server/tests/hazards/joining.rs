@@ -198,3 +198,19 @@ fn no_time_is_lost_over_a_first_start() {
     cluster.release();
     assert!(cluster.leads(0));
 }
+
+/// A replica that is wrong about its own directory before it ever took part keeps itself out, and
+/// nobody else.
+#[test]
+fn a_wrong_life_keeps_out_only_who_says_it() {
+    let mut cluster = Cluster::asleep(settings(5, StrategySpec::None));
+    for to in (0..4).map(ReplicaId) {
+        let message = Message::Join { life: u64::MAX };
+        let envelope = cluster.node(4).envelope(to, message);
+        cluster.deliver((envelope, to));
+    }
+    cluster.pass_until(20_000, "the others begin", |cluster| cluster.leads(0));
+    let write = cluster.ask(1, put(1, 1, "k", "v"));
+    cluster.pass_until(20_000, "they serve", |cluster| cluster.done(write));
+    assert!(cluster.node(4).is_wiped());
+}

@@ -366,7 +366,8 @@ impl<F: Fn(Report)> Desk<F> {
         if piece.awaited {
             (self.report)(Report::Persisted(sequence));
         }
-        if self.retry_at.take().is_some() {
+        // The rest is as late as this was: the disk counts as full until all is written.
+        if self.waiting.is_empty() && self.retry_at.take().is_some() {
             (self.report)(Report::Writable(true));
         }
     }

@@ -300,11 +300,11 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
     let expected = [
         "Writable(false)",
         "Persisted(Sequence(3))",
-        "Writable(true)",
         "Persisted(Sequence(6))",
         "Persisted(Sequence(7))",
         "Persisted(Sequence(8))",
         "Persisted(Sequence(9))",
+        "Writable(true)",
     ];
     assert_eq!(told, expected);
 }
