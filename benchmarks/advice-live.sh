@@ -51,6 +51,8 @@ for i in 1 2 3 4; do addresses=$addresses,127.0.0.1:$((port + i)); done
 threads=$((rate < 250 ? 250 : rate))
 workload=(--address "$addresses" -threads "$threads" -p leasehold.connections=25 -p recordcount="$keys"
     -p fieldcount=1 -p fieldlength=100 -p writeallfields=true)
+# The certificate of the cluster's authority.
+authority() { echo "$cluster/certificates/ca.pem"; }
 
 up() {
     "$leasehold" cluster up --dir "$cluster" --strategy none --client-port "$port" --set leader=CA >"$work/log" 2>&1
@@ -60,11 +62,11 @@ measure() { # strategy
     local strategy=$1 status=0
     cluster=$work/$strategy
     up
-    "$leasehold" ycsb load "${workload[@]}" >"$work/log" 2>&1
+    "$leasehold" ycsb load "${workload[@]}" --ca "$(authority)" >"$work/log" 2>&1
     "$leasehold" cluster down --dir "$cluster" >"$work/log" 2>&1
     up
     "$leasehold" lease set "$strategy" --dir "$cluster" >"$work/log" 2>&1
-    "$leasehold" ycsb run "${workload[@]}" -target "$rate" \
+    "$leasehold" ycsb run "${workload[@]}" --ca "$(authority)" -target "$rate" \
         -p readproportion="$reads" -p updateproportion="$(jq -n "1 - $reads")" \
         -p requestdistribution=zipfian_exact -p zipfian.constant="$theta" -p permutation=site \
         -p operationcount=1000000000 -p warmuptime="$warmup" -p maxexecutiontime=$((warmup + seconds)) \

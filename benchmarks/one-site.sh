@@ -12,7 +12,8 @@
 # LEASEHOLD names the binary (default target/release/leasehold), SECONDS_EACH how
 # long each measurement lasts (default 15), CONNECTIONS how many (default 50),
 # REPLICAS how many (default 5). DURABILITIES says with which ("sync async none"),
-# STRATEGY who holds leases (leader), ACCEPT_REPLIES who hears votes (origin).
+# STRATEGY who holds leases (leader), ACCEPT_REPLIES who hears votes (origin). With TLS=1 the replicas
+# have certificates, and clients talk TLS to them.
 set -euo pipefail
 
 leasehold=${LEASEHOLD:-${CARGO_TARGET_DIR:-target}/release/leasehold}
@@ -24,6 +25,7 @@ durabilities=${DURABILITIES:-sync async none}
 strategy=${STRATEGY:-leader}
 replies=${ACCEPT_REPLIES:-origin}
 port=${PORT:-7301}
+tls=${TLS:-}
 [ -x "$leasehold" ] || { echo "no binary at $leasehold: build it, or set LEASEHOLD" >&2; exit 1; }
 leasehold=$(realpath "$leasehold")
 mkdir -p "$out"
@@ -49,7 +51,16 @@ config() { # durability strategy
         printf '[[node]]\nname = "r%d"\nclient = "127.0.0.1:%d"\npeer = "127.0.0.1:%d"\n' \
             "$i" $((port + i)) $((port + 100 + i))
     done
+    if [ -n "$tls" ]; then printf '[security]\ncertificates = "certificates"\n'; fi
 }
+
+if [ -n "$tls" ]; then
+    config none leader >"$work/cluster.toml"
+    "$leasehold" cert "$work/certificates" --config "$work/cluster.toml" >"$work/log"
+    export LEASEHOLD_CA=$work/certificates/ca.pem
+else
+    unset LEASEHOLD_CA
+fi
 
 # CPU of all replicas so far, in clock ticks.
 ticks() {
@@ -67,7 +78,7 @@ hertz=$(getconf CLK_TCK)
 address=127.0.0.1:$port
 summary=$out/summary.txt
 {
-    echo "$replicas replicas, $connections closed-loop connections to the leader, 100-byte values, ${seconds} s each"
+    echo "$replicas replicas, $connections closed-loop connections to the leader, 100-byte values, ${seconds} s each${tls:+, TLS}"
     echo "$(uname -sr), $(nproc) processors, $("$leasehold" --version)"
     printf '%-10s %-8s %12s %10s %10s %14s\n' durability work ops/s p50_us p99_us server_us/op
 } >"$summary"

@@ -167,6 +167,10 @@ pub struct UpArgs {
     /// it keeps dying, and then no more. One that was killed or stopped by a command stays down
     #[arg(long)]
     no_restart: bool,
+    /// Replicas prove nothing and encrypt nothing. Otherwise they have certificates, in DIR/certificates, and
+    /// clients need that directory's ca.pem: `kv` and others with --dir find it, `ycsb` takes --ca
+    #[arg(long)]
+    insecure: bool,
 }
 
 pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
@@ -202,6 +206,7 @@ fn hold(args: &UpArgs) -> anyhow::Result<()> {
         dir: args.at.dir.clone(),
         client_port: Some(args.client_port),
         restart: !args.no_restart,
+        insecure: args.insecure,
     };
     runtime()?.block_on(standing::supervise(&experiment, &standing, interrupted()))
 }
@@ -224,11 +229,13 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     let addresses: Vec<String> = (state.clients.iter())
         .map(|port| port.address.to_string())
         .collect();
+    let ca = state.ca.map(|ca| format!(" --ca {}", ca.display()));
     say!(
         "\nTry: leasehold kv --dir {0} put greeting hello\n     leasehold ycsb load -P workloada -threads 100 \
-         --address {1}\n     leasehold cluster down --dir {0}",
+         --address {1}{2}\n     leasehold cluster down --dir {0}",
         dir.display(),
-        addresses.join(",")
+        addresses.join(","),
+        ca.unwrap_or_default()
     );
     Ok(())
 }
@@ -248,6 +255,9 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     }
     if args.no_restart {
         command.arg("--no-restart");
+    }
+    if args.insecure {
+        command.arg("--insecure");
     }
     command
         .stdin(Stdio::null())

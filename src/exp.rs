@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
-use geo_deploy::backend::local::{self, LocalSettings};
+use geo_deploy::backend::local::LocalSettings;
 use geo_deploy::backend::{Ran, sim};
 use geo_deploy::experiment::{self, Experiment};
 use geo_deploy::report::{Manifest, Report, Verdict, in_order};
@@ -71,6 +71,10 @@ pub struct RunArgs {
     /// Keeps the replicas' logs and configuration in DIR (local only) [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
+    /// Replicas prove nothing and encrypt nothing (local only): to compare. Otherwise they and their clients
+    /// use certificates
+    #[arg(long)]
+    insecure: bool,
 }
 
 #[derive(Args)]
@@ -109,14 +113,18 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
             let experiment = find(&args.what)?;
             let out = args.out.clone();
             let out = out.unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
-            run_and_report(&experiment, args.on, &out, args.work.as_deref())
+            let local = Local {
+                work: args.work.as_deref(),
+                insecure: args.insecure,
+            };
+            run_and_report(&experiment, args.on, &out, &local)
         }
     }
 }
 
 pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let experiment = Experiment::find("demo")?.with(&args.sets)?;
-    run_and_report(&experiment, World::Local, &args.out, None)
+    run_and_report(&experiment, World::Local, &args.out, &Local::default())
 }
 
 fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()> {
@@ -129,7 +137,7 @@ fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()>
     }
     let out = crate::throughput::out(experiment, args.out.as_ref());
     is_writable(&out)?;
-    crate::throughput::run(experiment, &out, args.work.as_deref())
+    crate::throughput::run(experiment, &out, args.work.as_deref(), args.insecure)
 }
 
 fn find(what: &ShowArgs) -> anyhow::Result<Experiment> {
@@ -140,7 +148,7 @@ fn run_and_report(
     experiment: &Experiment,
     on: World,
     out: &Path,
-    work: Option<&Path>,
+    local: &Local<'_>,
 ) -> anyhow::Result<()> {
     is_writable(out)?;
     remove_histories(out)?;
@@ -149,7 +157,7 @@ fn run_and_report(
     let show = |label: &str, done, total| bars.show(label, done, total);
     let mut ran = match on {
         World::Sim => sim::run(experiment, &show)?,
-        World::Local => run_local(experiment, work, &show)?,
+        World::Local => run_local(experiment, local, &show)?,
     };
     let histories: Vec<_> = ran
         .iter_mut()
@@ -216,18 +224,27 @@ fn remove_histories(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How real processes are run.
+#[derive(Default)]
+struct Local<'a> {
+    /// Where their logs and configuration are kept.
+    work: Option<&'a Path>,
+    insecure: bool,
+}
+
 fn run_local(
     experiment: &Experiment,
-    work: Option<&Path>,
+    local: &Local<'_>,
     show: geo_deploy::backend::Progress<'_>,
 ) -> anyhow::Result<Vec<Ran>> {
     let temporary = tempfile::tempdir().context("making a temporary directory")?;
-    let dir = std::path::absolute(work.unwrap_or(temporary.path()))?;
+    let dir = std::path::absolute(local.work.unwrap_or(temporary.path()))?;
     let settings = LocalSettings {
         program: std::env::current_exe().context("finding this program")?,
         cluster: format!("{}-{}", experiment.name, std::process::id()),
         dir,
         client_port: None,
+        insecure: local.insecure,
     };
     // Dropping the run ends its replicas, so Ctrl-C leaves none behind.
     runtime()?.block_on(async {
@@ -236,7 +253,7 @@ fn run_local(
             () = interrupted() => {
                 Err(Interrupted("interrupted; no replica is left running".to_owned()).into())
             }
-            ran = local::run(experiment, &settings, show) => ran,
+            ran = geo_deploy::backend::local::run(experiment, &settings, show) => ran,
         }
     })
 }

@@ -140,12 +140,9 @@ impl Place {
     /// lead.
     fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Place> {
         let state = State::load(dir)?;
-        let addresses = state.clients.iter().map(|port| port.address.to_string());
+        let addresses = state.clients.iter().map(|port| port.address);
         let place = Place {
-            options: ClientOptions {
-                cluster: Some(state.cluster),
-                ..ClientOptions::nearest_first(addresses)
-            },
+            options: state.options(addresses)?,
             sites: state.clients,
             at_leader: site.is_none(),
             advice: Some(format!(

@@ -10,7 +10,12 @@ use geo_deploy::throughput::Throughput;
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
 /// Runs and reports one.
-pub fn run(experiment: &Throughput, out: &Path, work: Option<&Path>) -> anyhow::Result<()> {
+pub fn run(
+    experiment: &Throughput,
+    out: &Path,
+    work: Option<&Path>,
+    insecure: bool,
+) -> anyhow::Result<()> {
     let manifest = Manifest::capture(std::env::args().collect());
     let temporary = tempfile::tempdir().context("making a temporary directory")?;
     let settings = LocalSettings {
@@ -18,6 +23,7 @@ pub fn run(experiment: &Throughput, out: &Path, work: Option<&Path>) -> anyhow::
         cluster: format!("{}-{}", experiment.name, std::process::id()),
         dir: std::path::absolute(work.unwrap_or(temporary.path()))?,
         client_port: None,
+        insecure,
     };
     let bars = Bars::new();
     let show = |label: &str, done, total| bars.show(label, done, total);

@@ -26,7 +26,16 @@ pub(crate) struct ClusterFile {
     pub lease: LeaseSection,
     #[serde(default, skip_serializing_if = "Timing::is_default")]
     pub timing: Timing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security: Option<Security>,
     pub node: Vec<Node>,
+}
+
+/// How replicas prove who they are.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Security {
+    /// The directory of their certificates, beside the file.
+    pub certificates: String,
 }
 
 /// A replica and where it is reached.
@@ -51,6 +60,7 @@ impl ClusterFile {
             data: "data".to_owned(),
             lease: plan.lease(),
             timing: plan.experiment.timing.clone(),
+            security: None,
             node,
         }
     }
@@ -75,6 +85,7 @@ impl ClusterFile {
                 checkpoint_ms: Some(it.checkpoint_ms),
                 ..Timing::default()
             },
+            security: None,
             node,
         }
     }

@@ -69,6 +69,8 @@ pub struct Standing {
     pub client_port: Option<u16>,
     /// A replica that died is started again.
     pub restart: bool,
+    /// Nobody proves who it is, and nothing is encrypted.
+    pub insecure: bool,
 }
 
 /// Starts the cluster of an experiment's first strategy and holds it until it is
@@ -103,6 +105,7 @@ pub async fn supervise(
         cluster: "standing".to_string(),
         dir,
         client_port: standing.client_port,
+        insecure: standing.insecure,
     };
     let mut cluster = LocalCluster::start(&plan, &settings)?;
     cluster.ready_without_the_lost(&plan, data).await?;

@@ -71,7 +71,7 @@ pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
 }
 
 /// What a replica answered; `None` if it was not asked, for it does not run.
-type Answer = Option<Result<StatusReply, client::Error>>;
+type Answer = Option<anyhow::Result<StatusReply>>;
 
 async fn ask_all(
     nodes: &[NodeReport],
@@ -80,9 +80,9 @@ async fn ask_all(
 ) -> Vec<Answer> {
     let mut asked = tokio::task::JoinSet::new();
     for (index, (node, address)) in nodes.iter().zip(addresses).enumerate() {
-        let cluster = state.cluster.clone();
         if node.state == "up" {
-            asked.spawn(async move { (index, ask(address, cluster).await) });
+            let options = state.options([address]);
+            asked.spawn(async move { (index, ask(options).await) });
         }
     }
     let mut answers: Vec<Answer> = nodes.iter().map(|_| None).collect();
@@ -92,12 +92,11 @@ async fn ask_all(
     answers
 }
 
-async fn ask(address: SocketAddr, cluster: String) -> Result<StatusReply, client::Error> {
-    let mut options = ClientOptions::new(address.to_string());
-    options.cluster = Some(cluster);
+async fn ask(options: anyhow::Result<ClientOptions>) -> anyhow::Result<StatusReply> {
+    let mut options = options?;
     options.request_timeout = ANSWER_WITHIN;
     options.connect_timeout = ANSWER_WITHIN;
-    Client::connect(options).await?.status().await
+    Ok(Client::connect(options).await?.status().await?)
 }
 
 fn say_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::support::{Cluster, Ended, until};
+use super::support::{CA, Cluster, Ended, until};
 
 fn advise(cluster: &Cluster, line: &str) -> Ended {
     cluster.place.words(&format!("lease advise --dir c {line}"))
@@ -32,7 +32,7 @@ fn a_cluster_says_what_would_do_best_and_does_it() {
     let jp = cluster.port + 2;
     for line in ["load", "run -p operationcount=1200"] {
         let line = format!(
-            "ycsb {line} -P workloada -p recordcount=50 -threads 4 --address 127.0.0.1:{jp}"
+            "ycsb {line} -P workloada -p recordcount=50 -threads 4 {CA} --address 127.0.0.1:{jp}"
         );
         cluster.place.words(&line).good();
     }

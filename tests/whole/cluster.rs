@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use super::support::{Cluster, Place, signal, until};
+use super::support::{CA, Cluster, Place, signal, until};
 
 #[test]
 fn every_site_reads_what_any_wrote() {
@@ -219,9 +219,9 @@ fn the_others_go_on_without_a_replica() {
     let jp = cluster.port + 2;
     cluster
         .place
-        .words(&format!("kv --address 127.0.0.1:{jp} get greeting"))
+        .words(&format!("kv {CA} --address 127.0.0.1:{jp} get greeting"))
         .refused(&["cannot connect to 127.0.0.1", "refused"]);
-    let both = format!("--address 127.0.0.1:{jp},127.0.0.1:{}", cluster.port);
+    let both = format!("{CA} --address 127.0.0.1:{jp},127.0.0.1:{}", cluster.port);
     let found = cluster.place.words(&format!("kv {both} get greeting"));
     assert_eq!(found.good(), "servus\n");
     let ran = cluster

@@ -37,6 +37,7 @@ fn with_cluster(test: impl AsyncFnOnce(&mut LocalCluster)) -> Place {
         cluster: "failures".to_owned(),
         dir: place.path("c"),
         client_port: None,
+        insecure: false,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -72,8 +73,8 @@ fn refused(cluster: &mut LocalCluster, effect: Effect, part: &str) {
     assert!(error.contains(part), "{part:?} is not in {error:?}");
 }
 
-async fn is_served(address: std::net::SocketAddr) {
-    let mut options = client::ClientOptions::new(address.to_string());
+async fn is_served(cluster: &LocalCluster, site: usize) {
+    let mut options = cluster.reach().options([cluster.client_addresses()[site]]);
     options.request_timeout = Duration::from_secs(60);
     for _ in 0..600 {
         if let Ok(client) = client::Client::connect(options.clone()).await
@@ -83,7 +84,7 @@ async fn is_served(address: std::net::SocketAddr) {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    panic!("{address} never serves");
+    panic!("site {site} never serves");
 }
 
 #[test]
@@ -98,13 +99,13 @@ fn a_replica_ends_in_every_way_and_starts_again() {
         refused(cluster, Effect::Kill(JP), "start it first");
         cluster.perform(Effect::Start(JP)).unwrap();
         refused(cluster, Effect::Start(JP), "up already");
-        is_served(cluster.client_addresses()[JP]).await;
+        is_served(cluster, JP).await;
 
         cluster.perform(Effect::Stop(JP)).unwrap();
         assert_eq!(life(cluster, JP), Life::Ending);
         until_happened(cluster, JP, "the stop", ended(Why::Stopped));
         cluster.perform(Effect::Start(JP)).unwrap();
-        is_served(cluster.client_addresses()[JP]).await;
+        is_served(cluster, JP).await;
 
         let before = cluster.conditions()[JP].process;
         cluster.perform(Effect::Restart(JP)).unwrap();
@@ -112,7 +113,7 @@ fn a_replica_ends_in_every_way_and_starts_again() {
             *found == Happened::Started
         });
         assert_ne!(cluster.conditions()[JP].process, before);
-        is_served(cluster.client_addresses()[JP]).await;
+        is_served(cluster, JP).await;
     })
     .is_deserted();
 }
@@ -127,7 +128,7 @@ fn a_death_that_nobody_asked_for_is_noticed() {
         };
         until_happened(cluster, OR, "the death", died);
         cluster.perform(Effect::Start(OR)).unwrap();
-        is_served(cluster.client_addresses()[OR]).await;
+        is_served(cluster, OR).await;
     })
     .is_deserted();
 }
@@ -146,7 +147,7 @@ fn a_paused_replica_answers_nobody_and_goes_on_or_ends() {
             (Some(CA), vec![true, true, false])
         );
         cluster.perform(Effect::Resume(JP)).unwrap();
-        is_served(cluster.client_addresses()[JP]).await;
+        is_served(cluster, JP).await;
         // The cluster ends with a replica that stands still.
         cluster.perform(Effect::Pause(JP)).unwrap();
     })
@@ -181,7 +182,7 @@ fn a_cut_leader_is_replaced_and_roles_say_by_whom() {
         for (from, to) in ways {
             cluster.perform(Effect::Mend { from, to, how }).unwrap();
         }
-        is_served(cluster.client_addresses()[CA]).await;
+        is_served(cluster, CA).await;
     })
     .is_deserted();
 }
@@ -193,14 +194,14 @@ fn a_full_disk_refuses_writes_until_it_has_room() {
             cluster.perform(Effect::FillDisk(site)).unwrap();
         }
         refused(cluster, Effect::FillDisk(CA), "full already");
-        let mut options = client::ClientOptions::new(cluster.client_addresses()[CA].to_string());
+        let mut options = cluster.reach().options([cluster.client_addresses()[CA]]);
         options.request_timeout = Duration::from_secs(3);
         let client = client::Client::connect(options).await.unwrap();
         assert!(client.put("greeting", "hello").await.is_err());
         for site in [CA, OR, JP] {
             cluster.perform(Effect::FreeDisk(site)).unwrap();
         }
-        is_served(cluster.client_addresses()[CA]).await;
+        is_served(cluster, CA).await;
         assert_eq!(cluster.up(), [true; 3], "no process has ended");
     })
     .is_deserted();

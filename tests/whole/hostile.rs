@@ -117,6 +117,19 @@ fn still_serves(cluster: &Cluster, round: &str) {
 fn garbage_on_either_port_harms_nobody() {
     let cluster = Cluster::up();
     cluster.kv("put kept safe").good();
+    let node = &cluster.config().nodes[0];
+    for bytes in garbage() {
+        send(&node.client, &bytes);
+        send(&node.peer, &bytes);
+    }
+    still_serves(&cluster, "one");
+    cluster.done();
+}
+
+#[test]
+fn garbage_on_either_plain_port_harms_nobody() {
+    let cluster = Cluster::up_plain();
+    cluster.kv("put kept safe").good();
     let replicas = ["CA", "OR", "JP"].map(|node| cluster.replica(node));
     let config = cluster.config();
     let node = &config.nodes[0];
@@ -148,7 +161,7 @@ fn garbage_on_either_port_harms_nobody() {
 
 #[test]
 fn a_client_is_told_what_is_wrong_with_its_bytes() {
-    let cluster = Cluster::up();
+    let cluster = Cluster::up_plain();
     let address = &cluster.config().nodes[0].client;
     let told = |bytes: &[u8]| String::from_utf8_lossy(&send(address, bytes)).into_owned();
     assert!(told(&[0xFF; 64]).contains("the limit is 4096 bytes"));
@@ -179,7 +192,7 @@ fn a_client_is_told_what_is_wrong_with_its_bytes() {
 
 #[test]
 fn clients_that_vanish_harm_nobody() {
-    let cluster = Cluster::up();
+    let cluster = Cluster::up_plain();
     cluster.kv("put kept safe").good();
     let config = cluster.config();
     let whole = put(1, "vanished", "written or not, never half");

@@ -13,6 +13,7 @@ mod failures;
 mod hostile;
 mod operating;
 mod plot;
+mod security;
 mod sim;
 mod support;
 mod tokens;

@@ -241,15 +241,28 @@ pub fn ports(count: u16) -> u16 {
     }
 }
 
+/// What clients need that know addresses alone, from the place of a cluster.
+pub const CA: &str = "--ca c/certificates/ca.pem";
+
 /// A cluster that `cluster up` started in `c` of its place.
 pub struct Cluster {
     pub place: Place,
     pub port: u16,
+    /// Its replicas speak no TLS.
+    plain: bool,
 }
 
 impl Cluster {
     pub fn up() -> Cluster {
         Cluster::up_in(Place::new())
+    }
+
+    /// One that whoever connects can talk to without a word of TLS.
+    pub fn up_plain() -> Cluster {
+        let mut cluster = Cluster::down_yet(Place::new());
+        cluster.plain = true;
+        cluster.up_again().good();
+        cluster
     }
 
     pub fn up_in(place: Place) -> Cluster {
@@ -260,7 +273,11 @@ impl Cluster {
 
     pub fn down_yet(place: Place) -> Cluster {
         let port = ports(3);
-        Cluster { place, port }
+        Cluster {
+            place,
+            port,
+            plain: false,
+        }
     }
 
     pub fn up_again(&self) -> Ended {
@@ -271,10 +288,11 @@ impl Cluster {
         // Short leases: a restarted replica waits for as long as it might have
         // promised something.
         let port = self.port;
+        let plain = if self.plain { " --insecure" } else { "" };
         format!(
             "cluster up --dir c --client-port {port} --set topology=near.toml \
              --set lease.t_lease_ms=1000 --set lease.t_guard_ms=500 --set lease.renew_ms=250 \
-             --set lease.reconfigure_ms=1000"
+             --set lease.reconfigure_ms=1000{plain}"
         )
     }
 
@@ -300,7 +318,7 @@ impl Cluster {
         let first = self.port;
         let addresses = (first..first + 3).map(|port| format!("127.0.0.1:{port}"));
         let addresses = addresses.collect::<Vec<_>>().join(",");
-        format!("ycsb {line} --address {addresses}")
+        format!("ycsb {line} --address {addresses} {CA}")
     }
 
     pub fn down(&self) -> Ended {

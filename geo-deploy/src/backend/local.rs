@@ -8,6 +8,7 @@ mod holdings;
 mod links;
 pub mod one_site;
 mod ports;
+mod reach;
 mod replica;
 mod roles;
 
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 pub use cluster::{Data, LocalCluster, LocalSettings};
+pub use reach::Reach;
 pub(super) use replica::events_file;
 pub use replica::{Condition, Happened, Life, Why};
 pub use roles::Roles;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use client::Client;
 use client::wire::outcome::Result as Answer;
 use client::wire::{Entry, Version};
-use client::{Client, ClientOptions};
 use tokio::time::sleep;
 
 use super::ask::{Ask, Kind, Parts};
@@ -110,8 +110,8 @@ impl Last<'_> {
     }
 
     async fn client(&mut self, site: usize) -> anyhow::Result<Client> {
-        let mut options = ClientOptions::new(self.cluster.client_addresses()[site].to_string());
-        options.cluster = Some(self.cluster.name().to_owned());
+        let address = self.cluster.client_addresses()[site];
+        let mut options = self.cluster.reach().options([address]);
         options.connect_timeout = ATTEMPT;
         options.request_timeout = ATTEMPT;
         self.insist(site, || Client::connect(options.clone())).await

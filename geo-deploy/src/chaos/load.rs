@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use super::ask::{Ask, Kind};
 use super::choose::{Chooser, Groups, Works};
 use super::record::{End, Ended, Record};
+use crate::backend::local::Reach;
 
 /// A client that could not connect waits for so long.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -42,8 +43,8 @@ const ROAM_AFTER: u32 = 4;
 /// How much is asked, and of whom.
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
-    /// The cluster's name.
-    pub cluster: String,
+    /// What clients must know of the cluster, beside addresses.
+    pub reach: Reach,
     /// For clients of each site, where all replicas are: its own first, then by distance.
     pub addresses: Vec<Vec<SocketAddr>>,
     /// Clients at each site.
@@ -185,9 +186,7 @@ impl Worker {
         let settings = &self.shared.settings;
         let known = &settings.addresses[self.site];
         let asked = if self.roams { known.len() } else { 1 };
-        let addresses = known[..asked].iter().map(ToString::to_string);
-        let mut options = ClientOptions::nearest_first(addresses);
-        options.cluster = Some(settings.cluster.clone());
+        let mut options = settings.reach.options(&known[..asked]);
         options.connect_timeout = self.patience;
         options.attempt_timeout = self.patience / ROAM_AFTER;
         options.request_timeout = self.patience;

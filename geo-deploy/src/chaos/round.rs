@@ -126,6 +126,7 @@ impl Round<'_> {
             cluster: format!("chaos-{}", self.number),
             dir: self.dir(),
             client_port: None,
+            insecure: false,
         };
         let mut cluster = LocalCluster::start(&self.plan(), &settings)?;
         cluster.ready(&self.plan()).await?;
@@ -201,7 +202,7 @@ impl Round<'_> {
             sites.into_iter().map(|site| all[site]).collect()
         };
         LoadSettings {
-            cluster: cluster.name().to_owned(),
+            reach: cluster.reach().clone(),
             addresses: (0..topology.len()).map(known).collect(),
             clients: experiment.workload.clients as usize,
             rate: self.settings.rate,

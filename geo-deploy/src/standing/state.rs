@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use client::ClientOptions;
+use client::tls::Trust;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,9 @@ pub struct State {
     pub leader: String,
     /// Where clients connect: the sites in the topology's order.
     pub clients: Vec<ClientPort>,
+    /// The certificate of the cluster's authority; none if replicas speak no TLS.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
     /// Where the supervisor listens.
     pub control: SocketAddr,
     /// Whoever asks it for something must send this.
@@ -61,9 +66,26 @@ impl State {
             strategy: plan.strategy.strategy.clone(),
             leader: plan.experiment.leader.clone(),
             clients: ports.map(port).collect(),
+            ca: cluster.reach().ca().map(Path::to_owned),
             control,
             token: format!("{token:016x}"),
         }
+    }
+
+    /// For a client of these addresses.
+    ///
+    /// # Errors
+    /// If the certificate of the cluster's authority cannot be read.
+    pub fn options(
+        &self,
+        addresses: impl IntoIterator<Item = impl ToString>,
+    ) -> anyhow::Result<ClientOptions> {
+        let addresses = addresses.into_iter().map(|address| address.to_string());
+        Ok(ClientOptions {
+            cluster: Some(self.cluster.clone()),
+            trust: self.ca.as_deref().map(Trust::load).transpose()?,
+            ..ClientOptions::nearest_first(addresses)
+        })
     }
 
     pub(super) fn path(dir: &Path) -> PathBuf {
@@ -259,6 +281,7 @@ mod tests {
             strategy: "quorum".to_owned(),
             leader: "CA".to_owned(),
             clients: Vec::new(),
+            ca: None,
             control: ([127, 0, 0, 1], 1).into(),
             token: "secret".to_owned(),
         };

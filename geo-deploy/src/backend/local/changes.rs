@@ -1,7 +1,5 @@
 //! Changes of strategy on real replicas.
 
-use std::net::SocketAddr;
-
 use anyhow::Context as _;
 use client::wire::LeaseRequest;
 use client::{Client, ClientOptions};
@@ -26,22 +24,17 @@ pub(super) fn request(plan: &Plan<'_>, change: &Change) -> LeaseRequest {
     }
 }
 
-/// Asks the replica at `address`, which passes it on to the leader, and waits until it is in
+/// Asks a replica, which passes it on to the leader, and waits until it is in
 /// force.
 ///
 /// # Errors
 /// If it is refused, or nobody answers.
 pub(super) async fn put_in_force(
-    cluster: String,
-    address: SocketAddr,
+    options: ClientOptions,
     request: LeaseRequest,
 ) -> anyhow::Result<()> {
     let to = request.strategy.clone();
-    let asked = async {
-        let mut options = ClientOptions::new(address.to_string());
-        options.cluster = Some(cluster);
-        Client::connect(options).await?.set_leases(request).await
-    };
+    let asked = async { Client::connect(options).await?.set_leases(request).await };
     let answer = asked.await;
     answer.with_context(|| format!("changing the strategy to {to}"))?;
     Ok(())

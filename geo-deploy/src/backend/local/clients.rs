@@ -208,9 +208,7 @@ fn options(plan: &Plan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> C
     let nearest = plan.topology().nearest_to(site).into_iter();
     let others = nearest.filter_map(|at| wan.via(site, at));
     let addresses = [own].into_iter().chain(others);
-    let addresses = addresses.map(|address| address.to_string());
-    let mut options = ClientOptions::nearest_first(addresses);
-    options.cluster = Some(cluster.name().to_string());
+    let mut options = cluster.reach().options(addresses);
     options.request_timeout = PATIENCE;
     options.attempt_timeout = Duration::from_secs_f64(ATTEMPT_S);
     options

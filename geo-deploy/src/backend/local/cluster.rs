@@ -8,12 +8,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use client::Client;
 use client::wire::StatusReply;
-use client::{Client, ClientOptions};
 
 use super::super::Plan;
 use super::links::Links;
 use super::ports::{free_ports, row_of_ports};
+use super::reach::Reach;
 use super::replica::{Condition, Happened, Life, Recipe, Replica, disk_full_file};
 use super::roles::Roles;
 use crate::cluster_file::{ClusterFile, Node};
@@ -34,6 +35,8 @@ pub struct LocalSettings {
     pub dir: PathBuf,
     /// First of a row of free ports for the clients; `None`: any.
     pub client_port: Option<u16>,
+    /// Nobody proves who it is, and nothing is encrypted.
+    pub insecure: bool,
 }
 
 /// What the replicas of a cluster find when they start.
@@ -57,7 +60,7 @@ pub struct LocalCluster {
     links: Links,
     clients: Vec<SocketAddr>,
     dir: PathBuf,
-    cluster: String,
+    reach: Reach,
     /// What [`LocalCluster::perform`] found, and nobody was told yet.
     happened: Vec<(usize, Happened)>,
     of_this_thread: PhantomData<Rc<()>>,
@@ -79,16 +82,18 @@ impl LocalCluster {
         let peers = free_ports(topology.len(), &clients)?;
         let wan = start_wan(plan, &peers)?;
         let nodes = nodes(plan, &clients, &peers, &wan);
-        let config = write_config(
-            &ClusterFile::new(plan, &settings.cluster, nodes),
-            &settings.dir,
-        )?;
+        let reach = Reach::prepare(settings, &topology.names())?;
+        let file = ClusterFile {
+            security: reach.section(),
+            ..ClusterFile::new(plan, &settings.cluster, nodes)
+        };
+        let config = write_config(&file, &settings.dir)?;
         let mut this = LocalCluster {
             replicas: Vec::new(),
             links: Links::new(wan),
             clients,
             dir: settings.dir.clone(),
-            cluster: settings.cluster.clone(),
+            reach,
             happened: Vec::new(),
             of_this_thread: PhantomData,
         };
@@ -119,7 +124,12 @@ impl LocalCluster {
 
     /// The cluster's name, as its replicas know it.
     pub fn name(&self) -> &str {
-        &self.cluster
+        self.reach.cluster()
+    }
+
+    /// What its clients must know, beside addresses.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// What each replica's process does, as of the last look after it.
@@ -136,7 +146,7 @@ impl LocalCluster {
     /// Who has which role; asks every replica that runs. The holders are those of `key`, or
     /// of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
-        Roles::ask(&self.cluster, &self.clients, self.up(), key).await
+        Roles::ask(&self.reach, &self.clients, self.up(), key).await
     }
 
     /// Does it, or begins to: [`LocalCluster::tend`] goes on with what takes a while, such
@@ -227,7 +237,7 @@ impl LocalCluster {
                 .enumerate()
                 .filter(|(site, _)| up[*site])
             {
-                let status = status(slot, self.clients[site], &self.cluster).await;
+                let status = status(slot, self.clients[site], &self.reach).await;
                 if let (Some(status), Data::New) = (&status, data) {
                     self.check_strategy(plan, status)?;
                 }
@@ -345,11 +355,10 @@ fn write_config(file: &ClusterFile, dir: &Path) -> anyhow::Result<PathBuf> {
 async fn status(
     connection: &mut Option<Client>,
     address: SocketAddr,
-    cluster: &str,
+    reach: &Reach,
 ) -> Option<StatusReply> {
     if connection.is_none() {
-        let mut options = ClientOptions::new(address.to_string());
-        options.cluster = Some(cluster.to_string());
+        let mut options = reach.options([address]);
         options.request_timeout = Duration::from_secs(30);
         *connection = Client::connect(options).await.ok();
     }

@@ -111,9 +111,8 @@ impl Disturbance<'_, '_, '_> {
         let change = &self.plan.strategy.change[index];
         let request = changes::request(self.plan, change);
         let address = self.cluster.client_addresses()[self.plan.experiment.leader_index()];
-        let name = self.cluster.name().to_owned();
-        self.changes
-            .spawn(changes::put_in_force(name, address, request));
+        let options = self.cluster.reach().options([address]);
+        self.changes.spawn(changes::put_in_force(options, request));
     }
 
     /// Begins a fault, and asks who may have held what then.

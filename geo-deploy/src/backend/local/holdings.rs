@@ -10,10 +10,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use client::{Client, ClientOptions};
+use client::Client;
 
 use super::super::{Plan, key_name};
 use super::LocalCluster;
+use super::reach::Reach;
 use crate::bound::SiteSet;
 
 /// With more keys than this, nobody is asked.
@@ -24,7 +25,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Whom to ask for what.
 #[derive(Clone)]
 pub(super) struct Inquiry {
-    cluster: String,
+    reach: Reach,
     sites: Vec<String>,
     /// Of the replicas that run, beside their sites.
     addresses: Vec<(usize, SocketAddr)>,
@@ -50,7 +51,7 @@ impl Inquiry {
         let up = cluster.up();
         let addresses = cluster.client_addresses().iter().copied().enumerate();
         (keys <= KEYS_MAX).then(|| Inquiry {
-            cluster: cluster.name().to_owned(),
+            reach: cluster.reach().clone(),
             sites: plan
                 .topology()
                 .names()
@@ -75,8 +76,7 @@ impl Inquiry {
 
     /// One question at a time: the replica has clients to serve, too.
     async fn ask_one(&self, address: SocketAddr) -> Option<Said> {
-        let mut options = ClientOptions::new(address.to_string());
-        options.cluster = Some(self.cluster.clone());
+        let mut options = self.reach.options([address]);
         options.connect_timeout = ANSWER_WITHIN;
         options.request_timeout = ANSWER_WITHIN;
         let client = Client::connect(options).await.ok()?;

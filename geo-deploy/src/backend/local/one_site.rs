@@ -7,13 +7,14 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use client::Client;
 use client::wire::StatusReply;
-use client::{Client, ClientOptions};
 use tokio::process::Command;
 
 use super::super::Progress;
 use super::LocalSettings;
 use super::ports::free_ports;
+use super::reach::Reach;
 use super::replica::{Recipe, Replica};
 use crate::cluster_file::{ClusterFile, Node};
 use crate::throughput::{Case, CaseRouting, Measured, Rate, Throughput};
@@ -84,14 +85,13 @@ impl Site<'_> {
         let cluster = self.start()?;
         let clients = self.ready(&cluster).await?;
         step(1);
-        let addresses = &cluster.addresses;
-        self.ycsb(addresses, &["load"], &[]).await?;
+        self.ycsb(&cluster, &["load"], &[]).await?;
         step(2);
-        self.warm_up(addresses).await?;
+        self.warm_up(&cluster).await?;
         step(3);
-        let reads = self.rate(addresses, &clients, Asked::Reads).await?;
+        let reads = self.rate(&cluster, &clients, Asked::Reads).await?;
         step(4);
-        let writes = self.rate(addresses, &clients, Asked::Writes).await?;
+        let writes = self.rate(&cluster, &clients, Asked::Writes).await?;
         step(5);
         drop(cluster);
         // The data is of no use after it.
@@ -105,7 +105,9 @@ impl Site<'_> {
         let names = &self.experiment.replicas;
         let clients = free_ports(names.len(), &[])?;
         let peers = free_ports(names.len(), &clients)?;
-        let config = self.write_config(&clients, &peers)?;
+        let sites: Vec<&str> = names.iter().map(String::as_str).collect();
+        let reach = Reach::prepare(&self.settings, &sites)?;
+        let config = self.write_config(&reach, &clients, &peers)?;
         let mut replicas = Vec::new();
         for site in names {
             let recipe = Recipe {
@@ -122,11 +124,13 @@ impl Site<'_> {
         Ok(Cluster {
             replicas,
             addresses: clients,
+            reach,
         })
     }
 
     fn write_config(
         &self,
+        reach: &Reach,
         clients: &[SocketAddr],
         peers: &[SocketAddr],
     ) -> anyhow::Result<PathBuf> {
@@ -139,7 +143,10 @@ impl Site<'_> {
             via: std::collections::BTreeMap::new(),
         };
         let nodes = names.zip(clients.iter().zip(peers)).map(node).collect();
-        let file = ClusterFile::of_case(experiment, self.case, &self.settings.cluster, nodes);
+        let file = ClusterFile {
+            security: reach.section(),
+            ..ClusterFile::of_case(experiment, self.case, &self.settings.cluster, nodes)
+        };
         let path = self.settings.dir.join("cluster.toml");
         let text = toml::to_string(&file).context("writing a configuration")?;
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -155,8 +162,7 @@ impl Site<'_> {
             let mut client = None;
             loop {
                 if client.is_none() {
-                    let mut options = ClientOptions::new(address.to_string());
-                    options.cluster = Some(self.settings.cluster.clone());
+                    let options = cluster.reach.options([address]);
                     client = Client::connect(options).await.ok();
                 }
                 let status = match &client {
@@ -187,7 +193,7 @@ impl Site<'_> {
     }
 
     /// Clients that ask all replicas alike read: holders spread as these readers do.
-    async fn warm_up(&self, addresses: &[SocketAddr]) -> anyhow::Result<()> {
+    async fn warm_up(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let seconds = self.experiment.warmup_s;
         if seconds > 0.0 {
             let properties = [
@@ -196,14 +202,14 @@ impl Site<'_> {
                 "readproportion=1".to_owned(),
                 "updateproportion=0".to_owned(),
             ];
-            self.ycsb(addresses, &["run"], &properties).await?;
+            self.ycsb(cluster, &["run"], &properties).await?;
         }
         Ok(())
     }
 
     async fn rate(
         &self,
-        addresses: &[SocketAddr],
+        cluster: &Cluster,
         clients: &[Client],
         asked: Asked,
     ) -> anyhow::Result<Rate> {
@@ -220,7 +226,7 @@ impl Site<'_> {
             format!("updateproportion={}", 1 - reads),
             "writeallfields=true".to_owned(),
         ];
-        let load = self.ycsb(addresses, &["run"], &properties);
+        let load = self.ycsb(cluster, &["run"], &properties);
         let (report, used) = tokio::try_join!(load, self.processor_share(clients))?;
         Ok(rate_of(&report, kind, &used))
     }
@@ -241,12 +247,13 @@ impl Site<'_> {
     /// Runs the load generator, and returns its report.
     async fn ycsb(
         &self,
-        addresses: &[SocketAddr],
+        cluster: &Cluster,
         phase: &[&str],
         properties: &[String],
     ) -> anyhow::Result<String> {
         let experiment = self.experiment;
-        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let addresses = cluster.addresses.iter();
+        let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
         let aware = properties
             .iter()
             .any(|p| p == "leasehold.routing=lease-aware");
@@ -269,6 +276,11 @@ impl Site<'_> {
         let mut command = Command::new(&self.settings.program);
         command.arg("ycsb").args(phase);
         command.args(["--address", &addresses.join(",")]);
+        // What this process was told about another cluster does not count.
+        command.env_remove("LEASEHOLD_CA");
+        if let Some(ca) = cluster.reach.ca() {
+            command.arg("--ca").arg(ca);
+        }
         command.args(["-threads", &threads.to_string()]);
         for property in common.iter().chain(properties) {
             command.args(["-p", property]);
@@ -293,6 +305,7 @@ struct Cluster {
     #[expect(dead_code, reason = "kept for their end")]
     replicas: Vec<Replica>,
     addresses: Vec<SocketAddr>,
+    reach: Reach,
 }
 
 /// What each replica has taken of a processor so far, in µs.

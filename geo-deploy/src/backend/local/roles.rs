@@ -7,6 +7,7 @@ use client::wire::StatusReply;
 use client::{Client, ClientOptions};
 use rand_pcg::Pcg64Mcg;
 
+use super::reach::Reach;
 use crate::fault::Scene;
 use crate::topology::Topology;
 
@@ -27,17 +28,16 @@ pub struct Roles {
 impl Roles {
     /// Asks the replicas at these addresses, those that are up.
     pub(super) async fn ask(
-        cluster: &str,
+        reach: &Reach,
         addresses: &[SocketAddr],
         up: Vec<bool>,
         key: Option<&[u8]>,
     ) -> Roles {
         let mut asked = tokio::task::JoinSet::new();
         for (site, address) in addresses.iter().enumerate().filter(|(site, _)| up[*site]) {
-            let (cluster, key) = (cluster.to_owned(), key.map(<[u8]>::to_vec));
-            let address = *address;
+            let (options, key) = (reach.options([address]), key.map(<[u8]>::to_vec));
             asked.spawn(async move {
-                let status = status(&cluster, address, key.as_deref());
+                let status = status(options, key.as_deref());
                 (site, tokio::time::timeout(ANSWER_WITHIN, status).await)
             });
         }
@@ -86,9 +86,7 @@ impl Roles {
     }
 }
 
-async fn status(cluster: &str, address: SocketAddr, key: Option<&[u8]>) -> Option<StatusReply> {
-    let mut options = ClientOptions::new(address.to_string());
-    options.cluster = Some(cluster.to_string());
+async fn status(mut options: ClientOptions, key: Option<&[u8]>) -> Option<StatusReply> {
     options.connect_timeout = ANSWER_WITHIN;
     options.request_timeout = ANSWER_WITHIN;
     let client = Client::connect(options).await.ok()?;

@@ -1,0 +1,84 @@
+//! How the replicas of a local cluster are known, to each other and to clients.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use client::ClientOptions;
+use client::tls::Trust;
+use server::security::{AUTHORITY, Wanted, equip};
+
+use super::LocalSettings;
+use crate::cluster_file::Security;
+
+/// Where the certificates are, in the cluster's directory.
+const CERTIFICATES: &str = "certificates";
+/// The cluster's directory may be used for so long.
+const DAYS: u32 = 3650;
+
+/// What clients must know of a cluster, beside its addresses.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    cluster: String,
+    trust: Option<Trust>,
+    ca: Option<PathBuf>,
+}
+
+impl Reach {
+    /// Of a cluster that is about to start: it has certificates for these nodes afterwards.
+    pub(super) fn prepare(settings: &LocalSettings, nodes: &[&str]) -> anyhow::Result<Reach> {
+        let cluster = settings.cluster.clone();
+        if settings.insecure {
+            return Ok(Reach {
+                cluster,
+                trust: None,
+                ca: None,
+            });
+        }
+        let directory = &settings.dir.join(CERTIFICATES);
+        let nodes: Vec<String> = nodes.iter().map(|name| (*name).to_owned()).collect();
+        let wanted = Wanted {
+            directory,
+            cluster: &cluster,
+            nodes: &nodes,
+            days: DAYS,
+            renew: false,
+        };
+        if equip(&wanted).is_err() {
+            // Of an earlier cluster in the same directory, perhaps. They are ours.
+            let _ = std::fs::remove_dir_all(directory);
+            equip(&wanted).context("making the cluster's certificates")?;
+        }
+        let ca = directory.join(AUTHORITY);
+        Ok(Reach {
+            trust: Some(Trust::load(&ca)?),
+            ca: Some(ca),
+            cluster,
+        })
+    }
+
+    /// What the configuration says of it.
+    pub(super) fn section(&self) -> Option<Security> {
+        let certificates = CERTIFICATES.to_owned();
+        self.ca.as_ref().map(|_| Security { certificates })
+    }
+
+    /// The cluster's name.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// The certificate of its authority; none if replicas speak no TLS.
+    pub fn ca(&self) -> Option<&Path> {
+        self.ca.as_deref()
+    }
+
+    /// For a client of these addresses.
+    pub fn options(&self, addresses: impl IntoIterator<Item = impl ToString>) -> ClientOptions {
+        let addresses = addresses.into_iter().map(|address| address.to_string());
+        ClientOptions {
+            cluster: Some(self.cluster.clone()),
+            trust: self.trust.clone(),
+            ..ClientOptions::nearest_first(addresses)
+        }
+    }
+}
