@@ -19,7 +19,7 @@ A configuration, with all that must be in it:
   # ... and a [[node]] for each other replica
 
 What may be in it, with what it is otherwise: leader (nobody is preferred), durability =
-\"sync\" (async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000;
+\"sync\" (async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000, demand_mb = 64, holders_kb_s = 100;
 in [lease]: strategy = \"leader\" (none, all, quorum, fixed, cost), for quorum unlisted = \"nearest\"
 (leader), for cost cost = { read_weight = 0.5, spare = 0 }, t_lease_ms = 1000, t_guard_ms = 750,
 renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000, rho = 0.001, and a [[lease.range]] for each

@@ -54,6 +54,6 @@ pub use config::{
 };
 pub use membership::{Membership, majority};
 pub use promise::{Grantor, Holder, LeaseMessage, NoPermit, Permit, PollContext, Promise};
-pub use strategy::{Situation, Survey, Surveyed};
+pub use strategy::{Remaining, Situation, Survey, Surveyed};
 pub use time::{ClockBound, Time};
 pub use types::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot};

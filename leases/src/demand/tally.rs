@@ -13,6 +13,10 @@ use crate::types::Key;
 /// what the allocator adds.
 const ENTRY_BYTES: usize = 72;
 
+/// Most keys that are counted at a time: a report looks at each, which then takes about a
+/// millisecond.
+const KEYS_MAX: usize = 65_536;
+
 /// Operations on one key.
 #[derive(Clone, Debug)]
 struct Counted {
@@ -24,6 +28,15 @@ struct Counted {
 impl Counted {
     fn all(&self) -> u64 {
         u64::from(self.reads) + u64::from(self.writes)
+    }
+
+    /// As it is reported; the key is gone from here.
+    fn take(&mut self) -> Delta {
+        Delta {
+            key: Key::from(std::mem::take(&mut self.key)),
+            reads: self.reads,
+            writes: self.writes,
+        }
     }
 }
 
@@ -39,8 +52,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Takes about `bytes_max` bytes at most. Rare keys make room for new ones, and their
-    /// operations are reported together.
+    /// Takes about `bytes_max` bytes at most, and 65,536 keys. Rare keys make room for new
+    /// ones, and their operations are reported together.
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: GrowingIndexMap::default(),
@@ -69,13 +82,18 @@ impl Tally {
             return;
         }
         let bytes = key.len() + ENTRY_BYTES;
-        while self.room.lacks(bytes) && !self.counts.is_empty() {
+        while self.is_full(bytes) && !self.counts.is_empty() {
             self.make_room();
         }
         self.room.take(bytes);
         let key = key.into();
         self.counts
             .insert_full(hash, Counted { key, reads, writes });
+    }
+
+    /// Whether there is no room for a key that takes so many bytes.
+    fn is_full(&self, bytes: usize) -> bool {
+        self.room.lacks(bytes) || self.counts.len() >= KEYS_MAX
     }
 
     /// Drops a rare key.
@@ -91,26 +109,14 @@ impl Tally {
     }
 
     /// Takes the busiest keys, up to about `bytes_max` bytes of them (§3.4 bounds this
-    /// traffic); the others stay for the next report. Cost: it looks at every key once.
+    /// traffic); the others stay for the next report. Cost: it looks at the count of every key
+    /// twice, and moves those that it takes.
     pub fn report(&mut self, bytes_max: usize) -> Report {
         let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
-        let least = self.least_reported(bytes_max);
-        let mut left = bytes_max;
-        let mut deltas = Vec::new();
-        self.counts.retain(|_, counted| {
-            let bytes = bytes_of(&counted.key);
-            if counted.all() < least || bytes > left {
-                return true;
-            }
-            left -= bytes;
-            self.room.free(counted.key.len() + ENTRY_BYTES);
-            deltas.push(Delta {
-                key: Key::from(std::mem::take(&mut counted.key)),
-                reads: counted.reads,
-                writes: counted.writes,
-            });
-            false
-        });
+        let deltas = match self.reported_bytes() <= bytes_max {
+            true => self.take_all(),
+            false => self.take_busiest(bytes_max),
+        };
         Report {
             deltas,
             rare_reads,
@@ -118,14 +124,49 @@ impl Tally {
         }
     }
 
+    /// What all keys would take of a report.
+    fn reported_bytes(&self) -> usize {
+        let len = self.counts.len();
+        self.room.used() - len * ENTRY_BYTES + len * bytes_of(&[])
+    }
+
+    fn take_all(&mut self) -> Vec<Delta> {
+        self.room.free(self.room.used());
+        let mut deltas = Vec::with_capacity(self.counts.len());
+        self.counts.retain(|_, counted| {
+            deltas.push(counted.take());
+            false
+        });
+        deltas
+    }
+
+    fn take_busiest(&mut self, bytes_max: usize) -> Vec<Delta> {
+        let least = self.least_reported(bytes_max);
+        let mut left = bytes_max;
+        let takes = |counted: &Counted| {
+            let bytes = bytes_of(&counted.key);
+            let fits = counted.all() >= least && bytes <= left;
+            left -= if fits { bytes } else { 0 };
+            fits
+        };
+        let mut places: Vec<usize> = Vec::new();
+        let counts = self.counts.values().map(takes).enumerate();
+        places.extend(counts.filter(|(_, takes)| *takes).map(|(place, _)| place));
+        // The last place comes to the one that is emptied: those behind were looked at.
+        let mut deltas: Vec<Delta> = Vec::with_capacity(places.len());
+        for place in places.into_iter().rev() {
+            let taken = self.counts.swap_remove_index(place);
+            let (_, mut counted) = taken.expect("it was looked at");
+            self.room.free(counted.key.len() + ENTRY_BYTES);
+            deltas.push(counted.take());
+        }
+        deltas.reverse();
+        deltas
+    }
+
     /// The count from which on keys are reported, so that about `bytes_max` bytes are.
     fn least_reported(&self, bytes_max: usize) -> u64 {
-        let counted = self.counts.values();
-        let all_bytes: usize = counted.map(|counted| bytes_of(&counted.key)).sum();
-        if all_bytes <= bytes_max {
-            return 0;
-        }
-        let mean = all_bytes / self.counts.len();
+        let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());
         let mut counts: Vec<u64> = self.counts.values().map(Counted::all).collect();
         let (_, least, _) = counts.select_nth_unstable_by(fit - 1, |a, b| b.cmp(a));
@@ -177,6 +218,23 @@ mod tests {
         let writes: u32 = report.deltas.iter().map(|d| d.writes).sum();
         assert_eq!(writes + report.rare_writes, 10_000);
         assert!(report.rare_writes > 9_000);
+    }
+
+    /// However much memory there may be, a report looks at no more keys.
+    #[test]
+    fn so_many_keys_are_counted_at_most() {
+        let mut tally = Tally::new(usize::MAX);
+        let keys = 2 * KEYS_MAX as u32;
+        for i in 0..keys {
+            tally.read(&key(i));
+            tally.read(b"hot");
+        }
+        assert_eq!(tally.counts.len(), KEYS_MAX);
+        let report = tally.report(usize::MAX);
+        let reads: u32 = report.deltas.iter().map(|d| d.reads).sum();
+        assert_eq!(reads + report.rare_reads, 2 * keys);
+        let hot = report.deltas.iter().find(|d| d.key == "hot");
+        assert_eq!(hot.map(|d| d.reads), Some(keys), "a busy key stays");
     }
 
     #[test]

@@ -12,12 +12,14 @@ mod cost;
 mod costs;
 mod listing;
 mod quorum;
+mod remaining;
 mod situation;
 mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use self::costs::{Choice, Costs, Preference};
+pub use self::remaining::{KEYS_A_CONFIGURATION, Remaining, bytes_of_keys};
 pub use self::situation::Situation;
 pub use self::survey::{Survey, Surveyed};
 pub use crate::config::{StrategySpec, Unlisted};

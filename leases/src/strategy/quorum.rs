@@ -37,9 +37,12 @@ impl Quorum {
         // Stable: among equals, and among those that never read it, nearest first.
         others.sort_by(|a, b| reads(b).total_cmp(&reads(a)));
         let holders = self.situation.with_leader(others.into_iter());
-        let gain = row.counts().map(|count| count.reads).sum();
+        let all: f32 = row.counts().map(|count| count.reads).sum();
         // Nobody's reads say nothing.
-        (holders != held && gain > 0.0).then_some(Wish { holders, gain })
+        (holders != held && all > 0.0).then(|| Wish {
+            holders,
+            gain: holders.minus(held).iter().map(|new| reads(&new)).sum(),
+        })
     }
 
     /// The leader and N/2 of those who held the key before, the nearest of them.

@@ -2,25 +2,25 @@
 //!
 //! The leader makes a pass every `reconfigure`. It looks at some thousands of keys at a
 //! time, so that it goes on leading meanwhile. Then it looks at all listed keys in the same
-//! way, if another leader has left some without it. What one entry of the log cannot hold
-//! waits for the next pass, the least gain last.
+//! way, if another leader has left some without it. What one configuration has no room for
+//! waits for later ones (`remaining.rs`), the least gain last.
 
 use super::chooser::{Chooser, Wish};
 use super::cost::Tables;
 use super::listing::Listing;
+use super::remaining::Remaining;
 use super::situation::Situation;
-use crate::config::{ConfigChange, Configs, Policy, RangeMap};
+use crate::config::{ConfigChange, Configs, KeyRange, Policy, RangeChange, RangeMap};
 use crate::demand::{Census, Demand, Row};
-use crate::types::{ConfigId, ReplicaSet};
+use crate::types::{ConfigId, Key, ReplicaSet};
 
 /// The next configuration, as far as strategies decide about it.
 #[derive(Debug)]
 pub struct Surveyed {
     /// What changes.
     pub change: ConfigChange,
-    /// Whether more would have changed than one entry of the log may hold: another pass
-    /// should follow.
-    pub more: bool,
+    /// What it had no room for, if anything: for later configurations.
+    pub remaining: Option<Remaining>,
 }
 
 /// What is wanted for a range.
@@ -54,11 +54,14 @@ pub struct Survey {
 
 impl Survey {
     /// Begins a pass. `change` may bring other strategies, which are asked then.
+    ///
+    /// Keys after `turn` are next to have their turn, whatever that gains: see
+    /// [`Remaining::turn_after`].
     pub fn begin(
         change: ConfigChange,
         situation: Situation,
-        demand: &Demand,
-        current: &Configs,
+        (demand, current): (&Demand, &Configs),
+        turn: Option<Key>,
     ) -> Survey {
         let mut tables = Tables::new(&situation, demand.estimator());
         let policies = current.policies_after(&change.ranges);
@@ -81,7 +84,7 @@ impl Survey {
             place: 0,
             listed_left: if lacking { current.listed_len() } else { 0 },
             census: Census::default(),
-            listing: Listing::default(),
+            listing: Listing::new(turn),
             situation,
         }
     }
@@ -158,34 +161,44 @@ impl Survey {
         &self.census
     }
 
-    /// What the next configuration should change: the pass is over.
+    /// What the next configuration should change, with at most about `bytes` of keys: the pass
+    /// is over.
     ///
     /// # Panics
-    /// If listed keys are still to be looked at.
-    pub fn finish(mut self) -> Surveyed {
+    /// If listed keys are still to be looked at, or another configuration is in force than the
+    /// pass went by.
+    pub fn finish(self, current: &Configs, bytes: usize) -> Surveyed {
         assert_eq!(self.listed_left, 0, "all were looked at");
-        let more = self.listing.cut();
+        let mut change = self.change;
+        let mut remaining = Remaining::new(self.of, self.listing.gathered());
+        change.keys = remaining.next_keys(current, bytes);
+        let more = !remaining.is_empty() || remaining.more();
         for (range, part) in self.parts.iter() {
             let clear = !part.chooser.lists() && part.policy.any_listed();
             let defaults = part.next_defaults(more);
+            if more {
+                remaining.last.extend(part.last_defaults(&range));
+            }
             if clear || defaults.is_some() {
-                let of_range = self.change.of_range(&range);
+                let of_range = change.of_range(&range);
                 of_range.clear |= clear;
                 of_range.defaults = defaults;
             }
         }
-        self.change.keys = self.listing.into_keys();
-        let change = self.change;
-        Surveyed { change, more }
+        Surveyed {
+            change,
+            remaining: more.then_some(remaining),
+        }
     }
 }
 
 impl Part {
-    /// The leader joins `held`, who hold a key without it.
+    /// The leader joins `held`, who hold a key without it. Nobody reads the key now, so
+    /// nothing is gained yet.
     fn keep(&self, held: ReplicaSet) -> Wish {
         Wish {
             holders: self.chooser.keep(held),
-            gain: f32::INFINITY,
+            gain: 0.0,
         }
     }
 
@@ -200,12 +213,22 @@ impl Part {
         };
         (before != next).then_some(next)
     }
+
+    /// What is to follow once no more keys are to be listed.
+    fn last_defaults(&self, range: &KeyRange) -> Option<RangeChange> {
+        let meanwhile = self.policy.defaults.union(self.defaults);
+        let differs = self.chooser.lists() && meanwhile != self.defaults;
+        differs.then(|| RangeChange {
+            defaults: Some(self.defaults),
+            ..RangeChange::nothing(range.clone())
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CostSettings, KeyRange, RangeChange, StrategySpec};
+    use crate::config::{CostSettings, StrategySpec};
     use crate::latency::{Replies, RoundTrips};
     use crate::time::Time;
     use crate::types::{Key, ReplicaId};
@@ -228,7 +251,7 @@ mod tests {
         let rtts = RoundTrips::new(5, |_, _| 50.0);
         let situation = Situation::new(ReplicaId(0), rtts, Replies::LeaderAndOrigin);
         let demand = Demand::new(Time::ZERO, 5, 1 << 20);
-        let pass = Survey::begin(change, situation, &demand, &Configs::new(5));
+        let pass = Survey::begin(change, situation, (&demand, &Configs::new(5)), None);
         let parts = pass.parts.iter();
         let costs = parts.filter_map(|(_, part)| match &part.chooser {
             Chooser::Cost(cost) => Some(cost.table()),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::{Situation, StrategySpec, Survey, Surveyed, Unlisted};
+use super::{KEYS_A_CONFIGURATION, Situation, StrategySpec, Survey, Surveyed, Unlisted};
 use crate::config::{ConfigChange, Configs, CostSettings, KeyRange, RangeChange};
 use crate::demand::{Delta, Demand, Report};
 use crate::latency::{Replies, RoundTrips};
@@ -15,6 +15,9 @@ use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 
 /// More proposals than any demand in these tests can need.
 const ROUNDS_MAX: usize = 64;
+
+/// Most bytes of keys in a configuration, in these tests.
+const BYTES_MAX: usize = 1 << 20;
 
 fn specs(n: usize) -> Vec<StrategySpec> {
     vec![
@@ -89,9 +92,9 @@ fn survey(
     demand: &Demand,
     configs: &Configs,
 ) -> Surveyed {
-    let mut survey = Survey::begin(wish, situation.clone(), demand, configs);
+    let mut survey = Survey::begin(wish, situation.clone(), (demand, configs), None);
     while !survey.look(demand, configs, 7) {}
-    survey.finish()
+    survey.finish(configs, BYTES_MAX)
 }
 
 /// Puts `spec` in force for `range`, and applies proposals until the strategies rest;
@@ -108,10 +111,15 @@ fn settle(
             .push(RangeChange::strategy(range.clone(), spec.clone()));
     }
     for round in 0..ROUNDS_MAX {
-        let Surveyed { change, more } =
-            survey(std::mem::take(&mut wish), situation, demand, configs);
+        let Surveyed {
+            change, remaining, ..
+        } = survey(std::mem::take(&mut wish), situation, demand, configs);
         if change == ConfigChange::default() {
-            assert!(!more, "{}: more, but nothing now", spec.name());
+            assert!(
+                remaining.is_none(),
+                "{}: more, but nothing now",
+                spec.name()
+            );
             return round;
         }
         assert!(bounded(&change), "{}: an entry of any size", spec.name());
@@ -124,7 +132,8 @@ fn settle(
 
 fn bounded(change: &ConfigChange) -> bool {
     let keys = || change.keys.iter().flat_map(|(_, keys)| keys);
-    keys().count() <= 20_000 && keys().map(|key| key.len()).sum::<usize>() <= 2 << 20
+    keys().count() <= KEYS_A_CONFIGURATION
+        && keys().map(|key| key.len()).sum::<usize>() <= BYTES_MAX
 }
 
 /// Every set that any key can have: listed keys, and the rest of each range.
@@ -283,7 +292,7 @@ fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
 /// However many ranges there are, a step looks at no more keys than it is told to.
 #[test]
 fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
-    const KEYS: usize = 5000;
+    const KEYS: usize = 4000;
     const A_STEP: usize = 100;
     let spec = StrategySpec::Quorum {
         unlisted: Unlisted::Nearest,
@@ -300,21 +309,22 @@ fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
     listing.keys = vec![(set(&[0, 1, 4]), (0..KEYS).map(key).collect())];
     configs.apply(ConfigId(1), &listing);
     let demand = no_demand(5);
-    let mut pass = Survey::begin(ConfigChange::default(), paper(2), &demand, &configs);
+    let mut pass = Survey::begin(ConfigChange::default(), paper(2), (&demand, &configs), None);
     let mut steps = 1;
     while !pass.look(&demand, &configs, A_STEP) {
         steps += 1;
     }
     assert_eq!(steps, KEYS / A_STEP);
-    let change = pass.finish().change;
+    let change = pass.finish(&configs, BYTES_MAX).change;
     let enlisted = change.keys.iter().map(|(_, keys)| keys.len());
     assert_eq!(enlisted.sum::<usize>(), KEYS);
     configs.apply(ConfigId(2), &change);
     assert!(configs.universal(ConfigId(2)).contains(ReplicaId(2)));
 
-    let mut again = Survey::begin(ConfigChange::default(), paper(2), &demand, &configs);
+    let mut again = Survey::begin(ConfigChange::default(), paper(2), (&demand, &configs), None);
     assert!(again.look(&demand, &configs, A_STEP), "all have the leader");
-    assert_eq!(again.finish().change, ConfigChange::default());
+    let found = again.finish(&configs, BYTES_MAX);
+    assert_eq!(found.change, ConfigChange::default());
 }
 
 fn paper(leader: u8) -> Situation {

@@ -52,6 +52,9 @@ pub struct ClusterConfig {
     pub batch_max: usize,
     /// Most memory for counting what clients ask, in MiB.
     pub demand_mb: u64,
+    /// Most traffic for choosing holders, in KB a second at each replica: see
+    /// [`Settings::holders_bytes_s`].
+    pub holders_kb_s: u64,
     /// What clients may take.
     pub limits: Limits,
     /// Who may connect.
@@ -156,6 +159,7 @@ impl ClusterConfig {
             accept_replies: self.accept_replies,
             batch_max: self.batch_max,
             demand_bytes_max: (self.demand_mb as usize) << 20,
+            holders_bytes_s: self.holders_kb_s as usize * 1000,
             ..Settings::new(me, self.nodes.len())
         }
     }

@@ -105,6 +105,10 @@ pub struct Settings {
     pub session_ttl: Duration,
     /// Most memory for demand, in bytes.
     pub demand_bytes_max: usize,
+    /// Most that is sent so that holders can be chosen, in bytes a second: half of it by a
+    /// replica to the leader, what clients ask, half by the leader to each replica, who holds
+    /// what (§3.4).
+    pub holders_bytes_s: usize,
 }
 
 impl Settings {
@@ -123,6 +127,18 @@ impl Settings {
             log_window: 1 << 20,
             session_ttl: Duration::from_secs(3600),
             demand_bytes_max: 64 << 20,
+            holders_bytes_s: 100_000,
         }
+    }
+
+    /// Most bytes of a report of demand.
+    pub(super) fn report_bytes_max(&self) -> usize {
+        let ms = self.timing.report.as_millis() as usize;
+        (self.holders_bytes_s / 2).saturating_mul(ms) / 1000
+    }
+
+    /// Most bytes of keys that configurations bring in a second.
+    pub(super) fn configuration_bytes_s(&self) -> usize {
+        self.holders_bytes_s / 2
     }
 }

@@ -19,6 +19,8 @@ pub mod network;
 pub mod node;
 pub mod odd;
 pub mod oracle;
+#[cfg(test)]
+mod paced;
 pub mod run;
 pub mod saved;
 pub mod scenario;

@@ -27,7 +27,7 @@ const LEADER: usize = 0;
 const READERS: [usize; 2] = [3, 4];
 /// Hears of configurations late: the others have promised under them long before.
 const LATE: usize = 3;
-/// Keys that they read, of 4 kB: two entries of the log list them, one after the other.
+/// Keys that they read, of 4 kB: five entries of the log list them, one a second.
 const KEYS: usize = 400;
 /// Is read by nobody.
 const WRITTEN: &str = "written";
@@ -56,7 +56,8 @@ fn settings(seed: u64) -> WorldSettings {
     replica.strategies = quorum().into();
     replica.params = LeaseParams::default();
     replica.elections.preferred = Some(ReplicaId(LEADER as u8));
-    // Leases end between two entries that list keys.
+    // Leases end between the first and the last entry that lists keys.
+    replica.holders_bytes_s = 800_000;
     replica.timing.reconfigure = Duration::from_millis(2500);
     replica.timing.report = Duration::from_millis(200);
     // Who leads stays so, however late its heartbeats.

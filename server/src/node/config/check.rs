@@ -18,6 +18,10 @@ const NAME_BYTES_MAX: usize = 64;
 /// Memory for demand, in MiB: enough for about half a million keys of five replicas.
 const DEMAND_MB_DEFAULT: u64 = 64;
 const DEMAND_MB_MAX: u64 = 16 * 1024;
+/// Traffic for choosing holders, in KB a second at each replica (§3.4).
+const HOLDERS_KB_S_DEFAULT: u64 = 100;
+/// A report of half of it fits into a frame.
+const HOLDERS_KB_S_MAX: u64 = 4000;
 /// A day: longer than any useful duration, and far from any overflow.
 const SPAN_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
@@ -59,6 +63,16 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
                     "accepted are 1 to {DEMAND_MB_MAX} MiB; the default is {DEMAND_MB_DEFAULT}"
                 );
                 return Err(checker.refuse("demand_mb", found, accepted));
+            }
+        },
+        holders_kb_s: match raw.holders_kb_s {
+            None => HOLDERS_KB_S_DEFAULT,
+            Some(found) if (10..=HOLDERS_KB_S_MAX).contains(&found) => found,
+            Some(found) => {
+                let accepted = format!(
+                    "accepted are 10 to {HOLDERS_KB_S_MAX} KB a second; the default is {HOLDERS_KB_S_DEFAULT}"
+                );
+                return Err(checker.refuse("holders_kb_s", found, accepted));
             }
         },
         limits: checker.limits(&raw.limits)?,

@@ -22,6 +22,7 @@ pub(super) struct Cluster {
     pub accept_replies: Option<String>,
     pub batch_max: Option<u64>,
     pub demand_mb: Option<u64>,
+    pub holders_kb_s: Option<u64>,
     #[serde(default)]
     pub limits: LimitsSection,
     #[serde(default)]

@@ -56,6 +56,7 @@ fn what_is_written_is_taken() {
         durability = "async"
         accept_replies = "all"
         batch_max = 100
+        holders_kb_s = 40
         [lease]
         strategy = "quorum"
         unlisted = "leader"
@@ -77,6 +78,7 @@ fn what_is_written_is_taken() {
     assert_eq!(config.durability, Durability::Async);
     assert_eq!(config.accept_replies, AcceptReplies::All);
     assert_eq!(config.batch_max, 100);
+    assert_eq!(config.settings(ReplicaId(0)).holders_bytes_s, 40_000);
     let unlisted = Unlisted::Leader;
     assert_eq!(config.strategies, StrategySpec::Quorum { unlisted }.into());
     assert_eq!(config.params.t_lease, ms(900));
@@ -295,6 +297,10 @@ fn a_refusal_names_file_field_finding_and_what_is_accepted() {
             ["accept_replies", "\"some\"", "leader, origin, all"],
         ),
         ("batch_max = 0", ["batch_max", "is 0", "1 to 65536"]),
+        (
+            "holders_kb_s = 9",
+            ["holders_kb_s", "is 9", "10 to 4000 KB a second"],
+        ),
         (
             "[lease]\nstrategy = \"best\"",
             [

@@ -21,16 +21,6 @@ const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
 /// How soon a leader looks at further keys.
 const LOOK_ON: Duration = Duration::from_millis(5);
 
-/// When clients have turned to other keys, holders are chosen so many times as often ...
-const HURRY: u32 = 4;
-
-/// ... for so many periods.
-const HURRIED_PERIODS: u32 = 2;
-
-/// How soon a leader makes another pass, where one configuration had no room for all that
-/// should change: an entry of a mebibyte then takes half of that a second to each peer.
-const SURVEY_AGAIN: Duration = Duration::from_secs(2);
-
 impl Parts {
     /// Promises what is due, and lets what has expired lapse.
     pub(super) fn poll_leases(&mut self, step: &mut Step<'_>) {
@@ -191,28 +181,15 @@ impl Parts {
         }
         let next = self.leasing.next_change(step);
         self.probe_for_wishes(step);
-        let again = match next {
-            Next::Exclude(change) => {
-                self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
-                CONFIGURE_AGAIN
-            }
-            Next::LookOn => LOOK_ON,
-            Next::Surveyed { change, more } => {
-                if let Some(change) = change {
-                    self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
-                }
-                let mut period = step.us.settings.timing.reconfigure;
-                if self.leasing.is_hurried(step.now) {
-                    period /= HURRY;
-                }
-                if more {
-                    SURVEY_AGAIN.min(period)
-                } else {
-                    period
-                }
-            }
+        let (change, again) = match next {
+            Next::Exclude(change) => (Some(change), step.now + CONFIGURE_AGAIN),
+            Next::LookOn => (None, step.now + LOOK_ON),
+            Next::Chosen { change, again } => (change, again),
         };
-        step.set_timer(Timer::Reconfigure, step.now + again);
+        if let Some(change) = change {
+            self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+        }
+        step.set_timer(Timer::Reconfigure, again);
     }
 
     /// Has a majority confirm that this replica leads still, if wishes were found in force.
@@ -253,10 +230,7 @@ impl Parts {
 
     /// Clients have turned to other keys: holders are chosen more often for a while.
     pub(super) fn hurry(&mut self, step: &mut Step<'_>) {
-        let period = step.us.settings.timing.reconfigure;
-        self.leasing
-            .hurry_until(step.now + period * HURRIED_PERIODS);
-        let soon = step.now + period / HURRY;
+        let soon = self.leasing.hurry(step);
         step.timers.set_earlier(Timer::Reconfigure, soon);
     }
 }

@@ -11,10 +11,6 @@ use super::super::us::Us;
 use super::Leasing;
 use super::matrix::Matrix;
 
-/// The demand that one report may carry: with one report a second, the paper's bound
-/// of 100 KB/s a replica (§3.4).
-const REPORT_BYTES_MAX: usize = 95_000;
-
 /// Of the memory for demand, the part that a replica takes for its own clients. The rest is
 /// for what a leader hears of all.
 const OWN_PART: usize = 4;
@@ -85,11 +81,12 @@ impl Leasing {
         let Some(leader) = leader else {
             return false;
         };
-        let report = self.counted.tally.report(REPORT_BYTES_MAX);
+        let bytes_max = step.us.settings.report_bytes_max();
+        let report = self.counted.tally.report(bytes_max);
         self.counted.reported_bytes = report.bytes();
         assert!(
-            self.counted.reported_bytes <= REPORT_BYTES_MAX,
-            "a report fits what peers may send"
+            self.counted.reported_bytes <= bytes_max,
+            "reports stay within their part of the traffic"
         );
         if leader == step.me() {
             return self.counted.demand.report(step.now, leader, &report);

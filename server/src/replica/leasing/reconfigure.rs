@@ -1,10 +1,14 @@
 //! Which configuration a leader proposes next (§3.4).
 
+use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
 use leases::latency::{Replies, RoundTrips};
-use leases::strategy::Costs;
-use leases::{ConfigChange, RangeChange, ReplicaId, ReplicaSet, Situation, Survey, Time};
+use leases::strategy::{Costs, bytes_of_keys};
+use leases::{
+    ConfigChange, Key, RangeChange, Remaining, ReplicaId, ReplicaSet, Situation, Survey, Time,
+};
 
 use super::super::settings::AcceptReplies;
 use super::super::step::Step;
@@ -12,6 +16,21 @@ use super::super::us::Us;
 use super::Leasing;
 use super::suspicion::{Exclusion, Suspicions};
 use super::wishes::Wishes;
+
+/// When clients have turned to other keys, holders are chosen so many times as often ...
+const HURRY: u32 = 4;
+
+/// ... for so many periods.
+const HURRIED_PERIODS: u32 = 2;
+
+/// How soon another configuration brings what one had no room for.
+const BRING_AGAIN: Duration = Duration::from_secs(1);
+
+/// In any second, configurations bring no more keys than they may in one.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How soon a leader makes another pass, if not all that it found was kept.
+const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
 /// How many keys are looked at in one step: about a millisecond. Where there are too many
 /// replicas to tabulate all sets of holders, a key takes forty times as long.
@@ -30,8 +49,18 @@ pub(super) struct Office {
     pub(super) wishes: Wishes,
     /// The pass over all keys in demand that is under way.
     pub(super) survey: Option<Survey>,
-    /// The configuration proposed last had no room for all that should change.
+    /// What the last pass found, and no configuration brought yet.
+    pub(super) remaining: Option<Remaining>,
+    /// Configurations brought not all yet that the last pass found.
     unfinished: bool,
+    /// Of keys that wait for their turn to be brought: the last that had it.
+    turn: Option<Key>,
+    /// When the next pass begins.
+    pass_due: Time,
+    /// When the next part may be proposed of what remains.
+    part_due: Time,
+    /// When keys were brought within the last second, and how many bytes of them.
+    brought: VecDeque<(Time, usize)>,
     /// Until then holders are chosen more often.
     hurried_until: Time,
     /// Round trips, as strategies go by them.
@@ -39,8 +68,8 @@ pub(super) struct Office {
 }
 
 impl Hash for Office {
-    /// How far a pass has come, and round trips, decide what is proposed, but not before
-    /// the horizon.
+    /// How far a pass has come, what it left for later, and round trips decide what is
+    /// proposed, but not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.wishes, self.unfinished).hash(state);
     }
@@ -53,12 +82,12 @@ pub enum Next {
     Exclude(ConfigChange),
     /// Look at further keys, in another step.
     LookOn,
-    /// The pass is over.
-    Surveyed {
+    /// Holders were chosen.
+    Chosen {
         /// To be proposed, if anything should change.
         change: Option<ConfigChange>,
-        /// Whether one entry had no room for all that should change.
-        more: bool,
+        /// When to ask again.
+        again: Time,
     },
 }
 
@@ -76,6 +105,7 @@ impl Leasing {
     pub fn leave_office(&mut self, now: Time) {
         self.office.wishes.clear();
         self.office.survey = None;
+        self.office.remaining = None;
         self.office.unfinished = false;
         self.office.rtts = None;
         self.counted.forget_reports(now);
@@ -115,6 +145,9 @@ impl Leasing {
                 ..ConfigChange::default()
             });
         }
+        if let Some(next) = self.next_part(step) {
+            return next;
+        }
         let newest = self.configs.newest();
         let begun = self.office.survey.take();
         let mut survey = match begun.filter(|survey| survey.of() == newest) {
@@ -131,31 +164,121 @@ impl Leasing {
             return Next::LookOn;
         }
         self.counted.demand.age(step.now, survey.census());
-        let surveyed = survey.finish();
-        self.office.unfinished = surveyed.more;
-        let mut change = surveyed.change;
+        self.finish_survey(step, survey, excluded)
+    }
+
+    /// A pass is over. What it found is proposed, as far as there is room for it.
+    fn finish_survey(
+        &mut self,
+        step: &Step<'_>,
+        survey: Survey,
+        excluded: Option<ReplicaSet>,
+    ) -> Next {
+        let room = self.room_for_keys(step);
+        let surveyed = survey.finish(&self.configs, room);
+        let (mut change, remaining) = (surveyed.change, surveyed.remaining);
+        self.note_keys(step.now, &change);
         change.excluded = excluded;
+        self.office.unfinished = remaining.is_some();
+        self.office.pass_due = step.now + self.period(step);
         let changes = change != ConfigChange::default();
         if changes {
             self.office.wishes.are_proposed();
         }
-        Next::Surveyed {
+        let again = match remaining {
+            Some(remaining) => self.bring_later(step, remaining, changes),
+            None => self.office.pass_due,
+        };
+        Next::Chosen {
             change: changes.then_some(change),
-            more: surveyed.more,
+            again,
         }
     }
 
-    /// Holders are to be chosen more often until then.
-    pub fn hurry_until(&mut self, until: Time) {
-        self.office.hurried_until = until;
+    /// The next part of what the last pass found, if nothing calls for another pass.
+    fn next_part(&mut self, step: &Step<'_>) -> Option<Next> {
+        let (newest, now) = (self.configs.newest(), step.now);
+        let remaining = self.office.remaining.take();
+        let counts = |remaining: &Remaining| remaining.of() == newest;
+        let mut remaining = remaining.filter(counts)?;
+        if now >= self.office.pass_due {
+            return None;
+        }
+        if now < self.office.part_due {
+            self.office.remaining = Some(remaining);
+            let again = self.office.part_due.min(self.office.pass_due);
+            return Some(Next::Chosen {
+                change: None,
+                again,
+            });
+        }
+        let room = self.room_for_keys(step);
+        let change = remaining.next(&self.configs, room);
+        self.note_keys(now, &change);
+        let changes = change != ConfigChange::default();
+        let again = self.bring_later(step, remaining, changes);
+        Some(Next::Chosen {
+            change: changes.then_some(change),
+            again,
+        })
     }
 
-    /// Whether holders are chosen more often than usual.
-    pub fn is_hurried(&self, now: Time) -> bool {
-        now < self.office.hurried_until
+    /// A part of what a pass found is about to be proposed, if it `changes` anything. Returns
+    /// when to go on.
+    fn bring_later(&mut self, step: &Step<'_>, mut remaining: Remaining, changes: bool) -> Time {
+        let office = &mut self.office;
+        if changes {
+            remaining.proposed();
+        }
+        office.turn = remaining.turn_after();
+        office.part_due = step.now + BRING_AGAIN;
+        if !remaining.is_empty() {
+            office.remaining = Some(remaining);
+            return office.part_due.min(office.pass_due);
+        }
+        office.unfinished = remaining.more();
+        if remaining.more() {
+            office.pass_due = office.pass_due.min(step.now + SURVEY_AGAIN);
+        }
+        office.pass_due
     }
 
-    /// Whether the configuration proposed last had no room for all that should change.
+    /// How many bytes of keys the next configuration may bring.
+    fn room_for_keys(&mut self, step: &Step<'_>) -> usize {
+        let brought = &mut self.office.brought;
+        brought.retain(|(at, _)| step.now.since(*at) < SECOND);
+        let taken: usize = brought.iter().map(|(_, bytes)| bytes).sum();
+        let a_second = step.us.settings.configuration_bytes_s();
+        a_second.saturating_sub(taken)
+    }
+
+    fn note_keys(&mut self, now: Time, change: &ConfigChange) {
+        if !change.keys.is_empty() {
+            let bytes = bytes_of_keys(change);
+            self.office.brought.push_back((now, bytes));
+        }
+    }
+
+    /// From one pass to the next.
+    fn period(&self, step: &Step<'_>) -> Duration {
+        let usual = step.us.settings.timing.reconfigure;
+        match step.now < self.office.hurried_until {
+            true => usual / HURRY,
+            false => usual,
+        }
+    }
+
+    /// Clients have turned to other keys: holders are chosen more often for a while. Returns
+    /// when the next pass is due at the latest.
+    pub fn hurry(&mut self, step: &Step<'_>) -> Time {
+        let usual = step.us.settings.timing.reconfigure;
+        self.office.hurried_until = step.now + usual * HURRIED_PERIODS;
+        let soon = step.now + usual / HURRY;
+        self.office.pass_due = self.office.pass_due.min(soon);
+        soon
+    }
+
+    /// Whether configurations brought not all yet that the last pass found.
     pub fn is_unfinished(&self) -> bool {
         self.office.unfinished
     }
@@ -165,7 +288,8 @@ impl Leasing {
         let mut situation = self.situation(step.us);
         let silent = |other: &ReplicaId| !step.us.is_heard(step.now, *other);
         situation.silent = step.us.others().filter(silent).collect();
-        Survey::begin(wanted, situation, &self.counted.demand, &self.configs)
+        let known = (&self.counted.demand, &self.configs);
+        Survey::begin(wanted, situation, known, self.office.turn.clone())
     }
 
     /// The first configuration puts the strategies and durations of the settings in

@@ -153,6 +153,7 @@ impl Leasing {
             // The pass under way does not know of it. One that is only repeated must not
             // begin it anew: a pass may take longer than until the next repetition.
             self.office.survey = None;
+            self.office.remaining = None;
         }
         fresh
     }

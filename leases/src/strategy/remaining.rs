@@ -1,0 +1,317 @@
+//! What a pass found should change, brought by one configuration after the other.
+//!
+//! Holders of millions of keys may want to change at once. A configuration that changed all of
+//! them would take every replica a long step, and its links for seconds. So each brings a part,
+//! and the changes that gain most come first. An eighth of each is for keys in their order,
+//! whatever they gain: none waits for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::chooser::Wish;
+use super::listing::{Gathered, Turn, by_gain};
+use crate::config::{ConfigChange, Configs, RangeChange};
+use crate::types::{ConfigId, Key, ReplicaSet};
+
+/// Most keys that one configuration changes: a replica applies it in about a millisecond.
+pub const KEYS_A_CONFIGURATION: usize = 4096;
+
+/// The part of a configuration that is for keys in their order.
+const TURN_PART: usize = 8;
+
+/// What a key takes of a configuration besides its own bytes.
+const KEY_BYTES: usize = 3;
+
+/// What a set of holders takes of a configuration.
+const HOLDERS_BYTES: usize = 16;
+
+/// About how many bytes the keys take that `change` brings.
+pub fn bytes_of_keys(change: &ConfigChange) -> usize {
+    let group = |(_, keys): &(ReplicaSet, Vec<Key>)| {
+        let keys = keys.iter().map(|key| key.len() + KEY_BYTES);
+        HOLDERS_BYTES + keys.sum::<usize>()
+    };
+    change.keys.iter().map(group).sum()
+}
+
+/// See the file.
+#[derive(Clone, Debug)]
+pub struct Remaining {
+    /// The configuration that is to be changed.
+    of: ConfigId,
+    /// In no order.
+    wishes: Vec<(Key, Wish)>,
+    /// There were more.
+    dropped: bool,
+    turn: Turn,
+    /// Changes of ranges that come with the last key, unless some were dropped: then another
+    /// pass finds them.
+    pub(super) last: Vec<RangeChange>,
+}
+
+impl Remaining {
+    /// What a pass gathered that went by `of`.
+    pub(super) fn new(of: ConfigId, gathered: Gathered) -> Remaining {
+        Remaining {
+            of,
+            wishes: gathered.wishes,
+            dropped: gathered.dropped,
+            turn: gathered.turn,
+            last: Vec::new(),
+        }
+    }
+
+    /// The configuration that the next change goes by. With another in force all of this is to
+    /// be looked for again.
+    pub fn of(&self) -> ConfigId {
+        self.of
+    }
+
+    /// What was added last is proposed, and is the configuration that the next change goes by.
+    pub fn proposed(&mut self) {
+        self.of = ConfigId(self.of.0 + 1);
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.wishes.is_empty()
+    }
+
+    /// Whether there were wishes that are not kept here: another pass should follow.
+    pub fn more(&self) -> bool {
+        self.dropped
+    }
+
+    /// Keys after this one are next to have their turn; `None`: the first are.
+    pub fn turn_after(&self) -> Option<Key> {
+        self.turn.after()
+    }
+
+    /// What a configuration after `current` should change, with about `bytes` of keys: at least
+    /// one, however long it is, unless `bytes` is 0.
+    ///
+    /// # Panics
+    /// If another configuration is in force than this is about.
+    pub fn next(&mut self, current: &Configs, bytes: usize) -> ConfigChange {
+        let keys = self.next_keys(current, bytes);
+        let last = self.is_empty() && !self.dropped;
+        let ranges = if last {
+            std::mem::take(&mut self.last)
+        } else {
+            Vec::new()
+        };
+        ConfigChange {
+            keys,
+            ranges,
+            ..ConfigChange::default()
+        }
+    }
+
+    /// The keys that come next.
+    pub(super) fn next_keys(
+        &mut self,
+        current: &Configs,
+        bytes: usize,
+    ) -> Vec<(ReplicaSet, Vec<Key>)> {
+        assert_eq!(self.of, current.newest(), "it goes by the newest");
+        let mut part = Part::new(bytes);
+        self.add_turn(&mut part, current);
+        self.add_by_gain(&mut part, current);
+        part.into_keys()
+    }
+
+    fn add_turn(&mut self, part: &mut Part, current: &Configs) {
+        if self.wishes.len() <= KEYS_A_CONFIGURATION / TURN_PART {
+            return; // all of them will be brought soon
+        }
+        let (bytes, keys) = (part.bytes / TURN_PART, KEYS_A_CONFIGURATION / TURN_PART);
+        while let Some((key, wish)) = self.turn.next() {
+            if part.keys.len() >= keys || part.taken + part.cost(key, wish) > bytes {
+                return;
+            }
+            if current.listed(key) != Some(wish.holders) {
+                part.had_turn.insert(key.clone());
+                part.add(key.clone(), wish);
+            }
+            self.turn.pass();
+        }
+    }
+
+    fn add_by_gain(&mut self, part: &mut Part, current: &Configs) {
+        let most = KEYS_A_CONFIGURATION;
+        if self.wishes.len() > most {
+            self.wishes.select_nth_unstable_by(most, by_gain);
+        }
+        let looked_at = self.wishes.len().min(most);
+        self.wishes[..looked_at].sort_unstable_by(by_gain);
+        let mut brought = 0;
+        for (key, wish) in &self.wishes[..looked_at] {
+            let had_turn = part.had_turn.contains(key) || current.listed(key) == Some(wish.holders);
+            if !had_turn && !part.fits(key, *wish) {
+                break;
+            }
+            if !had_turn {
+                part.add(key.clone(), *wish);
+            }
+            brought += 1;
+        }
+        self.wishes.drain(..brought);
+    }
+}
+
+/// The keys of one configuration.
+struct Part {
+    bytes: usize,
+    taken: usize,
+    keys: Vec<(Key, ReplicaSet)>,
+    had_turn: BTreeSet<Key>,
+    holders: BTreeSet<ReplicaSet>,
+}
+
+impl Part {
+    fn new(bytes: usize) -> Part {
+        Part {
+            bytes,
+            taken: 0,
+            keys: Vec::new(),
+            had_turn: BTreeSet::new(),
+            holders: BTreeSet::new(),
+        }
+    }
+
+    fn cost(&self, key: &Key, wish: Wish) -> usize {
+        let known = self.holders.contains(&wish.holders);
+        let holders = if known { 0 } else { HOLDERS_BYTES };
+        key.len() + KEY_BYTES + holders
+    }
+
+    fn fits(&self, key: &Key, wish: Wish) -> bool {
+        let first = self.keys.is_empty() && self.bytes > 0;
+        let room = self.keys.len() < KEYS_A_CONFIGURATION;
+        first || room && self.taken + self.cost(key, wish) <= self.bytes
+    }
+
+    fn add(&mut self, key: Key, wish: Wish) {
+        self.taken += self.cost(&key, wish);
+        self.holders.insert(wish.holders);
+        self.keys.push((key, wish.holders));
+    }
+
+    /// The keys, grouped by holders.
+    fn into_keys(self) -> Vec<(ReplicaSet, Vec<Key>)> {
+        let mut groups: BTreeMap<ReplicaSet, Vec<Key>> = BTreeMap::new();
+        for (key, holders) in self.keys {
+            groups.entry(holders).or_default().push(key);
+        }
+        for keys in groups.values_mut() {
+            keys.sort_unstable();
+        }
+        groups.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listing::{KEYS_MAX, Listing};
+    use super::*;
+
+    /// Keys from here on want other holders again as soon as they have them.
+    const NEVER_ENDS: u32 = 10_000;
+    const BYTES: usize = 10_000;
+
+    fn key(i: u32) -> Key {
+        Key::from(format!("{i:08}"))
+    }
+
+    fn number(key: &Key) -> u32 {
+        let text = std::str::from_utf8(key).expect("digits");
+        text.parse().expect("digits")
+    }
+
+    /// Of so many keys, those with higher numbers gain more.
+    fn pass(current: &Configs, turn: Option<Key>, keys: u32) -> Remaining {
+        let mut listing = Listing::new(turn);
+        for i in 0..keys {
+            let listed = current.listed(&key(i));
+            let some = if listed == Some(ReplicaSet::all(3)) {
+                2
+            } else {
+                3
+            };
+            let wish = Wish {
+                holders: ReplicaSet::all(some),
+                gain: i as f32,
+            };
+            if listed.is_none() || i >= NEVER_ENDS {
+                listing.add(wish, &key(i));
+            }
+        }
+        Remaining::new(current.newest(), listing.gathered())
+    }
+
+    /// Puts the next part in force. Returns the keys, and their bytes.
+    fn bring(remaining: &mut Remaining, current: &mut Configs) -> (Vec<Key>, usize) {
+        let change = remaining.next(current, BYTES);
+        current.apply(ConfigId(current.newest().0 + 1), &change);
+        remaining.proposed();
+        let bytes = bytes_of_keys(&change);
+        let keys = change.keys.into_iter().flat_map(|(_, keys)| keys);
+        (keys.collect(), bytes)
+    }
+
+    #[test]
+    fn every_part_stays_within_its_bytes_and_most_gain_comes_first() {
+        let mut current = Configs::new(5);
+        let mut remaining = pass(&current, None, 5000);
+        let mut by_gain = 5000;
+        let mut brought = 0;
+        while !remaining.is_empty() {
+            let (keys, bytes) = bring(&mut remaining, &mut current);
+            assert!(bytes <= BYTES, "{bytes}");
+            brought += keys.len();
+            // Seven of eight come by what they gain, without a gap.
+            let most = keys.iter().rev().map(number);
+            let in_a_row = most.zip((0..by_gain).rev()).take_while(|(a, b)| a == b);
+            let in_a_row = in_a_row.count() as u32;
+            assert!(in_a_row as usize >= keys.len() * 7 / 8 - 1);
+            by_gain -= in_a_row;
+        }
+        assert_eq!(brought, 5000, "each once");
+        assert!(!remaining.more());
+    }
+
+    /// There is always more to gain elsewhere than a pass keeps.
+    #[test]
+    fn the_least_gain_is_brought_at_last() {
+        let mut current = Configs::new(5);
+        let (mut turn, mut parts) = (None, 0);
+        while (0..NEVER_ENDS).any(|i| current.listed(&key(i)).is_none()) {
+            let mut remaining = pass(&current, turn, NEVER_ENDS + 2 * KEYS_MAX as u32);
+            assert!(remaining.more());
+            for _ in 0..10 {
+                bring(&mut remaining, &mut current);
+            }
+            turn = remaining.turn_after();
+            parts += 10;
+            assert!(parts <= 100, "an eighth of each is 113 keys");
+        }
+    }
+
+    #[test]
+    fn a_key_longer_than_a_part_is_brought_alone() {
+        let mut current = Configs::new(5);
+        let mut listing = Listing::new(None);
+        for long in [b'a', b'b'] {
+            let wish = Wish {
+                holders: ReplicaSet::all(3),
+                gain: 1.0,
+            };
+            listing.add(wish, &vec![long; 2 * BYTES]);
+        }
+        let mut remaining = Remaining::new(current.newest(), listing.gathered());
+        assert_eq!(remaining.next(&current, 0), Default::default(), "no room");
+        for left in [1, 0] {
+            assert_eq!(bring(&mut remaining, &mut current).0.len(), 1);
+            assert_eq!(remaining.wishes.len(), left);
+        }
+    }
+}
