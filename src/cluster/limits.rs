@@ -39,7 +39,7 @@ const ROWS: [Row; 11] = [
         limit: "limit_connections_per_peer",
         unit: "",
         taken: None,
-        acted: &[],
+        acted: &[("peer_connections_closed", "closed")],
     },
     Row {
         what: "requests in flight, one connection",

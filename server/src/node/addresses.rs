@@ -81,7 +81,7 @@ impl Addresses {
 
 /// Whose address it is. A machine that has one IPv6 address usually has all that begin with
 /// the same 64 bits.
-fn site(address: IpAddr) -> IpAddr {
+pub(super) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

@@ -31,8 +31,6 @@ const UNLIMITED: usize = 1 << 20;
 pub(super) struct Descriptors {
     /// Tables that the storage may keep open.
     pub(super) tables: usize,
-    /// Connections that are accepted on the peers' port.
-    pub(super) peers: usize,
     /// Connections of clients.
     pub(super) clients: usize,
 }
@@ -83,7 +81,6 @@ impl Descriptors {
         let tables = (left / 4).clamp(*TABLES.start(), *TABLES.end());
         Ok(Descriptors {
             tables,
-            peers: accepted,
             clients: left - tables,
         })
     }
@@ -162,7 +159,7 @@ mod tests {
                     continue;
                 };
                 assert!(TABLES.contains(&shares.tables) && shares.clients >= CLIENTS_MIN);
-                let peers = shares.peers + 2 * members;
+                let peers = 2 * members + STRANGERS + 2 * members;
                 let storage = shares.tables + STORAGE_OTHERS;
                 let all = 20 + OWN + FAREWELLS + storage + peers + shares.clients;
                 assert_eq!(all, limit, "every one is given to somebody, and none twice");

@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use client::tls::{Channel, Received};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -120,6 +122,12 @@ impl WriteEnd {
         let socket = self.half.as_ref();
         // A connection that is gone already needs no end.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+    }
+
+    /// What the kernel has taken and not sent is forgotten once the connection is closed, and
+    /// not kept for a client that reads a byte now and then.
+    pub(super) fn forget(&self) {
+        let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }
 
     fn say_end(&self) {

@@ -1,8 +1,75 @@
-//! The limits as a status lists them, beside what is taken now and how often they acted.
+//! The limits of clients: who gets a place, who is closed, and what a status lists of it.
 
-use super::listener::Clients;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use super::addresses::AddressSeat;
+use super::connection::{Connection, LOOK_EVERY};
+use super::descriptors::Seat;
+use super::frames::Frames;
+use super::listener::{Clients, READ_BYTES};
 
 impl Clients {
+    /// A place for a connection from there, or why there is none.
+    pub(super) fn seat(&self, address: SocketAddr) -> Result<(Seat, AddressSeat), String> {
+        let of_address = self.addresses.take(address.ip()).ok_or_else(|| {
+            let max = self.addresses.max();
+            if self.addresses.refuse() {
+                tracing::warn!(client = %address, max, "clients are refused: too many from one address");
+            }
+            format!(
+                "this replica has {max} clients connected from this address, as many as \
+                 limits.clients_per_address allows: close some, ask another replica, or raise it"
+            )
+        })?;
+        let seat = self.seats.take().ok_or_else(|| {
+            let max = self.seats.max();
+            if self.seats.refuse() {
+                tracing::warn!(client = %address, max, "clients are refused: too many are connected");
+            }
+            format!(
+                "this replica has {max} clients connected and no file descriptor for another: \
+                 close some, ask another replica, raise limits.clients if it is set, or raise the \
+                 limit of open files (ulimit -Hn)"
+            )
+        })?;
+        Ok((seat, of_address))
+    }
+
+    /// Closes connections whose clients let this replica wait, for as long as it is polled.
+    pub(super) async fn keep_time(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let all = self.connections.borrow();
+            for connection in all.values() {
+                if let Some(late) = connection.look() {
+                    connection.close_late(late);
+                }
+            }
+        }
+    }
+
+    /// Counts what is here of a frame that is not whole yet. If such frames take too much
+    /// together, connections end whose frames hardly grow.
+    pub(super) fn hold(&self, connection: &Connection, frames: &Frames) {
+        let partial = frames.partial_bytes();
+        // What an idle connection holds, too, is not counted.
+        let counted = match partial > READ_BYTES {
+            true => frames.held_bytes(),
+            false => 0,
+        };
+        connection.hold(partial, counted);
+        while self.budget.is_crowded() {
+            let connections = self.connections.borrow();
+            let rated = connections.values();
+            let rated = rated.filter_map(|one| Some((one.keeps_its_place()?, one)));
+            match rated.min_by_key(|(place, _)| *place) {
+                Some((_, first)) => first.crowd_out(),
+                None => return,
+            }
+        }
+    }
+
     /// What clients take of this replica, and how often a limit acted, by name.
     pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;

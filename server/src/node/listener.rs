@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 use super::access::Access;
 use super::addresses::{AddressSeat, Addresses};
 use super::config::Limits;
-use super::connection::{Budget, Connection, LOOK_EVERY};
+use super::connection::{Budget, Connection};
 use super::descriptors::{FAREWELLS, Seat, Seats};
 use super::ends;
 use super::frames::Frames;
@@ -41,7 +41,7 @@ use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
 
 /// Bytes asked of a client's socket at a time.
-const READ_BYTES: usize = 16 << 10;
+pub(super) const READ_BYTES: usize = 16 << 10;
 /// How long a new connection may take to say hello, its handshake included.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// The longest hello, from whoever it may be.
@@ -192,32 +192,6 @@ impl Clients {
         }
     }
 
-    /// A place for a connection from there, or why there is none.
-    fn seat(&self, address: SocketAddr) -> Result<(Seat, AddressSeat), String> {
-        let of_address = self.addresses.take(address.ip()).ok_or_else(|| {
-            let max = self.addresses.max();
-            if self.addresses.refuse() {
-                tracing::warn!(client = %address, max, "clients are refused: too many from one address");
-            }
-            format!(
-                "this replica has {max} clients connected from this address, as many as \
-                 limits.clients_per_address allows: close some, ask another replica, or raise it"
-            )
-        })?;
-        let seat = self.seats.take().ok_or_else(|| {
-            let max = self.seats.max();
-            if self.seats.refuse() {
-                tracing::warn!(client = %address, max, "clients are refused: too many are connected");
-            }
-            format!(
-                "this replica has {max} clients connected and no file descriptor for another: \
-                 close some, ask another replica, raise limits.clients if it is set, or raise the \
-                 limit of open files (ulimit -Hn)"
-            )
-        })?;
-        Ok((seat, of_address))
-    }
-
     /// Refuses a connection. The client is told why, unless many others are being told.
     fn turn_away(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
         let Some(seat) = self.farewells.take() else {
@@ -246,19 +220,6 @@ impl Clients {
         let outbox = Outbox::new(writer, self.budget.unread.clone());
         let connection = Connection::new(id, address, outbox, self.budget.clone());
         (Rc::new(connection), Frames::new(reader, READ_BYTES))
-    }
-
-    /// Closes connections whose clients let this replica wait, for as long as it is polled.
-    pub(super) async fn keep_time(self: Rc<Self>) {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let all = self.connections.borrow();
-            for connection in all.values() {
-                if let Some(late) = connection.look() {
-                    connection.close_late(late);
-                }
-            }
-        }
     }
 
     async fn serve(
@@ -322,7 +283,7 @@ impl Clients {
                 connection.take_frame();
                 self.request(connection, frame)?;
             }
-            self.hold(connection, frames.partial_bytes());
+            self.hold(connection, frames);
             self.inbox.ring();
             connection.outbox.flush();
             tokio::select! {
@@ -333,23 +294,6 @@ impl Clients {
                     Ok(false) => return Ok(true),
                     Err(_) => return Ok(false),
                 }
-            }
-        }
-    }
-
-    /// Counts what is here of a frame that is not whole yet. If such frames take too much
-    /// together, connections end whose frames hardly grow.
-    fn hold(&self, connection: &Connection, partial: usize) {
-        // What an idle connection holds, too, is not counted.
-        let counted = if partial > READ_BYTES { partial } else { 0 };
-        connection.hold(partial, counted);
-        while self.budget.is_crowded() {
-            let connections = self.connections.borrow();
-            let rated = connections.values();
-            let rated = rated.filter_map(|one| Some((one.keeps_its_place()?, one)));
-            match rated.min_by_key(|(place, _)| *place) {
-                Some((_, first)) => first.crowd_out(),
-                None => return,
             }
         }
     }

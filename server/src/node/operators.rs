@@ -156,6 +156,7 @@ impl Driver {
         });
         let shell = self.clients.counters().chain(self.clients.limits());
         let shell = shell.chain(self.peers.handshakes().counters());
+        let shell = shell.chain(self.peers.counters());
         let shell = shell.chain(self.step_watch.counters());
         let shell = shell.chain(self.clients.access_counters());
         status.counters.extend(shell.map(|(name, value)| Counter {

@@ -109,6 +109,7 @@ impl Outbox {
     pub(super) fn abandon(&self) {
         self.broken.set(true);
         *self.buffer.borrow_mut() = BytesMut::new();
+        self.writer.forget();
         self.account();
         self.changed.notify_one();
     }

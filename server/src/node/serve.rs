@@ -14,12 +14,13 @@ use tokio::task::spawn_local;
 use super::access::{Access, AccessError};
 use super::clock;
 use super::config::{ClusterConfig, ConfigError, NodeConfig};
-use super::descriptors::{Descriptors, Seats, TooFew};
+use super::descriptors::{Descriptors, STRANGERS, TooFew};
 use super::driver::Driver;
 use super::events::Events;
 use super::handshakes::Handshakes;
 use super::inbox::Inbox;
 use super::listener::{Clients, Names};
+use super::places::Places;
 use super::step_watch::StepWatch;
 use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
 use super::timeout_watch::TimeoutWatch;
@@ -367,7 +368,9 @@ impl Node<'_> {
         };
         let members = self.config.nodes.iter().map(member).collect();
         let door = Door {
-            seats: Seats::new(self.descriptors.peers),
+            // Half of them for those of one address.
+            strangers: Places::new(STRANGERS, STRANGERS / 2),
+            accepted: Places::new(usize::MAX, self.config.limits.connections_per_peer),
             handshakes: self.handshakes.clone(),
         };
         Peers::new(&self.config.cluster, self.me, members, inbox, door)

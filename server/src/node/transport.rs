@@ -6,40 +6,29 @@
 //! and what a stalled peer does not take is dropped past a bound.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use client::wire::{FrameError, encode_frame};
-use leases::{ReplicaId, ReplicaSet};
+use client::wire::encode_frame;
+use leases::ReplicaId;
 use prost::Message as _;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::error::Elapsed;
-use tokio::time::timeout_at;
+use tokio::net::TcpStream;
 
-use super::descriptors::{Seat, Seats};
 use super::ends;
 use super::frames::Frames;
 use super::handshakes::{Handshakes, Side};
 use super::inbox::Inbox;
 use super::outbox::{Outbox, Unread};
+use super::places::Places;
 use super::sockets;
 use crate::codec::{self, proto};
-use crate::replica::input::Input;
 use crate::replica::message::{Envelope, Message};
 
 /// "LHP" and the protocol's version.
-const MAGIC: u32 = 0x4C48_5005;
-/// Bytes asked of a peer's socket at a time.
-const READ_BYTES: usize = 64 << 10;
+pub(super) const MAGIC: u32 = 0x4C48_5005;
 /// Bytes that may wait for a peer that reads nothing; promises may exceed that.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// From its connection on, a peer has so long to say who it is, and to prove it.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// How long a refused peer has to read why.
-const LINGER: Duration = Duration::from_secs(1);
-/// The longest hello: names have at most 64 bytes, and whoever sends it may be anybody.
-const HELLO_BYTES_MAX: usize = 4 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Unacknowledged for so long, a connection is given up: TCP alone would wait
 /// longer after an outage the longer the outage was.
@@ -60,23 +49,25 @@ pub(super) struct Member {
 /// This replica's view of all others.
 #[derive(Debug)]
 pub(super) struct Peers {
-    cluster: String,
-    me: ReplicaId,
-    members: Vec<Member>,
+    pub(super) cluster: String,
+    pub(super) me: ReplicaId,
+    pub(super) members: Vec<Member>,
     links: Vec<Link>,
-    inbox: Rc<Inbox>,
+    pub(super) inbox: Rc<Inbox>,
     /// Messages that could not be encoded.
     unsendable: Cell<u64>,
-    unread: Rc<Unread>,
-    door: Door,
+    pub(super) unread: Rc<Unread>,
+    pub(super) door: Door,
 }
 
 /// How connections are made and accepted.
 #[derive(Debug)]
 pub(super) struct Door {
-    /// For connections that this replica accepts.
-    pub(super) seats: Seats,
-    /// On those, and on those that it dials.
+    /// For connections that have not said yet which peer they are of, by address.
+    pub(super) strangers: Places<IpAddr>,
+    /// For those that have.
+    pub(super) accepted: Places<ReplicaId>,
+    /// On both, and on those that this replica dials.
     pub(super) handshakes: Rc<Handshakes>,
 }
 
@@ -114,6 +105,14 @@ impl Peers {
     /// be none: the core splits what does not fit into a frame.
     pub(super) fn unsendable(&self) -> u64 {
         self.unsendable.get()
+    }
+
+    /// How often a connection on the peers' port was closed for a newer one, by name.
+    pub(super) fn counters(&self) -> [(&'static str, u64); 2] {
+        [
+            ("peer_strangers_closed", self.door.strangers.lost()),
+            ("peer_connections_closed", self.door.accepted.lost()),
+        ]
     }
 
     /// Those of both ports.
@@ -253,205 +252,9 @@ impl Peers {
             to_name: self.members[to.index()].name.clone(),
         }
     }
-
-    /// Takes connections of peers for as long as it is polled.
-    pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
-        loop {
-            match listener.accept().await {
-                Ok((stream, address)) => match self.door.seats.take() {
-                    Some(seat) => {
-                        tokio::task::spawn_local(self.clone().serve(stream, address, seat));
-                    }
-                    // A peer tries again.
-                    None if self.door.seats.refuse() => {
-                        tracing::warn!(%address, "too many connections on the peers' port");
-                    }
-                    None => {}
-                },
-                Err(error) => {
-                    tracing::warn!(%error, "cannot take a peer's connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-
-    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr, _seat: Seat) {
-        if let Err(error) = prepare(&stream) {
-            tracing::info!(%address, %error, "a peer's connection broke");
-            return;
-        }
-        let until = tokio::time::Instant::now() + HELLO_WITHIN;
-        let shaken = match self.door.handshakes.shake(stream, Side::Peer, until).await {
-            Ok(shaken) => shaken,
-            Err(problem) => {
-                tracing::warn!(%address, problem, "a peer's connection is closed");
-                return;
-            }
-        };
-        let proved = shaken.proved;
-        let (reader, writer) = ends::split(shaken);
-        let outbox = Outbox::new(writer, self.unread.clone());
-        let mut frames = Frames::new(reader, READ_BYTES);
-        let hello = timeout_at(until, self.read_hello(&mut frames, proved));
-        let outcome = match self.greet(hello.await, &outbox) {
-            Ok(from) => self.listen(from, &mut frames).await,
-            Err(problem) => {
-                say_farewell(&outbox, &mut frames).await;
-                Err(problem)
-            }
-        };
-        // The driver still handles the messages that came before the end.
-        self.inbox.ring();
-        if let Err(problem) = outcome {
-            tracing::warn!(%address, problem, "a peer's connection is closed");
-        }
-    }
-
-    /// The replica at the other end; `None` if it has gone. `proved` are those that it has
-    /// proved to be, if that is asked for.
-    async fn read_hello(
-        &self,
-        frames: &mut Frames,
-        proved: Option<ReplicaSet>,
-    ) -> Result<Option<ReplicaId>, Refusal> {
-        if proved.is_some_and(|proved| proved == ReplicaSet::EMPTY) {
-            let problem = "its certificate is that of no member of this cluster";
-            return Err(Refusal::same(problem.to_owned()));
-        }
-        let hello = match frames.wait_at_most(HELLO_BYTES_MAX).await {
-            Ok(Some(frame)) => proto::Hello::decode(frame),
-            Ok(None) => return Ok(None),
-            Err(error) => return Err(Refusal::same(error.to_string())),
-        };
-        let hello = hello.map_err(|error| Refusal::same(format!("malformed hello: {error}")))?;
-        let from = self.check(&hello)?;
-        match proved {
-            Some(proved) if !proved.contains(from) => {
-                let name = &hello.from_name;
-                let problem = format!("hello.from_name is {name:?}, its certificate is another's");
-                Err(Refusal::same(problem))
-            }
-            _ => Ok(Some(from)),
-        }
-    }
-
-    /// Answers a hello. The replica at the other end, or why it is refused, for the own log. A
-    /// refused one is told which field is wrong, and nothing that it did not say itself: it may
-    /// be anybody.
-    fn greet(
-        &self,
-        read: Result<Result<Option<ReplicaId>, Refusal>, Elapsed>,
-        outbox: &Outbox,
-    ) -> Result<ReplicaId, String> {
-        let checked = match read {
-            Ok(Ok(Some(from))) => Ok(from),
-            Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
-            Ok(Err(refusal)) => Err(refusal),
-            Err(_) => Err(Refusal::same("no hello came".to_owned())),
-        };
-        let refusal = checked.as_ref().err();
-        let refusal = refusal.map(|refusal| refusal.told.clone());
-        let refusal = refusal.unwrap_or_default();
-        // It fits: a hello is bounded, and no other string is quoted.
-        let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
-        outbox.flush();
-        checked.map_err(|refusal| refusal.known)
-    }
-
-    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, Refusal> {
-        let magic = |number: u32| format!("{number:#010x}");
-        expect("magic", magic(hello.magic), magic(MAGIC))?;
-        expect("cluster", &hello.cluster, &self.cluster)?;
-        expect("members", hello.members, self.members.len())?;
-        expect(
-            "to_name",
-            &hello.to_name,
-            &self.members[self.me.index()].name,
-        )?;
-        expect("to", hello.to, self.me.0)?;
-        let Some(member) = self.members.get(hello.from as usize) else {
-            let problem = format!("hello.from is {}, no such replica", hello.from);
-            return Err(Refusal::same(problem));
-        };
-        expect("from_name", &hello.from_name, &member.name)?;
-        let from = ReplicaId(hello.from as u8);
-        if from == self.me {
-            let problem = "hello.from is this replica itself".to_owned();
-            return Err(Refusal::same(problem));
-        }
-        Ok(from)
-    }
-
-    /// Passes a peer's messages to the driver, in groups that arrived together.
-    async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
-        loop {
-            while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
-                let bytes = frame.len();
-                let envelope = codec::decode_envelope(frame).map_err(|error| error.to_string())?;
-                if envelope.from != from {
-                    return Err(format!("{from:?} speaks for {:?}", envelope.from));
-                }
-                self.inbox.push_peer(Input::Peer(envelope), bytes);
-            }
-            self.inbox.ring();
-            self.inbox.room_for_peers().await;
-            match frames.fill().await.map_err(FrameError::from) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    }
 }
 
-/// Why a peer is refused: in the words that it is told, and in those of the own log.
-#[derive(Debug)]
-struct Refusal {
-    told: String,
-    known: String,
-}
-
-impl Refusal {
-    /// There is nothing in it that the peer does not know.
-    fn same(problem: String) -> Refusal {
-        Refusal {
-            told: problem.clone(),
-            known: problem,
-        }
-    }
-}
-
-/// Refuses a hello in which `field` is not what it should be.
-fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), Refusal> {
-    let (found, wanted) = (found.to_string(), wanted.to_string());
-    if found == wanted {
-        return Ok(());
-    }
-    Err(Refusal {
-        told: format!(
-            "hello.{field} is {found:?}, which is not what this replica expects: \
-             its log says more; compare the configurations of both replicas"
-        ),
-        known: format!(
-            "hello.{field} is {found:?}, expected was {wanted:?}; \
-             compare the configurations of both replicas"
-        ),
-    })
-}
-
-/// Gives a refused peer a moment to read why.
-async fn say_farewell(outbox: &Outbox, frames: &mut Frames) {
-    let farewell = async {
-        outbox.emptied().await;
-        outbox.shut();
-        // Closing with bytes unread would take the answer back.
-        frames.discard().await;
-    };
-    let _ = tokio::time::timeout(LINGER, farewell).await;
-}
-
-fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+pub(super) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
     sockets::notice_silence(stream, SILENT_AFTER)
@@ -460,6 +263,8 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use leases::{Ballot, Incarnation, Slot};
+
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::replica::message::{LogId, PerLog};
@@ -474,7 +279,8 @@ mod tests {
         };
         let members = vec![member("A"), member("B")];
         let door = Door {
-            seats: Seats::new(1),
+            strangers: Places::new(1, 1),
+            accepted: Places::new(1, 1),
             handshakes: Rc::new(Handshakes::none()),
         };
         let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), door);

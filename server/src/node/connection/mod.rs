@@ -48,6 +48,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 const UNREAD_PAUSE: usize = 1 << 20;
 /// What a request is charged at least, and an answer expected to have.
 const SMALL_BYTES: usize = 4 << 10;
+/// The most that an answer of each kind may have.
+const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
+/// What an answer to a new connection is likely to have, at least.
+const USUAL_BYTES: usize = 64 << 10;
 /// What an entry of an answer takes in memory, beside its key and value.
 const ENTRY_BYTES: usize = 128;
 
@@ -70,7 +74,8 @@ pub(super) struct Connection {
     hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
     /// Bytes that the answer to a Get is expected to have, that to a Scan or MultiGet, and
     /// that to who asks for all ranges of leases or for the demand.
-    expected: [Cell<usize>; 3],
+    /// `None` before the first.
+    expected: [Cell<Option<usize>>; 3],
     patience: Patience,
     /// Bytes of a frame that is not whole yet, as far as they count.
     partial: Cell<usize>,
@@ -111,7 +116,7 @@ impl Connection {
             charged: Cell::new(0),
             large: RefCell::default(),
             hinted: RefCell::default(),
-            expected: [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX].map(Cell::new),
+            expected: Default::default(),
             patience: Patience::default(),
             partial: Cell::new(0),
             awaits_frame: Cell::new(false),
@@ -193,10 +198,12 @@ impl Connection {
 
     /// An answer of this kind with at most so many entries.
     fn expect(&self, kind: usize, entries: usize) -> Expected {
-        let (most, usual) = (self.expected[kind].get(), self.budget.expected[kind].get());
+        let known = self.expected[kind].get();
+        let most = ANSWER_BYTES_MAX[kind];
+        let usual = self.budget.expected[kind].get().clamp(USUAL_BYTES, most);
         Expected {
-            charged: most.max(entries * ENTRY_BYTES),
-            likely: most.min(usual).max(entries * ENTRY_BYTES),
+            charged: known.unwrap_or(most).max(entries * ENTRY_BYTES),
+            likely: known.unwrap_or(usual).max(entries * ENTRY_BYTES),
         }
     }
 
@@ -228,9 +235,10 @@ impl Connection {
     /// Rises at once and falls slowly: an answer that is much larger than expected was
     /// charged too little.
     fn learn(&self, kind: usize, bytes: usize) {
-        for expected in [&self.expected[kind], &self.budget.expected[kind]] {
-            expected.set(bytes.max(expected.get() / 2));
-        }
+        let known = self.expected[kind].get().unwrap_or(ANSWER_BYTES_MAX[kind]);
+        self.expected[kind].set(Some(bytes.max(known / 2)));
+        let usual = &self.budget.expected[kind];
+        usual.set(bytes.max(usual.get() / 2));
     }
 
     fn release(&self, charge: usize) {

@@ -122,3 +122,92 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     })
     .await;
 }
+
+/// What a replica says first to another one.
+fn hello_of(name: &str, number: u32) -> BytesMut {
+    let hello = crate::codec::proto::Hello {
+        magic: 0x4C48_5005,
+        cluster: "demo".to_owned(),
+        members: 3,
+        from: number,
+        from_name: name.to_owned(),
+        to: 0,
+        to_name: "CA".to_owned(),
+    };
+    let mut buffer = BytesMut::new();
+    encode_frame(&hello, &mut buffer).unwrap();
+    buffer
+}
+
+/// A connection on which a peer has been welcomed.
+async fn greeted_peer(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&hello_of("JP", 1)).await.unwrap();
+    let greeting: Option<crate::codec::proto::Greeting> =
+        FrameReader::new(&mut stream).next().await.unwrap();
+    assert_eq!(greeting.unwrap().refusal, "", "welcome");
+    stream
+}
+
+#[test]
+fn strangers_on_the_peers_port_keep_no_peer_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP", "BR"]);
+    let first = Running::started(&config, "CA");
+    let address = config.nodes[0].peer.clone();
+    let silent = block_on(async {
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            silent.push(TcpStream::connect(&address).await.unwrap());
+        }
+        silent
+    });
+    // Others keep coming while the cluster forms.
+    let stopped = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flood = {
+        let stopped = Arc::clone(&stopped);
+        std::thread::spawn(move || {
+            let _silent = silent;
+            let mut open = std::collections::VecDeque::new();
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                open.extend(std::net::TcpStream::connect(&address));
+                if open.len() > 100 {
+                    open.pop_front();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })
+    };
+    let others = ["JP", "BR"].map(|name| Running::started(&config, name));
+    block_on(async {
+        put_at_each(&config).await;
+        let client = connect(&config).await;
+        assert!(counted(&client, "peer_strangers_closed").await > 100);
+    });
+    stopped.store(true, std::sync::atomic::Ordering::Relaxed);
+    flood.join().unwrap();
+    for node in others.into_iter().chain([first]) {
+        node.stop().unwrap();
+    }
+}
+
+#[test]
+fn the_newest_connections_of_a_peer_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP", "BR"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let address = &config.nodes[0].peer;
+        let mut oldest = greeted_peer(address).await;
+        let mut second = greeted_peer(address).await;
+        let mut third = greeted_peer(address).await;
+        assert_eq!(oldest.read(&mut [0]).await.unwrap(), 0, "closed");
+        let client = connect(&config).await;
+        assert_eq!(counted(&client, "peer_connections_closed").await, 1);
+        for kept in [&mut second, &mut third] {
+            let more = tokio::time::timeout(Duration::from_millis(50), kept.read(&mut [0])).await;
+            assert!(more.is_err(), "open");
+        }
+    });
+    node.stop().unwrap();
+}

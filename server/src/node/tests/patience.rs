@@ -210,7 +210,11 @@ async fn unfinished_frames_take_no_more_than_their_share_and_end_in_time() {
 #[tokio::test(start_paused = true)]
 async fn slow_readers_are_closed_and_what_they_left_is_freed() {
     within(async {
-        let port = Port::open(Limits::default()).await;
+        let limits = Limits {
+            connection_in_flight_bytes: 32 * MIB,
+            ..Limits::default()
+        };
+        let port = Port::open(limits).await;
         port.serve(MIB);
         let mut gets = BytesMut::new();
         for id in 1..=20 {
