@@ -77,6 +77,7 @@ rules! {
     H30Highest: 30, "a restart forgets the highest slot that it had accepted";
     H30Marks: 30, "a restart forgets the marks of what it had accepted";
     H31Sure: 31, "a blind write is answered at commit although execution may refuse it";
+    H31Room: 31, "a blind write is answered at commit although its session may end before, to make room";
     H32UpTo: 32, "a Relinquish drops every grant, newer ones too";
     H33Wiped: 33, "a replica takes part under its old name after its disk was wiped";
     H34LastMulti: 34, "a write is answered at commit before an earlier multi-key command";
@@ -98,6 +99,9 @@ rules! {
     H81Leaps: 81, "numbers of messages are believed, however far they leap";
     H82Frames: 82, "whatever is gathered leaves in one message, however long it becomes";
     H83Leave: 83, "a replica that ends writes down that nobody believes it, although its promises are in force";
+    H84Room: 84, "a session that ended to make room is opened again by a late copy";
+    H84Durable: 84, "a restart forgets which sessions may have ended to make room";
+    H85Stays: 85, "a session ends to make room however lately it was active";
 }
 
 /// Whether this thread runs without `rule`. Never, but for mutants.

@@ -125,6 +125,7 @@ pub mod seeds {
             executed: Slot(77),
             config: ConfigId(3),
             log_time_ms: 123_456,
+            opens_from_ms: 98_765,
         };
         seeds.push(encoded(|out| encode_position(&position, out)));
         seeds.push(encoded(|out| encode_ballot(BALLOT, out)));

@@ -56,7 +56,7 @@ pub mod seeds {
             .map(|envelope| super::framed(envelope).expect("samples are short").into())
             .collect();
         let hello = proto::Hello {
-            magic: 0x4C48_5005,
+            magic: 0x4C48_5006,
             cluster: "cluster".into(),
             members: 5,
             from: 1,

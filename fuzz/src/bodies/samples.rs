@@ -75,6 +75,7 @@ fn batch() -> Value {
     };
     Value::Commands(Arc::new(Batch {
         log_time_ms: 1_700_000,
+        sessions_max: 1 << 18,
         commands: (1..).zip(commands()).map(propose).collect(),
         ..Batch::default()
     }))

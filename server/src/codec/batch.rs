@@ -15,6 +15,7 @@ pub const BATCH_COMMANDS_MAX: usize = 1 << 16;
 
 const LOG_TIME: u32 = 1;
 const COMMANDS: u32 = 2;
+const SESSIONS_MAX: u32 = 3;
 const ORIGIN: u32 = 1;
 const REQUEST: u32 = 2;
 const COMMAND: u32 = 3;
@@ -33,6 +34,9 @@ fn encode(batch: &Batch) -> Bytes {
     let mut out = BytesMut::with_capacity(capacity);
     if batch.log_time_ms != 0 {
         encoding::uint64::encode(LOG_TIME, &batch.log_time_ms, &mut out);
+    }
+    if batch.sessions_max != 0 {
+        encoding::uint32::encode(SESSIONS_MAX, &batch.sessions_max, &mut out);
     }
     for proposed in &batch.commands {
         encoding::encode_key(COMMANDS, WireType::LengthDelimited, &mut out);
@@ -59,6 +63,9 @@ pub(super) fn decode(encoded: Bytes) -> Checked<Batch> {
         match field {
             LOG_TIME => {
                 encoding::uint64::merge(wire_type, &mut batch.log_time_ms, &mut rest, context)?;
+            }
+            SESSIONS_MAX => {
+                encoding::uint32::merge(wire_type, &mut batch.sessions_max, &mut rest, context)?;
             }
             COMMANDS => {
                 let mut one = Bytes::new();

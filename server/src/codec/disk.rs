@@ -18,6 +18,8 @@ pub struct Position {
     pub config: ConfigId,
     /// Log time at `executed`, in ms.
     pub log_time_ms: u64,
+    /// Nobody opens a session who began it before this log time, in ms.
+    pub opens_from_ms: u64,
 }
 
 /// An accepted entry, for the disk.
@@ -105,6 +107,7 @@ pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
         executed: position.executed.0,
         config: position.config.0,
         log_time_ms: position.log_time_ms,
+        opens_from_ms: position.opens_from_ms,
     };
     encoded.encode_raw(out);
 }
@@ -119,6 +122,7 @@ pub fn decode_position(encoded: Bytes) -> Checked<Position> {
         executed: slot("position.executed", position.executed)?,
         config: ConfigId(number("position.config", position.config)?),
         log_time_ms: number("position.log_time_ms", position.log_time_ms)?,
+        opens_from_ms: number("position.opens_from_ms", position.opens_from_ms)?,
     })
 }
 

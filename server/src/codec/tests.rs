@@ -105,6 +105,7 @@ proptest! {
         let bytes = batch::encoded(&batch);
         let book = proto::Batch::decode(bytes.clone()).unwrap();
         prop_assert_eq!(book.commands.len(), batch.commands.len());
+        prop_assert_eq!(book.sessions_max, batch.sessions_max);
         let again = batch::decode(book.encode_to_vec().into()).unwrap();
         prop_assert_eq!(again, batch);
     }

@@ -10,6 +10,7 @@ mod limits;
 mod ranges;
 mod raw;
 mod security;
+mod sessions;
 mod strategies;
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ pub use self::limits::Limits;
 pub use self::security::{Identity, Security};
 
 use super::storage::Durability;
-use crate::replica::settings::{AcceptReplies, Elections, Settings, Timing};
+use crate::replica::settings::{AcceptReplies, Elections, SessionLimits, Settings, Timing};
 
 /// A cluster's configuration, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +60,8 @@ pub struct ClusterConfig {
     pub limits: Limits,
     /// Who may connect.
     pub security: Security,
+    /// How many sessions clients may have.
+    pub sessions: SessionLimits,
     /// The replicas, by id.
     pub nodes: Vec<NodeConfig>,
 }
@@ -160,6 +163,7 @@ impl ClusterConfig {
             batch_max: self.batch_max,
             demand_bytes_max: (self.demand_mb as usize) << 20,
             holders_bytes_s: self.holders_kb_s as usize * 1000,
+            sessions: self.sessions,
             ..Settings::new(me, self.nodes.len())
         }
     }

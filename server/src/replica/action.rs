@@ -142,8 +142,10 @@ pub struct Checkpoint {
     pub log_time_ms: u64,
     /// Keys written (`Some`) or deleted (`None`), each once.
     pub entries: Vec<(Key, Option<Stored>)>,
-    /// Sessions changed (`Some`) or expired (`None`), each once.
+    /// Sessions changed (`Some`) or ended (`None`), each once.
     pub sessions: Vec<(u64, Option<SessionImage>)>,
+    /// Nobody opens a session who began it before this log time, in ms.
+    pub opens_from_ms: u64,
 }
 
 /// A value as it is stored.

@@ -51,6 +51,7 @@ impl Replica {
             consensus,
             machine,
             leasing,
+            openings: _, // more than a model asks
             writes,
             reads,
             awaits_heir,

@@ -49,6 +49,8 @@ pub struct Proposed {
 pub struct Batch {
     /// The leader's log time, in ms: never falls from slot to slot.
     pub log_time_ms: u64,
+    /// How many sessions there may be, as the leader was told; 0: any number.
+    pub sessions_max: u32,
     /// In order.
     pub commands: Vec<Proposed>,
     /// The wire form, made on first use.
@@ -57,7 +59,8 @@ pub struct Batch {
 
 impl PartialEq for Batch {
     fn eq(&self, other: &Batch) -> bool {
-        self.log_time_ms == other.log_time_ms && self.commands == other.commands
+        (self.log_time_ms, self.sessions_max) == (other.log_time_ms, other.sessions_max)
+            && self.commands == other.commands
     }
 }
 
@@ -66,7 +69,7 @@ impl Eq for Batch {}
 
 impl Hash for Batch {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.log_time_ms, &self.commands).hash(state);
+        (self.log_time_ms, self.sessions_max, &self.commands).hash(state);
     }
 }
 

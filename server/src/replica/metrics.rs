@@ -40,6 +40,7 @@ counters! {
     refused_messages: "Messages that no correct replica sends, ignored.",
     clock_distrusted: "Times that the clock was no longer believed.",
     refused_backlog: "Accepts and fetched entries ignored for now, because too much waits for the disk.",
+    openings_refused: "Writes that would have opened a session, of which this replica's clients opened too many.",
     refused_beyond_window: "Entries and votes for slots beyond the window of the log, ignored for now.",
 }
 

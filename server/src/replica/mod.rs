@@ -53,6 +53,7 @@ mod start;
 mod status;
 mod step;
 mod timers;
+pub(crate) mod unavailable;
 mod us;
 mod weight;
 

@@ -74,6 +74,35 @@ impl Default for Elections {
     }
 }
 
+/// How many sessions clients may have, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// How long a session lives after its last command, in log time. The same for all
+    /// replicas, in every version that runs on their disks.
+    pub ttl: Duration,
+    /// How long a session has been silent, in log time, when it ends to make room for
+    /// another: longer than clients wait for the answer to a write, and at most `ttl`. The
+    /// same for all replicas, in every version that runs on their disks.
+    pub stay: Duration,
+    /// Most sessions; 0: any number. Every batch names the bound of the leader that proposed
+    /// it, so replicas may be told different ones.
+    pub max: u32,
+    /// Most sessions that clients of this replica open in a second; 0: any number.
+    pub opened_per_s: u32,
+}
+
+impl Default for SessionLimits {
+    /// About 40 MB of sessions on every replica.
+    fn default() -> Self {
+        SessionLimits {
+            ttl: Duration::from_secs(3600),
+            stay: Duration::from_secs(30),
+            max: 1 << 18,
+            opened_per_s: 10_000,
+        }
+    }
+}
+
 /// What a replica is told at its start.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -101,8 +130,8 @@ pub struct Settings {
     /// checkpoint. At least 4, and the same for all replicas, in every version that
     /// runs on their disks.
     pub log_window: u64,
-    /// How long a session lives after its last command, in log time.
-    pub session_ttl: Duration,
+    /// How many sessions clients may have, and for how long.
+    pub sessions: SessionLimits,
     /// Most memory for demand, in bytes.
     pub demand_bytes_max: usize,
     /// Most that is sent so that holders can be chosen, in bytes a second: half of it by a
@@ -125,7 +154,7 @@ impl Settings {
             batch_max: 5000,
             in_flight_max: 1024,
             log_window: 1 << 20,
-            session_ttl: Duration::from_secs(3600),
+            sessions: SessionLimits::default(),
             demand_bytes_max: 64 << 20,
             holders_bytes_s: 100_000,
         }

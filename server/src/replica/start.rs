@@ -10,6 +10,7 @@ use super::joining::Joining;
 use super::leasing::Leasing;
 use super::machine::Machine;
 use super::metrics::Metrics;
+use super::origin::Openings;
 use super::persist::Persister;
 use super::settings::Settings;
 use super::step::RequestNames;
@@ -34,7 +35,7 @@ impl Replica {
         assert!(recovered.incarnation.0 > 0, "every run has an incarnation");
         assert!(settings.in_flight_max > 0, "a leader may propose");
         assert!(settings.log_window >= 4, "a window has four quarters");
-        let session_ttl_ms = settings.session_ttl.as_millis() as u64;
+        let sessions = settings.sessions;
         let consensus = Consensus::restore(now, &recovered, settings.log_window, seed);
         let leasing = Leasing::restore(now, &settings, &recovered);
         let (life, joined) = (recovered.life, recovered.joined);
@@ -48,7 +49,8 @@ impl Replica {
                 joining: Joining::new(me, n, (life, joined), &recovered.lives),
                 consensus,
                 leasing,
-                machine: Machine::restore(session_ttl_ms, recovered.state),
+                machine: Machine::restore(&sessions, recovered.state),
+                openings: Openings::new(now, sessions.opened_per_s),
                 writes: Default::default(),
                 reads: Default::default(),
                 awaits_heir: Time::ZERO,

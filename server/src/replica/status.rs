@@ -155,7 +155,8 @@ impl Replica {
     /// Counters, and how much there is of what may grow.
     fn counters(&self) -> Vec<Counter> {
         let parts = &self.parts;
-        let demand = parts.leasing.demand_use();
+        let (demand, sessions) = (parts.leasing.demand_use(), parts.machine.sessions());
+        let limits = &self.us.settings.sessions;
         let sizes = [
             (
                 "log_window_used",
@@ -166,7 +167,12 @@ impl Replica {
                 parts.consensus.log(LogId::Configs).used() as usize,
             ),
             ("clock_trusted", usize::from(self.us.clock_trusted)),
-            ("sessions", parts.machine.sessions().len()),
+            ("sessions", sessions.len()),
+            ("sessions_max", sessions.max() as usize),
+            ("limit_sessions_max", limits.max as usize),
+            ("limit_sessions_opened_per_s", limits.opened_per_s as usize),
+            ("sessions_made_room", sessions.made_room() as usize),
+            ("sessions_refused", sessions.no_room() as usize),
             ("listed_keys", self.configs().listed_len()),
             ("demand_keys", demand.keys),
             ("demand_bytes", demand.bytes),

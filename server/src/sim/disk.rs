@@ -22,6 +22,7 @@ pub struct Image {
     executed: Slot,
     config: leases::ConfigId,
     log_time_ms: u64,
+    opens_from_ms: u64,
     entries: BTreeMap<Key, Stored>,
     sessions: BTreeMap<u64, SessionImage>,
 }
@@ -61,6 +62,7 @@ impl Image {
         self.executed = checkpoint.executed;
         self.config = checkpoint.config;
         self.log_time_ms = checkpoint.log_time_ms;
+        self.opens_from_ms = checkpoint.opens_from_ms;
         for (key, stored) in checkpoint.entries {
             match stored {
                 Some(stored) => self.entries.insert(key, stored),
@@ -111,6 +113,7 @@ impl Image {
             executed: self.executed,
             config: self.config,
             log_time_ms: self.log_time_ms,
+            opens_from_ms: self.opens_from_ms,
             entries: entries.map(|(k, s)| (k.clone(), Some(s.clone()))).collect(),
             sessions: sessions.map(|(c, s)| (*c, Some(s.clone()))).collect(),
         }

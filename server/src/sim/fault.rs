@@ -70,11 +70,15 @@ pub enum Fault {
     GiveUp,
     /// A client begins a new session.
     Renewal,
+    /// A write needs a session, and there is no room for it.
+    NoRoom,
+    /// A write needs a session, and too many are opened at its replica.
+    Openings,
 }
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 32] = [
+    pub const ALL: [Fault; 34] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -107,6 +111,8 @@ impl Fault {
         Fault::Again,
         Fault::GiveUp,
         Fault::Renewal,
+        Fault::NoRoom,
+        Fault::Openings,
     ];
 
     /// Whether a plan drawn from the seed makes it happen now and then. The others are
@@ -127,6 +133,8 @@ impl Fault {
                 | Fault::Again
                 | Fault::GiveUp
                 | Fault::Renewal
+                | Fault::NoRoom
+                | Fault::Openings
         )
     }
 
@@ -165,13 +173,21 @@ impl Fault {
             Fault::Again => "refused write sent again",
             Fault::GiveUp => "client gave up",
             Fault::Renewal => "client began a session",
+            Fault::NoRoom => "no room for a session",
+            Fault::Openings => "too many sessions opened",
         }
     }
 }
 
 /// How often each fault fired.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fired([u64; Fault::ALL.len()]);
+
+impl Default for Fired {
+    fn default() -> Fired {
+        Fired([0; Fault::ALL.len()])
+    }
+}
 
 impl Fired {
     /// It fired `times` more.

@@ -44,6 +44,11 @@ const FRAMES_SALT: u64 = 0xf7a_3e5;
 const ODD: f64 = 0.05;
 const ODD_DEMAND_BYTES: usize = 64 << 10;
 const ODD_SALT: u64 = 0x0dd_0dd;
+/// Share of runs with room for few sessions, and clients that begin many; and of those the
+/// share in which replicas let clients open few in a second.
+const CROWD: f64 = 0.12;
+const SLOW: f64 = 0.3;
+const CROWD_SALT: u64 = 0xc40_3d5;
 
 /// Requests a second, over all replicas, if nothing else is asked for. Outages,
 /// narrow limits and small runs leave about 200 of them.
@@ -231,7 +236,7 @@ impl Scenario {
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let mut load = Load::draw(&mut rng, n, rate);
-        let ttl = replica.session_ttl;
+        let ttl = replica.sessions.ttl;
         load.draw_sessions(
             &mut rng,
             (ttl <= SHORT_TTL).then_some(ttl.as_nanos() as u64),
@@ -261,6 +266,7 @@ impl Scenario {
             run_ns: choices.run_ns,
         };
         scenario.draw_frames();
+        scenario.draw_crowd();
         if choices.faults {
             scenario.draw_odd();
         }
@@ -280,6 +286,26 @@ impl Scenario {
         if self.world.encoded && rng.random::<f64>() < LARGE {
             self.load.enlarge();
         }
+    }
+}
+
+impl Scenario {
+    /// Whether there is room for few sessions, so that they end to make room. Drawn apart,
+    /// too. The bound is often below the number of clients. Sessions stay for less than some
+    /// clients wait.
+    fn draw_crowd(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ CROWD_SALT);
+        if rng.random::<f64>() >= CROWD {
+            return;
+        }
+        let ms = Duration::from_millis;
+        let sessions = &mut self.world.replica.sessions;
+        sessions.max = rng.random_range(2..20);
+        sessions.stay = ms(rng.random_range(0..3000)).min(sessions.ttl);
+        if rng.random::<f64>() < SLOW {
+            sessions.opened_per_s = rng.random_range(1..10);
+        }
+        self.load.renews = rng.random_range(0.02..0.4);
     }
 }
 
@@ -324,7 +350,8 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
         replica.in_flight_max = rng.random_range(1..16);
     }
     if rng.random::<f64>() < 0.25 {
-        replica.session_ttl = rng.random_range(ms(1500)..SHORT_TTL);
+        replica.sessions.ttl = rng.random_range(ms(1500)..SHORT_TTL);
+        replica.sessions.stay = replica.sessions.stay.min(replica.sessions.ttl);
     }
     replica
 }

@@ -190,7 +190,11 @@ impl Cluster {
 
     /// Starts a replica from its disk.
     pub fn start(&mut self, node: usize) {
-        let mut settings = self.settings.clone();
+        self.start_with(node, self.settings.clone());
+    }
+
+    /// The same with other settings than the first time.
+    pub fn start_with(&mut self, node: usize, mut settings: Settings) {
         settings.me = ReplicaId(node as u8);
         let now = self.clock(node);
         self.lives += 1;

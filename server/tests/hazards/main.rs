@@ -17,6 +17,7 @@ mod mutants;
 mod numbers;
 mod reads;
 mod restarts;
+mod sessions;
 mod windows;
 mod writes;
 mod wrong;

@@ -299,10 +299,12 @@ impl Visitor<'_> {
             Value::Commands(batch) => {
                 let mut changed = Batch {
                     log_time_ms: batch.log_time_ms,
+                    sessions_max: batch.sessions_max,
                     commands: batch.commands.clone(),
                     ..Batch::default()
                 };
                 self.long(&mut changed.log_time_ms);
+                self.short(&mut changed.sessions_max);
                 for Proposed {
                     origin: _,
                     request,

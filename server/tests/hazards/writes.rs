@@ -200,7 +200,8 @@ fn every_request_of_a_write_that_is_sent_again_is_answered() {
 #[test]
 fn what_a_slot_in_flight_would_open_is_not_counted_on() {
     let mut settings = super::cluster::settings(3, StrategySpec::None);
-    settings.session_ttl = Duration::from_secs(4);
+    settings.sessions.ttl = Duration::from_secs(4);
+    settings.sessions.stay = Duration::from_secs(4);
     let mut cluster = Cluster::with(settings);
     // A session that is opened at log time 0 may open with a write until 4 s.
     let mut sequence = 0;

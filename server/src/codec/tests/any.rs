@@ -195,8 +195,10 @@ pub(super) fn batch() -> impl Strategy<Value = Batch> {
             request,
             command,
         });
-    (number(), vec(proposed, 0..70)).prop_map(|(log_time_ms, commands)| Batch {
+    let parts = (number(), any::<u32>(), vec(proposed, 0..70));
+    parts.prop_map(|(log_time_ms, sessions_max, commands)| Batch {
         log_time_ms,
+        sessions_max,
         commands,
         ..Default::default()
     })

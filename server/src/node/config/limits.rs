@@ -93,6 +93,8 @@ pub(super) struct LimitsSection {
     clients: Option<u64>,
     clients_per_address: Option<u64>,
     connections_per_peer: Option<u64>,
+    pub(super) sessions_max: Option<u64>,
+    pub(super) sessions_opened_per_s: Option<u64>,
 }
 
 /// Of which kind a number is.

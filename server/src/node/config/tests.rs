@@ -66,6 +66,9 @@ fn what_is_written_is_taken() {
         grace_ms = 3000
         reconfigure_ms = 5000
         rho = 0.0000011
+        [limits]
+        sessions_max = 1000
+        sessions_opened_per_s = 50
         [timing]
         heartbeat_ms = 100
         election_timeout_ms = 400
@@ -79,6 +82,8 @@ fn what_is_written_is_taken() {
     assert_eq!(config.accept_replies, AcceptReplies::All);
     assert_eq!(config.batch_max, 100);
     assert_eq!(config.settings(ReplicaId(0)).holders_bytes_s, 40_000);
+    let sessions = config.settings(ReplicaId(0)).sessions;
+    assert_eq!((sessions.max, sessions.opened_per_s), (1000, 50));
     let unlisted = Unlisted::Leader;
     assert_eq!(config.strategies, StrategySpec::Quorum { unlisted }.into());
     assert_eq!(config.params.t_lease, ms(900));
@@ -300,6 +305,18 @@ fn a_refusal_names_file_field_finding_and_what_is_accepted() {
         (
             "holders_kb_s = 9",
             ["holders_kb_s", "is 9", "10 to 4000 KB a second"],
+        ),
+        (
+            "[limits]\nsessions_max = 0",
+            ["limits.sessions_max", "is 0", "1 to 16777216"],
+        ),
+        (
+            "[limits]\nsessions_opened_per_s = 2000000",
+            [
+                "limits.sessions_opened_per_s",
+                "2000000",
+                "default is 10000",
+            ],
         ),
         (
             "[lease]\nstrategy = \"best\"",

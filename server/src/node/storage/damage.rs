@@ -50,6 +50,7 @@ fn state(slot: u64) -> Record {
         executed: Slot(slot),
         config: ConfigId(1),
         log_time_ms: slot * 10,
+        opens_from_ms: slot * 9,
         entries: entries.collect(),
         sessions: vec![(slot % 3, Some(session))],
     })

@@ -74,6 +74,7 @@ impl Storage {
             state.executed = position.executed;
             state.config = position.config;
             state.log_time_ms = position.log_time_ms;
+            state.opens_from_ms = position.opens_from_ms;
         }
         self.each(Column::State, &[], |key, value| {
             let decoded = codec::decode_stored(value);

@@ -273,6 +273,7 @@ impl Appender<'_> {
             executed: checkpoint.executed,
             config: checkpoint.config,
             log_time_ms: checkpoint.log_time_ms,
+            opens_from_ms: checkpoint.opens_from_ms,
         };
         self.put(Column::Meta, meta::POSITION, |out| {
             codec::encode_position(&position, out);

@@ -82,6 +82,7 @@ fn checkpoint(executed: u64, key: &str, entry: Option<Stored>) -> Record {
         executed: Slot(executed),
         config: ConfigId(1),
         log_time_ms: executed * 10,
+        opens_from_ms: executed * 9,
         entries: vec![(key.to_owned().into(), entry)],
         sessions: vec![],
     })
@@ -192,6 +193,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
             executed: Slot(2),
             config: ConfigId(1),
             log_time_ms: 20,
+            opens_from_ms: 19,
             entries: vec![],
             sessions: vec![(8, None)],
         }),
@@ -213,7 +215,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
     assert_eq!(starts, [2, 3]);
     let state = &recovered.state;
     assert_eq!((state.executed, state.config), (Slot(2), ConfigId(1)));
-    assert_eq!(state.log_time_ms, 20);
+    assert_eq!((state.log_time_ms, state.opens_from_ms), (20, 19));
     assert_eq!(state.entries, [("kept".into(), Some(stored("y", 2)))]);
     assert_eq!(state.sessions, [(7, Some(session))]);
     let old = storage

@@ -169,7 +169,7 @@ impl Line {
 
 fn hello_of_jp() -> proto::Hello {
     proto::Hello {
-        magic: 0x4C48_5005,
+        magic: 0x4C48_5006,
         cluster: "demo".to_owned(),
         members: 3,
         from: 1,

@@ -126,7 +126,7 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
 /// What a replica says first to another one.
 fn hello_of(name: &str, number: u32) -> BytesMut {
     let hello = crate::codec::proto::Hello {
-        magic: 0x4C48_5005,
+        magic: 0x4C48_5006,
         cluster: "demo".to_owned(),
         members: 3,
         from: number,

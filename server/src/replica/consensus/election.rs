@@ -330,7 +330,8 @@ impl Consensus {
         assert_eq!(ballot, self.promised, "a candidate promises itself");
         assert!(is_elected(step, candidacy), "a majority elects");
         let n = step.us.settings.n;
-        let mut leadership = Leadership::new(ballot, n, step.now, log_time_ms);
+        let sessions_max = step.us.settings.sessions.max;
+        let mut leadership = Leadership::new(ballot, n, step.now, (log_time_ms, sessions_max));
         leadership.next = PerLog::of(|log| self.logs[log].commit_point.next());
         self.role = Role::Leader(Box::new(leadership));
         self.leader = ballot;

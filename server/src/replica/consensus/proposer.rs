@@ -155,9 +155,7 @@ impl Consensus {
     /// Remembers commands that were in the log before this replica led.
     pub fn note_in_flight(&mut self, value: &Value) {
         if let Some(leadership) = self.leadership_mut() {
-            for proposed in value.commands() {
-                leadership.in_flight.note(proposed);
-            }
+            leadership.note_recovered(value);
         }
     }
 

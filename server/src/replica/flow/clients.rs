@@ -7,6 +7,7 @@ use super::super::handles::ClientHandle;
 use super::super::handles::{Again, ReadFrom};
 use super::super::origin::{Read, Writes, read_many};
 use super::super::step::Step;
+use super::super::unavailable::too_many_openings;
 use super::Parts;
 
 impl Parts {
@@ -31,8 +32,21 @@ impl Parts {
     fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
         match self.machine.result_of(&command) {
             Some(outcome) => step.reply(from, Path::Log, outcome),
-            None => self.writes.submit(step, from, command),
+            None if self.may_send(step, &command) => self.writes.submit(step, from, command),
+            None => {
+                step.metrics.openings_refused += 1;
+                step.reply(from, Path::Log, too_many_openings());
+            }
         }
+    }
+
+    /// Whether a write may leave for the log. One that waits here already has left, and is not
+    /// refused.
+    fn may_send(&mut self, step: &Step<'_>, command: &Command) -> bool {
+        let client = command.client;
+        self.machine.sessions().knows(client)
+            || self.writes.waits(command)
+            || self.openings.may_open(step.now, client)
     }
 
     /// The clock had passed the end of the permit when the answer was ready.

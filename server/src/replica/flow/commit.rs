@@ -35,7 +35,8 @@ impl Parts {
                 self.count_blocked(step, slots);
             }
         }
-        if self.consensus.wants_checkpoint(self.machine.checkpointed()) {
+        let checkpointed = self.machine.checkpointed();
+        if self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint() {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
         }
     }

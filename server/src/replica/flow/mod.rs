@@ -26,7 +26,7 @@ use super::consensus::Consensus;
 use super::joining::Joining;
 use super::leasing::Leasing;
 use super::machine::Machine;
-use super::origin::{Reads, View, Writes};
+use super::origin::{Openings, Reads, View, Writes};
 use super::step::Step;
 
 /// The parts of a replica. Each owns its state.
@@ -36,6 +36,7 @@ pub(super) struct Parts {
     pub(super) consensus: Consensus,
     pub(super) machine: Machine,
     pub(super) leasing: Leasing,
+    pub(super) openings: Openings,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
     /// Until when a leader that leaves waits to hear of the next.

@@ -12,6 +12,8 @@ use leases::mutants::{Rule, off};
 use leases::{Key, Slot};
 
 use super::super::action::{Checkpoint, Stored};
+use super::super::settings::SessionLimits;
+use super::super::unavailable;
 use super::merge::merge;
 use super::session::{Admission, Sessions};
 
@@ -34,7 +36,7 @@ pub fn version_of(slot: Slot, index: usize) -> Version {
 }
 
 /// The state after executing a prefix of the log.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Kv {
     map: GrowingMap<Key, Stored>,
     ordered: BTreeSet<Key>,
@@ -57,16 +59,21 @@ impl Hash for Kv {
 
 impl Kv {
     /// The empty state.
-    pub fn new(session_ttl_ms: u64) -> Kv {
+    pub fn new(sessions: &SessionLimits) -> Kv {
         Kv {
-            sessions: Sessions::new(session_ttl_ms),
-            ..Kv::default()
+            map: Default::default(),
+            ordered: BTreeSet::new(),
+            sessions: Sessions::new(sessions),
+            log_time_ms: 0,
+            dirty: Default::default(),
+            newest: (0, 0),
         }
     }
 
     /// Puts a stored state back.
-    pub fn restore(session_ttl_ms: u64, image: Checkpoint) -> Kv {
-        let mut kv = Kv::new(session_ttl_ms);
+    pub fn restore(sessions: &SessionLimits, image: Checkpoint) -> Kv {
+        let mut kv = Kv::new(sessions);
+        kv.sessions.restore_opens_from(image.opens_from_ms);
         kv.log_time_ms = image.log_time_ms;
         for (key, stored) in image.entries {
             if let Some(stored) = stored {
@@ -130,10 +137,10 @@ impl Kv {
         self.map.len()
     }
 
-    /// Begins the execution of a batch with this log time.
-    pub fn begin(&mut self, log_time_ms: u64) {
+    /// Begins the execution of a batch with this log time, and room for so many sessions.
+    pub fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
-        self.sessions.expire(self.log_time_ms);
+        self.sessions.begin(self.log_time_ms, sessions_max);
     }
 
     /// Executes one command, once: a repeated sequence gets its first result.
@@ -144,6 +151,10 @@ impl Kv {
         match self.sessions.admit(command, self.log_time_ms) {
             Admission::Done(outcome) => return outcome,
             Admission::Refused => return refused(self.log_time_ms),
+            Admission::NoRoom => {
+                self.sessions.note_no_room();
+                return unavailable::no_room();
+            }
             Admission::Fresh => {}
         }
         let version = version_of(slot, index);
@@ -305,6 +316,14 @@ fn not_a_record() -> Outcome {
 mod tests {
     use super::*;
 
+    fn limits() -> SessionLimits {
+        SessionLimits {
+            ttl: std::time::Duration::from_secs(1),
+            stay: std::time::Duration::ZERO,
+            ..SessionLimits::default()
+        }
+    }
+
     fn put(client: u64, sequence: u64, value: &'static str) -> Command {
         Command {
             client,
@@ -317,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_command_that_is_in_the_log_twice_is_executed_once() {
-        let mut kv = Kv::new(1000);
+        let mut kv = Kv::new(&limits());
         let first = kv.execute(Slot(1), 0, &put(1, 1, "mine"));
         kv.execute(Slot(2), 0, &put(2, 1, "theirs"));
         assert_eq!(kv.execute(Slot(3), 0, &put(1, 1, "mine")), first);
@@ -327,8 +346,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_restores_state_and_sessions() {
-        let mut kv = Kv::new(1000);
-        kv.begin(5);
+        let mut kv = Kv::new(&limits());
+        kv.begin(5, 0);
         let first = kv.execute(Slot(1), 3, &put(1, 1, "mine"));
         let image = Checkpoint {
             log_time_ms: kv.log_time_ms,
@@ -336,7 +355,7 @@ mod tests {
             sessions: kv.sessions.take_dirty(),
             ..Checkpoint::default()
         };
-        let mut restored = Kv::restore(1000, image);
+        let mut restored = Kv::restore(&limits(), image);
         assert_eq!(restored.digest(), kv.digest());
         assert_eq!(restored.execute(Slot(2), 0, &put(1, 1, "mine")), first);
         assert!(

@@ -12,10 +12,14 @@ use super::action::{Checkpoint, Record};
 use super::message::{Proposed, Value};
 use super::per_log::PerLog;
 use super::persist::After;
+use super::settings::SessionLimits;
 use super::step::Step;
 
 pub use kv::{Kv, version_of};
-pub use session::{Admission, Sessions};
+pub use session::{Admission, Flying, Sessions};
+
+/// Sessions that change before a checkpoint is made: about 5 ms of work.
+const SESSIONS_DIRTY_MAX: usize = 1 << 15;
 
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
@@ -26,10 +30,10 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn restore(session_ttl_ms: u64, state: Checkpoint) -> Machine {
+    pub(super) fn restore(sessions: &SessionLimits, state: Checkpoint) -> Machine {
         Machine {
             checkpointed: (state.executed, state.config),
-            kv: Kv::restore(session_ttl_ms, state),
+            kv: Kv::restore(sessions, state),
         }
     }
 
@@ -52,7 +56,7 @@ impl Machine {
     pub(super) fn result_of(&self, command: &Command) -> Option<Outcome> {
         match self.kv.sessions.admit(command, self.kv.log_time_ms) {
             Admission::Done(outcome) => Some(outcome),
-            Admission::Fresh | Admission::Refused => None,
+            Admission::Fresh | Admission::Refused | Admission::NoRoom => None,
         }
     }
 
@@ -64,7 +68,7 @@ impl Machine {
         value: &'a Value,
     ) -> impl Iterator<Item = (&'a Proposed, Outcome)> {
         if let Value::Commands(batch) = value {
-            self.kv.begin(batch.log_time_ms);
+            self.kv.begin(batch.log_time_ms, batch.sessions_max);
         }
         let commands = value.commands().iter().enumerate();
         commands.map(move |(index, proposed)| {
@@ -81,6 +85,12 @@ impl Machine {
             commands,
             configs: Slot(config.0),
         }
+    }
+
+    /// Whether so many sessions have changed that a checkpoint is to be made before its time:
+    /// each takes the time of a step.
+    pub(super) fn wants_checkpoint(&self) -> bool {
+        self.kv.sessions.dirty_len() >= SESSIONS_DIRTY_MAX
     }
 
     /// Writes down what changed in the state, so that a restart replays little.
@@ -100,6 +110,7 @@ impl Machine {
             log_time_ms: self.kv.log_time_ms,
             entries: self.kv.take_dirty(),
             sessions: self.kv.sessions.take_dirty(),
+            opens_from_ms: self.kv.sessions.opens_from_ms(),
         }));
     }
 }

@@ -5,12 +5,14 @@
 mod answers;
 mod indexing;
 mod many;
+mod openings;
 mod reads;
 mod view;
 mod writes;
 
 pub(super) use answers::Read;
 pub(super) use many::read_many;
+pub(super) use openings::Openings;
 pub(super) use reads::Reads;
 pub(super) use view::View;
 pub(super) use writes::Writes;

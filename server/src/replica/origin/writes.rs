@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use client::wire::{Command, ErrorCode, Outcome, Path};
+use client::wire::{Command, Outcome, Path};
 use foldhash::fast::FixedState;
 use leases::{ReplicaId, Slot, Time};
 
@@ -15,6 +15,7 @@ use super::super::machine::version_of;
 use super::super::message::{Message, Proposed, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
+use super::super::unavailable::asked_again;
 use super::super::weight::command_weight;
 
 /// Waits between attempts grow with their number, up to this.
@@ -50,15 +51,6 @@ impl Pending {
     }
 }
 
-/// To a request that was repeated. Every request is answered: the node keeps room for
-/// the answer until then.
-fn asked_again() -> Outcome {
-    Outcome::error(
-        ErrorCode::Unavailable,
-        "the client has sent this write again, and the later request will be answered",
-    )
-}
-
 /// Commands without an answer. Writes are known by their session, for a retry may have
 /// come another way; reads in the log by their attempt.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +74,11 @@ impl Writes {
     /// Number of unanswered commands.
     pub fn len(&self) -> usize {
         self.writes.len() + self.reads.len()
+    }
+
+    /// Whether this write waits here already.
+    pub fn waits(&self, write: &Command) -> bool {
+        self.writes.contains_key(&(write.client, write.sequence))
     }
 
     /// Takes a command of a client. A write that waits already is answered where its

@@ -31,8 +31,7 @@ mod sessions;
 mod sight;
 mod unwritable;
 
-use client::wire::outcome::Result as Answer;
-use client::wire::{Command, ErrorCode, Outcome};
+use client::wire::Command;
 use leases::{Key, ReplicaId, Slot};
 use smallvec::SmallVec;
 
@@ -66,6 +65,7 @@ use crate::replica::Replica;
 use crate::replica::action::{Action, ClientHandle, Event, Record};
 use crate::replica::input::{Again, ReadFrom};
 use crate::replica::message::{LogId, Message, Value};
+use crate::replica::unavailable::{is_asked_again, is_too_many_openings};
 use crate::shell::Fenced;
 
 /// A rule that was seen broken.
@@ -135,7 +135,6 @@ impl Oracles {
     /// For the world of these settings.
     pub(super) fn new(settings: &WorldSettings) -> Oracles {
         let n = settings.replica.n;
-        let ttl_ms = settings.replica.session_ttl.as_millis() as u64;
         Oracles {
             progress: Progress::new(n),
             chosen: Chosen::default(),
@@ -153,7 +152,7 @@ impl Oracles {
             elections: Elections::new(n, settings.replica.timing.election_timeout),
             configurations: Configurations::new(n),
             agreement: Agreement::default(),
-            sessions: Sessions::new(n, ttl_ms),
+            sessions: Sessions::new(n, &settings.replica.sessions),
             frames: Frames::default(),
             refusals: Refusals::new(n),
             freshness: Freshness::default(),
@@ -216,7 +215,7 @@ impl Oracles {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
-                if is_repeated(outcome) {
+                if is_asked_again(outcome) || is_too_many_openings(outcome) {
                     self.sessions.answered_elsewise(node, *to);
                     continue;
                 }
@@ -345,12 +344,6 @@ impl Oracles {
             (histories::NAME, self.histories.checks),
         ]
     }
-}
-
-/// Whether a client is told that it has sent a command again: a later request of it will be
-/// answered.
-pub(super) fn is_repeated(outcome: &Outcome) -> bool {
-    matches!(&outcome.result, Some(Answer::Error(error)) if error.code() == ErrorCode::Unavailable)
 }
 
 fn is_about_leases(action: &Action) -> bool {

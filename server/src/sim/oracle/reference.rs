@@ -13,8 +13,11 @@ use foldhash::fast::FixedState;
 use leases::Key;
 use prost::Message as _;
 
+use crate::replica::settings::SessionLimits;
+
 /// Sessions end at whole seconds of log time, at the first that is their time to
-/// live after the second in which they were last active ended.
+/// live after the second in which they were last active ended; so many have ended with one
+/// batch in no run that replicas would leave some for the next.
 const SECOND_MS: u64 = 1000;
 /// Answers of more bytes are not told: the replica refuses some of them.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -29,6 +32,8 @@ pub(super) enum Effect {
     /// Its session has ended, or has acknowledged it or given it up. No copy of it is
     /// executed from now on.
     Refused,
+    /// It needs a session, for which there is no room.
+    NoRoom,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -45,19 +50,58 @@ pub(super) struct Reference {
     sessions: HashMap<u64, Session, FixedState>,
     log_time_ms: u64,
     ttl_ms: u64,
+    stay_ms: u64,
+    /// How many sessions the batch leaves room for; 0: any number.
+    sessions_max: usize,
+    /// Whoever began a session before may have had one that ended to make room.
+    opens_from_ms: u64,
 }
 
 impl Reference {
-    pub(super) fn new(ttl_ms: u64) -> Reference {
+    pub(super) fn new(limits: &SessionLimits) -> Reference {
         Reference {
-            ttl_ms,
+            ttl_ms: limits.ttl.as_millis() as u64,
+            stay_ms: limits.stay.as_millis() as u64,
             ..Reference::default()
         }
     }
 
-    /// A batch of this log time begins. Log time never falls.
-    pub(super) fn begin(&mut self, log_time_ms: u64) {
+    /// A batch of this log time begins, with room for so many sessions. Log time never falls.
+    pub(super) fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
+        self.sessions_max = sessions_max as usize;
+    }
+
+    /// Whether sessions may have to make room before so many more commands are executed.
+    pub(super) fn is_crowded(&self, more: usize) -> bool {
+        self.sessions_max > 0 && self.sessions.len() + more > self.sessions_max
+    }
+
+    /// Makes room for a session. The one that was silent for the longest ends, if that is
+    /// long enough; a second one, too, if there are more than there may be. Returns whether
+    /// there is room.
+    fn make_room(&mut self) -> bool {
+        let (ttl_ms, now) = (self.ttl_ms, self.log_time_ms);
+        self.sessions
+            .retain(|_, session| session.active_ms + ttl_ms + SECOND_MS > now);
+        for may_be_more in [false, true] {
+            if self.sessions_max == 0 || self.sessions.len() < self.sessions_max {
+                return true;
+            }
+            let ages = self
+                .sessions
+                .iter()
+                .map(|(client, s)| (s.active_ms, *client));
+            let Some((active_ms, client)) = ages.min() else {
+                return true;
+            };
+            if active_ms + SECOND_MS + self.stay_ms > now {
+                return may_be_more;
+            }
+            self.sessions.remove(&client);
+            self.opens_from_ms = self.opens_from_ms.max(active_ms + SECOND_MS);
+        }
+        true
     }
 
     fn session(&self, client: u64, at_ms: u64) -> Option<&Session> {
@@ -70,7 +114,11 @@ impl Reference {
         match self.session(command.client, at_ms) {
             // A session is opened only before one that was opened earlier could have
             // ended. The client's low-water mark says nothing about that.
-            None => command.opened_ms + self.ttl_ms <= at_ms,
+            // Nor may it have made room before.
+            None => {
+                let opened_ms = command.opened_ms;
+                opened_ms + self.ttl_ms <= at_ms || opened_ms < self.opens_from_ms
+            }
             Some(session) => {
                 let known = session
                     .results
@@ -90,8 +138,7 @@ impl Reference {
                 .map(|session| (client, session))
                 .into_iter()
                 .collect(),
-            log_time_ms: self.log_time_ms,
-            ttl_ms: self.ttl_ms,
+            ..*self
         }
     }
 
@@ -104,6 +151,9 @@ impl Reference {
         match self.session(client, now) {
             None => {
                 self.sessions.remove(&client);
+                if !self.make_room() {
+                    return Effect::NoRoom;
+                }
             }
             Some(session) => {
                 let known = session.results.iter().find(|(of, _)| *of == sequence);
@@ -212,7 +262,17 @@ impl Reference {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    fn limits(ttl_ms: u64, stay_ms: u64) -> SessionLimits {
+        SessionLimits {
+            ttl: Duration::from_millis(ttl_ms),
+            stay: Duration::from_millis(stay_ms),
+            ..SessionLimits::default()
+        }
+    }
 
     fn at(slot: u64) -> Version {
         Version { slot, index: 0 }
@@ -224,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_sequence_is_executed_once() {
-        let mut reference = Reference::new(1000);
+        let mut reference = Reference::new(&limits(1000, 0));
         let first = reference.write(at(1), &put(1, 1, 1, "a"));
         assert_eq!(first, Effect::Executed(Outcome::written(at(1))));
         reference.write(at(2), &put(2, 1, 1, "b"));
@@ -240,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_session_opens_whatever_was_given_up_before() {
-        let mut reference = Reference::new(1000);
+        let mut reference = Reference::new(&limits(1000, 0));
         let second = put(1, 2, 2, "b");
         assert!(matches!(
             reference.write(at(1), &second),
@@ -255,25 +315,67 @@ mod tests {
 
     #[test]
     fn a_session_ends_and_is_not_opened_again() {
-        let mut reference = Reference::new(1000);
+        let mut reference = Reference::new(&limits(1000, 0));
         reference.write(at(1), &put(1, 1, 1, "a"));
-        reference.begin(1999);
+        reference.begin(1999, 0);
         assert!(matches!(
             reference.write(at(2), &put(1, 2, 2, "b")),
             Effect::Executed(_)
         ));
-        reference.begin(2999);
+        reference.begin(2999, 0);
         assert!(matches!(
             reference.write(at(3), &put(1, 3, 3, "c")),
             Effect::Executed(_)
         ));
-        reference.begin(5000);
+        reference.begin(5000, 0);
         assert_eq!(reference.write(at(4), &put(1, 4, 4, "d")), Effect::Refused);
     }
 
     #[test]
+    fn a_session_makes_room_and_is_not_opened_again() {
+        let mut reference = Reference::new(&limits(60_000, 2000));
+        let first = put(1, 1, 1, "a").opened(500);
+        reference.begin(1500, 1);
+        assert!(matches!(
+            reference.write(at(1), &first),
+            Effect::Executed(_)
+        ));
+        let second = put(2, 1, 1, "b").opened(2500);
+        reference.begin(3999, 1);
+        assert_eq!(reference.write(at(2), &second), Effect::NoRoom);
+        reference.begin(4000, 1);
+        assert!(matches!(
+            reference.write(at(3), &second),
+            Effect::Executed(_)
+        ));
+        reference.begin(20_000, 1);
+        assert_eq!(reference.write(at(4), &first), Effect::Refused);
+        let third = put(3, 1, 1, "c").opened(1999);
+        assert_eq!(reference.write(at(5), &third), Effect::Refused);
+        let third = third.opened(2000);
+        assert!(matches!(
+            reference.write(at(6), &third),
+            Effect::Executed(_)
+        ));
+    }
+
+    #[test]
+    fn two_sessions_make_room_for_one_while_there_are_too_many() {
+        let mut reference = Reference::new(&limits(60_000, 0));
+        for client in 1..=5 {
+            reference.write(at(client), &put(client, 1, 1, "a"));
+        }
+        let opened = |client| put(client, 1, 1, "b").opened(2000);
+        for (client, sessions) in [(6, 4), (7, 3), (8, 2), (9, 2)] {
+            reference.begin(client * 1000, 2);
+            reference.write(at(client), &opened(client));
+            assert_eq!(reference.sessions.len(), sessions, "after {client}");
+        }
+    }
+
+    #[test]
     fn reads_see_what_is_there() {
-        let mut reference = Reference::new(1000);
+        let mut reference = Reference::new(&limits(1000, 0));
         let field = |name: &'static str, value: &'static str| Field {
             name: name.into(),
             value: value.into(),

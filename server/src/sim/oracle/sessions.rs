@@ -14,12 +14,16 @@ use super::reference::{Effect, Reference};
 use super::{Chosen, Verdict, ensure, id};
 use crate::replica::action::ClientHandle;
 use crate::replica::message::{LogId, Proposed, Value};
+use crate::replica::settings::SessionLimits;
+use crate::replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
 
 /// Results of a client that are remembered after it acknowledged them: for
 /// replicas that lag.
 const RESULTS_MAX: usize = 256;
+/// More commands than any run has in flight.
+const FLYING_MAX: usize = 10_000;
 
 /// What a client waits for.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ struct Known {
     result: Option<Outcome>,
     /// Some occurrence of it was refused.
     refused: bool,
+    /// Some occurrence of it found no room for its session.
+    no_room: bool,
     /// It had a result, so long ago that it has been forgotten here.
     forgotten: bool,
 }
@@ -73,9 +79,9 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(n: usize, ttl_ms: u64) -> Sessions {
+    pub(super) fn new(n: usize, limits: &SessionLimits) -> Sessions {
         Sessions {
-            reference: Reference::new(ttl_ms),
+            reference: Reference::new(limits),
             executed: Slot::ZERO,
             clients: HashMap::default(),
             asked: vec![HashMap::default(); n],
@@ -116,7 +122,7 @@ impl Sessions {
     fn execute(&mut self, value: &Value) -> Verdict {
         let slot = self.executed;
         if let Value::Commands(batch) = value {
-            self.reference.begin(batch.log_time_ms);
+            self.reference.begin(batch.log_time_ms, batch.sessions_max);
         }
         for (index, proposed) in value.commands().iter().enumerate() {
             let version = Version {
@@ -168,6 +174,7 @@ impl Sessions {
                 known.result = Some(outcome);
             }
             Effect::Refused => known.refused = true,
+            Effect::NoRoom => known.no_room = true,
         }
         client.compare_told(command.client, sequence)
     }
@@ -205,14 +212,24 @@ impl Sessions {
         let Some(Proposed { command, .. }) = batch.commands.get(index) else {
             return Ok(());
         };
-        if !self.reference.refuses(command, batch.log_time_ms) {
+        let is_crowded = self.reference.is_crowded(FLYING_MAX);
+        if !is_crowded && !self.reference.refuses(command, batch.log_time_ms) {
             return Ok(());
         }
-        let alone = self.by_chosen(chosen, command.client, slot);
+        let mut alone = self.by_chosen(chosen, (!is_crowded).then_some(command.client), slot);
+        alone.begin(batch.log_time_ms, batch.sessions_max);
+        if is_crowded {
+            for (place, before) in batch.commands.iter().take(index).enumerate() {
+                write_alone(&mut alone, slot, place, before);
+            }
+        }
         let (client, sequence) = (command.client, command.sequence);
         ensure!(
             NAME,
-            !alone.refuses(command, batch.log_time_ms),
+            !matches!(
+                alone.write(*version, command),
+                Effect::Refused | Effect::NoRoom
+            ),
             "{:?} answers ({client}, {sequence}) at the commit of {slot:?}, but if what is not \
              chosen before it turns out empty, its session has ended by then",
             id(node)
@@ -220,23 +237,23 @@ impl Sessions {
         Ok(())
     }
 
-    /// The session of a client before `slot`, if every slot that is not chosen turns out
-    /// empty. Chosen slots may keep the session alive, or open it.
-    fn by_chosen(&self, chosen: &Chosen, client: u64, slot: Slot) -> Reference {
-        let mut alone = self.reference.only(client);
+    /// The session of a client before `slot`, or all sessions, if every slot that is not chosen
+    /// turns out empty. Chosen slots may keep a session alive, or open it.
+    fn by_chosen(&self, chosen: &Chosen, client: Option<u64>, slot: Slot) -> Reference {
+        let mut alone = match client {
+            Some(client) => self.reference.only(client),
+            None => self.reference.clone(),
+        };
         let before = chosen.beyond(LogId::Commands, self.executed);
         for (at, value) in before.take_while(|(at, _)| *at < slot) {
             let Value::Commands(batch) = value else {
                 continue;
             };
-            alone.begin(batch.log_time_ms);
-            let its = |proposed: &&Proposed| proposed.command.client == client;
+            alone.begin(batch.log_time_ms, batch.sessions_max);
+            let its =
+                |proposed: &&Proposed| client.is_none_or(|its| its == proposed.command.client);
             for proposed in batch.commands.iter().filter(its) {
-                let version = Version {
-                    slot: at.0,
-                    index: 0,
-                };
-                alone.write(version, &proposed.command);
+                write_alone(&mut alone, at, 0, proposed);
             }
         }
         alone
@@ -245,6 +262,20 @@ impl Sessions {
     fn wrote(&mut self, node: usize, client: u64, sequence: u64, outcome: &Outcome) -> Verdict {
         self.checks += 1;
         let of = self.clients.entry(client).or_default();
+        if is_no_room(outcome) {
+            // Told after the execution. A later copy may be executed.
+            let explained = match of.known.get(&sequence) {
+                Some(known) => known.no_room,
+                None => of.seen.len() == RESULTS_MAX,
+            };
+            ensure!(
+                NAME,
+                explained,
+                "{:?} answers ({client}, {sequence}) that there is no room, but there is",
+                id(node)
+            );
+            return Ok(());
+        }
         let told = of.told.iter().find(|(other, _)| *other == sequence);
         if let Some((_, before)) = told {
             ensure!(
@@ -255,7 +286,7 @@ impl Sessions {
             );
             return Ok(());
         }
-        match of.known.get(&sequence) {
+        match of.known.get(&sequence).filter(|known| known.is_settled()) {
             Some(known) => ensure!(
                 NAME,
                 known.explains(outcome),
@@ -354,6 +385,12 @@ impl Client {
 }
 
 impl Known {
+    /// Whether the log has decided about it. That there was no room decides nothing: a later
+    /// copy may be executed.
+    fn is_settled(&self) -> bool {
+        self.refused || self.forgotten || self.result.is_some()
+    }
+
     fn explains(&self, outcome: &Outcome) -> bool {
         let expired = code(outcome) == Some(ErrorCode::SessionExpired as i32);
         let refusal = self.refused && expired;
@@ -363,6 +400,16 @@ impl Known {
                 .result
                 .as_ref()
                 .is_some_and(|known| same(known, outcome))
+    }
+}
+
+fn write_alone(alone: &mut Reference, slot: Slot, index: usize, proposed: &Proposed) {
+    let version = Version {
+        slot: slot.0,
+        index: index as u32,
+    };
+    if proposed.command.is_write() {
+        alone.write(version, &proposed.command);
     }
 }
 

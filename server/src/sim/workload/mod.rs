@@ -30,9 +30,9 @@ use self::choose::{Chooser, answered, version_of};
 use self::client::{Client, Session};
 use self::operations::{Operation, Operations, Parts};
 use super::fault::Fault;
-use super::oracle::is_repeated;
 use super::world::{Reply, World};
 use crate::replica::action::ClientHandle;
+use crate::replica::unavailable;
 
 /// Share of new sessions, and of arrivals, that a silence comes before; if any does.
 const SILENT_AT_FIRST: f64 = 0.5;
@@ -325,7 +325,7 @@ impl Workload {
 
     /// An answer reached a client: the first to any attempt counts.
     pub fn replied(&mut self, reply: &Reply, world: &mut World) {
-        if is_repeated(&reply.outcome) {
+        if unavailable::is_asked_again(&reply.outcome) {
             return; // the request that took its place is answered
         }
         let id = reply.to.request >> 8;
@@ -335,7 +335,10 @@ impl Workload {
         let verdict = world.oracles.liveness.answered(id, world.now_ns());
         world.judge(verdict);
         match &reply.outcome.result {
-            Some(Answer::Error(error)) => self.refused(operation, error, world),
+            Some(Answer::Error(error)) => {
+                note_unavailable(&reply.outcome, world);
+                self.refused(operation, error, world);
+            }
             _ => self.answered(&operation, reply, world),
         }
     }
@@ -410,5 +413,14 @@ impl Workload {
                 self.record.push(&operation, operation.ops.clone(), None);
             }
         }
+    }
+}
+
+/// A client learns that it has no session for now.
+fn note_unavailable(outcome: &Outcome, world: &mut World) {
+    if unavailable::is_no_room(outcome) {
+        world.note_fault(Fault::NoRoom);
+    } else if unavailable::is_too_many_openings(outcome) {
+        world.note_fault(Fault::Openings);
     }
 }

@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use leases::ReplicaId;
 use leases::mutants::{Rule, off};
 
-use crate::replica::machine::{Admission, Sessions};
+use crate::replica::machine::{Admission, Flying, Sessions};
 use crate::replica::message::{Proposed, RequestId};
 
 /// The writes of one client.
@@ -73,11 +73,17 @@ impl InFlight {
     }
 
     /// Whether execution cannot refuse this blind write of a batch with this log time
-    /// (protocol §1, hazard 31): its session outlives the batch, and neither the
+    /// (protocol §1, hazard 31), where no batch in flight says that there may be fewer
+    /// sessions: its session outlives the batch and ends for nobody's room, and neither the
     /// executed sessions nor any slot of the log hold the same sequence or a low-water
     /// mark above it. Executed sessions alone count: the slot in flight that would
     /// keep or open the session may yet turn out empty.
-    pub fn is_sure(&self, command: &Command, sessions: &Sessions, log_time_ms: u64) -> bool {
+    pub fn is_sure(
+        &self,
+        command: &Command,
+        sessions: &Sessions,
+        (log_time_ms, sessions_max): (u64, u32),
+    ) -> bool {
         let Some(writes) = self.writes.get(&command.client) else {
             return false;
         };
@@ -85,10 +91,11 @@ impl InFlight {
             return true;
         }
         let fresh = sessions.admit(command, log_time_ms) == Admission::Fresh;
-        let lives = match sessions.knows(command.client) {
-            true => sessions.outlives(command.client, log_time_ms),
-            false => sessions.may_open(command, log_time_ms),
+        let flying = Flying {
+            clients: self.writes.len(),
+            sessions_max,
         };
+        let lives = sessions.is_certain(command, log_time_ms, flying);
         let same = writes.sequences.iter().filter(|s| **s == command.sequence);
         let in_order = writes.acked_below <= command.sequence;
         fresh && lives && in_order && same.count() == 1
@@ -97,10 +104,13 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use client::wire::command::Op;
     use client::wire::{Outcome, Version};
 
     use super::*;
+    use crate::replica::settings::SessionLimits;
 
     fn proposed(sequence: u64, acked_below: u64) -> Proposed {
         Proposed {
@@ -118,52 +128,63 @@ mod tests {
             &'static str,
             &'static [(u64, u64)],
             &'static [u64],
-            u64,
+            (u64, u32),
             bool,
         );
-        let cases: [Case; 7] = [
-            ("alone, in a new session", &[(2, 1)], &[], 0, true),
-            ("not noted", &[(1, 1)], &[], 0, false),
-            ("twice in the log", &[(2, 1), (2, 1)], &[], 0, false),
+        let cases: [Case; 11] = [
+            ("alone, in a new session", &[(2, 1)], &[], (0, 0), true),
+            ("not noted", &[(1, 1)], &[], (0, 0), false),
+            ("twice in the log", &[(2, 1), (2, 1)], &[], (0, 0), false),
             (
                 "a later write has acknowledged it",
                 &[(2, 1), (3, 3)],
                 &[],
-                0,
+                (0, 0),
                 false,
             ),
             (
                 "an earlier one is open, too",
                 &[(1, 1), (2, 1)],
                 &[],
-                0,
+                (0, 0),
                 true,
             ),
-            ("executed already", &[(2, 1)], &[2], 0, false),
+            ("executed already", &[(2, 1)], &[2], (0, 0), false),
             (
                 "its session may expire before",
                 &[(2, 1)],
                 &[1],
-                1000,
+                (10_000, 0),
                 false,
             ),
+            ("there is room to open", &[(2, 1)], &[], (0, 1), true),
+            ("room for both", &[(2, 1)], &[1], (9_999, 2), true),
+            (
+                "it may have to make room",
+                &[(2, 1)],
+                &[1],
+                (9_999, 1),
+                false,
+            ),
+            ("it was active lately", &[(2, 1)], &[1], (2_999, 1), true),
         ];
-        for (case, flying, executed, log_time_ms, sure) in cases {
+        for (case, flying, executed, at, sure) in cases {
             let mut in_flight = InFlight::default();
             for (sequence, acked_below) in flying {
                 in_flight.note(&proposed(*sequence, *acked_below));
             }
-            let mut sessions = Sessions::new(1000);
+            let limits = SessionLimits {
+                ttl: Duration::from_secs(10),
+                stay: Duration::from_secs(2),
+                ..SessionLimits::default()
+            };
+            let mut sessions = Sessions::new(&limits);
             for sequence in executed {
                 let outcome = Outcome::written(Version { slot: 1, index: 0 });
                 sessions.record(&proposed(*sequence, 1).command, 0, outcome);
             }
             let command = &proposed(2, 1).command;
-            assert_eq!(
-                in_flight.is_sure(command, &sessions, log_time_ms),
-                sure,
-                "{case}"
-            );
+            assert_eq!(in_flight.is_sure(command, &sessions, at), sure, "{case}");
         }
     }
 }

@@ -35,6 +35,10 @@ pub struct Leadership {
     /// The newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
+    /// How many sessions there may be: what this leader's batches say, and the least that any
+    /// batch in flight may say.
+    sessions_max: u32,
+    least_sessions_max: u32,
     /// Commits that peers have not been told of.
     pub news_due: bool,
     /// The newest probe sent: heartbeats are numbered.
@@ -48,7 +52,7 @@ pub struct Leadership {
 
 impl Hash for Leadership {
     /// When probes were answered decides nothing before the horizon but which writes share a
-    /// batch.
+    /// batch. Bounds on sessions are those of the settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
@@ -58,7 +62,9 @@ impl Hash for Leadership {
 }
 
 impl Leadership {
-    pub fn new(ballot: Ballot, n: usize, now: Time, log_time_base_ms: u64) -> Leadership {
+    /// `log`: the log time from which this leadership counts on, and the bound on sessions.
+    pub fn new(ballot: Ballot, n: usize, now: Time, log: (u64, u32)) -> Leadership {
+        let (log_time_base_ms, sessions_max) = log;
         Leadership {
             ballot,
             since: now,
@@ -67,6 +73,8 @@ impl Leadership {
             in_flight: InFlight::default(),
             last_multi: Slot::ZERO,
             log_time_base_ms,
+            sessions_max,
+            least_sessions_max: sessions_max,
             news_due: false,
             probe: 0,
             probe_acks: vec![0; n],
@@ -93,7 +101,24 @@ impl Leadership {
         let led_ms = now.since(self.since).as_millis() as u64;
         let log_time_ms = (self.log_time_base_ms + led_ms).min(NUMBER_MAX);
         let slot = self.next.commands;
-        self.queue.next_batch(classes, slot, most, log_time_ms)
+        let batch = self.queue.next_batch(classes, slot, most, log_time_ms);
+        Batch {
+            sessions_max: self.sessions_max,
+            ..batch
+        }
+    }
+
+    /// Remembers a value that was in the log before this replica led.
+    pub fn note_recovered(&mut self, value: &Value) {
+        if let Value::Commands(batch) = value {
+            self.least_sessions_max = match (self.least_sessions_max, batch.sessions_max) {
+                (0, bound) | (bound, 0) => bound,
+                (one, other) => one.min(other),
+            };
+        }
+        for proposed in value.commands() {
+            self.in_flight.note(proposed);
+        }
     }
 
     /// Notes that `value` goes into `slot`. Returns `last_multi` as it is from then on.
@@ -112,10 +137,9 @@ impl Leadership {
             return Arc::from([]);
         };
         let mut bits = vec![0u64; batch.commands.len().div_ceil(64)];
+        let at = (batch.log_time_ms, self.least_sessions_max);
         for (index, Proposed { command, .. }) in batch.commands.iter().enumerate() {
-            if command.is_blind_write()
-                && self.in_flight.is_sure(command, sessions, batch.log_time_ms)
-            {
+            if command.is_blind_write() && self.in_flight.is_sure(command, sessions, at) {
                 bits[index / 64] |= 1 << (index % 64);
             }
         }

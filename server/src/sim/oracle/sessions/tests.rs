@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use leases::ReplicaId;
 
@@ -44,7 +45,11 @@ impl Log {
 }
 
 fn world(ttl_ms: u64) -> (Sessions, Log) {
-    (Sessions::new(2, ttl_ms), Log(Chosen::default(), 0))
+    let limits = SessionLimits {
+        ttl: Duration::from_millis(ttl_ms),
+        ..SessionLimits::default()
+    };
+    (Sessions::new(2, &limits), Log(Chosen::default(), 0))
 }
 
 const LONG: u64 = 3_600_000;

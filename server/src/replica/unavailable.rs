@@ -1,0 +1,52 @@
+//! Why a command is not executed for now. What clients are told is no promise: a copy of the
+//! command may be executed later.
+
+use client::wire::outcome::Result as Answer;
+use client::wire::{ErrorCode, Outcome};
+
+const ASKED_AGAIN: &str =
+    "the client has sent this write again, and the later request will be answered";
+const NO_ROOM: &str = "there is no room for another session (limits.sessions_max), and all have \
+                       been active lately; try again later";
+const TOO_MANY_OPENINGS: &str = "more sessions are opened here in a second than this replica allows \
+                                 (limits.sessions_opened_per_s); try again later";
+
+fn unavailable(message: &str) -> Outcome {
+    Outcome::error(ErrorCode::Unavailable, message)
+}
+
+/// To a request that was repeated. Every request is answered: the node keeps room for
+/// the answer until then.
+pub(crate) fn asked_again() -> Outcome {
+    unavailable(ASKED_AGAIN)
+}
+
+/// To a client that needs a session, for which there is no room.
+pub(crate) fn no_room() -> Outcome {
+    unavailable(NO_ROOM)
+}
+
+/// To a client that needs a session, of which too many are opened.
+pub(crate) fn too_many_openings() -> Outcome {
+    unavailable(TOO_MANY_OPENINGS)
+}
+
+fn says(outcome: &Outcome, message: &str) -> bool {
+    matches!(&outcome.result, Some(Answer::Error(error)) if error.message == message)
+}
+
+/// Whether a client is told that it has sent a command again: a later request of it will be
+/// answered.
+pub(crate) fn is_asked_again(outcome: &Outcome) -> bool {
+    says(outcome, ASKED_AGAIN)
+}
+
+/// Whether a client is told that there was no room when its command was executed.
+pub(crate) fn is_no_room(outcome: &Outcome) -> bool {
+    says(outcome, NO_ROOM)
+}
+
+/// Whether a client is told that its command has not left this replica.
+pub(crate) fn is_too_many_openings(outcome: &Outcome) -> bool {
+    says(outcome, TOO_MANY_OPENINGS)
+}
