@@ -19,7 +19,7 @@ struct Row {
 
 const MIB: f64 = (1 << 20) as f64;
 
-const ROWS: [Row; 11] = [
+const ROWS: [Row; 12] = [
     Row {
         what: "clients",
         limit: "limit_clients",
@@ -64,6 +64,13 @@ const ROWS: [Row; 11] = [
             ("client_requests_refused", "requests refused"),
             ("clients_crowded_out", "closed"),
         ],
+    },
+    Row {
+        what: "bytes of large writes in work",
+        limit: "limit_large_writes_mb",
+        unit: "MiB",
+        taken: Some(("client_bytes_large_writes", MIB)),
+        acted: &[("client_large_writes_delayed", "delayed")],
     },
     Row {
         what: "bytes unread, one connection",

@@ -5,13 +5,16 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, BufMut as _, BytesMut};
 use client::tls::{Channel, Received};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::handshakes::Shaken;
+
+/// What is read at once, however much room there is: others wait meanwhile.
+const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Where bytes come from.
 #[expect(async_fn_in_trait, reason = "it is called on one thread")]
@@ -30,7 +33,7 @@ impl<R: AsyncRead + Unpin> Source for R {
         if room < chunk_bytes / 4 {
             buffer.reserve(chunk_bytes);
         }
-        self.read_buf(buffer).await
+        self.read_buf(&mut buffer.limit(READ_BYTES_MAX)).await
     }
 }
 

@@ -27,14 +27,13 @@ impl<R: Source> Frames<R> {
         }
     }
 
-    /// Waits for more bytes; false at the end of the connection. May be dropped
-    /// and called again without losing anything.
+    /// Waits for more bytes, and returns how many came; 0 at the end of the connection. May
+    /// be dropped and called again without losing anything.
     ///
     /// # Errors
     /// If the connection failed.
-    pub async fn fill(&mut self) -> io::Result<bool> {
-        let filled = self.reader.fill(&mut self.buffer, self.chunk_bytes).await;
-        Ok(filled? > 0)
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        self.reader.fill(&mut self.buffer, self.chunk_bytes).await
     }
 
     /// The next frame that has arrived whole.
@@ -65,7 +64,7 @@ impl<R: Source> Frames<R> {
             if let Some(frame) = self.next()? {
                 return Ok(Some(frame));
             }
-            if !self.fill().await? {
+            if self.fill().await? == 0 {
                 return Ok(None);
             }
         }
@@ -81,7 +80,7 @@ impl<R: Source> Frames<R> {
             if let Some(frame) = split_frame_at_most(&mut self.buffer, bytes)? {
                 return Ok(Some(frame));
             }
-            if !self.fill().await? {
+            if self.fill().await? == 0 {
                 return Ok(None);
             }
         }
@@ -90,7 +89,7 @@ impl<R: Source> Frames<R> {
     /// Reads to the end of the connection and forgets it.
     pub(super) async fn discard(&mut self) {
         self.buffer = BytesMut::new();
-        while let Ok(true) = self.fill().await {
+        while let Ok(1..) = self.fill().await {
             self.buffer.clear();
         }
     }

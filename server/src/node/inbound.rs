@@ -200,8 +200,8 @@ impl Peers {
             self.inbox.ring();
             self.inbox.room_for_peers().await;
             match frames.fill().await.map_err(FrameError::from) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }

@@ -3,14 +3,22 @@
 //! A round of the driver takes only so much of it: heartbeats and renewals of leases leave
 //! between rounds. What is left keeps its order. What the node itself has to say comes
 //! first, and peers' messages before commands of clients; both get a share of each round, so
-//! neither can keep the other out.
+//! neither can keep the other out. Large writes of clients wait for their turns
+//! ([`large_writes`]).
+//!
+//! Connections read for as many bytes as a round takes, and then let the driver have a round
+//! ([`Inbox::turn`]): a hundred connections that all have megabytes to read take longer than
+//! others wait for a heartbeat.
+//!
+//! [`large_writes`]: super::large_writes
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
 use tokio::sync::Notify;
 
+use super::large_writes::LargeWrites;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
 
@@ -61,12 +69,25 @@ pub(super) struct Inbox {
     statuses: RefCell<VecDeque<(ClientHandle, StatusRequest)>>,
     moves: RefCell<VecDeque<(ClientHandle, MoveRequest)>>,
     leases: RefCell<VecDeque<(ClientHandle, LeaseRequest)>>,
+    large_writes: RefCell<LargeWrites>,
+    /// Bytes that connections of clients have read since the last round.
+    read: Cell<usize>,
+    /// A round has begun, so connections may read again.
+    next_turn: Notify,
     arrived: Notify,
     /// There is room for messages of peers again.
     room: Notify,
 }
 
 impl Inbox {
+    /// With so many bytes of large writes at the replica at a time.
+    pub(super) fn new(large_write_bytes: usize) -> Inbox {
+        Inbox {
+            large_writes: RefCell::new(LargeWrites::new(large_write_bytes)),
+            ..Inbox::default()
+        }
+    }
+
     /// Adds an input of the node itself. Call [`Inbox::ring`] after the last one that is
     /// available now.
     pub(super) fn push(&self, input: Input) {
@@ -82,6 +103,45 @@ impl Inbox {
     /// [`Inbox::ring`] afterwards.
     pub(super) fn push_client(&self, input: Input, bytes: usize) {
         self.clients.borrow_mut().push(input, bytes);
+    }
+
+    /// Adds a client's write that is large. Call [`Inbox::ring`] afterwards, and
+    /// [`Inbox::answered`] when the replica has answered it.
+    pub(super) fn push_large_write(&self, connection: u64, input: Input, bytes: usize) {
+        self.large_writes
+            .borrow_mut()
+            .push(connection, input, bytes);
+    }
+
+    /// The replica has answered so many bytes of large writes.
+    pub(super) fn answered(&self, bytes: usize) {
+        if bytes > 0 {
+            self.large_writes.borrow_mut().answered(bytes);
+            self.ring();
+        }
+    }
+
+    /// Bytes of large writes that the replica has not answered, and how many writes had to
+    /// wait so far.
+    pub(super) fn large_writes(&self) -> (usize, u64) {
+        let large_writes = self.large_writes.borrow();
+        (large_writes.given(), large_writes.delayed())
+    }
+
+    /// Counts what a connection of a client has read. Once all together have read as much as
+    /// a round takes, it waits for the driver to have one.
+    pub(super) async fn turn(&self, bytes: usize) {
+        self.read.set(self.read.get() + bytes);
+        if self.is_read_up() {
+            self.ring();
+        }
+        while self.is_read_up() {
+            self.next_turn.notified().await;
+        }
+    }
+
+    fn is_read_up(&self) -> bool {
+        self.read.get() >= BYTES_A_ROUND
     }
 
     /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
@@ -106,7 +166,7 @@ impl Inbox {
 
     /// Waits for a ring, unless something is here already.
     pub(super) async fn arrival(&self) {
-        while !self.has_own() && !self.has_others() {
+        while !self.has_own() && !self.has_others() && !self.is_read_up() {
             self.arrived.notified().await;
         }
     }
@@ -130,6 +190,7 @@ impl Inbox {
             || !self.statuses.borrow().is_empty()
             || !self.moves.borrow().is_empty()
             || !self.leases.borrow().is_empty()
+            || self.large_writes.borrow().is_due()
     }
 
     /// Takes the inputs of a round.
@@ -142,6 +203,15 @@ impl Inbox {
             self.room.notify_waiters();
         }
         self.clients.borrow_mut().take(into);
+        let mut large_writes = self.large_writes.borrow_mut();
+        into.extend(std::iter::from_fn(|| large_writes.pop()));
+        self.begin_turn();
+    }
+
+    /// Lets connections read again.
+    pub(super) fn begin_turn(&self) {
+        self.read.set(0);
+        self.next_turn.notify_waiters();
     }
 
     /// Takes wishes to move leadership.
@@ -256,15 +326,55 @@ mod tests {
             if inbox.peers.borrow().bytes > PEER_BYTES_MAX {
                 let waiting = inbox.room_for_peers();
                 tokio::pin!(waiting);
-                let now = std::future::poll_fn(|context| {
-                    std::task::Poll::Ready(waiting.as_mut().poll(context).is_ready())
-                });
-                assert!(!now.await, "it waits");
+                assert!(!is_ready(waiting.as_mut()).await, "it waits");
                 round(&inbox);
                 waiting.await;
             }
         }
         assert!(inbox.peers.borrow().bytes <= PEER_BYTES_MAX);
+    }
+
+    #[tokio::test]
+    async fn connections_read_as_much_as_a_round_takes_and_then_wait_for_one() {
+        let inbox = Inbox::default();
+        inbox.turn(BYTES_A_ROUND - 1).await;
+        let waiting = [inbox.turn(1), inbox.turn(1)];
+        let mut waiting = waiting.map(Box::pin);
+        for one in &mut waiting {
+            assert!(!is_ready(one.as_mut()).await, "it waits");
+        }
+        inbox.arrival().await;
+        assert!(!inbox.has_others(), "the round has nothing else to do");
+        round(&inbox);
+        for one in waiting {
+            one.await;
+        }
+    }
+
+    #[tokio::test]
+    async fn small_commands_pass_large_writes_that_wait() {
+        let inbox = Inbox::new(2 << 20);
+        for number in 1..=4 {
+            inbox.push_large_write(1, command(number), 1 << 20);
+        }
+        inbox.push_client(command(100), 10);
+        let numbers = |taken: Vec<(bool, u64)>| -> Vec<u64> {
+            taken.into_iter().map(|(_, number)| number).collect()
+        };
+        assert_eq!(numbers(round(&inbox)), [100, 1, 2]);
+        inbox.push_client(command(101), 10);
+        assert_eq!(numbers(round(&inbox)), [101]);
+        assert!(!inbox.has_others(), "the replica has its part");
+        inbox.answered(1 << 20);
+        inbox.arrival().await;
+        assert_eq!(numbers(round(&inbox)), [3]);
+    }
+
+    async fn is_ready(mut future: std::pin::Pin<&mut impl Future>) -> bool {
+        std::future::poll_fn(|context| {
+            std::task::Poll::Ready(future.as_mut().poll(context).is_ready())
+        })
+        .await
     }
 
     #[test]

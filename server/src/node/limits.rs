@@ -74,6 +74,7 @@ impl Clients {
     pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
         let acted = &budget.acted;
+        let (large_writes, delayed) = self.large_writes();
         [
             ("clients", self.len() as u64),
             ("clients_max", self.seats.max() as u64),
@@ -86,6 +87,8 @@ impl Clients {
             ("clients_crowded_out", acted.crowded_out.get()),
             ("client_requests_refused", acted.requests_refused.get()),
             ("client_bytes_in_flight", budget.charged.get() as u64),
+            ("client_bytes_large_writes", large_writes as u64),
+            ("client_large_writes_delayed", delayed),
             ("client_bytes_partial", budget.partial.get() as u64),
             ("client_bytes_unread", budget.unread.now() as u64),
             ("client_bytes_unread_most", budget.unread.most() as u64),
@@ -113,6 +116,7 @@ impl Clients {
                 mib(limits.connection_in_flight_bytes),
             ),
             ("limit_in_flight_mb", mib(limits.in_flight_bytes)),
+            ("limit_large_writes_mb", mib(limits.large_writes_bytes)),
             (
                 "limit_connection_unread_mb",
                 mib(limits.connection_unread_bytes),

@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 use super::access::Access;
 use super::addresses::{AddressSeat, Addresses};
 use super::config::Limits;
-use super::connection::{Budget, Connection};
+use super::connection::{Account, Budget, Connection};
 use super::descriptors::{FAREWELLS, Seat, Seats};
 use super::ends;
 use super::frames::Frames;
@@ -69,6 +69,8 @@ pub(super) struct Clients {
     incarnation: Incarnation,
     inbox: Rc<Inbox>,
     pub(super) connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
+    /// What the replica does for connections that are closed.
+    leavers: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
     /// With answers not yet written.
@@ -96,6 +98,7 @@ impl Clients {
             incarnation,
             inbox,
             connections: RefCell::default(),
+            leavers: RefCell::default(),
             last_id: Cell::new(0),
             log_time_ms: Cell::new(0),
             dirty: RefCell::default(),
@@ -122,6 +125,11 @@ impl Clients {
     /// Connections there are.
     pub(super) fn len(&self) -> usize {
         self.connections.borrow().len()
+    }
+
+    /// As [`Inbox::large_writes`].
+    pub(super) fn large_writes(&self) -> (usize, u64) {
+        self.inbox.large_writes()
     }
 
     /// Takes connections for as long as it is polled.
@@ -169,8 +177,10 @@ impl Clients {
     fn respond(&self, to: ClientHandle, mut response: Response, hint: impl FnOnce(&[u8]) -> Hint) {
         let connections = self.connections.borrow();
         let Some(connection) = connections.get(&to.connection) else {
-            return;
+            return self.settle_leaver(to);
         };
+        self.inbox
+            .answered(connection.account().settle(response.id));
         response.hint = connection.take_hinted(response.id).map(|key| hint(&key));
         connection.answer(&response);
         if !connection.dirty.replace(true) {
@@ -181,6 +191,27 @@ impl Clients {
                 .values()
                 .max_by_key(|c| c.outbox.pending_bytes());
             most.inspect(|most| most.give_up());
+        }
+    }
+
+    /// The replica has worked for a client that is gone.
+    fn settle_leaver(&self, to: ClientHandle) {
+        let mut leavers = self.leavers.borrow_mut();
+        let Some(account) = leavers.get(&to.connection) else {
+            return;
+        };
+        self.inbox.answered(account.settle(to.request));
+        if account.in_flight() == 0 {
+            leavers.remove(&to.connection);
+        }
+    }
+
+    /// Forgets a connection, but not what the replica still does for it.
+    fn remove(&self, connection: &Connection) {
+        self.connections.borrow_mut().remove(&connection.id);
+        let account = connection.account();
+        if account.in_flight() > 0 {
+            self.leavers.borrow_mut().insert(connection.id, account);
         }
     }
 
@@ -242,7 +273,7 @@ impl Clients {
         let ended = self.converse(&connection, &mut frames, until).await;
         // The driver still handles the requests that came before the end.
         self.inbox.ring();
-        self.connections.borrow_mut().remove(&id);
+        self.remove(&connection);
         if let Err(refusal) = ended {
             tracing::info!(client = %address, reason = refusal.message, "closed");
             say_farewell(&connection, &mut frames, refusal).await;
@@ -289,13 +320,24 @@ impl Clients {
             tokio::select! {
                 biased; // which saves a random number
                 () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
-                next = next_bytes(connection, frames) => match next {
+                next = self.next_bytes(connection, frames) => match next {
                     Ok(true) => {}
                     Ok(false) => return Ok(true),
                     Err(_) => return Ok(false),
                 }
             }
         }
+    }
+
+    /// Waits until more can be taken: of what has been read, if there was no room for it, or
+    /// of what is read now. False when the client sends no more.
+    async fn next_bytes(&self, connection: &Connection, frames: &mut Frames) -> io::Result<bool> {
+        if connection.relieved().await {
+            return Ok(true);
+        }
+        let count = frames.fill().await?;
+        self.inbox.turn(count).await;
+        Ok(count > 0)
     }
 
     /// What a client is told quotes nothing but its own words: it may be anybody.
@@ -360,8 +402,13 @@ impl Clients {
                 if request.hint {
                     connection.wants_hint(request.id, command.keys().next());
                 }
-                self.inbox
-                    .push_client(Input::Client { from, command }, work);
+                let input = Input::Client { from, command };
+                match work.is_large_write {
+                    true => self
+                        .inbox
+                        .push_large_write(connection.id, input, work.bytes),
+                    false => self.inbox.push_client(input, work.bytes),
+                }
             }
             Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
             Some(Body::Move(asked)) => self.inbox.push_move(from, asked),
@@ -395,15 +442,6 @@ async fn say_farewell(connection: &Connection, frames: &mut Frames, refusal: Err
         frames.discard().await;
     };
     let _ = tokio::time::timeout(LINGER, farewell).await;
-}
-
-/// Waits until more can be taken: of what has been read, if there was no room for it, or
-/// of what is read now. False when the client sends no more.
-async fn next_bytes(connection: &Connection, frames: &mut Frames) -> io::Result<bool> {
-    match connection.relieved().await {
-        true => Ok(true),
-        false => frames.fill().await,
-    }
 }
 
 fn check_body(body: Option<&Body>) -> Result<(), Error> {

@@ -27,6 +27,7 @@ pub mod frames;
 mod handshakes;
 mod inbound;
 mod inbox;
+mod large_writes;
 mod lease_wishes;
 mod limits;
 mod listener;

@@ -290,7 +290,7 @@ impl Node<'_> {
         let (storage, recovered) = self.open_storage(&directory)?;
         let events = self.events()?;
         let (writer, reports) = start_writer(storage)?;
-        let inbox = Rc::new(Inbox::default());
+        let inbox = Rc::new(Inbox::new(self.config.limits.large_writes_bytes));
         let settings = self.config.settings(self.me);
         Ok(Driver {
             clients: Rc::new(self.clients(recovered.incarnation, inbox.clone())),

@@ -696,10 +696,11 @@ fn a_status_tells_all_that_was_asked_for_at_once() {
     node.stop().unwrap();
 }
 
-/// Sends reads of these keys together, and returns how each was served.
-async fn get_together(stream: &mut TcpStream, keys: &[String]) -> Vec<WirePath> {
+/// Sends reads of these keys together, numbered from `first` on, and returns how each was
+/// served.
+async fn get_together(stream: &mut TcpStream, first: u64, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();
-    for (id, key) in (1..).zip(keys) {
+    for (id, key) in (first..).zip(keys) {
         let body = Some(Body::Command(Op::get(key.clone()).into()));
         encode_frame(&Request::new(id, body), &mut bytes).unwrap();
     }
@@ -810,8 +811,9 @@ fn answers_to_reads_that_a_follower_forwards_together_are_split() {
         let mut follower = greeted(&config).await;
         // A read that is asked again is confirmed by a majority instead. The leader's
         // lease may not be there at first, or end on a slow machine.
-        loop {
-            let paths = get_together(&mut follower, &keys).await;
+        for round in 0.. {
+            let first = 1 + round * keys.len() as u64;
+            let paths = get_together(&mut follower, first, &keys).await;
             assert_eq!(unsendable(&leader).await, 0);
             if paths.iter().all(|path| *path == WirePath::Forwarded) {
                 break;

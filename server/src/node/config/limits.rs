@@ -27,6 +27,9 @@ pub struct Limits {
     pub connection_in_flight_bytes: usize,
     /// Bytes that the requests of all connections may be charged together.
     pub in_flight_bytes: usize,
+    /// Bytes of writes of more than 4 KiB that the replica works on at a time. One may exceed
+    /// it.
+    pub large_writes_bytes: usize,
     /// With more bytes of answers unread, a client is given up. The last answer to be encoded
     /// may exceed it by a frame.
     pub connection_unread_bytes: usize,
@@ -52,6 +55,7 @@ impl Default for Limits {
             connection_requests: 1 << 14,
             connection_in_flight_bytes: 32 * MIB,
             in_flight_bytes: 512 * MIB,
+            large_writes_bytes: 2 * MIB,
             connection_unread_bytes: 64 * MIB,
             unread_bytes: 1024 * MIB,
             frame: Duration::from_secs(30),
@@ -85,6 +89,7 @@ pub(super) struct LimitsSection {
     connection_requests: Option<u64>,
     connection_in_flight_mb: Option<u64>,
     in_flight_mb: Option<u64>,
+    large_writes_mb: Option<u64>,
     connection_unread_mb: Option<u64>,
     unread_mb: Option<u64>,
     frame_s: Option<u64>,
@@ -144,6 +149,11 @@ impl Checker<'_> {
                 default.connection_in_flight_bytes,
             )?,
             in_flight_bytes: bytes("in_flight_mb", found.in_flight_mb, default.in_flight_bytes)?,
+            large_writes_bytes: bytes(
+                "large_writes_mb",
+                found.large_writes_mb,
+                default.large_writes_bytes,
+            )?,
             connection_unread_bytes: bytes(
                 "connection_unread_mb",
                 found.connection_unread_mb,

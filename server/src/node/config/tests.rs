@@ -423,6 +423,7 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
         connection_requests = 100
         connection_in_flight_mb = 8
         in_flight_mb = 64
+        large_writes_mb = 4
         connection_unread_mb = 16
         unread_mb = 128
         frame_s = 10
@@ -438,6 +439,7 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
         connection_requests: 100,
         connection_in_flight_bytes: 8 << 20,
         in_flight_bytes: 64 << 20,
+        large_writes_bytes: 4 << 20,
         connection_unread_bytes: 16 << 20,
         unread_bytes: 128 << 20,
         frame: Duration::from_secs(10),

@@ -14,6 +14,7 @@
 //!
 //! How long a client may let the replica wait is bounded, too ([`patience`]).
 
+mod account;
 mod budget;
 mod patience;
 #[cfg(test)]
@@ -34,10 +35,12 @@ use client::wire::{
 use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 
+use self::account::Charge;
 use self::patience::{Patience, Seen};
 use super::access::Pass;
 use super::outbox::Outbox;
 
+pub(super) use self::account::Account;
 pub(super) use self::budget::{Budget, count};
 pub(super) use self::patience::{LOOK_EVERY, Late};
 
@@ -66,10 +69,9 @@ pub(super) struct Connection {
     /// Answers were appended since the last flush.
     pub(super) dirty: Cell<bool>,
     budget: Rc<Budget>,
-    in_flight: Cell<usize>,
-    charged: Cell<usize>,
-    /// By request, what is charged above [`SMALL_BYTES`].
-    large: RefCell<HashMap<u64, usize, FixedState>>,
+    account: Rc<Account>,
+    /// The number of the newest request.
+    last_request: Cell<u64>,
     /// By request, the keys about which the client asks for hints.
     hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
     /// Bytes that the answer to a Get is expected to have, that to a Scan or MultiGet, and
@@ -87,6 +89,15 @@ pub(super) struct Connection {
     waits: Cell<bool>,
     /// A request was answered while it waited.
     room: Notify,
+}
+
+/// What the replica has to do for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    /// About how many bytes it will handle.
+    pub(super) bytes: usize,
+    /// A write of more than [`SMALL_BYTES`].
+    pub(super) is_large_write: bool,
 }
 
 /// How many bytes an answer is expected to have.
@@ -111,10 +122,9 @@ impl Connection {
             outbox,
             pass: Pass::default(),
             dirty: Cell::new(false),
+            account: Rc::new(Account::new(budget.clone())),
             budget,
-            in_flight: Cell::new(0),
-            charged: Cell::new(0),
-            large: RefCell::default(),
+            last_request: Cell::new(0),
             hinted: RefCell::default(),
             expected: Default::default(),
             patience: Patience::default(),
@@ -128,30 +138,42 @@ impl Connection {
 
     /// Charges a request that came in a frame of `bytes`.
     ///
-    /// Returns about how many bytes the replica will handle for it.
-    ///
     /// # Errors
-    /// Another that is in flight has its id, so answers could not be told apart. Or all
-    /// together have too much in flight for a large one.
-    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<usize, Error> {
+    /// Its number does not tell its answer from those of others. Or all together have too much
+    /// in flight for a large one.
+    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<Work, Error> {
+        if request.id <= self.last_request.get() {
+            return Err(out_of_order(request.id));
+        }
+        self.last_request.set(request.id);
         if bytes > SMALL_BYTES && self.budget.is_spent() {
             count(&self.budget.acted.requests_refused);
             return Err(self.spent());
         }
         let answer = self.expected_answer(request);
-        let charge = (bytes + answer.charged).max(SMALL_BYTES);
-        if charge > SMALL_BYTES {
-            let mut large = self.large.borrow_mut();
-            if large.contains_key(&request.id) {
-                let message = format!("request.id {} is in flight already", request.id);
-                return Err(Error::new(ErrorCode::BadRequest, message));
-            }
-            large.insert(request.id, charge);
-        }
-        self.in_flight.set(self.in_flight.get() + 1);
-        self.charged.set(self.charged.get() + charge);
-        self.budget.charged.set(self.budget.charged.get() + charge);
-        Ok(bytes + answer.likely)
+        let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
+        let large_write = if is_write && bytes > SMALL_BYTES {
+            bytes
+        } else {
+            0
+        };
+        let charged = bytes + answer.charged;
+        self.account.charge(
+            request.id,
+            Charge {
+                bytes: charged,
+                large_write,
+            },
+        );
+        Ok(Work {
+            bytes: bytes + answer.likely,
+            is_large_write: large_write > 0,
+        })
+    }
+
+    /// What its requests are charged.
+    pub(super) fn account(&self) -> Rc<Account> {
+        self.account.clone()
     }
 
     fn spent(&self) -> Error {
@@ -207,15 +229,8 @@ impl Connection {
         }
     }
 
-    /// Gives back what the request was charged, and appends its answer.
+    /// Appends the answer of a request that is settled with its account.
     pub(super) fn answer(&self, response: &Response) {
-        let mut large = self.large.borrow_mut();
-        let charge = match large.is_empty() {
-            true => None,
-            false => large.remove(&response.id),
-        };
-        self.in_flight.set(self.in_flight.get().saturating_sub(1));
-        self.release(charge.unwrap_or(SMALL_BYTES));
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
         match result {
@@ -239,12 +254,6 @@ impl Connection {
         self.expected[kind].set(Some(bytes.max(known / 2)));
         let usual = &self.budget.expected[kind];
         usual.set(bytes.max(usual.get() / 2));
-    }
-
-    fn release(&self, charge: usize) {
-        let charge = charge.min(self.charged.get());
-        self.charged.set(self.charged.get() - charge);
-        self.budget.charged.set(self.budget.charged.get() - charge);
     }
 
     /// Appends an answer, unless the client has left too much unread: it is given up
@@ -310,7 +319,7 @@ impl Connection {
     pub(super) fn look(&self) -> Option<Late> {
         let seen = Seen {
             awaits_frame: self.awaits_frame.get() && !self.congested(),
-            works: self.in_flight.get() > 0,
+            works: self.account.in_flight() > 0,
             unread: self.outbox.pending_bytes() > 0,
             taken: self.outbox.taken_bytes(),
             partial: self.partial.get(),
@@ -370,9 +379,9 @@ impl Connection {
     /// Whether no request is to be taken from it for now.
     pub(super) fn congested(&self) -> bool {
         let limits = &self.budget.limits;
-        let in_flight = self.in_flight.get();
+        let in_flight = self.account.in_flight();
         let charged =
-            self.charged.get() >= limits.connection_in_flight_bytes || self.budget.is_spent();
+            self.account.charged() >= limits.connection_in_flight_bytes || self.budget.is_spent();
         in_flight >= limits.connection_requests
             || in_flight > 0 && charged
             || self.outbox.pending_bytes() > UNREAD_PAUSE
@@ -417,20 +426,27 @@ impl Connection {
 
     /// Requests not yet answered, and bytes of answers not yet taken.
     fn due(&self) -> (usize, usize) {
-        (self.in_flight.get(), self.outbox.pending_bytes())
+        (self.account.in_flight(), self.outbox.pending_bytes())
     }
 
     async fn answered(&self) {
         self.waits.set(true);
-        while self.in_flight.get() > 0 {
+        while self.account.in_flight() > 0 {
             self.room.notified().await;
         }
     }
 }
 
+fn out_of_order(id: u64) -> Error {
+    let message = format!(
+        "request.id is {id}, and an earlier request of the connection has this number or a higher \
+         one: count up from 1"
+    );
+    Error::new(ErrorCode::BadRequest, message)
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.release(self.charged.get());
         self.hold(0, 0);
     }
 }

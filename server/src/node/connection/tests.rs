@@ -25,6 +25,12 @@ fn budget(limits: Limits) -> Rc<Budget> {
     Rc::new(Budget::new(limits))
 }
 
+/// The replica's answer to a request.
+fn answer(connection: &Connection, response: &Response) {
+    connection.account().settle(response.id);
+    connection.answer(response);
+}
+
 fn request(id: u64, op: Op) -> Request {
     let body = Some(Body::Command(Command::from(op)));
     Request::new(id, body)
@@ -46,12 +52,13 @@ fn scanned(id: u64, bytes: usize) -> Response {
 
 /// How many such requests are let in before the connection is not read from.
 fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
-    let mut id = 0;
-    while !connection.congested() && id < 1 << 20 {
+    let before = connection.last_request.get();
+    let mut id = before;
+    while !connection.congested() && id < before + (1 << 20) {
         id += 1;
         connection.charge(&request(id, op()), 20).unwrap();
     }
-    id
+    id - before
 }
 
 #[tokio::test]
@@ -60,7 +67,7 @@ async fn scans_are_charged_the_most_there_could_be_until_their_answers_are_known
     let (fresh, _client) = connection(1, &budget).await;
     assert_eq!(let_in(&fresh, || Op::scan("", "", 10)), 8, "of 4 MiB each");
     for id in 1..=8 {
-        fresh.answer(&scanned(id, 100));
+        answer(&fresh, &scanned(id, 100));
     }
     assert_eq!(budget.charged.get(), 0);
     let many = let_in(&fresh, || Op::scan("", "", 10));
@@ -98,14 +105,14 @@ async fn who_asks_for_all_ranges_is_charged_what_they_take() {
     };
     assert!(charged(1) >= FRAME_BYTES_MAX, "as much as there could be");
     for id in 2..20 {
-        connection.answer(&of_ranges(id - 1, 1));
+        answer(&connection, &of_ranges(id - 1, 1));
         connection.charge(&asked(id), 20).unwrap();
     }
     assert_eq!(budget.charged.get(), SMALL_BYTES);
-    connection.answer(&of_ranges(19, 500_000));
+    answer(&connection, &of_ranges(19, 500_000));
     let many = charged(20);
     assert!((1_000_000..FRAME_BYTES_MAX).contains(&many), "{many}");
-    connection.answer(&of_ranges(20, 1));
+    answer(&connection, &of_ranges(20, 1));
     assert_eq!(budget.charged.get(), 0);
 }
 
@@ -116,7 +123,7 @@ async fn what_many_entries_take_in_memory_is_charged_however_short_they_are() {
     for id in 1..100 {
         let scan = request(id, Op::scan("", "", 1));
         connection.charge(&scan, 20).unwrap();
-        connection.answer(&scanned(id, 1));
+        answer(&connection, &scanned(id, 1));
     }
     let many = let_in(&connection, || Op::scan("", "", 10_000));
     assert!(many <= (32 << 20) / (10_000 * 128) + 1, "{many}");
@@ -128,22 +135,38 @@ async fn short_answers_are_paid_for_by_number_alone() {
     let (connection, _client) = connection(1, &budget).await;
     assert_eq!(let_in(&connection, || Op::get("k")), 32);
     for id in 1..=32 {
-        connection.answer(&found(id, 10));
+        answer(&connection, &found(id, 10));
     }
     let many = let_in(&connection, || Op::get("k"));
     assert_eq!(many, (32 << 20) / SMALL_BYTES as u64);
-    assert!(connection.large.borrow().is_empty());
 }
 
 #[tokio::test]
-async fn a_large_request_is_named_once() {
+async fn numbers_of_requests_rise() {
     let budget = budget(Limits::default());
     let (connection, _client) = connection(1, &budget).await;
-    let scan = request(7, Op::scan("", "", 10));
-    connection.charge(&scan, 20).unwrap();
-    assert!(connection.charge(&scan, 20).is_err());
-    connection.answer(&scanned(7, 1));
-    connection.charge(&scan, 20).unwrap();
+    let charged = |id| connection.charge(&request(id, Op::get("k")), 20).is_ok();
+    assert!(!charged(0), "answers to nobody's request have it");
+    assert!(charged(7) && !charged(7) && !charged(6), "none has two");
+    answer(&connection, &found(7, 1));
+    assert!(!charged(7) && charged(8));
+}
+
+#[tokio::test]
+async fn large_writes_are_told_apart_and_given_back_once() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let large = |id, op: Op, bytes| {
+        let work = connection.charge(&request(id, op), bytes).unwrap();
+        work.is_large_write
+    };
+    assert!(large(1, Op::put("k", "v"), SMALL_BYTES + 1));
+    assert!(!large(2, Op::put("k", "v"), SMALL_BYTES));
+    assert!(!large(3, Op::get("k"), SMALL_BYTES + 1));
+    let account = connection.account();
+    let given_back: Vec<usize> = [1, 1, 2, 3].map(|id| account.settle(id)).into();
+    assert_eq!(given_back, [SMALL_BYTES + 1, 0, 0, 0]);
+    assert_eq!((account.in_flight(), budget.charged.get()), (0, 0));
 }
 
 #[tokio::test]
@@ -160,9 +183,12 @@ async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
     assert!(!second.congested(), "it has nothing in flight");
     second.charge(&status, 4).unwrap();
     assert!(second.congested());
+    let account = first.account();
     drop(first);
-    assert!(!second.congested(), "what has left is charged no more");
-    second.answer(&found(1, 1));
+    assert!(second.congested(), "the replica works for who has left");
+    (1..=2).for_each(|id| _ = account.settle(id));
+    assert!(!second.congested());
+    answer(&second, &found(1, 1));
     assert_eq!(budget.charged.get(), 0);
 }
 
@@ -179,7 +205,7 @@ async fn who_sends_no_more_is_waited_for_while_its_answers_come() {
         let almost = STALLED * 2 / 3;
         let early = tokio::time::timeout(almost, &mut settled).await;
         assert!(early.is_err(), "{id} is due");
-        connection.answer(&found(id, 1));
+        answer(&connection, &found(id, 1));
     }
     let begun = tokio::time::Instant::now();
     settled.await;

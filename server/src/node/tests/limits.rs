@@ -110,6 +110,48 @@ fn pipelined_large_writes_take_no_more_than_their_share() {
     node.stop().unwrap();
 }
 
+/// The replica works on what it was given, whether or not the client is still there.
+#[test]
+fn writes_of_a_client_that_is_gone_count_until_they_are_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP"]);
+    let alone = Running::started(&config, "CA");
+    let counted = async |name| {
+        let client = connect(&config).await;
+        counted(&client, name).await
+    };
+    block_on(async {
+        let mut stream = greeted(&config).await;
+        for id in 1..=6 {
+            let put = Command::session(1, id, 1, Op::put("k", vec![7; 1 << 20]));
+            let mut bytes = BytesMut::new();
+            encode_frame(&Request::new(id, Some(Body::Command(put))), &mut bytes).unwrap();
+            stream.write_all(&bytes).await.unwrap();
+        }
+        while counted("client_bytes_in_flight").await < 6 * MIB {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(stream);
+        while counted("clients").await > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(counted("client_bytes_in_flight").await >= 6 * MIB);
+        let given = counted("client_bytes_large_writes").await;
+        assert!((2 * MIB..4 * MIB).contains(&given), "{given} bytes");
+    });
+    let other = Running::started(&config, "JP");
+    block_on(async {
+        while counted("client_bytes_in_flight").await >= MIB {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(counted("client_bytes_large_writes").await, 0);
+        assert_eq!(counted("client_large_writes_delayed").await, 4);
+    });
+    for node in [alone, other] {
+        node.stop().unwrap();
+    }
+}
+
 /// All of them, on one task.
 async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();

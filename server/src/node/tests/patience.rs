@@ -42,6 +42,7 @@ impl Port {
         let address = listener.local_addr().unwrap();
         spawn_local(clients.clone().accept(listener));
         spawn_local(clients.clone().keep_time());
+        spawn_local(give_turns(inbox.clone()));
         Port {
             clients,
             inbox,
@@ -95,8 +96,18 @@ impl Port {
     }
 }
 
+/// Lets connections read on, as a driver does that has rounds all the time.
+async fn give_turns(inbox: Rc<Inbox>) {
+    loop {
+        inbox.arrival().await;
+        inbox.begin_turn();
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 fn taken(inbox: &Inbox) -> Vec<(ClientHandle, Command)> {
     let mut inputs = Vec::new();
+    inbox.take(&mut inputs);
     while inbox.has_others() {
         inbox.take(&mut inputs);
     }

@@ -1,0 +1,89 @@
+//! What the requests of one connection take, until the replica has answered them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use foldhash::fast::FixedState;
+
+use super::SMALL_BYTES;
+use super::budget::Budget;
+
+/// What the requests in flight of one connection are charged. It outlives the connection:
+/// the replica works on them whether or not their client is still there.
+#[derive(Debug)]
+pub(in crate::node) struct Account {
+    budget: Rc<Budget>,
+    in_flight: Cell<usize>,
+    charged: Cell<usize>,
+    /// By request, what is charged above [`SMALL_BYTES`].
+    large: RefCell<HashMap<u64, Charge, FixedState>>,
+}
+
+/// What one request is charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charge {
+    /// Bytes, with those of the expected answer.
+    pub(super) bytes: usize,
+    /// Bytes of the request, if it is a large write.
+    pub(super) large_write: usize,
+}
+
+impl Account {
+    pub(super) fn new(budget: Rc<Budget>) -> Account {
+        Account {
+            budget,
+            in_flight: Cell::new(0),
+            charged: Cell::new(0),
+            large: RefCell::default(),
+        }
+    }
+
+    /// Charges a request whose number no other of the connection has.
+    pub(super) fn charge(&self, request: u64, charge: Charge) {
+        if charge.bytes > SMALL_BYTES {
+            self.large.borrow_mut().insert(request, charge);
+        }
+        let bytes = charge.bytes.max(SMALL_BYTES);
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.charged.set(self.charged.get() + bytes);
+        self.budget.charged.set(self.budget.charged.get() + bytes);
+    }
+
+    /// A request is answered: gives back what it was charged. Returns its bytes if it was a
+    /// large write, else 0.
+    pub(in crate::node) fn settle(&self, request: u64) -> usize {
+        let mut large = self.large.borrow_mut();
+        let charge = match large.is_empty() {
+            true => None,
+            false => large.remove(&request),
+        };
+        let charge = charge.unwrap_or(Charge {
+            bytes: SMALL_BYTES,
+            large_write: 0,
+        });
+        let bytes = charge.bytes.min(self.charged.get());
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+        self.charged.set(self.charged.get() - bytes);
+        self.budget.charged.set(self.budget.charged.get() - bytes);
+        charge.large_write
+    }
+
+    /// Requests that are not answered.
+    pub(in crate::node) fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+
+    /// Bytes that they are charged.
+    pub(super) fn charged(&self) -> usize {
+        self.charged.get()
+    }
+}
+
+/// When the replica ends.
+impl Drop for Account {
+    fn drop(&mut self) {
+        let left = self.budget.charged.get() - self.charged.get();
+        self.budget.charged.set(left);
+    }
+}
