@@ -61,6 +61,9 @@ pub struct Row {
     /// Why it was not measured, if it was not.
     pub skipped: Option<String>,
     pub figures: Figures,
+    /// What the attackers say that they did.
+    #[serde(default)]
+    pub waged: Figures,
     pub checks: Vec<Check>,
 }
 
@@ -82,6 +85,14 @@ impl Row {
             true => format!("passed; {}", self.latencies()),
             false => format!("FAILED: {}; {}", failed.join("; "), self.latencies()),
         }
+    }
+
+    /// What the attackers did.
+    pub fn attackers(&self) -> String {
+        let named = self.waged.iter();
+        let named =
+            named.map(|(name, value)| format!("{} {}", name.replace('_', " "), plain(*value)));
+        named.collect::<Vec<_>>().join(", ")
     }
 
     pub fn latencies(&self) -> String {

@@ -114,7 +114,7 @@ impl Results {
         let mut text = "label,attack,figure,value\n".to_owned();
         for run in &self.runs {
             for row in &run.rows {
-                for (name, value) in &row.figures {
+                for (name, value) in row.figures.iter().chain(&row.waged) {
                     let _ = writeln!(text, "{},{},{name},{value}", run.label, row.name);
                 }
             }
@@ -173,11 +173,13 @@ impl Results {
             let cells: Vec<String> = rows.iter().map(cell).collect();
             let _ = writeln!(text, "| {what} | {} |", cells.join(" | "));
         }
-        let latencies = rows
-            .iter()
-            .map(|row| row.map_or_else(String::new, Row::latencies));
-        let latencies: Vec<String> = latencies.collect();
-        let _ = writeln!(text, "| latency | {} |", latencies.join(" | "));
+        let mut line = |what: &str, of: &dyn Fn(&Row) -> String| {
+            let cells = rows.iter().map(|row| row.map_or_else(String::new, of));
+            let cells: Vec<String> = cells.collect();
+            let _ = writeln!(text, "| {what} | {} |", cells.join(" | "));
+        };
+        line("latency", &Row::latencies);
+        line("attackers", &Row::attackers);
     }
 
     /// Attacks that some run has, in their order.
@@ -199,7 +201,9 @@ before the attack (*quiet*) and during it (*attacked*); latency counts from the 
 operation should have begun. An attack fails if the p99 of puts or of gets is above twice the quiet one
 plus 20 ms, if an operation fails, if there is an election, if a replica ends, or if it takes more than
 its bound of memory and 20%. Some attacks are judged by more, and `writers` and `disk-readonly` not by
-latency: they fill the machine, or stop a replica, on purpose. `figures.csv` has all figures.
+latency: they fill the machine, or stop a replica, on purpose. Where the program can make certificates,
+strangers attack clusters that have them (`peer-…`, `connects`, `tls-handshakes`). `figures.csv` has all
+figures.
 
 ";
 

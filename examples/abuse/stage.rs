@@ -77,7 +77,7 @@ impl Stage {
         if attack.setting.one_late {
             sleep(SETTLES_IN).await;
             let waged = self.wage(attack, &cluster, true)?;
-            row.figures.extend(figures_of(waged, attack).await?);
+            row.waged = figures_of(waged, attack).await?;
             cluster.start_late()?;
         }
         cluster.ready().await?;
@@ -90,7 +90,7 @@ impl Stage {
         calm.stop().await;
         sum_up(row, &seen, &watch, &calm);
         drop(calm);
-        row.figures.extend(waged.clone());
+        row.waged.extend(waged.clone());
         row.checks = usual(attack, &row.figures);
         let alive = self.alive(attack, &mut cluster);
         row.checks.push(alive);

@@ -23,7 +23,9 @@ const UNANSWERED_MAX: u64 = 4;
 const READS_A_SECOND: u64 = 20_000;
 const READ_KEYS: u64 = 262_144;
 const STEP: Duration = Duration::from_millis(10);
-/// How long nothing is read after a load, so that what choosing holders costs is seen alone.
+/// How long all keys are read after a load.
+const READING: Duration = Duration::from_secs(12);
+/// How long nothing is read after that, so that what choosing holders costs is seen alone.
 const SILENCE: Duration = Duration::from_secs(10);
 
 fn key(number: u64) -> String {
@@ -141,7 +143,7 @@ async fn read_in_turn(
 pub async fn holders(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let begun = Instant::now();
-    let loaded = load(target, end - SILENCE).await?;
+    let loaded = load(target, end - SILENCE - READING).await?;
     let load_s = begun.elapsed().as_secs_f64();
     let reads = read_everywhere(target, loaded.max(1), end - SILENCE).await?;
     sleep_until(end.into()).await;

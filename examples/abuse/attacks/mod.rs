@@ -235,7 +235,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "growth",
         what: "keys grow from nothing to 2.1 million",
-        seconds: 25,
+        seconds: 40,
         memory_mib: 1024.0,
         judged: Judged::LongestPut,
         ..USUAL
@@ -252,7 +252,7 @@ pub const ATTACKS: &[Attack] = &[
         name: "holders-quorum",
         what: "2.1 million keys are loaded and read, with `quorum`",
         setting: adaptive("quorum"),
-        seconds: 45,
+        seconds: 57,
         memory_mib: 1536.0,
         judged: Judged::LongestPut,
         after: &[After::PeerBytes],
@@ -262,7 +262,7 @@ pub const ATTACKS: &[Attack] = &[
         name: "holders-cost",
         what: "2.1 million keys are loaded and read, with `cost`",
         setting: adaptive("cost"),
-        seconds: 45,
+        seconds: 57,
         memory_mib: 1536.0,
         judged: Judged::LongestPut,
         after: &[After::PeerBytes],
