@@ -170,7 +170,7 @@ fn list(file: &Path) -> anyhow::Result<()> {
     say!("{:wide$}  {:20}  may", "name", "until");
     for entry in &entries {
         let until = match entry.expires {
-            None => "revoked".to_owned(),
+            None => "no end".to_owned(),
             Some(expires) if has_passed(expires) => "expired".to_owned(),
             Some(expires) => expires.to_string(),
         };

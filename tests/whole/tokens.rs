@@ -50,6 +50,7 @@ fn a_token_is_made_given_used_and_revoked() {
         "read \"users/\", write \"users/\"",
         "2200-01-01",
         "administer",
+        "no end",
     ] {
         assert!(list.contains(part), "{list}");
     }
