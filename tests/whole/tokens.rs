@@ -152,8 +152,8 @@ fn mistakes_with_tokens_are_told() {
     place.write(
         "cluster.toml",
         &format!(
-            "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\nclient = \"0.0.0.0:{port}\"\n\
-             peer = \"127.0.0.1:{}\"\n",
+            "cluster = \"test\"\ndata = \"data\"\n[security]\ncertificates = \"certs\"\n[[node]]\n\
+             name = \"CA\"\nclient = \"0.0.0.0:{port}\"\npeer = \"127.0.0.1:{}\"\n",
             port + 1
         ),
     );
