@@ -13,8 +13,8 @@ pub const TICK: Duration = Duration::from_micros(1);
 /// How long the cluster runs before exploration begins: until promises are renewed
 /// and the state is checkpointed, as they are after the same span again.
 pub const PREFIX: Duration = Duration::from_millis(500);
-/// What never comes.
-const NEVER: Duration = Duration::from_secs(100_000);
+/// What never comes, and is not longer than a day: no replica believes in longer leases.
+const NEVER: Duration = Duration::from_secs(80_000);
 
 /// One command of a client, by the replica it is sent to.
 #[derive(Clone, Copy, Debug)]
