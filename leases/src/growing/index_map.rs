@@ -72,9 +72,11 @@ impl<K, V> GrowingIndexMap<K, V> {
         self.entries.iter_mut().map(|(_, value)| value)
     }
 
-    /// Every key, by place: gives memory back while it goes on.
-    pub fn into_keys(self) -> impl Iterator<Item = K> {
-        self.entries.into_iter().map(|(key, _)| key)
+    /// All entries, by place.
+    pub fn into_entries(self) -> Vec<(K, V)> {
+        let mut entries = Vec::with_capacity(self.len());
+        entries.extend(self.entries);
+        entries
     }
 }
 

@@ -44,7 +44,9 @@ pub struct Kv {
     pub(super) sessions: Sessions,
     /// Log time of the last command, in ms; never falls.
     pub(super) log_time_ms: u64,
-    dirty: GrowingIndexMap<Key, ()>,
+    /// What was written since the last checkpoint, as it is now: a checkpoint of very many
+    /// keys looks none of them up.
+    dirty: GrowingIndexMap<Key, Option<Stored>>,
     /// The newest version given in this run.
     newest: (u64, u32),
 }
@@ -235,13 +237,11 @@ impl Kv {
     }
 
     fn touch(&mut self, key: &[u8]) {
-        if !self.dirty.contains_key(key) {
-            let key = match self.map.get_key_value(key) {
-                Some((owned, _)) => owned.clone(),
-                None => Key::copy_from_slice(key),
-            };
-            self.dirty.insert_full(key, ());
-        }
+        let (key, stored) = match self.map.get_key_value(key) {
+            Some((key, stored)) => (key.clone(), Some(stored.clone())),
+            None => (Key::copy_from_slice(key), None),
+        };
+        self.dirty.insert_full(key, stored);
     }
 
     /// # Panics
@@ -255,16 +255,9 @@ impl Kv {
         self.sessions.check();
     }
 
-    /// What changed since the last call, in key order.
+    /// What changed since the last call, in the order in which it was first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
-        let dirty = std::mem::take(&mut self.dirty);
-        let mut keys: Vec<Key> = dirty.into_keys().collect();
-        keys.sort_unstable();
-        let stored = |key: Key| {
-            let stored = self.map.get(&key).cloned();
-            (key, stored)
-        };
-        keys.into_iter().map(stored).collect()
+        std::mem::take(&mut self.dirty).into_entries()
     }
 
     /// A digest of all keys and what is stored under them: equal at equal slots on all replicas.
@@ -342,6 +335,33 @@ mod tests {
         assert_eq!(kv.execute(Slot(3), 0, &put(1, 1, "mine")), first);
         let found = kv.get(b"k").map(|stored| stored.value.clone());
         assert_eq!(found.as_deref(), Some(b"theirs".as_slice()));
+    }
+
+    #[test]
+    fn a_checkpoint_holds_each_key_once_as_it_is() {
+        let mut kv = Kv::new(&limits());
+        let mut write = |sequence: u64, op| {
+            kv.execute(
+                Slot(sequence),
+                0,
+                &Command::session(1, sequence, sequence, op),
+            );
+        };
+        write(1, Op::put("b", "old"));
+        write(2, Op::put("a", "kept"));
+        write(3, Op::put("c", "gone"));
+        write(4, Op::delete("c"));
+        write(5, Op::put("b", "new"));
+        let value = |stored: Option<Stored>| stored.map(|stored| stored.value);
+        let taken = kv.take_dirty().into_iter();
+        let taken: Vec<_> = taken.map(|(key, stored)| (key, value(stored))).collect();
+        let now = |value: &'static str| Some(Bytes::from(value));
+        assert_eq!(
+            taken,
+            [("b", now("new")), ("a", now("kept")), ("c", None)]
+                .map(|(key, value)| (Key::from(key), value))
+        );
+        assert!(kv.take_dirty().is_empty());
     }
 
     #[test]
