@@ -2,10 +2,14 @@
 
 use std::cell::RefCell;
 use std::io::{self, BufRead as _, IoSlice, Write as _};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
 use rustls::Connection;
+use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
 
 /// Bytes asked of a socket at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -36,6 +40,8 @@ pub struct Channel {
     connection: Connection,
     /// Bytes sealed and not yet taken by the socket.
     unsent: usize,
+    /// Nothing was read yet, but perhaps by the handshake.
+    is_new: bool,
     ended: bool,
 }
 
@@ -47,6 +53,7 @@ impl Channel {
         Channel {
             connection,
             unsent: 0,
+            is_new: true,
             ended: false,
         }
     }
@@ -56,39 +63,62 @@ impl Channel {
         self.unsent
     }
 
-    /// Reads what has arrived, and appends its plaintext to `plain`.
+    /// Reads what has arrived, and appends its plaintext to `plain`. Nothing is lost if it is
+    /// not called again.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none; `InvalidData` if it was not sealed by the other side;
-    /// or the socket's.
-    pub fn receive(&mut self, stream: &TcpStream, plain: &mut BytesMut) -> io::Result<Received> {
+    /// `InvalidData` if it was not sealed by the other side; or the socket's.
+    pub fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        half: &mut OwnedReadHalf,
+        plain: &mut BytesMut,
+    ) -> Poll<io::Result<Received>> {
         let before = plain.len();
-        // The handshake may have read more than its own.
-        self.open(&[], plain)?;
-        while plain.len() == before && !self.ended {
-            self.ended = ARRIVED.with_borrow_mut(|arrived| {
-                let count = stream.try_read(arrived)?;
-                self.open(&arrived[..count], plain)?;
-                io::Result::Ok(count == 0 || self.ended)
-            })?;
+        if std::mem::take(&mut self.is_new) {
+            // The handshake may have read more than its own.
+            self.process(plain)?;
         }
-        Ok(match plain.len() - before {
+        while plain.len() == before && !self.ended {
+            ready!(self.poll_read(cx, half, plain))?;
+        }
+        Poll::Ready(Ok(match plain.len() - before {
             0 => Received::End,
             count => Received::Bytes(count),
+        }))
+    }
+
+    /// Reads once. Through the half, and not by trying: it knows from a short read that there
+    /// is no more, and saves the system call that would only say so.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        half: &mut OwnedReadHalf,
+        plain: &mut BytesMut,
+    ) -> Poll<io::Result<()>> {
+        ARRIVED.with_borrow_mut(|arrived| {
+            let mut arrived = ReadBuf::new(arrived);
+            ready!(Pin::new(half).poll_read(cx, &mut arrived))?;
+            self.open(arrived.filled(), plain)?;
+            self.ended |= arrived.filled().is_empty();
+            Poll::Ready(Ok(()))
         })
     }
 
     fn open(&mut self, mut arrived: &[u8], plain: &mut BytesMut) -> io::Result<()> {
-        loop {
-            let state = self.connection.process_new_packets();
-            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            self.take(state.plaintext_bytes_to_read(), plain)?;
-            self.ended |= state.peer_has_closed();
-            // It takes a part at a time, and nothing after the end.
-            if arrived.is_empty() || self.connection.read_tls(&mut arrived)? == 0 {
-                return Ok(());
-            }
+        // It takes a part at a time, and nothing after the end.
+        while !arrived.is_empty() && self.connection.read_tls(&mut arrived)? > 0 {
+            self.process(plain)?;
         }
+        Ok(())
+    }
+
+    fn process(&mut self, plain: &mut BytesMut) -> io::Result<()> {
+        let state = self.connection.process_new_packets();
+        let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.take(state.plaintext_bytes_to_read(), plain)?;
+        self.ended |= state.peer_has_closed();
+        Ok(())
     }
 
     fn take(&mut self, mut count: usize, plain: &mut BytesMut) -> io::Result<()> {

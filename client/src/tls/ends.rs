@@ -62,16 +62,10 @@ impl AsyncRead for ReadEnd {
         let Some((shared, plain)) = &mut this.tls else {
             return Pin::new(&mut this.half).poll_read(cx, buffer);
         };
-        let stream: &TcpStream = this.half.as_ref();
         while plain.is_empty() {
-            let received = lock(shared).receive(stream, plain);
-            match received {
-                Ok(Received::Bytes(_)) => {}
-                Ok(Received::End) => return Poll::Ready(Ok(())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(stream.poll_read_ready(cx))?;
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+            let received = lock(shared).poll_receive(cx, &mut this.half, plain);
+            if ready!(received)? == Received::End {
+                return Poll::Ready(Ok(()));
             }
         }
         let count = plain.len().min(buffer.remaining());

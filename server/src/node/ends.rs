@@ -1,8 +1,10 @@
 //! The two halves of a connection, plain or over TLS. Both are of the replica's thread.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::Context;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
@@ -71,17 +73,15 @@ impl Source for ReadEnd {
         let Some(channel) = &self.channel else {
             return self.half.fill(buffer, chunk_bytes).await;
         };
-        loop {
-            let received = channel.borrow_mut().receive(self.half.as_ref(), buffer);
-            match received {
-                Ok(Received::Bytes(count)) => return Ok(count),
-                Ok(Received::End) => return Ok(0),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.half.readable().await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let half = &mut self.half;
+        let receive = |cx: &mut Context<'_>| {
+            let mut channel = channel.borrow_mut();
+            channel.poll_receive(cx, half, buffer)
+        };
+        Ok(match poll_fn(receive).await? {
+            Received::Bytes(count) => count,
+            Received::End => 0,
+        })
     }
 }
 
