@@ -27,6 +27,8 @@ use crate::replica::input::Input;
 
 /// Bytes asked of a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes of a peer that are taken before all others have a turn.
+const TURN_BYTES: usize = 1 << 20;
 /// From its connection on, a peer has so long to say who it is, and to prove it.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How long a refused peer has to read why.
@@ -188,9 +190,11 @@ impl Peers {
 
     /// Passes a peer's messages to the driver, in groups that arrived together.
     async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
+        let mut turn = 0;
         loop {
             while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
                 let bytes = frame.len();
+                turn += bytes;
                 let envelope = codec::decode_envelope(frame).map_err(|error| error.to_string())?;
                 if envelope.from != from {
                     return Err(format!("{from:?} speaks for {:?}", envelope.from));
@@ -199,6 +203,10 @@ impl Peers {
             }
             self.inbox.ring();
             self.inbox.room_for_peers().await;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                tokio::task::yield_now().await;
+            }
             match frames.fill().await.map_err(FrameError::from) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}

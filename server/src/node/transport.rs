@@ -29,6 +29,11 @@ use crate::replica::message::{Envelope, Message};
 pub(super) const MAGIC: u32 = 0x4C48_5006;
 /// Bytes that may wait for a peer that reads nothing; promises may exceed that.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// The same for messages that are not short. Heartbeats wait behind them: more would take so
+/// long on a slow link, or at a slow peer, that the leader is thought to have failed.
+const BULK_BYTES_MAX: usize = 8 << 20;
+/// A message is short up to here.
+const SHORT_BYTES: usize = 4 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Unacknowledged for so long, a connection is given up: TCP alone would wait
 /// longer after an outage the longer the outage was.
@@ -134,7 +139,7 @@ impl Peers {
             _ => 0,
         };
         let belongs = promise > 0 && promise == link.promise.get();
-        if !belongs && outbox.pending_bytes() > QUEUE_BYTES_MAX {
+        if !belongs && is_too_much(outbox.pending_bytes(), &envelope) {
             if link.dropped.replace(link.dropped.get() + 1) == 0 {
                 let peer = &self.members[to.index()].name;
                 tracing::warn!(peer, "takes no messages; what is new is dropped");
@@ -254,6 +259,16 @@ impl Peers {
     }
 }
 
+/// Whether so many bytes wait that a message is dropped.
+fn is_too_much(pending: usize, envelope: &Envelope) -> bool {
+    if pending <= BULK_BYTES_MAX {
+        return false;
+    }
+    let is_promise = matches!(envelope.message, Message::Prepared { .. });
+    let is_short = || codec::envelope_bytes(envelope.clone()) <= SHORT_BYTES;
+    pending > QUEUE_BYTES_MAX || !is_promise && !is_short()
+}
+
 pub(super) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
@@ -262,12 +277,15 @@ pub(super) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use client::wire::Command;
+    use client::wire::command::Op;
     use leases::{Ballot, Incarnation, Slot};
 
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::replica::message::{LogId, PerLog};
+    use crate::replica::message::{LogId, PerLog, RequestId};
 
     const TO: ReplicaId = ReplicaId(1);
 
@@ -341,6 +359,21 @@ mod tests {
             pending(&peers) <= whole,
             "nor of one that is asked for later"
         );
+    }
+
+    #[tokio::test]
+    async fn long_messages_leave_room_for_short_ones() {
+        let (peers, _silent) = unread_peers().await;
+        let value = Bytes::from(vec![7; 1 << 20]);
+        let put = Command::session(1, 1, 1, Op::put("k", value));
+        let forward = Message::Forward {
+            commands: vec![(RequestId(1), put)],
+        };
+        append(&peers, &forward, QUEUE_BYTES_MAX);
+        let long = pending(&peers);
+        assert!(long <= BULK_BYTES_MAX + (2 << 20), "{long}");
+        append(&peers, &Message::TransferRequest, 100);
+        assert!(pending(&peers) >= long + 100);
     }
 
     #[tokio::test]
