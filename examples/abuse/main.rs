@@ -57,7 +57,7 @@ struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 200)]
     rate: u32,
     /// How long is measured before each attack, in seconds
-    #[arg(long, value_name = "S", default_value_t = 8)]
+    #[arg(long, value_name = "S", default_value_t = 6)]
     quiet: u64,
     /// Keys that are loaded where millions matter
     #[arg(long, value_name = "N", default_value_t = 2_100_000)]

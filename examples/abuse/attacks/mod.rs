@@ -56,7 +56,7 @@ const USUAL: Attack = Attack {
     what: "",
     setting: Setting::USUAL,
     prepares: false,
-    seconds: 8,
+    seconds: 6,
     memory_mib: 64.0,
     judged: Judged::P99,
     after: &[],
@@ -214,6 +214,7 @@ pub const ATTACKS: &[Attack] = &[
         name: "tls-handshakes",
         what: "connections that send half a TLS record, and 100 whole handshakes a second at each port",
         setting: CERTIFIED,
+        seconds: 8,
         after: &[After::AtMost("half_open_after_6_s", 0.0)],
         ..USUAL
     },
