@@ -25,7 +25,7 @@ use crate::replica::input::Input;
 /// Inputs of peers that a round takes at most, and of clients: a few ms of work.
 const INPUTS_A_ROUND: usize = 4096;
 /// The same in bytes. The last one taken may exceed it.
-const BYTES_A_ROUND: usize = 8 << 20;
+const BYTES_A_ROUND: usize = 2 << 20;
 /// Questions of operators that a round answers at most, of each kind.
 const QUESTIONS_A_ROUND: usize = 16;
 /// With more bytes waiting here, peers are not read from.
@@ -307,12 +307,12 @@ mod tests {
     #[test]
     fn large_inputs_make_short_rounds() {
         let inbox = Inbox::default();
-        for number in 0..20 {
-            inbox.push_client(command(number), 1 << 20);
+        for number in 0..10 {
+            inbox.push_client(command(number), BYTES_A_ROUND / 4);
         }
-        assert_eq!(round(&inbox).len(), 8);
-        assert_eq!(round(&inbox).len(), 8);
         assert_eq!(round(&inbox).len(), 4);
+        assert_eq!(round(&inbox).len(), 4);
+        assert_eq!(round(&inbox).len(), 2);
         inbox.push_client(command(0), usize::MAX / 2);
         assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
     }

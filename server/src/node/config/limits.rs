@@ -53,11 +53,11 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connection_requests: 1 << 14,
-            connection_in_flight_bytes: 32 * MIB,
+            connection_in_flight_bytes: 8 * MIB,
             in_flight_bytes: 512 * MIB,
             large_writes_bytes: 2 * MIB,
-            connection_unread_bytes: 64 * MIB,
-            unread_bytes: 1024 * MIB,
+            connection_unread_bytes: 32 * MIB,
+            unread_bytes: 512 * MIB,
             frame: Duration::from_secs(30),
             stalled: Duration::from_secs(30),
             idle: Duration::from_secs(600),

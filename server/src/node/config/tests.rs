@@ -464,10 +464,10 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
             ],
         ),
         (
-            "in_flight_mb = 16",
+            "in_flight_mb = 4",
             [
-                "limits.connection_in_flight_mb is 32",
-                "limits.in_flight_mb (16)",
+                "limits.connection_in_flight_mb is 8",
+                "limits.in_flight_mb (4)",
                 "lower it, or raise",
             ],
         ),
@@ -475,7 +475,7 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
             "connection_unread_mb = 2048",
             [
                 "limits.connection_unread_mb is 2048",
-                "limits.unread_mb (1024)",
+                "limits.unread_mb (512)",
                 "lower it, or raise",
             ],
         ),
