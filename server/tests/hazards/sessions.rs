@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use client::wire::outcome::Result as Answer;
-use client::wire::{Command, ErrorCode};
+use client::wire::{Command, ErrorCode, Version};
 use leases::{Slot, StrategySpec};
 use server::replica::Settings;
 
-use super::cluster::{Asked, Cluster, put, settings, votes_on};
+use super::cluster::{Asked, Cluster, accept, put, settings, votes_on};
 
 /// There is room for `max` sessions, which stay for a second.
 fn narrow(max: u32) -> Settings {
@@ -39,6 +39,13 @@ fn falls_silent(cluster: &mut Cluster, client: u64) -> Command {
 fn code(cluster: &Cluster, asked: Asked) -> Option<ErrorCode> {
     match &cluster.answer(asked)?.2.result {
         Some(Answer::Error(error)) => Some(error.code()),
+        _ => None,
+    }
+}
+
+fn version(cluster: &Cluster, asked: Asked) -> Option<Version> {
+    match &cluster.answer(asked)?.2.result {
+        Some(Answer::Written(version)) => Some(*version),
         _ => None,
     }
 }
@@ -118,6 +125,48 @@ pub(super) fn h31_a_write_whose_session_may_make_room_is_not_answered_at_commit(
     cluster.release();
     assert!(cluster.done(other));
     assert_eq!(code(&cluster, next), Some(ErrorCode::SessionExpired));
+}
+
+/// The log holds three writes of one client: a first one that found no room, a second one
+/// that did, and the first once more. Its new leader has executed two of them.
+#[test]
+pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
+    let mut settings = narrow(1);
+    settings.timing.checkpoint = Duration::from_secs(60);
+    let mut cluster = Cluster::with(settings);
+    let newest = |cluster: &Cluster, node| cluster.accepts(node).last().expect("proposed").slot;
+    let other = first(&cluster, 1, "k");
+    do_write(&mut cluster, other);
+    let one = first(&cluster, 2, "a");
+    let refused = cluster.ask(0, one.clone());
+    assert_eq!(code(&cluster, refused), Some(ErrorCode::Unavailable));
+    cluster.pass(3000);
+    let two = Command {
+        sequence: 2,
+        ..first(&cluster, 2, "b")
+    };
+    do_write(&mut cluster, two.clone());
+    do_write(&mut cluster, one.clone());
+    let copy = newest(&cluster, 0);
+    (0..3).for_each(|node| cluster.crash(node));
+    cluster.hold(move |packet| accept(packet).is_some_and(|accept| accept.slot == copy));
+    (0..3).for_each(|node| cluster.start(node));
+    let leader = |cluster: &Cluster| (0..3).find(|node| cluster.leads(*node));
+    let somebody = |cluster: &Cluster| leader(cluster).is_some();
+    cluster.pass_until(30_000, "somebody leads", somebody);
+    let node = leader(&cluster).expect("somebody leads");
+    let before = |cluster: &Cluster| cluster.node(node).executed().0 + 1 == copy.0;
+    cluster.pass_until(3000, "all before the copy is executed", before);
+    let again = cluster.ask(node, one);
+    cluster.pass(100);
+    assert!(!cluster.answered(again), "the copy may yet be executed");
+    cluster.release();
+    cluster.pass(1000);
+    assert_eq!(
+        version(&cluster, again).map(|version| version.slot),
+        Some(copy.0)
+    );
+    cluster.assert_agreement();
 }
 
 #[test]

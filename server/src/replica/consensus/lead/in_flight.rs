@@ -20,6 +20,17 @@ struct Writes {
     acked_below: u64,
 }
 
+impl Writes {
+    /// One copy of this write is in flight no more.
+    fn forget(&mut self, sequence: u64) {
+        if off(Rule::H31Copies) {
+            self.sequences.retain(|other| *other != sequence);
+        } else if let Some(at) = self.sequences.iter().position(|other| *other == sequence) {
+            self.sequences.swap_remove(at);
+        }
+    }
+}
+
 /// Commands that are queued or proposed, and not executed.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
@@ -58,14 +69,14 @@ impl InFlight {
         }
     }
 
+    /// A command was executed: one copy of it. The log of an earlier leader may hold others,
+    /// and those are executed yet if there was no room for a session before (hazard 31).
     pub fn forget(&mut self, proposed: &Proposed) {
         let command = &proposed.command;
         if !command.is_write() {
             self.reads.remove(&(proposed.origin, proposed.request));
         } else if let Some(writes) = self.writes.get_mut(&command.client) {
-            writes
-                .sequences
-                .retain(|sequence| *sequence != command.sequence);
+            writes.forget(command.sequence);
             if writes.sequences.is_empty() {
                 self.writes.remove(&command.client);
             }
@@ -186,5 +197,19 @@ mod tests {
             let command = &proposed(2, 1).command;
             assert_eq!(in_flight.is_sure(command, &sessions, at), sure, "{case}");
         }
+    }
+
+    #[test]
+    fn a_write_is_in_flight_as_long_as_one_of_its_copies_is() {
+        let (one, two) = (proposed(1, 1), proposed(2, 1));
+        let mut in_flight = InFlight::default();
+        for copy in [&one, &two, &one] {
+            in_flight.note(copy);
+        }
+        in_flight.forget(&one);
+        in_flight.forget(&two);
+        assert!(in_flight.knows(&one) && !in_flight.knows(&two));
+        in_flight.forget(&one);
+        assert!(!in_flight.knows(&one) && in_flight.writes.is_empty());
     }
 }
