@@ -74,6 +74,10 @@ impl Default for Elections {
     }
 }
 
+/// Activity of sessions is remembered in steps of this, in log time: a busy one is moved
+/// rarely, and each may live this much longer than it must.
+pub const SESSION_STEP: Duration = Duration::from_secs(1);
+
 /// How many sessions clients may have, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
@@ -87,18 +91,45 @@ pub struct SessionLimits {
     /// Most sessions; 0: any number. Every batch names the bound of the leader that proposed
     /// it, so replicas may be told different ones.
     pub max: u32,
-    /// Most sessions that clients of this replica open in a second; 0: any number.
+    /// Most sessions that clients of this replica open in a second, and those of [`busy`] at
+    /// once; 0: any number.
+    ///
+    /// [`busy`]: SessionLimits::busy
     pub opened_per_s: u32,
 }
 
+impl SessionLimits {
+    /// The defaults for a cluster of `n` replicas.
+    pub fn of(n: usize) -> SessionLimits {
+        let default = SessionLimits::default();
+        SessionLimits {
+            opened_per_s: default.openings_max(n),
+            ..default
+        }
+    }
+
+    /// How long a session makes no room for others, at most.
+    pub fn busy(&self) -> Duration {
+        self.stay + SESSION_STEP
+    }
+
+    /// What clients of each of `n` replicas may open in a second, at most, so that new sessions
+    /// alone never take all room: for as long as a session makes no room, one half is what is
+    /// opened at once, and the other what follows.
+    pub fn openings_max(&self, n: usize) -> u32 {
+        let spans = 2 * self.busy().as_secs() * n as u64;
+        (u64::from(self.max) / spans) as u32
+    }
+}
+
 impl Default for SessionLimits {
-    /// About 40 MB of sessions on every replica.
+    /// About 40 MB of sessions on every replica. Clients open any number.
     fn default() -> Self {
         SessionLimits {
             ttl: Duration::from_secs(3600),
             stay: Duration::from_secs(30),
             max: 1 << 18,
-            opened_per_s: 10_000,
+            opened_per_s: 0,
         }
     }
 }
@@ -154,7 +185,7 @@ impl Settings {
             batch_max: 5000,
             in_flight_max: 1024,
             log_window: 1 << 20,
-            sessions: SessionLimits::default(),
+            sessions: SessionLimits::of(n),
             demand_bytes_max: 64 << 20,
             holders_bytes_s: 100_000,
         }

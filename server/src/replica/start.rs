@@ -50,7 +50,7 @@ impl Replica {
                 consensus,
                 leasing,
                 machine: Machine::restore(&sessions, recovered.state),
-                openings: Openings::new(now, sessions.opened_per_s),
+                openings: Openings::new(now, &sessions),
                 writes: Default::default(),
                 reads: Default::default(),
                 awaits_heir: Time::ZERO,

@@ -216,6 +216,7 @@ fn the_leaders_bound_counts_on_every_replica() {
 #[test]
 fn clients_of_a_replica_open_so_many_sessions_in_a_second() {
     let mut settings = settings(3, StrategySpec::Leader);
+    settings.sessions.stay = Duration::ZERO;
     settings.sessions.opened_per_s = 5;
     let mut cluster = Cluster::with(settings);
     cluster.pass(2000);

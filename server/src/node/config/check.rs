@@ -77,7 +77,7 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
         },
         limits: checker.limits(&raw.limits)?,
         security: checker.security(raw.security, base)?,
-        sessions: checker.sessions(&raw.limits)?,
+        sessions: checker.sessions(&raw.limits, nodes.len())?,
         file: file.to_owned(),
         cluster: raw.cluster,
         nodes,

@@ -6,31 +6,61 @@ use crate::replica::settings::SessionLimits;
 
 /// 2.5 GB of sessions on every replica.
 const SESSIONS_MAX: u64 = 1 << 24;
-/// More than any replica executes.
-const OPENED_PER_S_MAX: u64 = 1 << 20;
 
 impl Checker<'_> {
-    pub(super) fn sessions(&self, found: &LimitsSection) -> Checked<SessionLimits> {
-        let default = SessionLimits::default();
-        let number = |field, found, default: u32, max| match found {
-            None => Ok(default),
-            Some(found) if (1..=max).contains(&found) => Ok(found as u32),
-            Some(found) => {
-                let accepted =
-                    format!("accepted are 1 to {max} sessions; the default is {default}");
-                Err(self.refuse(format!("limits.{field}"), found, accepted))
-            }
-        };
-        let (max, per_s) = (found.sessions_max, found.sessions_opened_per_s);
-        Ok(SessionLimits {
-            max: number("sessions_max", max, default.max, SESSIONS_MAX)?,
-            opened_per_s: number(
-                "sessions_opened_per_s",
-                per_s,
-                default.opened_per_s,
-                OPENED_PER_S_MAX,
-            )?,
+    /// Of a cluster of so many nodes.
+    pub(super) fn sessions(&self, found: &LimitsSection, nodes: usize) -> Checked<SessionLimits> {
+        let default = SessionLimits::of(nodes);
+        let limits = SessionLimits {
+            max: self.sessions_max(found.sessions_max, &default, nodes)?,
             ..default
+        };
+        Ok(SessionLimits {
+            opened_per_s: self.opened_per_s(found.sessions_opened_per_s, &limits, nodes)?,
+            ..limits
         })
+    }
+
+    fn sessions_max(
+        &self,
+        found: Option<u64>,
+        default: &SessionLimits,
+        nodes: usize,
+    ) -> Checked<u32> {
+        let least = 2 * default.busy().as_secs() * nodes as u64;
+        match found {
+            None => Ok(default.max),
+            Some(found) if (least..=SESSIONS_MAX).contains(&found) => Ok(found as u32),
+            Some(found) => {
+                let accepted = format!(
+                    "accepted are {least} (so that clients of {nodes} nodes may open one a second) \
+                     to {SESSIONS_MAX} sessions; the default is {}",
+                    default.max
+                );
+                Err(self.refuse("limits.sessions_max", found, accepted))
+            }
+        }
+    }
+
+    fn opened_per_s(
+        &self,
+        found: Option<u64>,
+        limits: &SessionLimits,
+        nodes: usize,
+    ) -> Checked<u32> {
+        let most = limits.openings_max(nodes);
+        match found {
+            None => Ok(most),
+            Some(found) if (1..=u64::from(most)).contains(&found) => Ok(found as u32),
+            Some(found) => {
+                let accepted = format!(
+                    "accepted are 1 to {most} sessions, and {most} is the default: more would take \
+                     all room (limits.sessions_max, {}) with clients of {nodes} nodes; leave it out, \
+                     or raise that",
+                    limits.max
+                );
+                Err(self.refuse("limits.sessions_opened_per_s", found, accepted))
+            }
+        }
     }
 }

@@ -68,7 +68,7 @@ fn what_is_written_is_taken() {
         rho = 0.0000011
         [limits]
         sessions_max = 1000
-        sessions_opened_per_s = 50
+        sessions_opened_per_s = 5
         [timing]
         heartbeat_ms = 100
         election_timeout_ms = 400
@@ -83,7 +83,7 @@ fn what_is_written_is_taken() {
     assert_eq!(config.batch_max, 100);
     assert_eq!(config.settings(ReplicaId(0)).holders_bytes_s, 40_000);
     let sessions = config.settings(ReplicaId(0)).sessions;
-    assert_eq!((sessions.max, sessions.opened_per_s), (1000, 50));
+    assert_eq!((sessions.max, sessions.opened_per_s), (1000, 5));
     let unlisted = Unlisted::Leader;
     assert_eq!(config.strategies, StrategySpec::Quorum { unlisted }.into());
     assert_eq!(config.params.t_lease, ms(900));
@@ -308,14 +308,26 @@ fn a_refusal_names_file_field_finding_and_what_is_accepted() {
         ),
         (
             "[limits]\nsessions_max = 0",
-            ["limits.sessions_max", "is 0", "1 to 16777216"],
+            ["limits.sessions_max", "is 0", "to 16777216"],
         ),
         (
-            "[limits]\nsessions_opened_per_s = 2000000",
+            "[limits]\nsessions_max = 123",
+            ["limits.sessions_max", "is 123", "accepted are 124"],
+        ),
+        (
+            "[limits]\nsessions_opened_per_s = 2115",
             [
                 "limits.sessions_opened_per_s",
-                "2000000",
-                "default is 10000",
+                "is 2115",
+                "accepted are 1 to 2114 sessions",
+            ],
+        ),
+        (
+            "[limits]\nsessions_max = 1000\nsessions_opened_per_s = 9",
+            [
+                "limits.sessions_opened_per_s",
+                "accepted are 1 to 8 sessions",
+                "limits.sessions_max, 1000",
             ],
         ),
         (

@@ -54,11 +54,9 @@ use leases::mutants::{Rule, off};
 
 use self::kept::Results;
 use super::super::action::SessionImage;
-use super::super::settings::SessionLimits;
+use super::super::settings::{SESSION_STEP, SessionLimits};
 
-/// Activity is remembered in steps of this, so that a busy session is moved
-/// rarely; a session may live this much longer than its time to live.
-const STEP_MS: u64 = 1000;
+const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// Sessions that end because of their age at most when a batch is executed, so that no step
 /// is long. The others end with the next batches: nothing relies on an early end.
 const EXPIRED_MAX: usize = 1024;
