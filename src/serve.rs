@@ -35,7 +35,7 @@ The first start of all needs more nodes than a majority: three of three, four of
 whose data directory was emptied stops, for it has forgotten what it voted for; bring the
 directory back from a copy made since the node last ran, and never start it on an older one.
 
-A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 450 of them
+A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 500 of them
 for its storage and the other nodes, and refuses clients above what is left.
 
 Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`:

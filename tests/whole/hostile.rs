@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
@@ -222,6 +223,35 @@ fn clients_that_vanish_harm_nobody() {
         "{scanned}"
     );
     still_serves(&cluster, "on");
+    cluster.done();
+}
+
+/// Sockets that a process has.
+fn sockets(process: u32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
+    targets.filter(is_socket).count()
+}
+
+/// Places for strangers on the peers' port, and as many connections whose handshakes are being
+/// given up.
+const STRANGERS: usize = 2 * 48;
+
+#[test]
+fn connections_on_the_peers_port_whose_place_another_has_are_closed() {
+    let cluster = Cluster::up();
+    cluster.kv("put kept safe").good();
+    let (node, process) = (&cluster.config().nodes[0], cluster.replica("CA"));
+    let before = sockets(process);
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        silent.extend((0..30).map(|_| TcpStream::connect(&node.peer).unwrap()));
+        let more = sockets(process).saturating_sub(before);
+        assert!(more <= STRANGERS, "{more} of {}", silent.len());
+    }
+    still_serves(&cluster, "meanwhile");
+    drop(silent);
     cluster.done();
 }
 

@@ -15,10 +15,11 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::config::ClusterConfig;
+use super::descriptors::STRANGERS;
 use crate::security::{Credentials, SecurityError, day, is_named};
 
 /// Bytes that a client may send before its handshake is done: it shows no certificate.
@@ -58,6 +59,9 @@ pub(super) struct Shaken {
 #[derive(Debug)]
 pub(super) struct Handshakes {
     thread: Option<UnboundedSender<Asked>>,
+    /// Connections on the peers' port that the thread has. Those that were given up are closed
+    /// there, a moment later: a flood must not fill the thread with them.
+    strangers: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,
 }
@@ -66,7 +70,10 @@ struct Asked {
     stream: std::net::TcpStream,
     side: Side,
     until: Instant,
+    /// The handshake is given up when nobody waits for it any more.
     answer: oneshot::Sender<Result<Done, String>>,
+    /// Given back once the thread does not have the connection any more.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 struct Done {
@@ -80,6 +87,7 @@ impl Handshakes {
     pub(super) fn none() -> Handshakes {
         Handshakes {
             thread: None,
+            strangers: Arc::new(Semaphore::new(STRANGERS)),
             done: Cell::new(0),
             failed: Cell::new(0),
         }
@@ -127,7 +135,8 @@ impl Handshakes {
         ]
     }
 
-    /// Shakes hands with the other end, until then at the latest.
+    /// Shakes hands with the other end, until then at the latest. If the returned future is
+    /// dropped, the connection is closed.
     pub(super) async fn shake(
         &self,
         stream: TcpStream,
@@ -141,7 +150,7 @@ impl Handshakes {
                 proved: None,
             });
         };
-        let shaken = ask(thread, stream, side, until).await;
+        let shaken = ask(thread, stream, (side, until), self.permit(side).await).await;
         let count = match &shaken {
             Ok(_) => &self.done,
             Err(_) => &self.failed,
@@ -149,13 +158,22 @@ impl Handshakes {
         count.set(count.get() + 1);
         shaken
     }
+
+    /// Waits until the thread may have one more connection of this side.
+    async fn permit(&self, side: Side) -> Option<OwnedSemaphorePermit> {
+        if side != Side::Peer {
+            return None;
+        }
+        let permit = self.strangers.clone().acquire_owned().await;
+        Some(permit.expect("the semaphore is never closed"))
+    }
 }
 
 async fn ask(
     thread: &UnboundedSender<Asked>,
     stream: TcpStream,
-    side: Side,
-    until: Instant,
+    (side, until): (Side, Instant),
+    permit: Option<OwnedSemaphorePermit>,
 ) -> Result<Shaken, String> {
     let (answer, answered) = oneshot::channel();
     let asked = Asked {
@@ -164,6 +182,7 @@ async fn ask(
         side,
         until,
         answer,
+        permit,
     };
     let sent = thread.send(asked);
     assert!(sent.is_ok(), "the handshakes' thread runs as long as this");
@@ -205,6 +224,9 @@ impl Usher {
     }
 
     fn begin(&mut self, asked: Asked) {
+        if asked.answer.is_closed() {
+            return;
+        }
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             self.refresh();
@@ -213,7 +235,8 @@ impl Usher {
             stream,
             side,
             until,
-            answer,
+            mut answer,
+            permit,
         } = asked;
         let members = match side {
             Side::Client => Vec::new(),
@@ -230,8 +253,17 @@ impl Usher {
                     connection,
                 })
             };
-            // Who asked may have ended.
-            let _ = answer.send(done.await);
+            let done = tokio::select! {
+                biased;
+                // This drops the other branch, and so closes the connection.
+                () = answer.closed() => None,
+                done = done => Some(done),
+            };
+            if let Some(done) = done {
+                // Who asked may have ended.
+                let _ = answer.send(done);
+            }
+            drop(permit);
         });
     }
 

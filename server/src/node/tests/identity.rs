@@ -15,7 +15,7 @@ use super::*;
 use crate::codec::proto;
 use crate::node::ends;
 use crate::node::frames::Frames;
-use crate::node::handshakes::Shaken;
+use crate::node::handshakes::{Handshakes, Shaken, Side};
 use crate::node::outbox::Outbox;
 use crate::security::{
     AUTHORITY, Authority, Credentials, Validity, certificate_file, key_file, write_new,
@@ -395,6 +395,31 @@ fn whoever_does_not_finish_a_handshake_is_given_up() {
         tokio::join!(begun(&ports.client), begun(&ports.peer));
     });
     node.stop().unwrap();
+}
+
+/// More than the handshakes' thread has at a time, so places on it come back, too.
+#[test]
+fn a_handshake_that_nobody_waits_for_closes_its_connection() {
+    let pki = Pki::new();
+    block_on(async {
+        let handshakes = Handshakes::start(&pki.config, "CA").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let until = tokio::time::Instant::now() + Duration::from_secs(3600);
+        for _ in 0..100 {
+            let stream = TcpStream::connect(listener.local_addr().unwrap());
+            let (silent, accepted) = tokio::join!(stream, listener.accept());
+            let shaking = handshakes.shake(accepted.unwrap().0, Side::Peer, until);
+            let given_up = tokio::time::timeout(Duration::from_millis(5), shaking).await;
+            assert!(given_up.is_err(), "nobody answers");
+            let mut rest = Vec::new();
+            let mut silent = silent.unwrap();
+            let closed =
+                tokio::time::timeout(Duration::from_secs(60), silent.read_to_end(&mut rest));
+            let _ = closed
+                .await
+                .expect("it is closed long before the hour is over");
+        }
+    });
 }
 
 /// Two nodes that serve a client, and what it finds.
