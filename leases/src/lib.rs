@@ -40,6 +40,7 @@ pub mod config;
 pub mod demand;
 pub mod fingerprint;
 pub mod growing;
+pub mod hashing;
 pub mod latency;
 pub mod membership;
 pub mod mutants;

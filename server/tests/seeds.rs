@@ -54,6 +54,25 @@ fn who_is_far_behind_has_the_time_to_catch_up() {
     tally(13_007_956, &Choices::default());
 }
 
+/// Each node hashes by a secret of its own, so entries of maps have another order in each.
+#[test]
+fn a_seed_is_a_run_by_whatever_secret_keys_are_hashed() {
+    let choices = Choices {
+        run_ns: 20_000_000_000,
+        ..Choices::default()
+    };
+    let all_by = |secret| {
+        let mut all = Tally::default();
+        let one = |seed| {
+            leases::hashing::seed_thread(secret);
+            tally(seed, &choices)
+        };
+        each(0..48, one).iter().for_each(|tally| all.merge(tally));
+        all
+    };
+    assert_eq!(all_by([1, 2]), all_by([3, 4]));
+}
+
 #[test]
 fn a_seed_is_a_run() {
     let choices = Choices {

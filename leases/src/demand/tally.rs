@@ -2,11 +2,10 @@
 
 use std::hash::BuildHasher;
 
-use foldhash::fast::FixedState;
-
 use super::room::Room;
 use super::{Delta, Report, bytes_of};
 use crate::growing::GrowingIndexMap;
+use crate::hashing::Seeded;
 use crate::types::Key;
 
 /// What a key takes of memory besides its own bytes: its place, its counts, its hash, and
@@ -46,6 +45,7 @@ pub struct Tally {
     /// By the key's hash, so that to count a read looks at no key: each would be memory that
     /// is not in the processor's cache. Two keys of one hash of 64 bits count as one.
     counts: GrowingIndexMap<u64, Counted>,
+    hashes: Seeded,
     room: Room,
     /// Operations on keys that made room.
     rare: (u32, u32),
@@ -57,6 +57,7 @@ impl Tally {
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: GrowingIndexMap::default(),
+            hashes: Seeded::default(),
             room: Room::new(bytes_max),
             rare: (0, 0),
         }
@@ -75,7 +76,7 @@ impl Tally {
     }
 
     fn add(&mut self, key: &[u8], reads: u32, writes: u32) {
-        let hash = FixedState::default().hash_one(key);
+        let hash = self.hashes.hash_one(key);
         if let Some(counted) = self.counts.get_mut(&hash) {
             counted.reads = counted.reads.saturating_add(reads);
             counted.writes = counted.writes.saturating_add(writes);

@@ -1,12 +1,12 @@
 //! A map whose entries have places, and which grows a part at a time.
 
 use std::borrow::Borrow;
-use std::hash::Hash;
+use std::hash::{BuildHasher as _, Hash};
 use std::ops::{Index, IndexMut};
 
 use super::chunks::Chunks;
-use super::hash_of;
 use super::table::Table;
+use crate::hashing::Seeded;
 
 /// A hash map whose entries are numbered from 0 in the order of insertion. When an entry is
 /// removed, the last one takes its place. So a pass over all entries may stop at a place and
@@ -15,6 +15,7 @@ use super::table::Table;
 pub struct GrowingIndexMap<K, V> {
     places: Table<Place>,
     entries: Chunks<(K, V)>,
+    hashes: Seeded,
 }
 
 /// Where the entry of a key with this hash is.
@@ -29,6 +30,7 @@ impl<K, V> Default for GrowingIndexMap<K, V> {
         GrowingIndexMap {
             places: Table::default(),
             entries: Chunks::default(),
+            hashes: Seeded::default(),
         }
     }
 }
@@ -88,7 +90,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.place_of(hash_of(key), key)
+        self.place_of(self.hashes.hash_one(key), key)
     }
 
     #[inline]
@@ -135,7 +137,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
 
     /// Gives `key` a value. Returns its place, and the value it had. A new key comes last.
     pub fn insert_full(&mut self, key: K, value: V) -> (usize, Option<V>) {
-        let hash = hash_of(&key);
+        let hash = self.hashes.hash_one(&key);
         if let Some(at) = self.place_of(hash, &key) {
             let old = std::mem::replace(&mut self.entries[at].1, value);
             return (at, Some(old));
@@ -157,13 +159,13 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         let removed = self.entries.swap_remove(at)?;
         let place = self
             .places
-            .remove(hash_of(&removed.0), |place| place.at == at);
+            .remove(self.hashes.hash_one(&removed.0), |place| place.at == at);
         place.expect("every entry has a place");
         let last = self.entries.len();
         if let Some((moved, _)) = self.entries.get(at) {
             let place = self
                 .places
-                .find_mut(hash_of(moved), |place| place.at == last);
+                .find_mut(self.hashes.hash_one(moved), |place| place.at == last);
             place.expect("every entry has a place").at = at;
         }
         Some(removed)
@@ -176,7 +178,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         self.places.clear();
         for mut entry in entries {
             if keep(&entry.0, &mut entry.1) {
-                self.append(hash_of(&entry.0), entry);
+                self.append(self.hashes.hash_one(&entry.0), entry);
             }
         }
     }

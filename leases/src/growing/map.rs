@@ -1,21 +1,23 @@
 //! A map that grows a part at a time.
 
 use std::borrow::Borrow;
-use std::hash::Hash;
+use std::hash::{BuildHasher as _, Hash};
 
-use super::hash_of;
 use super::table::Table;
+use crate::hashing::Seeded;
 
 /// A hash map: no insertion moves more than some thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingMap<K, V> {
     table: Table<(K, V)>,
+    hashes: Seeded,
 }
 
 impl<K, V> Default for GrowingMap<K, V> {
     fn default() -> GrowingMap<K, V> {
         GrowingMap {
             table: Table::default(),
+            hashes: Seeded::default(),
         }
     }
 }
@@ -31,7 +33,7 @@ impl<K, V> GrowingMap<K, V> {
         self.len() == 0
     }
 
-    /// Every key and its value, in an order that is the same in every run.
+    /// Every key and its value, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.table.iter().map(|(key, value)| (key, value))
     }
@@ -60,7 +62,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.table.find(hash_of(key), is(key));
+        let found = self.table.find(self.hashes.hash_one(key), is(key));
         found.map(|(key, value)| (key, value))
     }
 
@@ -71,7 +73,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.table.find_mut(hash_of(key), is(key));
+        let found = self.table.find_mut(self.hashes.hash_one(key), is(key));
         found.map(|(_, value)| value)
     }
 
@@ -87,12 +89,13 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
 
     /// Gives `key` a value, and returns the one it had.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let hash = hash_of(&key);
+        let hashes = self.hashes;
+        let hash = hashes.hash_one(&key);
         if let Some((_, old)) = self.table.find_mut(hash, is(&key)) {
             return Some(std::mem::replace(old, value));
         }
         self.table
-            .insert(hash, (key, value), |(key, _)| hash_of(key));
+            .insert(hash, (key, value), |(key, _)| hashes.hash_one(key));
         None
     }
 
@@ -102,7 +105,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let removed = self.table.remove(hash_of(key), is(key));
+        let removed = self.table.remove(self.hashes.hash_one(key), is(key));
         removed.map(|(_, value)| value)
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! | | is like | order |
 //! |---|---|---|
-//! | [`GrowingMap`] | `HashMap` | the same in every run, else unspecified |
+//! | [`GrowingMap`] | `HashMap` | unspecified; the same in every run with the same secret |
 //! | [`GrowingIndexMap`] | `indexmap::IndexMap` | that of insertion, until a removal puts the last entry into the gap |
 //!
 //! The table below both is a linear hash table (Litwin 1980): an array of small tables,
@@ -20,8 +20,8 @@
 //! maps. To drop a large map is a long step.
 //!
 //! # Limits
-//! Hashes have no secret, so that all runs are alike. Keys that were chosen so that their
-//! hashes agree share a segment, which then grows as a standard map does.
+//! Keys whose hashes agree share a segment, which then grows as a standard map does. Nobody can
+//! choose such keys who does not know the secret by which a map hashes ([`crate::hashing`]).
 
 mod chunks;
 mod index_map;
@@ -30,15 +30,5 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::hash::{BuildHasher, Hash};
-
-use foldhash::fast::FixedState;
-
 pub use self::index_map::GrowingIndexMap;
 pub use self::map::GrowingMap;
-
-/// The hash of a key, the same in every run.
-#[inline]
-fn hash_of<Q: Hash + ?Sized>(key: &Q) -> u64 {
-    FixedState::default().hash_one(key)
-}

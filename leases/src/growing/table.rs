@@ -120,8 +120,14 @@ impl<T> Table<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hash_of;
+    use std::hash::BuildHasher as _;
+
     use super::*;
+    use crate::hashing::Seeded;
+
+    fn hash_of(entry: &u64) -> u64 {
+        Seeded::default().hash_one(entry)
+    }
 
     fn table(entries: u64) -> Table<u64> {
         let mut table = Table::default();

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::table::MEAN;
 use super::{GrowingIndexMap, GrowingMap};
+use crate::hashing::{by_secret, colliding_keys};
 
 thread_local! {
     static HASHED: Cell<usize> = const { Cell::new(0) };
@@ -94,6 +95,64 @@ fn keys_of_one_hash_are_told_apart() {
     }
     assert_eq!(map.remove(&Colliding(7)), Some(7));
     assert!(!map.contains_key(&Colliding(7)) && map.contains_key(&Colliding(8)));
+}
+
+thread_local! {
+    static COMPARED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts how often keys are compared.
+#[derive(Eq)]
+struct Compared(Vec<u8>);
+
+impl Hash for Compared {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Compared {
+    fn eq(&self, other: &Compared) -> bool {
+        COMPARED.set(COMPARED.get() + 1);
+        self.0 == other.0
+    }
+}
+
+/// Comparisons of keys to put so many that were chosen to collide into each of the maps.
+fn compared(keys: u64) -> [usize; 2] {
+    let all = || colliding_keys(keys).map(Compared);
+    let mut map = GrowingMap::default();
+    all().for_each(|key| assert!(map.insert(key, ()).is_none()));
+    let of_map = COMPARED.replace(0);
+    let mut places = GrowingIndexMap::default();
+    all().for_each(|key| assert!(places.insert_full(key, ()).1.is_none()));
+    [of_map, COMPARED.replace(0)]
+}
+
+#[test]
+fn who_does_not_know_the_secret_cannot_choose_keys_that_are_all_compared() {
+    let known = compared(2_000);
+    assert_eq!(known, [2_000 * 1_999 / 2; 2], "these keys prove something");
+    let secret = by_secret([7, 11], || compared(2_000));
+    // A map compares those of which some bits of the hash agree.
+    assert!(
+        secret.iter().all(|compared| *compared < 2_000),
+        "{secret:?}"
+    );
+}
+
+#[test]
+fn a_map_keeps_the_secret_with_which_it_was_made() {
+    let mut map = GrowingMap::default();
+    for key in 0..5_000 {
+        map.insert(key, key);
+    }
+    by_secret([7, 11], || {
+        for key in 5_000..10_000 {
+            map.insert(key, key);
+        }
+        assert!((0..10_000).all(|key| map.get(&key) == Some(&key)));
+    });
 }
 
 #[derive(Clone, Debug)]

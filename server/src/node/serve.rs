@@ -286,6 +286,8 @@ impl Node<'_> {
     }
 
     fn assemble(&self) -> Result<Driver, NodeError> {
+        // Before the first map is made: clients choose keys.
+        leases::hashing::seed_thread([seed(), seed()]);
         let directory = self.config.data.join(&self.configured().name);
         let (storage, recovered) = self.open_storage(&directory)?;
         let events = self.events()?;
@@ -387,7 +389,8 @@ fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<Report>),
     Ok((writer, reports))
 }
 
-/// Different for every run: replicas that draw the same timeouts would campaign together.
+/// Different for every call, and nobody can tell it: by 128 random bits of the system. Replicas
+/// that draw the same timeouts would campaign together.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

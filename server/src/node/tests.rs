@@ -68,6 +68,31 @@ impl Running {
     }
 }
 
+/// How somebody hashes who does not know the secret, and how each of two nodes does.
+#[test]
+fn every_node_hashes_keys_by_a_secret_of_its_own() {
+    use std::hash::BuildHasher as _;
+    let hash = || leases::hashing::Seeded::default().hash_one("key");
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA", "JP"]);
+    let of_node = |name: &str| {
+        let config = config.clone();
+        let name = name.to_owned();
+        let node = std::thread::spawn(move || {
+            let (tell, told) = channel();
+            let shutdown = || async move {
+                let _ = tell.send(hash());
+                Ok(())
+            };
+            serve_until(&config, &name, &ServeOptions::default(), shutdown).unwrap();
+            told.recv().unwrap()
+        });
+        node.join().unwrap()
+    };
+    let all = [hash(), of_node("CA"), of_node("JP")];
+    assert!(all[0] != all[1] && all[1] != all[2] && all[2] != all[0]);
+}
+
 /// So many different ports that are free now, of the kernel's choice.
 fn ports(count: usize) -> Vec<u16> {
     let listeners = (0..count).map(|_| StdListener::bind("127.0.0.1:0").unwrap());

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use foldhash::fast::FixedState;
+use leases::hashing::Seeded;
 
 use super::SMALL_BYTES;
 use super::budget::Budget;
@@ -17,7 +17,7 @@ pub(in crate::node) struct Account {
     in_flight: Cell<usize>,
     charged: Cell<usize>,
     /// By request, what is charged above [`SMALL_BYTES`].
-    large: RefCell<HashMap<u64, Charge, FixedState>>,
+    large: RefCell<HashMap<u64, Charge, Seeded>>,
 }
 
 /// What one request is charged.

@@ -32,7 +32,7 @@ use client::wire::request::Body;
 use client::wire::{
     Error, ErrorCode, FRAME_BYTES_MAX, Request, Response, VALUE_BYTES_MAX, encode_response, outcome,
 };
-use foldhash::fast::FixedState;
+use leases::hashing::Seeded;
 use tokio::sync::Notify;
 
 use self::account::Charge;
@@ -73,7 +73,7 @@ pub(super) struct Connection {
     /// The number of the newest request.
     last_request: Cell<u64>,
     /// By request, the keys about which the client asks for hints.
-    hinted: RefCell<HashMap<u64, Bytes, FixedState>>,
+    hinted: RefCell<HashMap<u64, Bytes, Seeded>>,
     /// Bytes that the answer to a Get is expected to have, that to a Scan or MultiGet, and
     /// that to who asks for all ranges of leases or for the demand.
     /// `None` before the first.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-use foldhash::fast::FixedState;
+use leases::hashing::Seeded;
 use leases::{Key, Slot};
 use smallvec::SmallVec;
 
@@ -12,7 +12,7 @@ use super::super::message::Value;
 
 /// Slots marked, by key.
 #[derive(Clone, Debug, Default)]
-pub struct Marks(HashMap<Key, SmallVec<[Slot; 2]>, FixedState>);
+pub struct Marks(HashMap<Key, SmallVec<[Slot; 2]>, Seeded>);
 
 impl Hash for Marks {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::mem;
 use std::time::Duration;
 
-use foldhash::fast::FixedState;
 use leases::Time;
+use leases::hashing::Seeded;
 
 use crate::replica::settings::SessionLimits;
 
@@ -27,7 +27,7 @@ pub struct Openings {
     counted: Time,
     /// Whose sessions are on their way, since when they were forgotten last, and before:
     /// their next writes open nothing more.
-    lately: [HashSet<u64, FixedState>; 2],
+    lately: [HashSet<u64, Seeded>; 2],
     forgotten: Time,
 }
 

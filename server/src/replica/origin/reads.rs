@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 
 use client::wire::{Outcome, Path};
-use foldhash::fast::FixedState;
+use leases::hashing::Seeded;
 use leases::mutants::{Rule, off};
 use leases::{Key, Permit, ReplicaId, Slot, Time};
 
@@ -50,7 +50,7 @@ impl Hash for Asked {
 /// Reads that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
-    held: HashMap<Key, Vec<Held>, FixedState>,
+    held: HashMap<Key, Vec<Held>, Seeded>,
     /// Keys with held reads that a slot just executed.
     touched: Vec<Key>,
     asked: BTreeMap<RequestId, Asked>,

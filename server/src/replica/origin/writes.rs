@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use client::wire::{Command, Outcome, Path};
-use foldhash::fast::FixedState;
+use leases::hashing::Seeded;
 use leases::{ReplicaId, Slot, Time};
 
 use super::super::consensus::Accepted;
@@ -55,8 +55,8 @@ impl Pending {
 /// come another way; reads in the log by their attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    writes: HashMap<(u64, u64), Pending, FixedState>,
-    reads: HashMap<RequestId, Pending, FixedState>,
+    writes: HashMap<(u64, u64), Pending, Seeded>,
+    reads: HashMap<RequestId, Pending, Seeded>,
     to_forward: Vec<(RequestId, Command)>,
     /// Committed slots with a command that could not be answered at commit.
     unanswered: BTreeSet<Slot>,

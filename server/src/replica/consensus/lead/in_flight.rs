@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 
 use client::wire::Command;
-use foldhash::fast::FixedState;
 use leases::ReplicaId;
+use leases::hashing::Seeded;
 use leases::mutants::{Rule, off};
 
 use crate::replica::machine::{Admission, Flying, Sessions};
@@ -34,7 +34,7 @@ impl Writes {
 /// Commands that are queued or proposed, and not executed.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
-    writes: HashMap<u64, Writes, FixedState>,
+    writes: HashMap<u64, Writes, Seeded>,
     /// Reads, by who answers them and the attempt's name.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }

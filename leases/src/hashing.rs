@@ -1,0 +1,121 @@
+//! How keys are hashed that others choose.
+//!
+//! Whoever knows how a map hashes can choose keys that all have one hash. Every lookup then
+//! looks at all of them, and a replica that holds 20,000 of them takes seconds for a batch. So
+//! a node draws a secret when it starts, before it makes its first map ([`seed_thread`]).
+//! Simulations and tests keep the known one, so that all their runs are alike.
+//!
+//! Entries of a map have another order with another secret. Nothing may depend on it: replicas
+//! of one cluster have different secrets and the same state.
+
+use std::cell::Cell;
+use std::fmt::{self, Debug};
+use std::hash::BuildHasher;
+
+use foldhash::SharedSeed;
+use foldhash::fast::FoldHasher;
+
+/// What decides the hash of a key.
+struct Secret {
+    start: u64,
+    others: SharedSeed,
+}
+
+/// Of threads that have no other. The numbers are the first digits of pi: any would do.
+static KNOWN: Secret = Secret {
+    start: 0x243f_6a88_85a3_08d3,
+    others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
+};
+
+thread_local! {
+    static SECRET: Cell<&'static Secret> = const { Cell::new(&KNOWN) };
+}
+
+/// From now on, maps that this thread makes hash by a secret that is made of `drawn`. A map
+/// keeps the secret with which it was made, also on another thread. The secret is never freed:
+/// call this once for a node.
+pub fn seed_thread(drawn: [u64; 2]) {
+    let [start, others] = drawn;
+    let secret = Secret {
+        start,
+        others: SharedSeed::from_u64(others),
+    };
+    SECRET.set(Box::leak(Box::new(secret)));
+}
+
+/// Hashes by the secret of the thread that has made it: for maps whose keys come from clients or
+/// peers.
+#[derive(Clone, Copy)]
+pub struct Seeded(&'static Secret);
+
+impl Default for Seeded {
+    #[inline]
+    fn default() -> Seeded {
+        Seeded(SECRET.get())
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = FoldHasher<'static>;
+
+    #[inline]
+    fn build_hasher(&self) -> FoldHasher<'static> {
+        FoldHasher::with_seed(self.0.start, &self.0.others)
+    }
+}
+
+/// Without the secret, which belongs into no log.
+impl Debug for Seeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seeded")
+    }
+}
+
+/// What `made` makes by another secret than the known one.
+#[cfg(test)]
+pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
+    let before = SECRET.get();
+    seed_thread(drawn);
+    let made = made();
+    SECRET.set(before);
+    made
+}
+
+/// Keys of 16 bytes that have one hash by the known secret: the hash is a product, one factor
+/// of which their first half makes 0.
+#[cfg(test)]
+pub(crate) fn colliding_keys(count: u64) -> impl Iterator<Item = Vec<u8>> {
+    let first = KNOWN.start.rotate_right(16).to_ne_bytes();
+    (0..count).map(move |n| [first, n.to_ne_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn hashes() -> usize {
+        let seeded = Seeded::default();
+        let all = colliding_keys(10_000).map(|key| seeded.hash_one(key));
+        all.collect::<BTreeSet<u64>>().len()
+    }
+
+    #[test]
+    fn keys_chosen_for_the_known_secret_differ_by_another() {
+        assert_eq!(hashes(), 1, "these keys prove something");
+        assert_eq!(by_secret([7, 11], hashes), 10_000);
+    }
+
+    #[test]
+    fn both_numbers_drawn_decide_and_are_not_shown() {
+        let hash = || {
+            let seeded = Seeded::default();
+            assert_eq!(format!("{seeded:?}"), "Seeded");
+            seeded.hash_one("key")
+        };
+        let all = [[1, 1], [1, 2], [2, 1]].map(|drawn| by_secret(drawn, hash));
+        assert_eq!(BTreeSet::from(all).len(), 3);
+        assert_eq!(by_secret([1, 1], hash), all[0], "the same in every run");
+    }
+}
