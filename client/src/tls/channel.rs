@@ -42,6 +42,9 @@ pub struct Channel {
     unsent: usize,
     /// Nothing was read yet, but perhaps by the handshake.
     is_new: bool,
+    /// Much was read: others have a turn before the next read. What was read may hold
+    /// thousands of records with hardly a byte of plaintext.
+    yields: bool,
     ended: bool,
 }
 
@@ -54,6 +57,7 @@ impl Channel {
             connection,
             unsent: 0,
             is_new: true,
+            yields: false,
             ended: false,
         }
     }
@@ -96,11 +100,17 @@ impl Channel {
         half: &mut OwnedReadHalf,
         plain: &mut BytesMut,
     ) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.yields) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         ARRIVED.with_borrow_mut(|arrived| {
             let mut arrived = ReadBuf::new(arrived);
             ready!(Pin::new(half).poll_read(cx, &mut arrived))?;
-            self.open(arrived.filled(), plain)?;
-            self.ended |= arrived.filled().is_empty();
+            let arrived = arrived.filled();
+            self.yields = arrived.len() >= READ_BYTES / 2;
+            self.open(arrived, plain)?;
+            self.ended |= arrived.is_empty();
             Poll::Ready(Ok(()))
         })
     }

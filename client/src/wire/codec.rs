@@ -18,6 +18,8 @@ use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
 /// Bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
+/// With so much of a frame here, room for all of it is made.
+const RESERVE_FROM: usize = 32 << 10;
 /// Bytes asked of a socket at a time; also what an idle connection holds.
 const READ_BYTES: usize = 32 << 10;
 /// A write buffer that a burst made larger than this is given back.
@@ -84,7 +86,13 @@ pub fn split_frame_at_most(
     if length > limit {
         return Err(FrameError::TooLong { length, limit });
     }
-    if buffer.len() - PREFIX_BYTES < length {
+    let whole = PREFIX_BYTES + length;
+    if buffer.len() < whole {
+        // A buffer that grows as a frame arrives would be copied again and again. A prefix
+        // alone takes no memory.
+        if buffer.len() >= RESERVE_FROM {
+            buffer.reserve(whole - buffer.len());
+        }
         return Ok(None);
     }
     buffer.advance(PREFIX_BYTES);

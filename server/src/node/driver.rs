@@ -119,7 +119,7 @@ impl Driver {
 
     /// Lets connections have their turn before the next round.
     async fn give_turns(&self) {
-        match self.inbox.has_others() {
+        match self.inbox.has_others() || self.clients.has_waiting() {
             // A round has left something: what peers have sent meanwhile is not to wait for it.
             true => tokio::task::yield_now().await,
             // A missed fence puts a new input into the inbox: a replica without permits would
@@ -171,6 +171,7 @@ impl Driver {
             self.tell_of_disk();
         }
         self.enter(Work::Actions);
+        self.clients.begin_round();
         self.perform(now, scratch)?;
         self.enter(Work::Status);
         self.answer_statuses(now);
@@ -298,8 +299,8 @@ impl Driver {
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let asked = self.moves.next_deadline().min(self.wishes.next_deadline());
         let next = self.replica.next_deadline().min(asked);
-        // Who waits for demand: the next slice is looked at as soon as others had a turn.
-        let at_once = !self.demand_passes.is_empty();
+        // Who waits for demand or a large answer: the next part as soon as others had a turn.
+        let at_once = !self.demand_passes.is_empty() || self.clients.has_waiting();
         let next = if at_once { Time::ZERO } else { next };
         let wait = next.since(clock::now());
         let due = Instant::now() + wait.min(SLEEP_MAX);

@@ -50,11 +50,6 @@ impl<R: Source> Frames<R> {
         self.buffer.len()
     }
 
-    /// Bytes of memory that it takes.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.buffer.capacity()
-    }
-
     /// Waits for one frame; `None` at the end of the connection.
     ///
     /// # Errors

@@ -5,19 +5,14 @@
 //! So the replica gets only some bytes of large writes at a time, and more as it answers. The
 //! others wait here, where small commands pass them.
 
-use std::collections::{HashMap, VecDeque};
-
-use foldhash::fast::FixedState;
-
+use super::turns::Turns;
 use crate::replica::input::Input;
 
 /// Writes of connections, and how many bytes of such writes the replica has.
 #[derive(Debug)]
 pub(super) struct LargeWrites {
-    /// By connection, what waits of it, in order. None is empty.
-    waiting: HashMap<u64, VecDeque<(Input, usize)>, FixedState>,
-    /// The connections that have something waiting: the first has the next turn.
-    turns: VecDeque<u64>,
+    /// With the bytes of each.
+    waiting: Turns<(Input, usize)>,
     /// Bytes that wait.
     kept: usize,
     /// Bytes that the replica has not answered yet.
@@ -38,8 +33,7 @@ impl Default for LargeWrites {
 impl LargeWrites {
     pub(super) fn new(max: usize) -> LargeWrites {
         LargeWrites {
-            waiting: HashMap::default(),
-            turns: VecDeque::new(),
+            waiting: Turns::default(),
             kept: 0,
             given: 0,
             max,
@@ -50,16 +44,12 @@ impl LargeWrites {
     pub(super) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
         self.delayed += u64::from(self.given + self.kept >= self.max);
         self.kept += bytes;
-        let of_connection = self.waiting.entry(connection).or_default();
-        if of_connection.is_empty() {
-            self.turns.push_back(connection);
-        }
-        of_connection.push_back((input, bytes));
+        self.waiting.push(connection, (input, bytes));
     }
 
     /// Whether [`LargeWrites::pop`] has something.
     pub(super) fn is_due(&self) -> bool {
-        !self.turns.is_empty() && self.given < self.max
+        !self.waiting.is_empty() && self.given < self.max
     }
 
     /// The next write that the replica may have.
@@ -67,13 +57,7 @@ impl LargeWrites {
         if !self.is_due() {
             return None;
         }
-        let connection = self.turns.pop_front()?;
-        let of_connection = self.waiting.get_mut(&connection)?;
-        let (input, bytes) = of_connection.pop_front()?;
-        match of_connection.is_empty() {
-            true => drop(self.waiting.remove(&connection)),
-            false => self.turns.push_back(connection),
-        }
+        let (_, (input, bytes)) = self.waiting.pop()?;
         self.kept -= bytes;
         self.given += bytes;
         Some(input)
@@ -140,7 +124,7 @@ mod tests {
         let expected = [(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)];
         assert_eq!(given(&mut writes), expected);
         assert_eq!((writes.delayed(), writes.given()), (0, 5 * MIB));
-        assert!(writes.waiting.is_empty() && writes.turns.is_empty());
+        assert!(writes.waiting.is_empty());
     }
 
     #[test]

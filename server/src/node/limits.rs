@@ -55,7 +55,7 @@ impl Clients {
         let partial = frames.partial_bytes();
         // What an idle connection holds, too, is not counted.
         let counted = match partial > READ_BYTES {
-            true => frames.held_bytes(),
+            true => partial,
             false => 0,
         };
         connection.hold(partial, counted);

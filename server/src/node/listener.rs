@@ -35,6 +35,7 @@ use super::ends;
 use super::frames::Frames;
 use super::handshakes::{Handshakes, Shaken, Side};
 use super::inbox::Inbox;
+use super::large_answers::LargeAnswers;
 use super::outbox::Outbox;
 use super::sockets;
 use crate::replica::action::ClientHandle;
@@ -73,6 +74,7 @@ pub(super) struct Clients {
     leavers: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
+    large_answers: RefCell<LargeAnswers>,
     /// With answers not yet written.
     dirty: RefCell<Vec<Rc<Connection>>>,
     pub(super) budget: Rc<Budget>,
@@ -101,6 +103,7 @@ impl Clients {
             leavers: RefCell::default(),
             last_id: Cell::new(0),
             log_time_ms: Cell::new(0),
+            large_answers: RefCell::default(),
             dirty: RefCell::default(),
             seats: Seats::new(limits.clients(max)),
             addresses: Addresses::new(limits.clients_per_address(max)),
@@ -179,14 +182,50 @@ impl Clients {
         let Some(connection) = connections.get(&to.connection) else {
             return self.settle_leaver(to);
         };
+        response.hint = connection.take_hinted(response.id).map(|key| hint(&key));
+        let passed = self
+            .large_answers
+            .borrow_mut()
+            .pass(connection.id, response);
+        if let Some(response) = passed {
+            self.append(connection, &response);
+        }
+    }
+
+    /// A round begins: answers that had to wait are appended, as far as it may have them.
+    pub(super) fn begin_round(&self) {
+        self.large_answers.borrow_mut().begin();
+        loop {
+            // Nothing else is borrowed while it is appended.
+            let next = self.large_answers.borrow_mut().pop();
+            let Some((connection, response)) = next else {
+                return;
+            };
+            let found = self.connections.borrow().get(&connection).cloned();
+            match found {
+                Some(connection) => self.append(&connection, &response),
+                None => self.settle_leaver(ClientHandle {
+                    connection,
+                    request: response.id,
+                }),
+            }
+        }
+    }
+
+    /// Whether answers wait for the next round.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.large_answers.borrow().is_empty()
+    }
+
+    fn append(&self, connection: &Rc<Connection>, response: &Response) {
         self.inbox
             .answered(connection.account().settle(response.id));
-        response.hint = connection.take_hinted(response.id).map(|key| hint(&key));
-        connection.answer(&response);
+        connection.answer(response);
         if !connection.dirty.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
         }
         if self.budget.unread.now() > self.budget.limits.unread_bytes {
+            let connections = self.connections.borrow();
             let most = connections
                 .values()
                 .max_by_key(|c| c.outbox.pending_bytes());

@@ -27,6 +27,7 @@ pub mod frames;
 mod handshakes;
 mod inbound;
 mod inbox;
+mod large_answers;
 mod large_writes;
 mod lease_wishes;
 mod limits;
@@ -43,6 +44,7 @@ pub mod storage;
 mod tests;
 mod timeout_watch;
 mod transport;
+mod turns;
 
 pub use config::{ClusterConfig, ConfigError};
 pub use serve::{NodeError, ServeOptions, serve, serve_until, terminated};

@@ -53,7 +53,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connection_requests: 1 << 14,
-            connection_in_flight_bytes: 8 * MIB,
+            connection_in_flight_bytes: 16 * MIB,
             in_flight_bytes: 512 * MIB,
             large_writes_bytes: 2 * MIB,
             connection_unread_bytes: 32 * MIB,

@@ -478,7 +478,7 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
         (
             "in_flight_mb = 4",
             [
-                "limits.connection_in_flight_mb is 8",
+                "limits.connection_in_flight_mb is 16",
                 "limits.in_flight_mb (4)",
                 "lower it, or raise",
             ],

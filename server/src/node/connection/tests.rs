@@ -65,16 +65,16 @@ fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
 async fn scans_are_charged_the_most_there_could_be_until_their_answers_are_known() {
     let budget = budget(Limits::default());
     let (fresh, _client) = connection(1, &budget).await;
-    assert_eq!(let_in(&fresh, || Op::scan("", "", 10)), 8, "of 4 MiB each");
-    for id in 1..=8 {
+    assert_eq!(let_in(&fresh, || Op::scan("", "", 10)), 4, "of 4 MiB each");
+    for id in 1..=4 {
         answer(&fresh, &scanned(id, 100));
     }
     assert_eq!(budget.charged.get(), 0);
     let many = let_in(&fresh, || Op::scan("", "", 10));
-    assert!((1000..10_000).contains(&many), "{many}");
+    assert!((64..10_000).contains(&many), "{many}");
     let large = connection(2, &budget).await.0;
     let entries = let_in(&large, || Op::scan("", "", 10_000));
-    assert_eq!(entries, 8);
+    assert_eq!(entries, 4);
 }
 
 #[tokio::test]
@@ -126,19 +126,19 @@ async fn what_many_entries_take_in_memory_is_charged_however_short_they_are() {
         answer(&connection, &scanned(id, 1));
     }
     let many = let_in(&connection, || Op::scan("", "", 10_000));
-    assert!(many <= (32 << 20) / (10_000 * 128) + 1, "{many}");
+    assert!(many <= (16 << 20) / (10_000 * 128) + 1, "{many}");
 }
 
 #[tokio::test]
 async fn short_answers_are_paid_for_by_number_alone() {
     let budget = budget(Limits::default());
     let (connection, _client) = connection(1, &budget).await;
-    assert_eq!(let_in(&connection, || Op::get("k")), 32);
-    for id in 1..=32 {
+    assert_eq!(let_in(&connection, || Op::get("k")), 16);
+    for id in 1..=16 {
         answer(&connection, &found(id, 10));
     }
     let many = let_in(&connection, || Op::get("k"));
-    assert_eq!(many, (32 << 20) / SMALL_BYTES as u64);
+    assert_eq!(many, (16 << 20) / SMALL_BYTES as u64);
 }
 
 #[tokio::test]

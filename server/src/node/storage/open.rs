@@ -24,6 +24,8 @@ const CACHE_BYTES: usize = 16 << 20;
 const TABLES_OPEN: usize = 246;
 /// Past this the oldest data in the write-ahead log is flushed to tables.
 const WAL_BYTES: u64 = 256 << 20;
+/// Bytes of a table that are written before the disk is asked to take them.
+const SYNC_BYTES: u64 = 1 << 20;
 
 impl Storage {
     /// Opens or makes the directory, raises its incarnation durably, and reads
@@ -214,6 +216,8 @@ fn options(durability: Durability, tables: usize) -> Options {
     options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
     options.set_max_total_wal_size(WAL_BYTES);
     options.set_max_background_jobs(2);
+    // Else a finished table is synced in one go, and what is acknowledged waits for it.
+    options.set_bytes_per_sync(SYNC_BYTES);
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(4 << 20);
     options.set_log_level(LogLevel::Warn);

@@ -1,6 +1,7 @@
 //! Who may connect to a node that has certificates, and to whom it talks: all that may be
 //! shown, on every port.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::codec::proto;
-use crate::node::ends;
+use crate::node::ends::{self, Source as _};
 use crate::node::frames::Frames;
 use crate::node::handshakes::{Handshakes, Shaken, Side};
 use crate::node::outbox::Outbox;
@@ -377,6 +378,57 @@ fn a_first_message_is_bounded_over_tls_too() {
         assert!(line.frames.wait().await.unwrap().is_none(), "closed");
     });
     node.stop().unwrap();
+}
+
+/// Thousands of records of one byte are read without end; what else is due has its turn.
+#[test]
+fn many_small_records_keep_nobody_waiting() {
+    let pki = Pki::new();
+    block_on(tokio::task::LocalSet::new().run_until(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, accepted) = (stream.unwrap(), accepted.unwrap().0);
+        let dialled = dialled(&pki.dials_with(Shown::Right), "CA");
+        let config = pki.credentials(Shown::Own).peers;
+        let listening = ServerConnection::new(config).unwrap().into();
+        let (sender, receiver) = tokio::join!(
+            shake(&stream, dialled, 1 << 16),
+            shake(&accepted, listening, 1 << 16)
+        );
+        let mut sender = sender.unwrap();
+        sender.set_buffer_limit(None);
+        let mut sealed = Vec::new();
+        const RECORDS: usize = 10_000;
+        for _ in 0..RECORDS {
+            std::io::Write::write_all(&mut sender.writer(), b"r").unwrap();
+        }
+        while sender.wants_write() {
+            sender.write_tls(&mut sealed).unwrap();
+        }
+        // All of it fits into the sockets.
+        let mut stream = stream;
+        stream.write_all(&sealed).await.unwrap();
+        let (mut reader, _writer) = ends::split(Shaken {
+            stream: accepted,
+            channel: Some(Channel::new(receiver.unwrap())),
+            proved: None,
+        });
+        let turns = Rc::new(Cell::new(0));
+        let counted = turns.clone();
+        let others = tokio::task::spawn_local(async move {
+            loop {
+                counted.set(counted.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut plain = BytesMut::new();
+        while plain.len() < RECORDS {
+            assert!(reader.fill(&mut plain, 1 << 10).await.unwrap() > 0);
+        }
+        assert!(turns.get() >= 2, "{} turns", turns.get());
+        others.abort();
+    }));
 }
 
 #[test]

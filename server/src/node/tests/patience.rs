@@ -84,6 +84,11 @@ impl Port {
                 clients.reply(from, Path::Log, outcome, |_| Hint::default());
             }
             clients.flush();
+            while clients.has_waiting() {
+                tokio::task::yield_now().await;
+                clients.begin_round();
+                clients.flush();
+            }
         }
     }
 
@@ -332,6 +337,55 @@ async fn a_full_replica_refuses_large_requests_and_takes_small_ones() {
         let held = port.counted("client_bytes_in_flight");
         assert!(held <= 10 << 20, "{held} bytes");
         pipelining.iter().for_each(tokio::task::JoinHandle::abort);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_turn_out_large_are_encoded_some_in_a_round() {
+    within(async {
+        let limits = Limits {
+            connection_in_flight_bytes: 64 * MIB,
+            ..Limits::default()
+        };
+        let port = Port::open(limits).await;
+        let mut client = port.connect().await;
+        let mut gets = BytesMut::new();
+        for id in 1..=8 {
+            let get = Some(Body::Command(Op::get("k").into()));
+            encode_frame(&Request::new(id, get), &mut gets).unwrap();
+        }
+        client.write_all(&gets).await.unwrap();
+        let mut asked = Vec::new();
+        while asked.len() < 8 {
+            sleep(S / 100).await;
+            asked.extend(taken(&port.inbox));
+        }
+        let value = Bytes::from(vec![7; MIB]);
+        for (from, _) in asked {
+            let outcome = Outcome::value(value.clone(), Default::default());
+            port.clients
+                .reply(from, Path::Log, outcome, |_| Hint::default());
+        }
+        let most = |most| 1..=(most * MIB as u64 + 1000);
+        let encoded = || port.counted("client_bytes_unread");
+        assert!(most(2).contains(&encoded()), "{} bytes", encoded());
+        assert!(
+            port.counted("client_bytes_in_flight") > 6 * MIB as u64,
+            "the rest is charged"
+        );
+        port.clients.begin_round();
+        assert!(most(4).contains(&encoded()), "{} bytes", encoded());
+        while port.clients.has_waiting() {
+            port.clients.begin_round();
+        }
+        assert_eq!(port.counted("client_bytes_in_flight"), 0);
+        port.clients.flush();
+        let mut reader = FrameReader::new(&mut client);
+        for id in 1..=8 {
+            let answer: Response = reader.next().await.unwrap().unwrap();
+            assert_eq!(answer.id, id);
+        }
     })
     .await;
 }

@@ -255,6 +255,11 @@ impl Kv {
         self.sessions.check();
     }
 
+    /// How many keys have changed since the last checkpoint.
+    pub fn dirty_len(&self) -> usize {
+        self.dirty.len()
+    }
+
     /// What changed since the last call, in the order in which it was first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
         std::mem::take(&mut self.dirty).into_entries()

@@ -18,8 +18,9 @@ use super::step::Step;
 pub use kv::{Kv, version_of};
 pub use session::{Admission, Flying, Sessions};
 
-/// Sessions that change before a checkpoint is made: about 5 ms of work.
-const SESSIONS_DIRTY_MAX: usize = 1 << 15;
+/// Keys and sessions that change before a checkpoint is made: to write them takes the storage
+/// some 10 ms.
+const CHANGES_MAX: usize = 1 << 12;
 
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
@@ -87,10 +88,10 @@ impl Machine {
         }
     }
 
-    /// Whether so many sessions have changed that a checkpoint is to be made before its time:
-    /// each takes the time of a step.
+    /// Whether so much has changed that a checkpoint is to be made before its time. A long one
+    /// is a long step, and all that is written after it waits for it.
     pub(super) fn wants_checkpoint(&self) -> bool {
-        self.kv.sessions.dirty_len() >= SESSIONS_DIRTY_MAX
+        self.kv.dirty_len() + self.kv.sessions.dirty_len() >= CHANGES_MAX
     }
 
     /// Writes down what changed in the state, so that a restart replays little.
