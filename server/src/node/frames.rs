@@ -42,7 +42,18 @@ impl<R: Source> Frames<R> {
     /// `TooLong` as soon as its length has arrived.
     #[allow(clippy::should_implement_trait, reason = "an error is not an item")]
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
-        split_frame(&mut self.buffer)
+        let frame = split_frame(&mut self.buffer)?;
+        if frame.as_ref().is_some_and(|f| f.len() > self.chunk_bytes) {
+            self.leave();
+        }
+        Ok(frame)
+    }
+
+    /// Leaves its memory to a large frame: the small ones behind it would keep all of it.
+    fn leave(&mut self) {
+        let mut rest = BytesMut::new();
+        rest.extend_from_slice(&self.buffer);
+        self.buffer = rest;
     }
 
     /// Bytes of a frame that is not whole yet, after [`Frames::next`] has found none.
@@ -87,5 +98,25 @@ impl<R: Source> Frames<R> {
         while let Ok(1..) = self.fill().await {
             self.buffer.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_small_frame_does_not_keep_the_memory_of_a_large_one_before_it() {
+        let mut sent = Vec::new();
+        for bytes in [1 << 20, 100] {
+            sent.extend_from_slice(&(bytes as u32).to_be_bytes());
+            sent.resize(sent.len() + bytes, 7);
+        }
+        let mut frames = Frames::new(&sent[..], 16 << 10);
+        let large = frames.wait().await.unwrap().unwrap();
+        let small = frames.wait().await.unwrap().unwrap();
+        assert_eq!((large.len(), small.len()), (1 << 20, 100));
+        let behind = large.as_ptr_range().end.wrapping_add(4);
+        assert_ne!(small.as_ptr(), behind, "it is where it was read");
     }
 }

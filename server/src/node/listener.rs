@@ -416,6 +416,7 @@ impl Clients {
 
     fn request(&self, connection: &Connection, frame: Bytes) -> Result<(), Error> {
         let bytes = frame.len();
+        let frame = connection.keep(frame);
         let request = match decode_request(frame).map_err(|error| malformed(&error))? {
             Received::Request(request) => request,
             Received::Refused { id, error } => {

@@ -50,6 +50,17 @@ impl Budget {
         self.charged.get() >= self.limits.in_flight_bytes
     }
 
+    /// Whether they take more than they may even if each is small.
+    pub(super) fn is_overspent(&self) -> bool {
+        let most = self.limits.in_flight_bytes;
+        self.charged.get() >= most + most / 8
+    }
+
+    /// Whether they take so much that it matters what they keep beside what they are charged.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.charged.get() >= self.limits.in_flight_bytes / 16
+    }
+
     /// Whether unfinished frames take more than their share: half of what requests in flight
     /// may. The other half is for requests that have arrived.
     pub(in crate::node) fn is_crowded(&self) -> bool {

@@ -8,9 +8,13 @@
 //! turn out far larger than expected, nothing more is encoded and the connection is closed.
 //!
 //! If all connections together have too much charged, none is read from that has something
-//! in flight. Of one that has not, a small request is let in and a large one is refused as
-//! unavailable: a `status` is answered whatever others do. Peers have connections of their
-//! own.
+//! in flight. Of one that has not, a large request is refused as unavailable, and a small one
+//! is let in; but with an eighth more charged, commands are refused, too, since a client may
+//! leave as soon as its only one is taken, and come again. A `status` is answered whatever others
+//! do. Peers have connections of their own.
+//!
+//! What is charged is what is kept: a request that was read together with others is a part of
+//! their memory, and keeps all of it. So it is copied where that matters.
 //!
 //! How long a client may let the replica wait is bounded, too ([`patience`]).
 
@@ -38,6 +42,7 @@ use tokio::sync::Notify;
 use self::account::Charge;
 use self::patience::{Patience, Seen};
 use super::access::Pass;
+use super::listener::READ_BYTES;
 use super::outbox::Outbox;
 
 pub(super) use self::account::Account;
@@ -136,17 +141,28 @@ impl Connection {
         }
     }
 
+    /// What is kept of a request while the replica works on it: of its own, if it would keep
+    /// much that was read with it, and requests in flight take some memory already.
+    pub(super) fn keep(&self, frame: Bytes) -> Bytes {
+        match frame.len() <= READ_BYTES && self.budget.is_in_use() {
+            true => Bytes::copy_from_slice(&frame),
+            false => frame,
+        }
+    }
+
     /// Charges a request that came in a frame of `bytes`.
     ///
     /// # Errors
     /// Its number does not tell its answer from those of others. Or all together have too much
-    /// in flight for a large one.
+    /// in flight for it.
     pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<Work, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
         }
         self.last_request.set(request.id);
-        if bytes > SMALL_BYTES && self.budget.is_spent() {
+        let is_command = matches!(&request.body, Some(Body::Command(_)));
+        let is_small = bytes <= SMALL_BYTES && !(is_command && self.budget.is_overspent());
+        if self.budget.is_spent() && !is_small {
             count(&self.budget.acted.requests_refused);
             return Err(self.spent());
         }

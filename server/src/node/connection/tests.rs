@@ -192,6 +192,52 @@ async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
     assert_eq!(budget.charged.get(), 0);
 }
 
+/// Of each of very many, that leave before their only command is done.
+#[tokio::test]
+async fn small_commands_take_little_more_than_all_may_and_a_status_is_let_in() {
+    let budget = budget(Limits {
+        in_flight_bytes: 64 * SMALL_BYTES,
+        ..Limits::default()
+    });
+    let put = request(1, Op::put("k", "v"));
+    let mut taken = Vec::new();
+    for id in 1..=100 {
+        let (connection, _client) = connection(id, &budget).await;
+        if connection.charge(&put, 20).is_ok() {
+            taken.push(connection.account());
+        }
+    }
+    assert_eq!(taken.len(), 72);
+    assert_eq!(budget.charged.get(), 72 * SMALL_BYTES);
+    assert_eq!(budget.acted.requests_refused.get(), 28);
+    let (operator, _client) = connection(101, &budget).await;
+    let status = Request::new(1, Some(Body::Status(StatusRequest::default())));
+    operator.charge(&status, 4).unwrap();
+    taken.iter().for_each(|account| _ = account.settle(1));
+    let (later, _client) = connection(102, &budget).await;
+    later.charge(&put, 20).unwrap();
+}
+
+#[tokio::test]
+async fn a_request_keeps_little_beside_itself_once_that_matters() {
+    let budget = budget(Limits {
+        in_flight_bytes: 64 * SMALL_BYTES,
+        ..Limits::default()
+    });
+    let (connection, _client) = connection(1, &budget).await;
+    let read = Bytes::from(vec![7; READ_BYTES]);
+    let keeps_all = |frame: &Bytes| read.as_ptr_range().contains(&frame.as_ptr());
+    for id in 1..=4 {
+        assert!(keeps_all(&connection.keep(read.slice(..100))), "{id}");
+        let put = request(id, Op::put("k", "v"));
+        connection.charge(&put, 100).unwrap();
+    }
+    for bytes in [1, 100, SMALL_BYTES + 1, READ_BYTES] {
+        let kept = connection.keep(read.slice(..bytes));
+        assert!(!keeps_all(&kept) && kept.len() == bytes);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_sends_no_more_is_waited_for_while_its_answers_come() {
     let budget = budget(Limits::default());

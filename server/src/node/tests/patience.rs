@@ -301,6 +301,54 @@ async fn who_waits_for_the_replica_is_neither_idle_nor_late() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn clients_that_leave_a_command_behind_take_no_more_than_all_may() {
+    within(async {
+        let limits = Limits {
+            connection_in_flight_bytes: MIB,
+            in_flight_bytes: MIB,
+            ..Limits::default()
+        };
+        let port = Port::open(limits).await;
+        // Nobody answers, as at a replica that is cut off.
+        let mut pending = Vec::new();
+        while port.counted("client_requests_refused") == 0 {
+            let mut stream = port.connect().await;
+            let before = port.counted("client_bytes_in_flight");
+            stream.write_all(&put_of(1, 1000)).await.unwrap();
+            while port.counted("client_bytes_in_flight") == before
+                && port.counted("client_requests_refused") == 0
+            {
+                sleep(Duration::from_millis(1)).await;
+            }
+            stream.set_zero_linger().unwrap();
+            drop(stream);
+            // A full replica does not hear that a client has gone.
+            while port.counted("clients") > 0 && port.counted("client_bytes_in_flight") < MIB as u64
+            {
+                sleep(Duration::from_millis(1)).await;
+            }
+            pending.extend(taken(&port.inbox));
+        }
+        let held = port.counted("client_bytes_in_flight") as usize;
+        assert!((MIB..=MIB + MIB / 8 + 4096).contains(&held), "{held} bytes");
+        let kept = pending.drain(..).map(|(_, command)| memory_of(command));
+        let kept: usize = kept.sum();
+        assert!(kept <= held, "{kept} bytes are charged {held}");
+    })
+    .await;
+}
+
+/// What a put takes, the key and the value being parts of what was read with it.
+fn memory_of(command: Command) -> usize {
+    let Some(Op::Put(put)) = command.op else {
+        panic!("a put");
+    };
+    drop(put.key);
+    let value = put.value.try_into_mut().expect("nobody else has it");
+    value.capacity()
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_replica_refuses_large_requests_and_takes_small_ones() {
     within(async {
         let limits = Limits {
