@@ -10,16 +10,21 @@ use super::hunt::{Caught, Hunt, Hunted};
 /// A rule and what came of the hunt without it; `None` if there was none.
 pub type Row = (Rule, Option<Hunted>);
 
-/// Hazards that seeds cannot notice, each with a directed test that does. The
+/// Rules whose absence seeds do not notice, each with a directed test that does. The
 /// tests named here fail without their rule: the first half of `make mutants`.
-const DIRECTED: &[(u8, &str, &str)] = &[
+const DIRECTED: &[(Rule, &str, &str)] = &[
     (
-        24,
+        Rule::H24Falls,
         "h24_a_barrier_on_a_dead_entry_falls",
         "costs local reads while nobody writes, but no answer is wrong or late",
     ),
     (
-        81,
+        Rule::H31Copies,
+        "h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight",
+        "a restarted leader must find two copies of one write, and room is made between them",
+    ),
+    (
+        Rule::H81Leaps,
         "h81_a_round_near_the_limit_wedges_nobody",
         "simulated replicas say nothing that is not so",
     ),
@@ -28,7 +33,7 @@ const DIRECTED: &[(u8, &str, &str)] = &[
 /// The test that notices what no seed can.
 pub fn directed_test(rule: Rule) -> Option<&'static str> {
     let mut tests = DIRECTED.iter();
-    let of = tests.find(|(hazard, ..)| *hazard == rule.hazard());
+    let of = tests.find(|(of, ..)| *of == rule);
     of.map(|(_, test, _)| *test)
 }
 
@@ -119,9 +124,9 @@ pub fn page(hunt: &Hunt, rows: &[Row], summary: &str) -> String {
             "| `{rule:?}` | {hazard} | {without} | {by} | {after} | {seed} |"
         );
     }
-    page.push_str("\nHazards left to directed tests:\n\n");
-    for (hazard, test, why) in DIRECTED {
-        let _ = writeln!(page, "- {hazard}: `{test}`: {why}.");
+    page.push_str("\nRules left to directed tests:\n\n");
+    for (rule, test, why) in DIRECTED {
+        let _ = writeln!(page, "- `{rule:?}`: `{test}`: {why}.");
     }
     page
 }
