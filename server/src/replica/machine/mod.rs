@@ -19,8 +19,8 @@ pub use kv::{Kv, version_of};
 pub use session::{Admission, Flying, Sessions};
 
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
-/// some 10 ms.
-const CHANGES_MAX: usize = 1 << 12;
+/// some 4 ms.
+const CHANGES_MAX: usize = 1 << 10;
 
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
