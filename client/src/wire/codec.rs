@@ -18,8 +18,8 @@ use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
 /// Bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
-/// With so much of a frame here, room for all of it is made.
-const RESERVE_FROM: usize = 32 << 10;
+/// For each byte of a frame that has arrived, room is made for so many more.
+const RESERVED_PER_BYTE: usize = 4;
 /// Bytes asked of a socket at a time; also what an idle connection holds.
 const READ_BYTES: usize = 32 << 10;
 /// A write buffer that a burst made larger than this is given back.
@@ -88,11 +88,10 @@ pub fn split_frame_at_most(
     }
     let whole = PREFIX_BYTES + length;
     if buffer.len() < whole {
-        // A buffer that grows as a frame arrives would be copied again and again. A prefix
-        // alone takes no memory.
-        if buffer.len() >= RESERVE_FROM {
-            buffer.reserve(whole - buffer.len());
-        }
+        // A buffer that doubles as a long frame arrives is copied again and again. What a client
+        // makes us reserve depends on what it has sent: a prefix alone takes no memory.
+        let missing = whole - buffer.len();
+        buffer.reserve(missing.min(RESERVED_PER_BYTE * buffer.len()));
         return Ok(None);
     }
     buffer.advance(PREFIX_BYTES);
