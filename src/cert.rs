@@ -1,6 +1,6 @@
 //! `leasehold cert`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use server::node::ClusterConfig;
@@ -12,12 +12,12 @@ use server::security::{
 use crate::terminal::say;
 
 const HELP: &str = "\
-DIR gets ca.pem and ca.key, the certificate and the key of the cluster's authority, and NAME.pem and
-NAME.key for each node of the configuration. What is there stays as it is: after a node was added to
+DIR gets ca.pem and ca.key, the certificate and the key of the cluster's authority, and NAME.pem and \
+NAME.key for each node of the configuration. What is there stays as it is: after a node was added to \
 the configuration, the same command makes what it needs. Then:
 
-1. Copy ca.pem, NAME.pem and NAME.key to DIR at the host of node NAME, with the key's mode 0600, and
-   nothing else.
+1. Copy ca.pem, NAME.pem and NAME.key to DIR at the host of node NAME, and nothing else. The key's \
+mode must be 0600.
 2. Keep ca.key away from the nodes: whoever has it can pass for any of them.
 3. Say it in the configuration of every node, relative to that file or absolute:
 
@@ -26,14 +26,14 @@ the configuration, the same command makes what it needs. Then:
 
 4. Give ca.pem to clients: --ca FILE, or the environment's LEASEHOLD_CA.
 
-Nodes warn in their log from 30 days before their certificate expires. `leasehold cert DIR --config FILE
---renew` makes new ones; a node uses them without a restart once they were copied.
+Nodes warn in their log from 30 days before their certificate expires. `leasehold cert DIR --config \
+FILE --renew` makes new ones; a node uses them without a restart once they were copied.
 
-A certificate holds no address, so nodes may move. Certificates of other authorities do, too, if they
+A certificate holds no address, so nodes may move. Certificates of other authorities do, too, if they \
 hold the DNS names that --names prints.
 
-Without an authority: the same file of random bytes, mode 0600, at every node, and [security] secret =
-\"FILE\". Clients then need what `leasehold cert --print-ca --config FILE` prints.";
+Without an authority: the same file of random bytes, mode 0600, at every node, and \
+[security] secret = \"FILE\". Clients then need what `leasehold cert --print-ca --config FILE` prints.";
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -85,10 +85,24 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
         say!(
             "Then add to {}, at every node:\n\n  [security]\n  certificates = \"{}\"",
             args.config.display(),
-            directory.display()
+            as_configured(directory, &args.config).display()
         );
     }
     Ok(())
+}
+
+/// The directory as the configuration must name it: paths in it begin where it lies.
+fn as_configured(directory: &Path, config: &Path) -> PathBuf {
+    let base = config.parent().filter(|base| !base.as_os_str().is_empty());
+    let base = base.unwrap_or(Path::new(".")).canonicalize();
+    let (Ok(directory), Ok(base)) = (directory.canonicalize(), base) else {
+        return directory.to_owned();
+    };
+    match directory.strip_prefix(base) {
+        Ok(inside) if inside.as_os_str().is_empty() => PathBuf::from("."),
+        Ok(inside) => inside.to_owned(),
+        Err(_) => directory,
+    }
 }
 
 fn tell(directory: impl std::fmt::Display, made: &Directory) {

@@ -15,6 +15,7 @@ use geo_deploy::fault::{Action, Fault, Target};
 use geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
 use tokio::time::{sleep, timeout};
 
+use crate::place::Credentials;
 use crate::terminal::{Interrupted, interrupted, log, runtime, say};
 
 #[derive(Subcommand)]
@@ -57,6 +58,17 @@ pub struct StatusArgs {
     /// long rounds of the replica took
     #[arg(long)]
     limits: bool,
+    /// Shows the limits of the replicas at these client addresses instead, whoever started them
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        conflicts_with = "dir",
+        requires = "limits"
+    )]
+    address: Vec<String>,
+    #[command(flatten)]
+    credentials: Credentials,
 }
 
 /// Whom a command is about.
@@ -176,7 +188,10 @@ pub struct UpArgs {
 pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     match command {
         ClusterCommand::Up(args) => up(args),
-        ClusterCommand::Status(args) => status::show(&args.at.dir, args.limits),
+        ClusterCommand::Status(args) => match &args.address[..] {
+            [] => status::show(&args.at.dir, args.limits),
+            addresses => status::show_limits(addresses, &args.credentials),
+        },
         ClusterCommand::Start(args) => tell(&args.at.dir, Request::Start(args.targets())),
         ClusterCommand::Resume(args) => tell(&args.at.dir, Request::Resume(args.targets())),
         ClusterCommand::Restart(args) => {

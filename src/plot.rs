@@ -10,7 +10,7 @@ use crate::terminal::say;
 const EXAMPLES: &str = "\
 Examples:
   leasehold ycsb run -P workloada -s -p hdrhistogram.fileoutput=true \\
-      -p hdrhistogram.output.path=run/ -p status.interval=1 --address 127.0.0.1:7001
+      -p hdrhistogram.output.path=run/ -p status.interval=1 --address 127.0.0.1:7001 --ca ca.pem
   leasehold plot run/latency.hlog                  leaves plots/timeline.svg, cdf.svg, ...
   leasehold plot gen1/latency.hlog gen2/latency.hlog     two load generators of one run
   leasehold plot LL=ll/latency.hlog QL=ql/latency.hlog   two runs, compared

@@ -18,30 +18,36 @@ A configuration, with all that must be in it:
   peer = \"127.0.0.1:9001\"     # where other replicas connect
   # ... and a [[node]] for each other replica
 
-What may be in it, with what it is otherwise: leader (nobody is preferred), durability =
-\"sync\" (async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000, demand_mb = 64, holders_kb_s = 100;
-in [lease]: strategy = \"leader\" (none, all, quorum, fixed, cost), for quorum unlisted = \"nearest\"
-(leader), for cost cost = { read_weight = 0.5, spare = 0 }, t_lease_ms = 1000, t_guard_ms = 750,
-renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000, rho = 0.001, and a [[lease.range]] for each
-key range with a strategy of its own: from, to (the next range), strategy, holders (for fixed: names
-of nodes), unlisted, cost; in [timing]: heartbeat_ms = 150, election_timeout_ms = 1000,
-retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
+What may be in it, with what it is otherwise: leader (nobody is preferred), durability = \"sync\" \
+(async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000, demand_mb = 64, \
+holders_kb_s = 100; in [lease]: strategy = \"leader\" (none, all, quorum, fixed, cost), for quorum \
+unlisted = \"nearest\" (leader), for cost cost = { read_weight = 0.5, spare = 0 }, t_lease_ms = 1000, \
+t_guard_ms = 750, renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000, rho = 0.001, and a \
+[[lease.range]] for each key range with a strategy of its own: from, to (the next range), strategy, \
+holders (for fixed: names of nodes), unlisted, cost; in [timing]: heartbeat_ms = 150, \
+election_timeout_ms = 1000, retransmit_ms = 700, ping_ms = 500, checkpoint_ms = 1000.
 
-Unless all addresses are of this machine alone, [security] must say how nodes prove who they are:
-certificates = \"DIR\" (`leasehold cert --help`), secret = \"FILE\"; and, unless those for clients are, what clients
-may do: tokens = \"FILE\" (`leasehold token --help`); or insecure = true.
+What clients may take, in [limits]: connection_requests = 16384, connection_in_flight_mb = 16, \
+in_flight_mb = 512, large_writes_mb = 2, connection_unread_mb = 32, unread_mb = 512, frame_s = 30, \
+stalled_s = 30, idle_s = 600, clients and clients_per_address (as many as files may be open), \
+connections_per_peer = 2, sessions_max = 262144, sessions_opened_per_s (by sessions_max and the \
+number of nodes). docs/operating.md says what each means.
 
-The first start of all needs more nodes than a majority: three of three, four of five. A node
-whose data directory was emptied stops, for it has forgotten what it voted for; bring the
-directory back from a copy made since the node last ran, and never start it on an older one.
+Unless all addresses are of this machine alone, [security] must say how nodes prove who they are: \
+certificates = \"DIR\" (`leasehold cert --help`) or secret = \"FILE\"; and, unless those for clients \
+are, what clients may do: tokens = \"FILE\" (`leasehold token --help`). Or it says insecure = true.
 
-A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 500 of them
-for its storage and the other nodes, and refuses clients above what is left.
+The first start of all needs more nodes than a majority: three of three, four of five. A node whose \
+data directory was emptied stops, for it has forgotten what it voted for; bring the directory back \
+from a copy made since the node last ran, and never start it on an older one.
 
-Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`:
-nothing was promised by then, and nothing is lost); 78 if somebody must mend something first, so that
-starting again cannot help: the data directory (wiped, damaged, of another replica or version), how the node proves
-who it is, or the file of tokens; else 1.";
+A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 500 of them for \
+its storage and the other nodes, and refuses clients above what is left.
+
+Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`: \
+nothing was promised by then, and nothing is lost); 78 if somebody must mend something first, so that \
+starting again cannot help: the data directory (wiped, damaged, of another replica or version), how \
+the node proves who it is, or the file of tokens; else 1.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]

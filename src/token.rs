@@ -89,14 +89,17 @@ pub fn run(args: &TokenArgs) -> anyhow::Result<()> {
 
 fn add(file: &Path, args: &NewArgs) -> anyhow::Result<()> {
     let name = &args.name;
-    tokens::check_name(name).map_err(|accepted| anyhow::anyhow!("'{name}': {accepted}"))?;
+    tokens::check_name(name).map_err(|accepted| anyhow::anyhow!("NAME: '{name}': {accepted}"))?;
+    if name == ANONYMOUS && args.out.is_some() {
+        bail!("--out: '{ANONYMOUS}' is for clients without a token, so there is none to write");
+    }
     let expires = args.expires.as_deref().map(expiry).transpose()?;
     let locked = Locked::take(file)?;
     let mut entries = locked.entries_or_none()?;
     if entries.iter().any(|entry| entry.name == *name) {
         bail!(
-            "{} has a token '{name}' already; choose another name, or revoke it first: `leasehold token \
-             revoke {name}`",
+            "{0} has a token '{name}' already; choose another name, or revoke it first: `leasehold token \
+             revoke {name} --file {0}`",
             file.display()
         );
     }
@@ -158,6 +161,12 @@ fn has_passed(expiry: Expiry) -> bool {
 fn write_out(out: &Path, token: &str) -> anyhow::Result<()> {
     let mut options = OpenOptions::new();
     let created = options.write(true).create_new(true).mode(0o600).open(out);
+    if let Err(error) = &created
+        && error.kind() == ErrorKind::AlreadyExists
+    {
+        let out = out.display();
+        bail!("--out: {out} exists, and is not written over; name a new file");
+    }
     let mut created = created.with_context(|| format!("--out: creating {}", out.display()))?;
     let written = writeln!(created, "{token}").and_then(|()| created.sync_all());
     written.with_context(|| format!("--out: writing {}", out.display()))
@@ -204,7 +213,7 @@ fn revoke(file: &Path, name: &str) -> anyhow::Result<()> {
     entries.retain(|entry| entry.name != name);
     if entries.len() == before {
         bail!(
-            "{} has no token '{name}'; `leasehold token list` shows which there are",
+            "{0} has no token '{name}'; `leasehold token list --file {0}` shows which there are",
             file.display()
         );
     }

@@ -19,7 +19,7 @@ struct Row {
 
 const MIB: f64 = (1 << 20) as f64;
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 14] = [
     Row {
         what: "clients",
         limit: "limit_clients",
@@ -107,6 +107,23 @@ const ROWS: [Row; 12] = [
         taken: None,
         acted: &[("clients_closed_idle", "closed")],
     },
+    Row {
+        what: "sessions of clients of all nodes",
+        limit: "limit_sessions_max",
+        unit: "",
+        taken: Some(("sessions", 1.0)),
+        acted: &[
+            ("sessions_made_room", "ended to make room"),
+            ("sessions_refused", "refused"),
+        ],
+    },
+    Row {
+        what: "sessions opened here in a second",
+        limit: "limit_sessions_opened_per_s",
+        unit: "",
+        taken: None,
+        acted: &[("openings_refused", "refused")],
+    },
 ];
 
 /// A table of the limits of each replica that has answered.
@@ -180,6 +197,10 @@ mod tests {
             ("limit_frame_s", 30),
             ("long_rounds", 3),
             ("longest_round_ms", 70),
+            ("limit_sessions_max", 262_144),
+            ("sessions", 5),
+            ("sessions_made_room", 1),
+            ("sessions_refused", 0),
         ];
         let status = StatusReply {
             replica: "CA".to_owned(),
@@ -199,6 +220,9 @@ mod tests {
         let of_bytes = "bytes in flight, all 512 MiB 1.5 MiB 7 requests refused, 2 closed";
         assert_eq!(words("bytes in flight, all"), of_bytes);
         assert_eq!(words("clients "), "clients 600 12");
+        let of_sessions =
+            "sessions of clients of all nodes 262144 5 1 ended to make room, 0 refused";
+        assert_eq!(words("sessions of"), of_sessions);
         assert_eq!(words("time for a message"), "time for a message 30 s -");
         assert_eq!(
             words("time to read"),

@@ -9,6 +9,7 @@ use client::{Client, ClientOptions};
 use geo_deploy::standing::{self, FaultReport, NodeReport, Request, Response, State};
 
 use super::limits;
+use crate::place::{Credentials, Place};
 use crate::terminal::{runtime, say};
 
 /// How long a replica may take to answer: one that stands still never does.
@@ -68,6 +69,28 @@ pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Prints the limits of the replicas at these addresses.
+pub fn show_limits(addresses: &[String], credentials: &Credentials) -> anyhow::Result<()> {
+    let place = Place::new(addresses, Path::new(""), None)?.with(credentials)?;
+    let mut silent = Vec::new();
+    for address in addresses {
+        let options = ClientOptions {
+            addresses: vec![address.clone()],
+            ..place.options.clone()
+        };
+        match runtime()?.block_on(ask(Ok(options))) {
+            Ok(status) => limits::lines([&status].into_iter())
+                .iter()
+                .for_each(|line| say!("{line}")),
+            Err(error) => silent.push(error.to_string()),
+        }
+    }
+    match silent.is_empty() {
+        true => Ok(()),
+        false => anyhow::bail!("{}", silent.join("; ")),
+    }
 }
 
 /// What a replica answered; `None` if it was not asked, for it does not run.

@@ -39,6 +39,18 @@ fn a_stranger_secures_a_cluster_with_what_the_errors_say() {
         "{made}"
     );
     assert!(made.contains("certificates = \"certs\""), "{made}");
+    std::fs::create_dir(place.path("etc")).unwrap();
+    place.write("etc/pantry.toml", &alone(port, "0.0.0.0", ""));
+    for (directory, named) in [
+        ("etc/certs", "certs".to_owned()),
+        ("certs", place.path("certs").display().to_string()),
+    ] {
+        let made = place
+            .words(&format!("cert {directory} --config etc/pantry.toml"))
+            .good();
+        let wanted = format!("certificates = \"{named}\"");
+        assert!(made.contains(&wanted), "paths begin at the file: {made}");
+    }
     let again = place.words("cert certs --config pantry.toml").good();
     assert!(
         again.contains("A: kept") && !again.contains("a new authority"),
@@ -57,6 +69,15 @@ fn a_stranger_secures_a_cluster_with_what_the_errors_say() {
     assert_eq!(kv("get greeting --ca certs/ca.pem").good(), "hello\n");
     kv("get greeting --ca certs/ca.key").refused(&["ca.key", "holds no certificate"]);
     kv("get greeting --ca nowhere.pem").refused(&["nowhere.pem", "ca.pem"]);
+    let status = format!("cluster status --limits --address 127.0.0.1:{port}");
+    let limits = place.words(&format!("{status} --ca certs/ca.pem")).good();
+    for row in [
+        "bytes in flight, one connection",
+        "sessions opened here in a second",
+    ] {
+        assert!(limits.contains(row), "{limits}");
+    }
+    place.words(&status).refused(&["this port speaks TLS"]);
     let renewed = place
         .words("cert certs --config pantry.toml --renew")
         .good();

@@ -112,14 +112,17 @@ fn mistakes_with_tokens_are_told() {
     let place = Place::new();
     place
         .words("token list")
-        .refused(&["tokens.toml", "No such file"]);
+        .refused(&["tokens.toml", "No such file", "token new NAME --file"]);
     place.words("token revoke x").refused(&["tokens.toml"]);
     place.words("token new a").good();
     let note = place.words("token new b");
     assert!(note.err.contains("it has no rights"), "{note:#?}");
     place
         .words("token new a")
-        .refused(&["'a' already", "token revoke a"]);
+        .refused(&["'a' already", "token revoke a --file tokens.toml"]);
+    place
+        .words("token new anonymous --out there")
+        .refused(&["--out", "none to write"]);
     place
         .words("token new a,b")
         .refused(&["'a,b'", "1 to 64 letters"]);
@@ -132,7 +135,7 @@ fn mistakes_with_tokens_are_told() {
     place.write("there", "");
     place
         .words("token new c --out there")
-        .refused(&["--out", "there", "exists"]);
+        .refused(&["--out", "there exists", "name a new file"]);
     assert_eq!(place.read("there"), "");
     place
         .words("token revoke c")

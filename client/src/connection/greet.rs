@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
+use rustls::{AlertDescription, Error as TlsError};
 use tokio::net::TcpStream;
 
-use crate::tls::{self, Channel, ReadEnd, Trust, WriteEnd};
+use crate::tls::{self, Channel, ReadEnd, ShakeError, Trust, WriteEnd};
 use crate::wire::{
     ErrorCode, FrameError, FrameReader, FrameWriter, Hello, Welcome, decode_greeting,
 };
@@ -92,14 +93,25 @@ async fn secure(
 ) -> Result<Channel, NoLink> {
     let connection = trust.connection(cluster).map_err(NoLink::Failed)?;
     let shaken = tls::shake(stream, connection.into(), HANDSHAKE_BYTES_MAX).await;
-    shaken
-        .map(Channel::new)
-        .map_err(|error| NoLink::Failed(error.to_string()))
+    shaken.map(Channel::new).map_err(|error| {
+        let mend = match &error {
+            ShakeError::Refused(TlsError::InvalidMessage(_)) => {
+                "; if its cluster has no certificates, leave --ca and LEASEHOLD_CA out"
+            }
+            _ => "",
+        };
+        NoLink::Failed(format!("{error}{mend}"))
+    })
 }
 
 /// What the operator is told when a port answers with something else.
 fn not_greeted(error: FrameError) -> NoLink {
     NoLink::Failed(match error {
+        FrameError::Io(error) if asks_for_certificate(&error) => {
+            "it asks for a certificate, as the port for other replicas does: give the replica's \
+             port for clients"
+                .to_owned()
+        }
         FrameError::Io(error) => format!("no greeting came: {error}"),
         FrameError::TooLong { length, .. } if tls::is_alert((length as u32).to_be_bytes()) => {
             "this port speaks TLS: give the certificate of the cluster's authority, its ca.pem \
@@ -108,6 +120,12 @@ fn not_greeted(error: FrameError) -> NoLink {
         }
         other => format!("what answers there is not a replica's client port ({other})"),
     })
+}
+
+fn asks_for_certificate(error: &io::Error) -> bool {
+    let told = error.get_ref().and_then(|told| told.downcast_ref());
+    let asked = TlsError::AlertReceived(AlertDescription::CertificateRequired);
+    told.is_some_and(|told: &TlsError| *told == asked)
 }
 
 fn refused(refusal: crate::wire::Error) -> NoLink {

@@ -80,6 +80,14 @@ pub struct NodeConfig {
     pub via: BTreeMap<String, String>,
 }
 
+/// A parser's message without the names that types have in this language.
+fn in_plain_words(problem: &str) -> String {
+    problem
+        .replace(", expected u64", ", expected a whole number, 0 or more")
+        .replace(", expected f64", ", expected a number")
+        .replace(", expected a boolean", ", expected true or false")
+}
+
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -133,7 +141,7 @@ impl ClusterConfig {
     pub fn parse(text: &str, file: &Path) -> Result<ClusterConfig, ConfigError> {
         let raw = from_toml(text).map_err(|error| ConfigError::Syntax {
             file: file.to_owned(),
-            problem: error.to_string(),
+            problem: in_plain_words(&error.to_string()),
         })?;
         check::check(raw, file)
     }

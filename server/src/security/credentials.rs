@@ -146,8 +146,10 @@ pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
     match &config.security.identity {
         Identity::None => Err(SecurityError::Malformed {
             file: config.file.clone(),
-            problem: "[security] names neither certificates nor a secret, so there is no authority"
-                .to_owned(),
+            problem:
+                "[security] names neither certificates nor a secret, so there is no authority; \
+                      add one of them (`leasehold cert --help`)"
+                    .to_owned(),
         }),
         Identity::Certificates(directory) => {
             let pem = files::read(

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -174,7 +175,7 @@ impl Entry {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// It cannot be read, or others than its owner may read it.
-    #[error("file of tokens ([security] tokens): {0}")]
+    #[error("file of tokens ([security] tokens): {}", with_mend(.0))]
     File(#[from] PrivateFileError),
     /// Not TOML, or not these fields.
     #[error("{}: {problem}", file.display())]
@@ -197,6 +198,17 @@ pub enum AccessError {
     /// No new token can be made.
     #[error("the operating system gives no random bytes for a token")]
     NoRandomness,
+}
+
+/// With what to do about a file that is not there; other errors say it themselves.
+fn with_mend(error: &PrivateFileError) -> String {
+    match error {
+        PrivateFileError::Read { file, source } if source.kind() == ErrorKind::NotFound => {
+            let file = file.display();
+            format!("{error}; `leasehold token new NAME --file {file}` makes it")
+        }
+        _ => error.to_string(),
+    }
 }
 
 #[derive(Deserialize)]

@@ -172,7 +172,7 @@ impl Checker<'_> {
                 &per_peer,
             )? as usize,
         };
-        self.fit_each_other(&limits)?;
+        self.fit_each_other(&limits, found)?;
         Ok(limits)
     }
 
@@ -203,28 +203,32 @@ impl Checker<'_> {
     }
 
     /// Refuses limits of one connection that are above those of all.
-    fn fit_each_other(&self, limits: &Limits) -> Checked<()> {
-        for (field, one, all_field, all) in [
+    fn fit_each_other(&self, limits: &Limits, found: &LimitsSection) -> Checked<()> {
+        for (field, given, one, all_field, all) in [
             (
                 "connection_in_flight_mb",
+                found.connection_in_flight_mb,
                 limits.connection_in_flight_bytes,
                 "in_flight_mb",
                 limits.in_flight_bytes,
             ),
             (
                 "connection_unread_mb",
+                found.connection_unread_mb,
                 limits.connection_unread_bytes,
                 "unread_mb",
                 limits.unread_bytes,
             ),
         ] {
             if one > all {
+                let by_default = if given.is_none() { ", by default" } else { "" };
+                let found = format!("{}{by_default}", one / MIB);
                 let accepted = format!(
                     "it is of one connection, and may not be above limits.{all_field} ({}), \
                      which is of all: lower it, or raise that",
                     all / MIB
                 );
-                return Err(self.refuse(format!("limits.{field}"), one / MIB, accepted));
+                return Err(self.refuse(format!("limits.{field}"), found, accepted));
             }
         }
         let Some((of_address, all)) = limits.clients_per_address.zip(limits.clients) else {

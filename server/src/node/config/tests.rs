@@ -478,7 +478,7 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
         (
             "in_flight_mb = 4",
             [
-                "limits.connection_in_flight_mb is 16",
+                "limits.connection_in_flight_mb is 16, by default",
                 "limits.in_flight_mb (4)",
                 "lower it, or raise",
             ],
@@ -486,7 +486,7 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
         (
             "connection_unread_mb = 2048",
             [
-                "limits.connection_unread_mb is 2048",
+                "limits.connection_unread_mb is 2048;",
                 "limits.unread_mb (512)",
                 "lower it, or raise",
             ],
@@ -506,6 +506,14 @@ fn limits_are_read_with_their_units_or_refused_with_what_fits() {
         (
             "connections_per_peer = 17",
             ["limits.connections_per_peer is 17", "1 to 16", "is 2"],
+        ),
+        (
+            "in_flight_mb = \"4 MiB\"",
+            [
+                "in_flight_mb",
+                "string \"4 MiB\"",
+                "a whole number, 0 or more",
+            ],
         ),
         ("frames_s = 1", ["frames_s", "unknown field", "frame_s"]),
     ] {
