@@ -110,6 +110,11 @@ pub fn read_private(file: &Path, bytes_max: usize) -> Result<String, PrivateFile
         file: file.to_owned(),
         source,
     };
+    // To open a pipe waits until somebody writes into it.
+    if !file.metadata().map_err(failed)?.is_file() {
+        let kind = io::ErrorKind::InvalidInput;
+        return Err(failed(io::Error::new(kind, "is no regular file")));
+    }
     // What is looked at is what is read: the name may be given to another file meanwhile.
     let open = File::open(file).map_err(failed)?;
     let mode = open.metadata().map_err(failed)?.mode() & 0o7777;

@@ -11,6 +11,8 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
+use crate::wire::UNACKNOWLEDGED_MAX;
+
 /// The identity of one write, the same at all its attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket {
@@ -45,6 +47,11 @@ impl Session {
     }
 
     pub fn issue(&mut self) -> Ticket {
+        let oldest = *self.outstanding.first().unwrap_or(&self.next);
+        if self.next - oldest > UNACKNOWLEDGED_MAX {
+            // An old write is still in flight: it keeps the session that it was sent with.
+            *self = Session::new(self.opened_ms);
+        }
         let sequence = self.next;
         self.next += 1;
         self.outstanding.insert(sequence);
@@ -82,6 +89,21 @@ pub(crate) fn random_u64() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_write_that_is_never_answered_does_not_keep_others_from_their_results() {
+        let mut session = Session::new(7);
+        let first = session.issue();
+        for _ in 0..UNACKNOWLEDGED_MAX {
+            let next = session.issue();
+            assert_eq!((next.client, next.acked_below), (first.client, 1));
+            assert!(next.sequence - next.acked_below <= UNACKNOWLEDGED_MAX);
+            session.settle(next);
+        }
+        let next = session.issue();
+        assert_ne!(next.client, first.client);
+        assert_eq!((next.sequence, next.opened_ms), (1, 7));
+    }
 
     #[test]
     fn the_mark_stops_below_the_oldest_write_that_is_not_settled() {

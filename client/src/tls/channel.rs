@@ -13,6 +13,9 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// Bytes asked of a socket at a time.
 const READ_BYTES: usize = 64 << 10;
+/// What a byte around the plaintext counts: a record has 22 of them, and takes the time of
+/// some 350 bytes.
+const SEAL_WORK: usize = 16;
 /// Most plaintext that is sealed before the socket has taken what was sealed before.
 const SEAL_BYTES: usize = 128 << 10;
 /// Bytes that a record may hold, and that it takes beside them.
@@ -28,7 +31,7 @@ thread_local! {
 /// What came of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes of plaintext, at least one.
+    /// So many bytes of plaintext; 0 if more must be read first.
     Bytes(usize),
     /// The other side sends no more.
     End,
@@ -45,6 +48,8 @@ pub struct Channel {
     /// Much was read: others have a turn before the next read. What was read may hold
     /// thousands of records with hardly a byte of plaintext.
     yields: bool,
+    /// Bytes received, weighed by the work they are.
+    work: usize,
     ended: bool,
 }
 
@@ -58,6 +63,7 @@ impl Channel {
             unsent: 0,
             is_new: true,
             yields: false,
+            work: 0,
             ended: false,
         }
     }
@@ -83,13 +89,19 @@ impl Channel {
             // The handshake may have read more than its own.
             self.process(plain)?;
         }
-        while plain.len() == before && !self.ended {
+        if plain.len() == before && !self.ended {
             ready!(self.poll_read(cx, half, plain))?;
         }
         Poll::Ready(Ok(match plain.len() - before {
-            0 => Received::End,
+            0 if self.ended => Received::End,
             count => Received::Bytes(count),
         }))
+    }
+
+    /// How much work was received since the last call, as bytes: what is not plaintext counts
+    /// more, for there may be thousands of records with hardly a byte.
+    pub fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
     }
 
     /// Reads once. Through the half, and not by trying: it knows from a short read that there
@@ -109,7 +121,10 @@ impl Channel {
             ready!(Pin::new(half).poll_read(cx, &mut arrived))?;
             let arrived = arrived.filled();
             self.yields = arrived.len() >= READ_BYTES / 2;
+            let before = plain.len();
             self.open(arrived, plain)?;
+            let opened = plain.len() - before;
+            self.work += opened + arrived.len().saturating_sub(opened) * SEAL_WORK;
             self.ended |= arrived.is_empty();
             Poll::Ready(Ok(()))
         })

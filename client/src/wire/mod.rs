@@ -18,7 +18,10 @@ pub use codec::{
 pub use generated::*;
 pub use receive::{Received, decode_request};
 pub use respond::encode_response;
-pub use validate::{COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, validate, validate_op};
+pub use validate::{
+    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, UNACKNOWLEDGED_MAX, validate,
+    validate_op,
+};
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;

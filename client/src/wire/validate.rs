@@ -14,6 +14,9 @@ pub const SCAN_ENTRIES_MAX: u32 = 10_000;
 /// Most keys of one MultiGet, entries of one MultiPut, fields of one PutFields:
 /// bounds the work of one command, which no limit in bytes does.
 pub const COMMAND_PARTS_MAX: usize = 10_000;
+/// How far the sequence of a write may be above its low-water mark: replicas keep the results
+/// of all writes in between, and write them down with the session.
+pub const UNACKNOWLEDGED_MAX: u64 = 4096;
 
 /// Longest command, in bytes as encoded: leaves room in a frame for what the
 /// replicas add when they pass it on.
@@ -75,6 +78,14 @@ fn validate_session(command: &Command) -> Result<(), Error> {
     }
     if command.sequence == 0 {
         return Err(bad("sequence is 0, a write needs one above 0"));
+    }
+    let kept = command.sequence - command.acked_below.min(command.sequence);
+    if kept > UNACKNOWLEDGED_MAX {
+        return Err(bad(format!(
+            "acked_below is {} and sequence is {}: results of at most {UNACKNOWLEDGED_MAX} writes are \
+             kept for a session, so wait for the oldest, or open another session",
+            command.acked_below, command.sequence
+        )));
     }
     if command.acked_below > command.sequence {
         return Err(bad(format!(

@@ -20,7 +20,7 @@ use crate::figures::Figures;
 /// What requests in flight of all clients together may take of a replica's memory, in MiB.
 const IN_FLIGHT_MIB: f64 = 512.0;
 /// The same of one connection, with the answers that it may leave unread.
-const CONNECTION_MIB: f64 = 96.0;
+const CONNECTION_MIB: f64 = 48.0;
 
 /// One attack, and what it must not do.
 pub struct Attack {

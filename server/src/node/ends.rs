@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::handshakes::Shaken;
+use super::inbox::Inbox;
 
 /// What is read at once, however much room there is: others wait meanwhile.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -44,6 +45,8 @@ impl<R: AsyncRead + Unpin> Source for R {
 pub struct ReadEnd {
     half: OwnedReadHalf,
     channel: Option<Rc<RefCell<Channel>>>,
+    /// Where what is read counts, if it is a client's.
+    inbox: Option<Rc<Inbox>>,
 }
 
 /// The half that is written to.
@@ -60,6 +63,7 @@ pub(super) fn split(shaken: Shaken) -> (ReadEnd, WriteEnd) {
     let reader = ReadEnd {
         half: reader,
         channel: channel.clone(),
+        inbox: None,
     };
     let writer = WriteEnd {
         half: writer,
@@ -70,18 +74,48 @@ pub(super) fn split(shaken: Shaken) -> (ReadEnd, WriteEnd) {
 
 impl Source for ReadEnd {
     async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
-        let Some(channel) = &self.channel else {
-            return self.half.fill(buffer, chunk_bytes).await;
-        };
+        loop {
+            let (received, work) = self.receive(buffer, chunk_bytes).await?;
+            if let Some(inbox) = &self.inbox {
+                inbox.turn(work).await;
+            }
+            match received {
+                Received::Bytes(0) => {}
+                Received::Bytes(count) => return Ok(count),
+                Received::End => return Ok(0),
+            }
+        }
+    }
+}
+
+impl ReadEnd {
+    /// What is read has its turns ([`Inbox::turn`]), from the first byte on.
+    pub(super) fn by_turns(self, inbox: Rc<Inbox>) -> ReadEnd {
+        ReadEnd {
+            inbox: Some(inbox),
+            ..self
+        }
+    }
+
+    /// Reads once. Returns what came, and how much work it was.
+    async fn receive(
+        &mut self,
+        buffer: &mut BytesMut,
+        chunk_bytes: usize,
+    ) -> io::Result<(Received, usize)> {
         let half = &mut self.half;
+        let Some(channel) = &self.channel else {
+            return Ok(match half.fill(buffer, chunk_bytes).await? {
+                0 => (Received::End, 0),
+                count => (Received::Bytes(count), count),
+            });
+        };
         let receive = |cx: &mut Context<'_>| {
             let mut channel = channel.borrow_mut();
             channel.poll_receive(cx, half, buffer)
         };
-        Ok(match poll_fn(receive).await? {
-            Received::Bytes(count) => count,
-            Received::End => 0,
-        })
+        let received = poll_fn(receive).await?;
+        Ok((received, channel.borrow_mut().take_work()))
     }
 }
 

@@ -52,6 +52,12 @@ impl LargeAnswers {
         Some((connection, response))
     }
 
+    /// Takes all that wait for a connection that is closed.
+    pub(super) fn forget(&mut self, connection: u64) -> impl Iterator<Item = Response> {
+        let waited = self.waiting.take(connection);
+        waited.into_iter().map(|(response, _)| response)
+    }
+
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -117,5 +123,10 @@ mod tests {
         assert_eq!(round(&mut answers), [(1, 5), (1, 6)]);
         assert!(answers.is_empty());
         assert!(round(&mut answers).is_empty());
+        for connection in [1, 1, 1, 1, 2] {
+            passed(&mut answers, connection, 7, HALF);
+        }
+        assert_eq!(answers.forget(1).count(), 2);
+        assert_eq!(round(&mut answers), [(2, 7)]);
     }
 }

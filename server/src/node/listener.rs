@@ -249,6 +249,10 @@ impl Clients {
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);
         let account = connection.account();
+        // What nobody reads is not encoded.
+        for response in self.large_answers.borrow_mut().forget(connection.id) {
+            self.inbox.answered(account.settle(response.id));
+        }
         if account.in_flight() > 0 {
             self.leavers.borrow_mut().insert(connection.id, account);
         }
@@ -285,6 +289,7 @@ impl Clients {
         let _ = shaken.stream.set_nodelay(true);
         let _ = sockets::notice_silence(&shaken.stream, SILENT_AFTER);
         let (reader, writer) = ends::split(shaken);
+        let reader = reader.by_turns(self.inbox.clone());
         let id = self.last_id.get() + 1;
         self.last_id.set(id);
         let outbox = Outbox::new(writer, self.budget.unread.clone());
@@ -351,6 +356,11 @@ impl Clients {
                 && let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))?
             {
                 connection.take_frame();
+                if frame.len() > READ_BYTES {
+                    // Many connections may hold back the last bytes of a long frame each: to
+                    // decode them takes longer than to read them.
+                    self.inbox.turn(frame.len()).await;
+                }
                 self.request(connection, frame)?;
             }
             self.hold(connection, frames);
@@ -374,9 +384,7 @@ impl Clients {
         if connection.relieved().await {
             return Ok(true);
         }
-        let count = frames.fill().await?;
-        self.inbox.turn(count).await;
-        Ok(count > 0)
+        Ok(frames.fill().await? > 0)
     }
 
     /// What a client is told quotes nothing but its own words: it may be anybody.

@@ -49,6 +49,15 @@ impl<T> Turns<T> {
         }
         Some((connection, one))
     }
+
+    /// Takes all of a connection.
+    pub(super) fn take(&mut self, connection: u64) -> VecDeque<T> {
+        let Some(all) = self.waiting.remove(&connection) else {
+            return VecDeque::new();
+        };
+        self.turns.retain(|of| *of != connection);
+        all
+    }
 }
 
 #[cfg(test)]

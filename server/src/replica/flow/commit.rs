@@ -100,7 +100,7 @@ impl Parts {
 
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            for (proposed, outcome) in self.machine.execute(slot, &value) {
+            for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
                 self.writes.answer(step, proposed, outcome);
             }
             self.writes.settle(slot);

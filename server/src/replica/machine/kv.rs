@@ -305,8 +305,8 @@ fn too_large() -> Outcome {
 fn not_a_record() -> Outcome {
     Outcome::error(
         ErrorCode::NotARecord,
-        "put_fields: the value stored under the key is not a record, or the merged record \
-         would exceed the longest value; write it whole with put",
+        "put_fields: the value stored under the key is not a record, or it or the merged record \
+         has more than 256 KiB or 1024 fields; write it whole with put",
     )
 }
 

@@ -5,12 +5,20 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use client::wire::{Field, Record as Fields};
 use prost::Message as _;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
 
-/// `old` with `fields` put over it; `None` if `old` is no record. Of several values
-/// for one name the last counts. Both may be long, and a client chose them: one
-/// pass over each.
+/// The longest record into which fields are put: every replica decodes and encodes all of it
+/// for each command, of which thousands may come at once.
+const RECORD_BYTES_MAX: usize = 256 << 10;
+/// The most fields of such a record, for the same reason.
+const FIELDS_MAX: usize = 1024;
+
+/// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
+/// too large. Of several values for one name the last counts. Both may be long, and a client
+/// chose them: one pass over each.
 pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
     let mut record = match old {
+        Some(bytes) if bytes.len() > RECORD_BYTES_MAX || has_many_fields(&bytes) => return None,
         Some(bytes) => Fields::decode(bytes).ok()?,
         None => Fields::default(),
     };
@@ -27,8 +35,25 @@ pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
             record.fields.push(Field { name, value });
         }
     }
+    if record.fields.len() > FIELDS_MAX {
+        return None;
+    }
     let encoded = record.encode_to_vec();
-    (encoded.len() <= client::wire::VALUE_BYTES_MAX).then_some(encoded)
+    (encoded.len() <= RECORD_BYTES_MAX).then_some(encoded)
+}
+
+/// Whether a record, if it is one, has too many fields. Decodes none, and stops at the limit.
+fn has_many_fields(mut record: &[u8]) -> bool {
+    let mut fields = 0;
+    while let Ok((tag, wire)) = decode_key(&mut record)
+        && skip_field(wire, tag, &mut record, DecodeContext::default()).is_ok()
+    {
+        fields += 1;
+        if fields > FIELDS_MAX {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -67,5 +92,27 @@ mod tests {
             let expected = Fields { fields: expected }.encode_to_vec();
             assert_eq!(merge(Some(stored.into()), &new), Some(expected));
         }
+    }
+
+    #[test]
+    fn large_records_are_refused_before_they_are_decoded() {
+        let put = [Field {
+            name: "f".into(),
+            value: "v".into(),
+        }];
+        // Empty fields, of two bytes each.
+        let empty = |fields: usize| Some(Bytes::from([0x0A, 0].repeat(fields)));
+        assert!(merge(empty(FIELDS_MAX - 1), &put).is_some());
+        assert!(merge(empty(FIELDS_MAX), &put).is_none());
+        assert!(merge(empty(500_000), &put).is_none());
+        let long = |bytes| Fields {
+            fields: vec![Field {
+                name: "long".into(),
+                value: vec![7; bytes].into(),
+            }],
+        };
+        let stored = |bytes| Some(Bytes::from(long(bytes).encode_to_vec()));
+        assert!(merge(stored(RECORD_BYTES_MAX - 100), &put).is_some());
+        assert!(merge(stored(RECORD_BYTES_MAX), &put).is_none());
     }
 }

@@ -6,7 +6,7 @@ mod merge;
 mod session;
 
 use client::wire::{Command, Outcome};
-use leases::{ConfigId, Slot};
+use leases::{ConfigId, ReplicaId, Slot};
 
 use super::action::{Checkpoint, Record};
 use super::message::{Proposed, Value};
@@ -61,10 +61,12 @@ impl Machine {
         }
     }
 
-    /// Executes a slot; returns the outcome of each command. A repeated sequence gets its
-    /// first result.
+    /// Executes a slot; returns the outcome of each command whose client waits here (`me`), and
+    /// of each write. A repeated sequence gets its first result. Reads change nothing, so
+    /// whoever asked for many of them lets one replica work, and not all.
     pub(super) fn execute<'a>(
         &'a mut self,
+        me: ReplicaId,
         slot: Slot,
         value: &'a Value,
     ) -> impl Iterator<Item = (&'a Proposed, Outcome)> {
@@ -72,9 +74,12 @@ impl Machine {
             self.kv.begin(batch.log_time_ms, batch.sessions_max);
         }
         let commands = value.commands().iter().enumerate();
-        commands.map(move |(index, proposed)| {
-            let outcome = self.kv.execute(slot, index, &proposed.command);
-            (proposed, outcome)
+        commands.filter_map(move |(index, proposed)| {
+            let is_needed = proposed.origin == me || proposed.command.is_write();
+            is_needed.then(|| {
+                let outcome = self.kv.execute(slot, index, &proposed.command);
+                (proposed, outcome)
+            })
         })
     }
 
