@@ -116,8 +116,10 @@ Exit status: 0; 1 if the run failed, no operation succeeded, or an insertion end
 load; 3 if the target was missed: at the end more operations were behind than one for
 each thread and one in a hundred; 130 after Ctrl-C, which prints the report so far.
 
-Examples (for replicas with certificates, as those of `leasehold cluster up`, add
---ca leasehold-cluster/certificates/ca.pem):
+Replicas with certificates, as those of `leasehold cluster up`, need
+--ca leasehold-cluster/certificates/ca.pem besides.
+
+Examples:
   leasehold ycsb load --address 127.0.0.1:7001 -P workloada -p recordcount=100000 --threads 16
   leasehold ycsb run  --address 127.0.0.1:7001 -P workloada -p recordcount=100000 \\
       -p operationcount=1000000 -threads 16 -s
