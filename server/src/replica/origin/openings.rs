@@ -14,8 +14,8 @@ use crate::replica::settings::SessionLimits;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A bucket of what may be opened at once: as much as the time brings for which a session makes
-/// no room for others. So many clients that begin together do not wait.
+/// How many sessions clients may open: so many a second, and at once as many as in the time
+/// for which a new session makes no room for others.
 #[derive(Clone, Debug)]
 pub struct Openings {
     per_s: u32,
