@@ -80,6 +80,20 @@ impl Op {
         matches!(self, Op::Put(_) | Op::Delete(_))
     }
 
+    /// The key of a command that names one; `None` for those of several keys, also if they
+    /// happen to name one.
+    #[inline]
+    pub fn one_key(&self) -> Option<&Bytes> {
+        match self {
+            Op::Get(op) => Some(&op.key),
+            Op::Put(op) => Some(&op.key),
+            Op::Delete(op) => Some(&op.key),
+            Op::Cas(op) => Some(&op.key),
+            Op::PutFields(op) => Some(&op.key),
+            Op::MultiGet(_) | Op::MultiPut(_) | Op::Scan(_) => None,
+        }
+    }
+
     /// Every key that it names, in order. A scan names a range, not keys: none.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
@@ -89,15 +103,11 @@ impl Op {
 
 #[inline]
 fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
-    let (one, many, entries): (Option<&Bytes>, &[Bytes], &[KeyValue]) = match op {
-        Some(Op::Get(op)) => (Some(&op.key), &[], &[]),
-        Some(Op::Put(op)) => (Some(&op.key), &[], &[]),
-        Some(Op::Delete(op)) => (Some(&op.key), &[], &[]),
-        Some(Op::Cas(op)) => (Some(&op.key), &[], &[]),
-        Some(Op::PutFields(op)) => (Some(&op.key), &[], &[]),
-        Some(Op::MultiGet(op)) => (None, &op.keys, &[]),
-        Some(Op::MultiPut(op)) => (None, &[], &op.entries),
-        Some(Op::Scan(_)) | None => (None, &[], &[]),
+    let one = op.and_then(Op::one_key);
+    let (many, entries): (&[Bytes], &[KeyValue]) = match op {
+        Some(Op::MultiGet(op)) => (&op.keys, &[]),
+        Some(Op::MultiPut(op)) => (&[], &op.entries),
+        _ => (&[], &[]),
     };
     one.into_iter()
         .chain(many)

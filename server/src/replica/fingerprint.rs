@@ -55,6 +55,7 @@ impl Replica {
             writes,
             reads,
             awaits_heir,
+            executed_work: _, // none between groups of inputs
             left,
         } = parts;
         (us, joining, consensus, machine.kv()).hash(state);

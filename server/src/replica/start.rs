@@ -54,6 +54,7 @@ impl Replica {
                 writes: Default::default(),
                 reads: Default::default(),
                 awaits_heir: Time::ZERO,
+                executed_work: 0,
                 left: false,
             },
         };

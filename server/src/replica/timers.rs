@@ -23,9 +23,11 @@ pub(super) enum Timer {
     Checkpoint,
     /// Missed entries are fetched.
     Fetch,
+    /// Committed slots are left to execute.
+    Execute,
 }
 
-const TIMERS: usize = 9;
+const TIMERS: usize = 10;
 
 const NAMES: [&str; TIMERS] = [
     "election",
@@ -37,6 +39,7 @@ const NAMES: [&str; TIMERS] = [
     "holders",
     "checkpoint",
     "fetch",
+    "execution",
 ];
 
 /// Which timers are due: for who reports what a step had to do.

@@ -1,6 +1,7 @@
 //! About how large values and commands are.
 
 use client::wire::command::Op;
+use client::wire::{Outcome, outcome};
 
 use super::action::{Checkpoint, Record};
 use super::message::{Batch, Value};
@@ -8,6 +9,13 @@ use super::parts::outcome_weight;
 
 /// What a record takes beside what it holds: its names and numbers.
 const RECORD_BYTES: usize = 64;
+/// What a command takes beside what it holds.
+const COMMAND_BYTES: usize = 96;
+/// What it takes to find an entry, in bytes of a put that takes as long.
+const ENTRY_WORK: usize = 64;
+/// The same of the merge of fields into a record, unless they are more: the record may be far
+/// larger than they.
+const MERGE_WORK: usize = 4 << 10;
 
 /// About how many bytes a record takes, in memory or on disk.
 pub fn record_weight(record: &Record) -> usize {
@@ -54,7 +62,7 @@ fn batch_weight(batch: &Batch) -> usize {
     batch
         .commands
         .iter()
-        .map(|p| 96 + command_weight(&p.command))
+        .map(|p| COMMAND_BYTES + command_weight(&p.command))
         .sum()
 }
 
@@ -78,4 +86,24 @@ pub fn command_weight(command: &client::wire::Command) -> usize {
         Some(Op::Scan(scan)) => scan.from.len() + scan.to.len(),
         None => 0,
     }
+}
+
+/// About how much work it is to execute a command, in bytes of a put that takes as long.
+pub fn work(command: &client::wire::Command) -> usize {
+    let entries = match &command.op {
+        Some(Op::Scan(scan)) => scan.limit as usize,
+        Some(Op::MultiGet(multi)) => multi.keys.len(),
+        Some(Op::PutFields(_)) => return command_weight(command).max(MERGE_WORK),
+        _ => return command_weight(command),
+    };
+    command_weight(command).max(entries * ENTRY_WORK)
+}
+
+/// The same of one that was executed, with this outcome.
+pub fn work_done(command: &client::wire::Command, outcome: &Outcome) -> usize {
+    let work = match &outcome.result {
+        Some(outcome::Result::Entries(found)) => found.entries.len() * ENTRY_WORK,
+        _ => work(command),
+    };
+    COMMAND_BYTES + work
 }

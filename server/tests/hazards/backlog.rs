@@ -1,13 +1,14 @@
 //! What waits for a disk that takes nothing is bounded, and nothing of it is lost.
 
 use bytes::Bytes;
+use client::wire::Field;
 use client::wire::command::Op;
-use leases::StrategySpec;
+use leases::{Slot, StrategySpec};
 use server::replica::BACKLOG_BYTES_MAX;
 use server::replica::action::Record;
 use server::replica::message::Value;
 
-use super::cluster::{Asked, Cluster, write};
+use super::cluster::{Asked, Cluster, votes_on, write};
 
 const VALUE_BYTES: usize = 1 << 20;
 /// More than may wait.
@@ -108,5 +109,33 @@ fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
         all_done(cluster, &writes)
     });
     cluster.pass(3000);
+    cluster.assert_agreement();
+}
+
+#[test]
+fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
+    const MERGES: u64 = 700;
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let stuck = Slot(cluster.node(0).executed().0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    let field = |client: u64| Field {
+        name: "f".into(),
+        value: client.to_string().into(),
+    };
+    let merge = |client: u64| write(client, 1, Op::put_fields("k", vec![field(client)]));
+    let merges: Vec<Asked> = (1..=MERGES)
+        .map(|client| cluster.ask(0, merge(client)))
+        .collect();
+    let executed = |cluster: &Cluster| cluster.node(0).executed().0 + 1 - stuck.0;
+    assert_eq!(executed(&cluster), 0);
+    let votes = std::mem::take(&mut cluster.held);
+    cluster.forget_held();
+    cluster.deliver(votes[0].clone());
+    // A merge counts as some 4 KiB, and there is time for 2 MiB.
+    let first = executed(&cluster);
+    assert!((400..600).contains(&first), "{first} slots at once");
+    cluster.pass(1);
+    assert_eq!(executed(&cluster), MERGES);
+    assert!(all_done(&cluster, &merges));
     cluster.assert_agreement();
 }

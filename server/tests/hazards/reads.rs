@@ -205,6 +205,64 @@ fn a_committed_slot_is_read_before_those_before_it() {
 }
 
 #[test]
+fn a_read_finds_the_last_command_on_its_key_in_a_committed_slot() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let stuck = Slot(cluster.node(0).executed().0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    // So that all that comes now is one batch.
+    cluster.ask(0, put(9, 1, "stuck", "1"));
+    let batch = [
+        Op::put("a", "hidden"),
+        Op::put("b", "1"),
+        Op::put("c", "hidden"),
+        Op::cas("a", "2", None),
+        Op::put("c", "2"),
+    ];
+    let writes = (1..).zip(batch).map(|(client, op)| write(client, 1, op));
+    cluster.ask_together(0, writes.collect());
+    let reads = ["a", "b", "c"].map(|key| cluster.read(1, key));
+    let values = reads.map(|read| cluster.value(read));
+    let [a, b, c] = values.each_ref().map(Option::as_deref);
+    assert_eq!([a, b, c], [None, Some("1"), Some("2")]);
+    cluster.release();
+    cluster.pass(100);
+    // The compare-and-swap found another value.
+    assert_eq!(cluster.value(reads[0]).as_deref(), Some("hidden"));
+}
+
+#[test]
+fn reads_held_for_a_batch_are_answered_by_the_last_command_on_their_key() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let stuck = Slot(cluster.node(0).executed().0 + 1);
+    let batch_votes = Slot(stuck.0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    cluster.ask(0, put(9, 1, "stuck", "1"));
+    cluster.hold(move |packet| votes_on(packet, Some(batch_votes)));
+    let batch = [
+        Op::put("a", "hidden"),
+        Op::put("b", "1"),
+        Op::put("c", "hidden"),
+        Op::cas("a", "2", None),
+        Op::put("c", "2"),
+    ];
+    let writes = (1..).zip(batch).map(|(client, op)| write(client, 1, op));
+    cluster.ask_together(0, writes.collect());
+    let reads = ["a", "b", "c"].map(|key| cluster.read(0, key));
+    assert!(reads.iter().all(|read| !cluster.answered(*read)));
+    let votes: Vec<Packet> = cluster.held.clone();
+    let of_batch = |packet: &&Packet| votes_on(packet, Some(batch_votes));
+    for packet in votes.iter().filter(of_batch) {
+        cluster.deliver(packet.clone());
+    }
+    let values = reads.map(|read| cluster.value(read));
+    let [a, b, c] = values.each_ref().map(Option::as_deref);
+    assert_eq!([a, b, c], [None, Some("1"), Some("2")]);
+    cluster.release();
+    cluster.pass(100);
+    assert_eq!(cluster.value(reads[0]).as_deref(), Some("hidden"));
+}
+
+#[test]
 fn a_read_that_waits_in_the_leaders_queue_is_not_queued_again() {
     let mut settings = settings(3, StrategySpec::None);
     (settings.in_flight_max, settings.batch_max) = (1, 1);

@@ -1,7 +1,10 @@
 //! What is known to be committed, and what that allows.
 
-use client::wire::Outcome;
+use std::collections::HashSet;
+
 use client::wire::command::Op;
+use client::wire::{Command, Outcome};
+use leases::hashing::Seeded;
 use leases::mutants::{Rule, off};
 use leases::{Ballot, Key, Slot};
 
@@ -117,23 +120,47 @@ impl Consensus {
     }
 
     /// The value that a committed, unexecuted slot gives to a read of `key` (protocol
-    /// §3.3): its last command on the key, if that is an answerable blind write.
+    /// §3.3): its last command on the key, if that is an answerable blind write. A command of
+    /// several keys counts as one on each key: to look through ten thousand of them for every
+    /// read would take longer than to wait for its execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
+        let accepted = self.answerable(slot)?;
+        let mut of_slot = accepted.value.commands().iter().enumerate().rev();
+        let (index, _) = of_slot.find(|(_, p)| may_write(&p.command, key))?;
+        written_at_commit(slot, index, accepted)
+    }
+
+    /// The same for all keys of the slot of which `wanted` says that somebody waits: each key
+    /// with its last command, if that may answer reads.
+    pub fn values_at_commit<'a>(
+        &'a self,
+        slot: Slot,
+        mut wanted: impl FnMut(&Key) -> bool + 'a,
+    ) -> impl Iterator<Item = (&'a Key, Outcome)> {
+        let accepted = self.answerable(slot);
+        let commands = accepted.into_iter().flat_map(move |accepted| {
+            let of_slot = accepted.value.commands().iter().enumerate().rev();
+            of_slot.map(move |(index, proposed)| (accepted, index, &proposed.command))
+        });
+        let writes = commands.filter(|(.., command)| command.is_write());
+        // As above: what stands before a command of several keys may be hidden by it.
+        let last = writes.map_while(|(accepted, index, command)| {
+            Some((accepted, index, command.op.as_ref()?.one_key()?))
+        });
+        let mut seen: HashSet<&Key, Seeded> = HashSet::default();
+        last.filter_map(move |(accepted, index, key)| {
+            let is_last = wanted(key) && seen.insert(key);
+            let outcome = is_last.then(|| written_at_commit(slot, index, accepted))??;
+            Some((key, outcome))
+        })
+    }
+
+    /// What is accepted in a committed slot, if its sure blind writes may be answered.
+    fn answerable(&self, slot: Slot) -> Option<&Accepted> {
         let commands = &self.logs.commands;
         let cell = commands.get(slot).filter(|cell| cell.committed)?;
         let accepted = cell.accepted.as_ref()?;
-        let mut of_slot = accepted.value.commands().iter().enumerate().rev();
-        let (index, last) =
-            of_slot.find(|(_, p)| p.command.is_write() && p.command.keys().any(|k| k == key))?;
-        if !commands.is_answerable(slot, accepted) || !accepted.sure(index) {
-            return None;
-        }
-        let version = version_of(slot, index);
-        match &last.command.op {
-            Some(Op::Put(put)) => Some(Outcome::value(put.value.clone(), version)),
-            Some(Op::Delete(_)) => Some(Outcome::missing()),
-            _ => None,
-        }
+        commands.is_answerable(slot, accepted).then_some(accepted)
     }
 
     /// Whether a checkpoint must be made before its time: one of the logs would run out of
@@ -204,5 +231,26 @@ impl Consensus {
             return commands.commit_point;
         }
         commands.highest.max(commands.executed)
+    }
+}
+
+/// Whether a command may change what is stored under `key`.
+fn may_write(command: &Command, key: &[u8]) -> bool {
+    let one_key = command.op.as_ref().and_then(Op::one_key);
+    command.is_write() && one_key.is_none_or(|one| one == key)
+}
+
+/// What a blind write that is sure leaves under its key.
+fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
+    if !accepted.sure(index) {
+        return None;
+    }
+    match &accepted.value.commands()[index].command.op {
+        Some(Op::Put(put)) => {
+            let version = version_of(slot, index);
+            Some(Outcome::value(put.value.clone(), version))
+        }
+        Some(Op::Delete(_)) => Some(Outcome::missing()),
+        _ => None,
     }
 }

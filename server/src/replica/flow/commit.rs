@@ -8,7 +8,13 @@ use super::super::consensus::AtCommit;
 use super::super::message::{LogId, LogNews};
 use super::super::step::Step;
 use super::super::timers::Timer;
+use super::super::weight::work_done;
 use super::Parts;
+
+/// How much a group of inputs executes, as [`work_done`] counts it: some 20 ms. The last slot
+/// may exceed it. Heartbeats leave between groups, and a slot may hold thousands of commands
+/// that each take long.
+const WORK_A_GROUP: usize = 2 << 20;
 
 impl Parts {
     /// Applies the commit rule to a slot that was accepted or voted for.
@@ -35,6 +41,11 @@ impl Parts {
                 self.count_blocked(step, slots);
             }
         }
+        self.hasten_checkpoint(step);
+    }
+
+    /// Brings a checkpoint forward if too much has changed, or a log would run out.
+    fn hasten_checkpoint(&self, step: &mut Step<'_>) {
         let checkpointed = self.machine.checkpointed();
         if self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint() {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
@@ -86,9 +97,8 @@ impl Parts {
             match self.consensus.at_commit(slot) {
                 AtCommit::Now(accepted) => {
                     self.writes.answer_at_commit(step, slot, accepted);
-                    let value = accepted.value.clone();
                     let (reads, view) = self.reads();
-                    reads.release_by_commit(step, view, slot, &value);
+                    reads.release_by_commit(step, view, slot);
                 }
                 // There may be thousands behind it.
                 AtCommit::Later => return,
@@ -98,9 +108,15 @@ impl Parts {
         }
     }
 
+    /// Executes what is committed, as much as a group of inputs may; the next goes on.
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
+            if self.executed_work >= WORK_A_GROUP {
+                step.timers.set_earlier(Timer::Execute, step.now);
+                break;
+            }
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
+                self.executed_work += work_done(&proposed.command, &outcome);
                 self.writes.answer(step, proposed, outcome);
             }
             self.writes.settle(slot);
@@ -111,6 +127,12 @@ impl Parts {
         }
         let (reads, view) = self.reads();
         reads.release_executed(step, view);
+    }
+
+    /// Goes on with what an earlier group of inputs left to execute.
+    pub(super) fn execute_more(&mut self, step: &mut Step<'_>) {
+        self.execute_commands(step);
+        self.hasten_checkpoint(step);
     }
 
     /// Counts clients here whose command is committed, but needs its execution and so

@@ -41,6 +41,8 @@ pub(super) struct Parts {
     pub(super) reads: Reads,
     /// Until when a leader that leaves waits to hear of the next.
     pub(super) awaits_heir: Time,
+    /// How much work this group of inputs has executed.
+    pub(super) executed_work: usize,
     /// That this replica has left was said.
     pub(super) left: bool,
 }

@@ -68,6 +68,9 @@ impl Parts {
         if due(step, Timer::Reconfigure, now + timing.reconfigure) {
             self.reconfigure(step);
         }
+        if due(step, Timer::Execute, Time::MAX) {
+            self.execute_more(step);
+        }
         if due(step, Timer::Checkpoint, now + timing.checkpoint) {
             self.checkpoint(step);
         }
@@ -168,6 +171,7 @@ impl Parts {
         self.consensus.send_news(step);
         self.reads.flush(step);
         self.leave_on(step);
+        self.executed_work = 0;
         let executed = self.consensus.executed();
         step.persister.flush(executed, step.out);
     }

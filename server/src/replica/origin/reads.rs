@@ -11,7 +11,7 @@ use leases::{Key, Permit, ReplicaId, Slot, Time};
 
 use super::super::action::Action;
 use super::super::handles::{Again, ClientHandle, ReadFrom};
-use super::super::message::{Message, ReadAnswer, RequestId, Value};
+use super::super::message::{Message, ReadAnswer, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
 use super::answers::{Answers, Read};
@@ -128,23 +128,17 @@ impl Reads {
     }
 
     /// A committed slot may answer reads of its keys before it is executed.
-    pub fn release_by_commit(
-        &mut self,
-        step: &mut Step<'_>,
-        view: View<'_>,
-        slot: Slot,
-        value: &Value,
-    ) {
+    pub fn release_by_commit(&mut self, step: &mut Step<'_>, view: View<'_>, slot: Slot) {
         if !self.held.is_empty() {
-            for key in value.commands().iter().flat_map(|p| p.command.keys()) {
-                if !self.held.contains_key(key) {
-                    continue;
-                }
-                let Some(outcome) = view.consensus.value_at_commit(slot, key) else {
-                    continue;
-                };
-                let ready = self.take_held(key, |held| held.wait <= slot);
-                self.answer_held(step, view, (key, ready), Some(outcome));
+            let values = view
+                .consensus
+                .values_at_commit(slot, |key| self.held.contains_key(key));
+            let values: Vec<(Key, Outcome)> = values
+                .map(|(key, outcome)| (key.clone(), outcome))
+                .collect();
+            for (key, outcome) in values {
+                let ready = self.take_held(&key, |held| held.wait <= slot);
+                self.answer_held(step, view, (&key, ready), Some(outcome));
             }
         }
         self.indexing

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::replica::message::{Batch, Proposed};
 use crate::replica::parts::Room;
-use crate::replica::weight::command_weight;
+use crate::replica::weight::work;
 
 /// No class may have more slots in flight than this for each that is still free.
 const OPEN_PER_FREE: usize = 3;
@@ -130,7 +130,7 @@ impl Queue {
         // A single command may be as large as a frame; it then goes alone.
         let least = usize::from(commands.is_empty());
         let most = commands_max.saturating_sub(commands.len());
-        let fits = |proposed: &&Proposed| room.takes(command_weight(&proposed.command));
+        let fits = |proposed: &&Proposed| room.takes(work(&proposed.command));
         let fitting = queue.iter().take(most).take_while(fits).count();
         commands.extend(queue.drain(..fitting.max(least).min(queue.len())));
         if queue.is_empty() {
@@ -175,6 +175,7 @@ mod tests {
     use super::*;
     use crate::replica::message::RequestId;
     use crate::replica::parts::{ITEM_OVERHEAD, PART_BYTES};
+    use crate::replica::weight::command_weight;
 
     #[test]
     fn a_batch_takes_what_fits_and_one_command_at_least() {
