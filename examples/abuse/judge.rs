@@ -98,12 +98,14 @@ impl Row {
     pub fn latencies(&self) -> String {
         let ms = |name: &str| self.figures.get(name).copied().unwrap_or_default() / 1000.0;
         format!(
-            "p99 of puts {:.1} -> {:.1} ms, of gets {:.1} -> {:.1} ms, longest put {:.0} ms",
+            "p99 of puts {:.1} -> {:.1} ms, of gets {:.1} -> {:.1} ms, longest put {:.0} ms, {:.1} s \
+             after it began",
             ms("quiet_put_p99_us"),
             ms("attacked_put_p99_us"),
             ms("quiet_get_p99_us"),
             ms("attacked_get_p99_us"),
             ms("attacked_put_max_us"),
+            ms("attacked_put_max_at_ms"),
         )
     }
 }
@@ -114,6 +116,7 @@ pub fn name_figures(figures: &mut Figures, when: &str, noticed: &Noticed) {
         ("put_p50_us", noticed.put_p50_us),
         ("put_p99_us", noticed.put_p99_us),
         ("put_max_us", noticed.put_max_us),
+        ("put_max_at_ms", noticed.put_max_at_ms),
         ("get_p50_us", noticed.get_p50_us),
         ("get_p99_us", noticed.get_p99_us),
         ("get_max_us", noticed.get_max_us),

@@ -110,9 +110,9 @@ impl Stage {
     /// The quiet time, the attack and the recovery.
     async fn play(&self, attack: &Attack, cluster: &Cluster) -> anyhow::Result<(Seen, Figures)> {
         sleep(SETTLES_IN).await;
-        let (quiet, sent) = (Instant::now(), peer_bytes(&cluster.peers).await);
+        let (quiet, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
         sleep(Duration::from_secs(self.quiet_s)).await;
-        let quiet_bytes_s = rate(sent, peer_bytes(&cluster.peers).await, quiet);
+        let quiet_bytes_s = rate(sent, peer_bytes(attack, cluster).await, quiet);
         let began = Instant::now();
         if attack.setting.unprivileged {
             let last = cluster.clients.len() - 1;
@@ -122,9 +122,9 @@ impl Stage {
         let length = Duration::from_secs(attack.seconds);
         let waging = tokio::task::spawn_local(figures_of_owned(attackers, attack.name));
         sleep(length.saturating_sub(LATE)).await;
-        let (late, sent) = (Instant::now(), peer_bytes(&cluster.peers).await);
+        let (late, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
         sleep((began + length).saturating_duration_since(Instant::now())).await;
-        let late_bytes_s = rate(sent, peer_bytes(&cluster.peers).await, late);
+        let late_bytes_s = rate(sent, peer_bytes(attack, cluster).await, late);
         let last_moment = Instant::now() - Duration::from_millis(300);
         let waged = waging.await??;
         let ended = Instant::now();
@@ -252,13 +252,24 @@ fn rate(before: Option<u64>, after: Option<u64>, since: Instant) -> Option<f64> 
     Some(sent as f64 / since.elapsed().as_secs_f64())
 }
 
-/// Bytes that were sent so far to the peers' ports, as `ss` counts them.
-async fn peer_bytes(peers: &[String]) -> Option<u64> {
+/// Bytes that were sent so far to the peers' ports, as `ss` counts them; only where they
+/// matter, for `ss` looks through all sockets.
+async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
+    if !attack
+        .after
+        .iter()
+        .any(|after| matches!(after, After::PeerBytes))
+    {
+        return None;
+    }
     let mut listing = Command::new("ss");
     listing.args(["-tinH", "state", "established"]);
     let listing = listing.stdin(Stdio::null()).kill_on_drop(true).output();
     let listing = listing.await.ok()?;
-    Some(sent_to(peers, &String::from_utf8_lossy(&listing.stdout)))
+    Some(sent_to(
+        &cluster.peers,
+        &String::from_utf8_lossy(&listing.stdout),
+    ))
 }
 
 /// Each socket has two lines: its addresses, and its figures.

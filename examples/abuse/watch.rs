@@ -193,6 +193,9 @@ fn memory_kib(process: u32, which: &str) -> u64 {
 }
 
 fn files(process: u32) -> u64 {
-    let open = std::fs::read_dir(format!("/proc/{process}/fd"));
-    open.map_or(0, |open| open.count() as u64)
+    let listing = format!("/proc/{process}/fd");
+    // Linux 6.2 and later say it here, and count ten thousand in no time.
+    let size = std::fs::metadata(&listing).map_or(0, |listing| listing.len());
+    let counted = || std::fs::read_dir(&listing).map_or(0, |open| open.count() as u64);
+    if size > 0 { size } else { counted() }
 }

@@ -34,6 +34,8 @@ pub struct Noticed {
     pub put_p50_us: u64,
     pub put_p99_us: u64,
     pub put_max_us: u64,
+    /// When the slowest put should have begun.
+    pub put_max_at_ms: u64,
     pub get_p50_us: u64,
     pub get_p99_us: u64,
     pub get_max_us: u64,
@@ -103,11 +105,15 @@ impl WellBehaved {
                 .map(|sample| sample.latency.as_micros() as u64)
                 .collect()
         };
+        let puts = within().filter(|sample| sample.write);
+        let slowest = puts.max_by_key(|sample| sample.latency);
+        let slowest_at = slowest.map_or(Duration::ZERO, |sample| sample.at - from);
         let (mut puts, mut gets) = (latencies(true), latencies(false));
         Noticed {
             put_p50_us: percentile(&mut puts, 0.5),
             put_p99_us: percentile(&mut puts, 0.99),
             put_max_us: percentile(&mut puts, 1.0),
+            put_max_at_ms: slowest_at.as_millis() as u64,
             get_p50_us: percentile(&mut gets, 0.5),
             get_p99_us: percentile(&mut gets, 0.99),
             get_max_us: percentile(&mut gets, 1.0),

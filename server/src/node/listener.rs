@@ -49,6 +49,8 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const HELLO_BYTES_MAX: usize = 4 << 10;
 /// A client's machine that has sent nothing for so long is asked whether it is there.
 const SILENT_AFTER: Duration = Duration::from_secs(60);
+/// What it takes to close a connection, in bytes read that take as long.
+const END_WORK: usize = 16 << 10;
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -318,6 +320,8 @@ impl Clients {
         // The driver still handles the requests that came before the end.
         self.inbox.ring();
         self.remove(&connection);
+        // Thousands may end at once.
+        self.inbox.turn(END_WORK).await;
         if let Err(refusal) = ended {
             tracing::info!(client = %address, reason = refusal.message, "closed");
             say_farewell(&connection, &mut frames, refusal).await;
