@@ -212,7 +212,11 @@ impl io::Write for Socket<'_> {
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.try_write_vectored(parts)
+        match parts {
+            // Most answers are one record, and a plain write takes the kernel less.
+            [one] => self.0.try_write(one),
+            _ => self.0.try_write_vectored(parts),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
