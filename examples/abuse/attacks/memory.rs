@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use client::wire::FRAME_BYTES_MAX;
 use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::{FRAME_BYTES_MAX, Request};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::JoinHandle;
@@ -34,10 +35,20 @@ pub async fn put_all(
             sequence,
             ..session
         };
-        wire.ask(&write(sequence, session, Op::put(key, value)))
-            .await?;
+        let put = write(sequence, session, Op::put(key, value));
+        let answer = wire.ask(&put).await?;
+        let result = answer.outcome.and_then(|outcome| outcome.result);
+        let done = matches!(result, Some(Answer::Written(_)));
+        anyhow::ensure!(done, "a put was answered {result:?}");
     }
     Ok(())
+}
+
+/// Entries of 4 KiB of one scan: an answer has room for no more.
+const WIDE_ENTRIES: u32 = 960;
+
+fn wide_scan(id: u64) -> Request {
+    read(id, Op::scan("wide-", "widf", WIDE_ENTRIES))
 }
 
 /// 24 KB of scans whose answers have 4 MiB each, on one connection that reads nothing.
@@ -45,7 +56,16 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {
         let entry = |i| (format!("wide-{i:04}"), Bytes::from(vec![b'w'; 4 << 10]));
-        put_all(address, (0..1000).map(entry)).await?;
+        put_all(address, (0..WIDE_ENTRIES).map(entry)).await?;
+        let answer = Wire::connect(address).await?.ask(&wide_scan(1)).await?;
+        let found = match answer.outcome.and_then(|outcome| outcome.result) {
+            Some(Answer::Entries(found)) => found.entries.len(),
+            _ => 0,
+        };
+        anyhow::ensure!(
+            found == WIDE_ENTRIES as usize,
+            "a scan found {found} entries"
+        );
         return Ok(Figures::new());
     }
     let end = target.end();
@@ -56,7 +76,7 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
         let mut id = 0;
         while all.len() < 24_000 {
             id += 1;
-            all.put(frame(&read(id, Op::scan("wide-", "widf", 1000)))?);
+            all.put(frame(&wide_scan(id))?);
         }
         write_until(&mut held.1, &all, Instant::now() + Duration::from_secs(3)).await;
         scans += id as f64;
