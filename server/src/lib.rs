@@ -12,3 +12,4 @@ pub mod replica;
 pub mod security;
 pub mod shell;
 pub mod sim;
+mod turns;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Buf as _, BufMut as _, BytesMut};
 use client::tls::{Channel, Received};
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::handshakes::Shaken;
@@ -151,6 +151,12 @@ impl WriteEnd {
     /// If the connection failed.
     pub(super) async fn writable(&self) -> io::Result<()> {
         self.half.writable().await
+    }
+
+    /// Waits until the other end has reset the connection, or it has failed otherwise. That the
+    /// other end sends no more is neither.
+    pub(super) async fn reset(&self) {
+        let _ = self.half.ready(Interest::ERROR).await;
     }
 
     /// Ends the stream of bytes, so that the other side reads to its end.

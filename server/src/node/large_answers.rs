@@ -8,7 +8,7 @@
 
 use client::wire::{Response, outcome};
 
-use super::turns::Turns;
+use crate::turns::Turns;
 
 /// Bytes of large answers that a round encodes. The last one may exceed it.
 const BYTES_A_ROUND: usize = 2 << 20;

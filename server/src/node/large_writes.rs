@@ -5,8 +5,8 @@
 //! So the replica gets only some bytes of large writes at a time, and more as it answers. The
 //! others wait here, where small commands pass them.
 
-use super::turns::Turns;
 use crate::replica::input::Input;
+use crate::turns::Turns;
 
 /// Writes of connections, and how many bytes of such writes the replica has.
 #[derive(Debug)]

@@ -247,7 +247,8 @@ impl Clients {
         }
     }
 
-    /// Forgets a connection, but not what the replica still does for it.
+    /// Forgets a connection, but not what the replica still does for it. The replica is told
+    /// after the last command of it.
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);
         let account = connection.account();
@@ -256,7 +257,11 @@ impl Clients {
             self.inbox.answered(account.settle(response.id));
         }
         if account.in_flight() > 0 {
+            account.leave();
             self.leavers.borrow_mut().insert(connection.id, account);
+            let connection = connection.id;
+            self.inbox.push_client(Input::ClientGone { connection }, 0);
+            self.inbox.ring();
         }
     }
 

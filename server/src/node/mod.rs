@@ -44,7 +44,6 @@ pub mod storage;
 mod tests;
 mod timeout_watch;
 mod transport;
-mod turns;
 
 pub use config::{ClusterConfig, ConfigError};
 pub use serve::{NodeError, ServeOptions, serve, serve_until, terminated};

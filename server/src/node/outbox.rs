@@ -48,6 +48,8 @@ pub(super) struct Outbox {
     /// Bytes that the socket has taken.
     taken: Cell<u64>,
     changed: Notify,
+    /// The socket has taken something.
+    progress: Notify,
 }
 
 impl Outbox {
@@ -63,6 +65,7 @@ impl Outbox {
             interrupted: Cell::new(false),
             taken: Cell::new(0),
             changed: Notify::new(),
+            progress: Notify::new(),
         }
     }
 
@@ -134,6 +137,14 @@ impl Outbox {
     fn write(&self) {
         self.write_some();
         self.account();
+        self.progress.notify_waiters();
+    }
+
+    /// Waits until at most so many bytes wait for the socket.
+    pub(super) async fn at_most(&self, bytes: usize) {
+        while self.pending_bytes() > bytes {
+            self.progress.notified().await;
+        }
     }
 
     fn write_some(&self) {
@@ -155,15 +166,14 @@ impl Outbox {
     }
 
     /// Writes whatever a flush had to leave, for as long as the connection
-    /// lives. Returns when it is broken, given up or interrupted.
+    /// lives. Returns when it is broken, given up or interrupted. That it is broken is noticed
+    /// also while nothing is read from it and nothing is to be written.
     pub(super) async fn drain(&self) {
+        let reset = self.writer.reset();
+        tokio::pin!(reset);
         while !self.broken.get() && !self.interrupted.get() {
-            if !self.blocked.get() {
-                self.changed.notified().await;
-                continue;
-            }
             tokio::select! {
-                ready = self.writer.writable() => match ready {
+                ready = self.writer.writable(), if self.blocked.get() => match ready {
                     Ok(()) => {
                         self.blocked.set(false);
                         self.write();
@@ -171,6 +181,7 @@ impl Outbox {
                     Err(_) => self.broken.set(true),
                 },
                 () = self.changed.notified() => {}
+                () = &mut reset => self.broken.set(true),
             }
         }
     }

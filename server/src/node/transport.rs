@@ -4,8 +4,14 @@
 //! accepted, so each direction breaks and heals by itself. Messages may be lost
 //! and the core asks again, so nothing is kept for a peer that is not connected,
 //! and what a stalled peer does not take is dropped past a bound.
+//!
+//! Answers to a peer's reads wait in a queue of their own while its connection has enough to
+//! send. Values are the store's and take no memory there, and a peer asks only for a bounded
+//! number at a time. If they were dropped, all of them would be read, sent and dropped again.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,6 +20,7 @@ use client::wire::encode_frame;
 use leases::ReplicaId;
 use prost::Message as _;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use super::ends;
 use super::frames::Frames;
@@ -32,6 +39,12 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// The same for messages that are not short. Heartbeats wait behind them: more would take so
 /// long on a slow link, or at a slow peer, that the leader is thought to have failed.
 const BULK_BYTES_MAX: usize = 8 << 20;
+/// With more bytes waiting, long answers to reads are held back: what the replicas agree on
+/// needs the rest of the room, and heartbeats wait for what is before them.
+const ANSWER_BYTES_MAX: usize = 2 << 20;
+/// Answers that are held back, in bytes: as much as the reads are likely to ask for that one
+/// peer asks at a time. Past it they are dropped.
+const HELD_BYTES_MAX: usize = 64 << 20;
 /// A message is short up to here.
 const SHORT_BYTES: usize = 4 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -84,6 +97,57 @@ struct Link {
     promise: Cell<u64>,
     /// Messages dropped since the link was last idle.
     dropped: Cell<u64>,
+    held: RefCell<Held>,
+    /// The first answer was held back.
+    holds: Notify,
+}
+
+/// Answers to reads that wait until the connection takes them, with their bytes.
+#[derive(Debug, Default)]
+struct Held {
+    answers: VecDeque<(Envelope, usize)>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Keeps an answer, if there is room.
+    fn push(&mut self, envelope: Envelope, bytes: usize) -> bool {
+        let fits = self.bytes + bytes <= HELD_BYTES_MAX;
+        if fits {
+            self.bytes += bytes;
+            self.answers.push_back((envelope, bytes));
+        }
+        fits
+    }
+
+    fn pop(&mut self) -> Option<Envelope> {
+        let (envelope, bytes) = self.answers.pop_front()?;
+        self.bytes -= bytes;
+        Some(envelope)
+    }
+}
+
+impl Link {
+    /// Holds long answers to reads back while others wait, or much else does; what else it is
+    /// given it returns.
+    fn hold_back(&self, envelope: Envelope, outbox: &Outbox) -> Option<Envelope> {
+        if !matches!(envelope.message, Message::ReadAnswers(_)) {
+            return Some(envelope);
+        }
+        let mut held = self.held.borrow_mut();
+        let has_room = held.answers.is_empty() && outbox.pending_bytes() <= ANSWER_BYTES_MAX;
+        if has_room {
+            return Some(envelope);
+        }
+        let bytes = codec::envelope_bytes(envelope.clone());
+        if bytes <= SHORT_BYTES {
+            return Some(envelope);
+        }
+        if held.push(envelope, bytes) {
+            self.holds.notify_one();
+        }
+        None
+    }
 }
 
 impl Peers {
@@ -134,6 +198,9 @@ impl Peers {
         let Some(outbox) = connected.as_ref() else {
             return;
         };
+        let Some(envelope) = link.hold_back(envelope, outbox) else {
+            return;
+        };
         let promise = match envelope.message {
             Message::Prepared { answer, .. } => answer,
             _ => 0,
@@ -148,6 +215,11 @@ impl Peers {
         }
         link.dropped.set(0);
         link.promise.set(link.promise.get().max(promise));
+        self.append(to, envelope, outbox);
+        link.dirty.set(true);
+    }
+
+    fn append(&self, to: ReplicaId, envelope: Envelope, outbox: &Outbox) {
         let message = envelope.message.name();
         if let Err(error) = codec::encode_envelope(envelope, &mut outbox.buffer()) {
             self.unsendable.set(self.unsendable.get() + 1);
@@ -159,7 +231,26 @@ impl Peers {
                 "a message is dropped, for it cannot be sent; this is a mistake of the program, please report it"
             );
         }
-        link.dirty.set(true);
+    }
+
+    /// Appends answers that were held back as the connection takes them, for as long as it is
+    /// polled.
+    async fn send_held(&self, to: ReplicaId, outbox: &Outbox) -> Infallible {
+        let link = &self.links[to.index()];
+        loop {
+            outbox.at_most(ANSWER_BYTES_MAX).await;
+            // Nothing is borrowed while it waits.
+            let next = link.held.borrow_mut().pop();
+            match next {
+                Some(answers) => {
+                    self.append(to, answers, outbox);
+                    outbox.flush();
+                    // Each takes a while to encode.
+                    tokio::task::yield_now().await;
+                }
+                None => link.holds.notified().await,
+            }
+        }
     }
 
     /// Writes all messages appended, once per peer.
@@ -217,12 +308,15 @@ impl Peers {
         let _ = encode_frame(&self.hello(peer), &mut outbox.buffer());
         outbox.flush();
         let link = &self.links[peer.index()];
+        link.held.take();
         link.connected.replace(Some(outbox.clone()));
         let ended = tokio::select! {
+            never = self.send_held(peer, &outbox) => match never {},
             problem = self.listen_to_dialled(peer, Frames::new(reader, 1 << 10)) => problem,
             () = outbox.drain() => "the connection broke".to_owned(),
         };
         link.connected.replace(None);
+        link.held.take();
         ended
     }
 
@@ -278,14 +372,14 @@ pub(super) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use client::wire::Command;
     use client::wire::command::Op;
+    use client::wire::{Command, Outcome, Path, Version};
     use leases::{Ballot, Incarnation, Slot};
 
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::replica::message::{LogId, PerLog, RequestId};
+    use crate::replica::message::{LogId, PerLog, ReadAnswer, RequestId};
 
     const TO: ReplicaId = ReplicaId(1);
 
@@ -374,6 +468,51 @@ mod tests {
         assert!(long <= BULK_BYTES_MAX + (2 << 20), "{long}");
         append(&peers, &Message::TransferRequest, 100);
         assert!(pending(&peers) >= long + 100);
+    }
+
+    fn answer(bytes: usize) -> Message {
+        let value = Bytes::from(vec![7; bytes]);
+        let outcome = Outcome::value(value, Version::default());
+        Message::ReadAnswers(vec![ReadAnswer {
+            request: RequestId(1),
+            outcome: Some((outcome, Path::Forwarded)),
+        }])
+    }
+
+    #[tokio::test]
+    async fn answers_to_reads_wait_until_the_connection_takes_them() {
+        let (peers, taking) = unread_peers().await;
+        append(&peers, &answer(1 << 20), 40 << 20);
+        let long = pending(&peers);
+        assert!(long <= ANSWER_BYTES_MAX + (2 << 20), "{long}");
+        append(&peers, &answer(100), 1);
+        assert!(pending(&peers) > long, "a short one does not wait");
+        let outbox = peers.links[TO.index()].connected.borrow().clone();
+        let outbox = outbox.unwrap();
+        outbox.flush();
+        let mut frames = Frames::new(taking, 64 << 10);
+        let take = async {
+            for _ in 0..=40 {
+                let frame = frames.wait().await.unwrap().unwrap();
+                let envelope = codec::decode_envelope(frame).unwrap();
+                assert!(matches!(envelope.message, Message::ReadAnswers(_)));
+            }
+        };
+        tokio::select! {
+            () = take => {}
+            never = peers.send_held(TO, &outbox) => match never {},
+            () = outbox.drain() => panic!("the connection broke"),
+        }
+        assert_eq!(peers.links[TO.index()].held.borrow().bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn answers_that_wait_are_bounded() {
+        let (peers, _silent) = unread_peers().await;
+        append(&peers, &answer(1 << 20), 100 << 20);
+        let held = peers.links[TO.index()].held.borrow().bytes;
+        assert!((HELD_BYTES_MAX - (2 << 20)..=HELD_BYTES_MAX).contains(&held));
+        assert!(pending(&peers) <= ANSWER_BYTES_MAX + (2 << 20));
     }
 
     #[tokio::test]

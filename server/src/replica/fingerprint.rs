@@ -54,6 +54,7 @@ impl Replica {
             openings: _, // more than a model asks
             writes,
             reads,
+            gone,
             awaits_heir,
             executed_work: _, // none between groups of inputs
             left,
@@ -63,6 +64,7 @@ impl Replica {
             leasing,
             writes,
             reads,
+            gone,
             awaits_heir,
             left,
             persister,

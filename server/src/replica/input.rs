@@ -19,6 +19,12 @@ pub enum Input {
         /// What.
         command: Command,
     },
+    /// This connection of a client has ended: nobody waits for its answers. No command of it
+    /// follows. The replica answers those that it gives up, too.
+    ClientGone {
+        /// As in `ClientHandle::connection`.
+        connection: u64,
+    },
     /// A reply's fence had passed when the clock was sampled: read again.
     FenceMissed {
         /// Who to answer.

@@ -53,6 +53,7 @@ impl Replica {
                 openings: Openings::new(now, &sessions),
                 writes: Default::default(),
                 reads: Default::default(),
+                gone: Default::default(),
                 awaits_heir: Time::ZERO,
                 executed_work: 0,
                 left: false,

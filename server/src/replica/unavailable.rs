@@ -10,6 +10,7 @@ const NO_ROOM: &str = "there is no room for another session (limits.sessions_max
                        been active lately; try again later";
 const TOO_MANY_OPENINGS: &str = "more sessions are opened here in a second than this replica allows \
                                  (limits.sessions_opened_per_s); try again later";
+const CLIENT_GONE: &str = "the client has gone";
 
 fn unavailable(message: &str) -> Outcome {
     Outcome::error(ErrorCode::Unavailable, message)
@@ -29,6 +30,11 @@ pub(crate) fn no_room() -> Outcome {
 /// To a client that needs a session, of which too many are opened.
 pub(crate) fn too_many_openings() -> Outcome {
     unavailable(TOO_MANY_OPENINGS)
+}
+
+/// To a client that does not hear it any more.
+pub(crate) fn client_gone() -> Outcome {
+    unavailable(CLIENT_GONE)
 }
 
 fn says(outcome: &Outcome, message: &str) -> bool {

@@ -54,6 +54,7 @@ impl Trace {
                     let (client, request) = (from.connection, from.request);
                     format!("<- client {client}, request {request}: {}", ask(command))
                 }
+                Input::ClientGone { connection } => format!("<- client {connection} has gone"),
                 Input::Persisted(sequence) => format!("   durable up to {}", sequence.0),
                 Input::LogRead { log, entries, .. } => {
                     format!("   {} entries of {log:?} read", entries.len())

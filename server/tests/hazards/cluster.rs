@@ -421,6 +421,14 @@ impl Cluster {
         self.replies.iter().find(|(to, ..)| to.request == asked.0)
     }
 
+    /// What a connection of its own was answered.
+    pub fn replies_to(&self, connection: u64) -> Vec<&(ClientHandle, Path, Outcome)> {
+        let replies = self.replies.iter();
+        replies
+            .filter(|(to, ..)| to.connection == connection)
+            .collect()
+    }
+
     /// Whether a request was answered.
     pub fn answered(&self, asked: Asked) -> bool {
         self.answer(asked).is_some()

@@ -2,6 +2,7 @@
 //! the schedule that broke an earlier wording of its rule, and fails without it.
 //! Numbers in names and comments are those of §6.
 
+mod asking;
 mod backlog;
 mod catchup;
 mod cluster;

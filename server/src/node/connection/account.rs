@@ -69,6 +69,23 @@ impl Account {
         charge.large_write
     }
 
+    /// The client has gone, and will have no answer: gives back what was charged for answers.
+    /// Writes go on, and keep their part; of each read what any request takes.
+    pub(in crate::node) fn leave(&self) {
+        let mut large = self.large.borrow_mut();
+        let mut given_back = 0;
+        large.retain(|_, charge| {
+            let is_write = charge.large_write > 0;
+            if !is_write {
+                given_back += charge.bytes - SMALL_BYTES;
+            }
+            is_write
+        });
+        self.charged.set(self.charged.get() - given_back);
+        let all = &self.budget.charged;
+        all.set(all.get() - given_back);
+    }
+
     /// Requests that are not answered.
     pub(in crate::node) fn in_flight(&self) -> usize {
         self.in_flight.get()

@@ -30,6 +30,13 @@ struct Port {
 
 impl Port {
     async fn open(limits: Limits) -> Port {
+        let port = Port::without_turns(limits).await;
+        spawn_local(give_turns(port.inbox.clone()));
+        port
+    }
+
+    /// Connections read as much as a round takes, and no round comes.
+    async fn without_turns(limits: Limits) -> Port {
         let names = Names {
             cluster: "demo".to_owned(),
             replica: "CA".to_owned(),
@@ -42,7 +49,6 @@ impl Port {
         let address = listener.local_addr().unwrap();
         spawn_local(clients.clone().accept(listener));
         spawn_local(clients.clone().keep_time());
-        spawn_local(give_turns(inbox.clone()));
         Port {
             clients,
             inbox,
@@ -322,11 +328,7 @@ async fn clients_that_leave_a_command_behind_take_no_more_than_all_may() {
             }
             stream.set_zero_linger().unwrap();
             drop(stream);
-            // A full replica does not hear that a client has gone.
-            while port.counted("clients") > 0 && port.counted("client_bytes_in_flight") < MIB as u64
-            {
-                sleep(Duration::from_millis(1)).await;
-            }
+            port.until("clients", |count| count == 0).await;
             pending.extend(taken(&port.inbox));
         }
         let held = port.counted("client_bytes_in_flight") as usize;
@@ -434,6 +436,111 @@ async fn answers_that_turn_out_large_are_encoded_some_in_a_round() {
             let answer: Response = reader.next().await.unwrap().unwrap();
             assert_eq!(answer.id, id);
         }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_while_it_is_not_read_from_leaves_its_place() {
+    within(async {
+        let limits = Limits {
+            connection_requests: 2,
+            ..Limits::default()
+        };
+        let port = Port::open(limits).await;
+        let mut stream = port.connect().await;
+        for id in 1..=5 {
+            stream.write_all(&put_of(id, 100)).await.unwrap();
+        }
+        // Nobody answers.
+        port.until("clients_paused", |count| count > 0).await;
+        sleep(60 * S).await;
+        assert_eq!(port.counted("clients"), 1, "it may wait");
+        stream.set_zero_linger().unwrap();
+        drop(stream);
+        let gone = port.until("clients", |count| count == 0);
+        let noticed = tokio::time::timeout(5 * S, gone).await;
+        assert!(noticed.is_ok(), "it keeps its place");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes() {
+    within(async {
+        let port = Port::open(Limits::default()).await;
+        let mut stream = port.connect().await;
+        let mut requests = BytesMut::new();
+        for id in 1..=4 {
+            let get = Some(Body::Command(Op::get("k").into()));
+            encode_frame(&Request::new(id, get), &mut requests).unwrap();
+        }
+        requests.extend_from_slice(&put_of(5, 100_000));
+        stream.write_all(&requests).await.unwrap();
+        port.until("client_bytes_in_flight", |bytes| bytes >= 4 << 20)
+            .await;
+        sleep(S).await;
+        stream.set_zero_linger().unwrap();
+        drop(stream);
+        port.until("clients", |count| count == 0).await;
+        let held = port.counted("client_bytes_in_flight");
+        let put = 100_000..101_000;
+        assert!(put.contains(&(held - 4 * 4096)), "{held} bytes");
+        let mut inputs = Vec::new();
+        port.inbox.take(&mut inputs);
+        let gone = |input: &Input| matches!(input, Input::ClientGone { .. });
+        let at = inputs.iter().position(gone).expect("the replica is told");
+        let mut asked = Vec::new();
+        for (index, input) in inputs.into_iter().enumerate() {
+            if let Input::Client { from, command } = input {
+                assert!(index < at || command.is_write(), "a read after the end");
+                asked.push(from);
+            }
+        }
+        assert_eq!(asked.len(), 5);
+        for from in asked {
+            port.clients
+                .reply(from, Path::Log, Outcome::missing(), |_| Hint::default());
+        }
+        assert_eq!(port.counted("client_bytes_in_flight"), 0);
+    })
+    .await;
+}
+
+/// Whether connections have read as much as a round takes, and nothing else is due.
+async fn is_read_up(inbox: &Inbox) -> bool {
+    let arrival = tokio::time::timeout(S, inbox.arrival()).await;
+    arrival.is_ok() && !inbox.has_others()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_frame_is_decoded_in_its_turn() {
+    within(async {
+        let port = Port::without_turns(Limits::default()).await;
+        let mut stream = port.connect().await;
+        // To read it takes half of a round, and to decode it the other half.
+        stream.write_all(&put_of(1, MIB)).await.unwrap();
+        assert!(is_read_up(&port.inbox).await, "no round is waited for");
+        port.inbox.begin_turn();
+        sleep(S).await;
+        assert_eq!(taken(&port.inbox).len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_strangers_send_counts_before_they_say_who_they_are() {
+    within(async {
+        let port = Port::without_turns(Limits::default()).await;
+        let mut open = Vec::new();
+        let mut sent = BytesMut::from(&4096_u32.to_be_bytes()[..]);
+        sent.resize(16 << 10, 7);
+        for _ in 0..150 {
+            let mut stream = TcpStream::connect(port.address).await.unwrap();
+            stream.write_all(&sent).await.unwrap();
+            open.push(stream);
+        }
+        assert!(is_read_up(&port.inbox).await);
     })
     .await;
 }

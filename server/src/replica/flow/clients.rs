@@ -64,6 +64,14 @@ impl Parts {
         }
     }
 
+    /// Gives up what clients have asked that have gone, but for their writes.
+    pub(super) fn forget_gone(&mut self, step: &mut Step<'_>) {
+        if let Some(gone) = self.gone.take() {
+            self.reads.forget(step, &gone);
+            self.writes.forget_reads(step, &gone);
+        }
+    }
+
     /// Sends what clients asked since the last group to the leader. Without one it is
     /// sent again once one is heard of.
     pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {

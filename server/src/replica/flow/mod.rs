@@ -26,7 +26,7 @@ use super::consensus::Consensus;
 use super::joining::Joining;
 use super::leasing::Leasing;
 use super::machine::Machine;
-use super::origin::{Openings, Reads, View, Writes};
+use super::origin::{Gone, Openings, Reads, View, Writes};
 use super::step::Step;
 
 /// The parts of a replica. Each owns its state.
@@ -39,6 +39,8 @@ pub(super) struct Parts {
     pub(super) openings: Openings,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
+    /// Clients that have gone, and whose reads are to be given up.
+    pub(super) gone: Gone,
     /// Until when a leader that leaves waits to hear of the next.
     pub(super) awaits_heir: Time,
     /// How much work this group of inputs has executed.

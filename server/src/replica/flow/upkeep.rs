@@ -16,6 +16,7 @@ impl Parts {
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),
+            Input::ClientGone { connection } => self.gone.note(connection),
             Input::FenceMissed { from, again } => self.on_fence_missed(step, from, again),
             Input::Persisted(sequence) => self.on_persisted(step, sequence),
             Input::LogRead { log, to, entries } => {
@@ -101,6 +102,7 @@ impl Parts {
         if let Some(ballot) = self.consensus.overdue_candidacy(step) {
             self.ask_for_promises(step, ballot);
         }
+        self.forget_gone(step);
         self.writes.retry(step);
         let (reads, view) = self.reads();
         reads.retry(step, view);

@@ -7,6 +7,7 @@ use client::wire::Path;
 use leases::Slot;
 use leases::mutants::{Rule, off};
 
+use super::super::handles::ReadFrom;
 use super::super::step::Step;
 use super::answers::{Answers, Read};
 use super::view::View;
@@ -114,6 +115,15 @@ impl Indexing {
         let all = std::mem::take(self);
         let unconfirmed = all.unconfirmed.into_iter().map(|(.., read)| read);
         unconfirmed.chain(all.confirmed.into_values().flatten())
+    }
+
+    /// Forgets the reads that do not stay.
+    pub(super) fn retain(&mut self, mut stays: impl FnMut(ReadFrom) -> bool) {
+        self.unconfirmed.retain(|(.., read)| stays(read.from));
+        self.confirmed.retain(|_, reads| {
+            reads.retain(|read| stays(read.from));
+            !reads.is_empty()
+        });
     }
 
     /// Slots were executed: confirmed reads that waited for them are answered.

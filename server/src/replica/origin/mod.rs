@@ -3,7 +3,9 @@
 //! them.
 
 mod answers;
+mod asking;
 mod indexing;
+mod leavers;
 mod many;
 mod openings;
 mod reads;
@@ -11,6 +13,7 @@ mod view;
 mod writes;
 
 pub(super) use answers::Read;
+pub(super) use leavers::Gone;
 pub(super) use many::read_many;
 pub(super) use openings::Openings;
 pub(super) use reads::Reads;

@@ -1,25 +1,23 @@
 //! Reads of one key (protocol §3): under a lease, held for writes in flight, forwarded
 //! to the nearest holder, else confirmed by the leader (`indexing`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use client::wire::{Outcome, Path};
 use leases::hashing::Seeded;
 use leases::mutants::{Rule, off};
-use leases::{Key, Permit, ReplicaId, Slot, Time};
+use leases::{Key, Permit, ReplicaId, Slot};
 
 use super::super::action::Action;
 use super::super::handles::{Again, ClientHandle, ReadFrom};
-use super::super::message::{Message, ReadAnswer, RequestId};
-use super::super::parts::chunks;
+use super::super::message::{ReadAnswer, RequestId};
 use super::super::step::Step;
 use super::answers::{Answers, Read};
+use super::asking::{Asking, Target, Wanted};
 use super::indexing::Indexing;
+use super::leavers::{Gone, tell_gone};
 use super::view::View;
-
-/// Waits between attempts grow with their number, up to this.
-const ATTEMPTS_COUNTED_MAX: u32 = 8;
 
 /// A read under a valid permit that waits for the slots that were marked then.
 #[derive(Clone, Debug, Hash)]
@@ -29,43 +27,22 @@ struct Held {
     wait: Slot,
 }
 
-/// A read that somebody else answers.
-#[derive(Clone, Debug)]
-struct Asked {
-    from: ClientHandle,
-    key: Key,
-    sent: Time,
-    attempts: u32,
-    /// It waits for a leader: for the one that was known when it was sent, or for any.
-    of_leader: bool,
-}
-
-impl Hash for Asked {
-    /// When it was sent decides only when it is asked again: not before the horizon.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.from, &self.key, self.attempts, self.of_leader).hash(state);
-    }
-}
-
 /// Reads that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     held: HashMap<Key, Vec<Held>, Seeded>,
     /// Keys with held reads that a slot just executed.
     touched: Vec<Key>,
-    asked: BTreeMap<RequestId, Asked>,
+    asking: Asking,
     indexing: Indexing,
-    /// To be sent at the end of the group, by addressee and whether to confirm by
-    /// read-index: attempts and keys.
-    to_forward: BTreeMap<(ReplicaId, bool), Vec<(RequestId, Key)>>,
     answers: Answers,
 }
 
 impl Hash for Reads {
     fn hash<H: Hasher>(&self, state: &mut H) {
         leases::fingerprint::unordered(&self.held, state);
-        (&self.touched, &self.asked, &self.indexing).hash(state);
-        (&self.to_forward, &self.answers).hash(state);
+        (&self.touched, &self.asking).hash(state);
+        (&self.indexing, &self.answers).hash(state);
     }
 }
 
@@ -73,7 +50,7 @@ impl Reads {
     /// Number of reads that wait here.
     pub fn len(&self) -> usize {
         let held: usize = self.held.values().map(Vec::len).sum();
-        held + self.asked.len() + self.indexing.len()
+        held + self.asking.len() + self.indexing.len()
     }
 
     /// Serves a read of one key as locally as it can.
@@ -216,7 +193,15 @@ impl Reads {
     /// No permit here: the nearest holder, then the leader's read-index.
     fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
         match read.from {
-            ReadFrom::Client(client) => self.ask(step, view, (client, read.key), 0),
+            ReadFrom::Client(client) => self.ask(
+                step,
+                view,
+                Wanted {
+                    from: client,
+                    key: read.key,
+                    attempts: 0,
+                },
+            ),
             ReadFrom::Peer(..) if view.consensus.leads() => self.index(step, view, read),
             ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
         }
@@ -246,46 +231,42 @@ impl Reads {
     pub fn index_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>) {
         for read in self.indexing.take_all() {
             match read.from {
-                ReadFrom::Client(client) => self.ask(step, view, (client, read.key), 1),
+                ReadFrom::Client(client) => self.ask(
+                    step,
+                    view,
+                    Wanted {
+                        from: client,
+                        key: read.key,
+                        attempts: 1,
+                    },
+                ),
                 ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
             }
         }
     }
 
     /// Asks the nearest holder at the first attempt, then the leader.
-    fn ask(
-        &mut self,
-        step: &mut Step<'_>,
-        view: View<'_>,
-        (from, key): (ClientHandle, Key),
-        attempts: u32,
-    ) {
+    fn ask(&mut self, step: &mut Step<'_>, view: View<'_>, wanted: Wanted) {
         let leader = view.consensus.leader();
-        let target = match attempts {
+        let to = match wanted.attempts {
             0 => {
-                let holders = view.leasing.configs().holders(&key);
+                let holders = view.leasing.configs().holders(&wanted.key);
                 step.us.nearest(holders).or(leader)
             }
             _ => leader,
         };
-        if target == Some(step.me()) {
+        if to == Some(step.me()) {
+            let Wanted { from, key, .. } = wanted;
             let from = ReadFrom::Client(from);
             return self.index(step, view, Read { from, key });
         }
-        let request = step.name_request();
-        let asked = Asked {
-            from,
-            key: key.clone(),
-            sent: step.now,
-            attempts: attempts + 1,
-            of_leader: target.is_none() || target == leader,
-        };
-        let known = self.asked.insert(request, asked);
-        assert!(known.is_none(), "every attempt has a name of its own");
-        if let Some(to) = target {
-            let read_index = attempts > 0;
-            let forward = self.to_forward.entry((to, read_index)).or_default();
-            forward.push((request, key));
+        let of_leader = to.is_none() || to == leader;
+        self.asking.ask(step, wanted, Target { to, of_leader });
+    }
+
+    fn ask_all(&mut self, step: &mut Step<'_>, view: View<'_>, wanted: Vec<Wanted>) {
+        for wanted in wanted {
+            self.ask(step, view, wanted);
         }
     }
 
@@ -319,31 +300,49 @@ impl Reads {
         from: ReplicaId,
         answers: Vec<ReadAnswer>,
     ) {
-        for answer in answers {
-            // Unknown: an attempt that was given up, or of an earlier life (hazard 37).
-            let Some(asked) = self.asked.remove(&answer.request) else {
-                continue;
-            };
-            match answer.outcome {
-                Some((outcome, path)) => step.reply(asked.from, path, outcome),
-                // It leads no longer, and nobody else is known to: asked at once, it
-                // would refuse as fast as the network carries questions. Asked again
-                // when somebody else is heard of.
-                None if asked.of_leader && view.consensus.leader() == Some(from) => {
-                    self.asked.insert(answer.request, asked);
+        self.asking.hear(step.now, from);
+        for ReadAnswer { request, outcome } in answers {
+            match outcome {
+                Some((outcome, path)) => {
+                    if let Some(client) = self.asking.answered(request) {
+                        step.reply(client, path, outcome);
+                    }
                 }
-                None => self.ask(step, view, (asked.from, asked.key), asked.attempts),
+                None => {
+                    let leader = view.consensus.leader();
+                    if let Some(wanted) = self.asking.refused((from, request), leader) {
+                        self.ask(step, view, wanted);
+                    }
+                }
             }
         }
     }
 
+    /// Gives up the reads of clients that have gone.
+    pub fn forget(&mut self, step: &mut Step<'_>, gone: &Gone) {
+        let mut held: Vec<ClientHandle> = Vec::new();
+        let mut stays = |from: ReadFrom| match from {
+            ReadFrom::Client(client) if gone.has(client) => {
+                held.push(client);
+                false
+            }
+            _ => true,
+        };
+        self.held.retain(|_, of_key| {
+            of_key.retain(|held| stays(held.from));
+            !of_key.is_empty()
+        });
+        self.indexing.retain(stays);
+        held.sort_unstable();
+        for client in held {
+            tell_gone(step, client);
+        }
+        self.asking.forget(step, gone);
+    }
+
     /// Sends what reads left behind in this group of steps.
     pub fn flush(&mut self, step: &mut Step<'_>) {
-        while let Some(((to, read_index), reads)) = self.to_forward.pop_first() {
-            for reads in chunks(reads, |(_, key)| key.len()) {
-                step.send(to, Message::ForwardRead { read_index, reads });
-            }
-        }
+        self.asking.flush(step);
         self.answers.flush(step);
     }
 
@@ -352,9 +351,8 @@ impl Reads {
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let patience = step.us.settings.timing.retransmit;
         let now = step.now;
-        self.ask_again(step, view, |asked| {
-            now.since(asked.sent) >= patience * asked.attempts.min(ATTEMPTS_COUNTED_MAX)
-        });
+        let overdue = self.asking.take_overdue(now, patience);
+        self.ask_all(step, view, overdue);
         let mut keys = self.held_keys();
         keys.retain(|key| view.permit(now, key).is_err());
         self.look_again(step, view, keys);
@@ -363,17 +361,8 @@ impl Reads {
     /// Somebody leads anew: reads that wait for an earlier leader, or for any, ask this
     /// one. Those that wait for a holder have no reason to.
     pub fn ask_new_leader(&mut self, step: &mut Step<'_>, view: View<'_>) {
-        self.ask_again(step, view, |asked| asked.of_leader);
-    }
-
-    fn ask_again(&mut self, step: &mut Step<'_>, view: View<'_>, due: impl Fn(&Asked) -> bool) {
-        let asked = self.asked.iter().filter(|(_, asked)| due(asked));
-        let reads: Vec<RequestId> = asked.map(|(request, _)| *request).collect();
-        for request in reads {
-            if let Some(asked) = self.asked.remove(&request) {
-                self.ask(step, view, (asked.from, asked.key), asked.attempts);
-            }
-        }
+        let of_leader = self.asking.take_of_leader();
+        self.ask_all(step, view, of_leader);
     }
 
     /// # Panics
@@ -388,6 +377,7 @@ impl Reads {
             "no key is kept without reads"
         );
         self.indexing.check();
+        self.asking.check();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands of this replica's clients that are on their way through the log: writes,
 //! and reads of several keys.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use super::super::parts::chunks;
 use super::super::step::Step;
 use super::super::unavailable::asked_again;
 use super::super::weight::command_weight;
+use super::leavers::{Gone, tell_gone};
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
@@ -156,13 +157,31 @@ impl Writes {
 
     /// The leader knows the answer to a write already: it had been executed.
     pub fn on_answered(&mut self, step: &mut Step<'_>, answers: Vec<(RequestId, Outcome)>) {
+        let answered: HashSet<RequestId, Seeded> = answers.iter().map(|(name, _)| *name).collect();
+        // Once through all that wait, however many are answered.
+        let waiting = self
+            .writes
+            .iter()
+            .map(|(session, it)| (it.request, *session));
+        let waiting = waiting.filter(|(request, _)| answered.contains(request));
+        let mut sessions: HashMap<RequestId, (u64, u64), Seeded> = waiting.collect();
         for (request, outcome) in answers {
-            let mut writes = self.writes.iter();
-            let found = writes.find(|(_, pending)| pending.request == request);
-            if let Some(session) = found.map(|(session, _)| *session)
-                && let Some(pending) = self.writes.remove(&session)
-            {
+            let session = sessions.remove(&request);
+            if let Some(pending) = session.and_then(|session| self.writes.remove(&session)) {
                 step.reply(pending.from, Path::Log, outcome);
+            }
+        }
+    }
+
+    /// Gives up the reads of clients that have gone. If they come through the log later, nobody
+    /// waits for them.
+    pub fn forget_reads(&mut self, step: &mut Step<'_>, gone: &Gone) {
+        let reads = self.reads.values().filter(|pending| gone.has(pending.from));
+        let mut given_up: Vec<RequestId> = reads.map(|pending| pending.request).collect();
+        given_up.sort_unstable();
+        for request in given_up {
+            if let Some(pending) = self.reads.remove(&request) {
+                tell_gone(step, pending.from);
             }
         }
     }
