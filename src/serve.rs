@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use server::node::{ClusterConfig, ServeOptions, serve_until, terminated};
+use server::node::{ClusterConfig, NodeError, ServeOptions, serve_until, terminated};
 
 const EXAMPLE: &str = "\
 A configuration, with all that must be in it:
@@ -46,8 +46,9 @@ its storage and the other nodes, and refuses clients above what is left.
 
 Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`: \
 nothing was promised by then, and nothing is lost); 78 if somebody must mend something first, so that \
-starting again cannot help: the data directory (wiped, damaged, of another replica or version), how \
-the node proves who it is, or the file of tokens; else 1.";
+starting again cannot help: the configuration, the data directory (wiped, damaged, of another replica \
+or version), how the node proves who it is, or the file of tokens; else 1. A node that has not ended 5 s \
+after the signal, for its disk hangs, says so and kills itself (137).";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
@@ -71,7 +72,7 @@ pub struct ServeArgs {
 
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let _log = crate::terminal::log();
-    let config = ClusterConfig::load(&args.config)?;
+    let config = ClusterConfig::load(&args.config).map_err(NodeError::from)?;
     let options = ServeOptions {
         events: args.events.clone(),
         disk_full_while: args.disk_full_while.clone(),

@@ -22,7 +22,7 @@ const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 fn a_wrong_configuration_is_refused_by_field() {
     let place = Place::new();
     let good = alone(ports(2));
-    let cases: [(&str, &str, &[&str]); 16] = [
+    let cases: [(&str, &str, &[&str]); 17] = [
         ("cluster = \"test\"", "", &["missing field `cluster`"]),
         ("data = \"data\"", "", &["missing field `data`"]),
         (
@@ -78,6 +78,11 @@ fn a_wrong_configuration_is_refused_by_field() {
             "[lease]\nrho = 7.0",
             &["lease.rho is 7", "0.001 if in doubt"],
         ),
+        (
+            "[lease]",
+            "[limits]\nin_flight_mb = 0\n[lease]",
+            &["limits.in_flight_mb is 0", "the default is 512"],
+        ),
         ("[lease]", "[lease", &["line 4", "expected `]`"]),
         ("peer = ", "peers = ", &["unknown field `peers`", "`peer`"]),
         (
@@ -96,7 +101,7 @@ fn a_wrong_configuration_is_refused_by_field() {
         place.write("cluster.toml", &good.replacen(from, to, 1));
         let refused = place.run(&SERVE);
         assert!(refused.err.contains("cluster.toml"), "{refused:#?}");
-        refused.refused(parts);
+        refused.refused_for_good(parts);
     }
     assert!(!place.path("data").exists(), "nothing was begun");
 }
@@ -106,12 +111,12 @@ fn a_configuration_or_node_that_is_not_there_is_named() {
     let place = Place::new();
     place
         .run(&SERVE)
-        .refused(&["cluster.toml: No such file", "give the path"]);
+        .refused_for_good(&["cluster.toml: No such file", "give the path"]);
     place.write("cluster.toml", &alone(ports(2)));
     let other = ["serve", "--config", "cluster.toml", "--node", "XX"];
     place
         .run(&other)
-        .refused(&["no node \"XX\"", "cluster.toml", "it has CA"]);
+        .refused_for_good(&["no node \"XX\"", "cluster.toml", "it has CA"]);
 }
 
 #[test]

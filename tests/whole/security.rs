@@ -121,3 +121,17 @@ fn a_shared_secret_is_enough() {
     drop(replica.child.stdin.take());
     replica.ended().good();
 }
+
+#[test]
+fn a_node_that_is_open_on_purpose_says_so() {
+    let place = Place::new();
+    let open = alone(ports(2), "127.0.0.1", "[security]\ninsecure = true");
+    place.write("pantry.toml", &open);
+    let mut node = place.start(&SERVE, Stdio::piped());
+    until("the node to serve", || node.err().contains("serving"));
+    let told = node.err();
+    let warnings = told.matches("insecure = true: whoever reaches").count();
+    assert_eq!(warnings, 1, "{told}");
+    drop(node.child.stdin.take());
+    node.ended().good();
+}

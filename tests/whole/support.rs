@@ -39,7 +39,7 @@ impl Ended {
         self.ended(1, parts);
     }
 
-    /// A replica that cannot use its directory, however often it is started.
+    /// A replica that cannot run, however often it is started.
     pub fn refused_for_good(self, parts: &[&str]) {
         self.ended(78, parts);
     }

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::clock;
 use super::demand_passes::DemandPasses;
+use super::ending::LEAVE_WITHIN;
 use super::events::Events;
 use super::inbox::Inbox;
 use super::lease_wishes::LeaseWishes;
@@ -38,10 +39,6 @@ use crate::shell::{self, Answers, Divergence, Fenced, Host, Part, Watches};
 /// The longest sleep between two rounds. The timer stands still while the machine is
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-
-/// How long a node may take to hand over before it ends. By then it has, unless others are
-/// down or cut off.
-const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The replica and all that is around it.
 pub(super) struct Driver {

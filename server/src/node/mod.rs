@@ -21,6 +21,7 @@ mod connection;
 mod demand_passes;
 mod descriptors;
 mod driver;
+mod ending;
 mod ends;
 mod events;
 pub mod frames;

@@ -13,9 +13,10 @@ use tokio::task::spawn_local;
 
 use super::access::{Access, AccessError};
 use super::clock;
-use super::config::{ClusterConfig, ConfigError, NodeConfig};
+use super::config::{ClusterConfig, ConfigError, Identity, NodeConfig};
 use super::descriptors::{Descriptors, STRANGERS, TooFew};
 use super::driver::Driver;
+use super::ending::Ending;
 use super::events::Events;
 use super::handshakes::Handshakes;
 use super::inbox::Inbox;
@@ -126,7 +127,8 @@ impl NodeError {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            NodeError::Config(_)
+            NodeError::UnknownNode { .. }
+                | NodeError::Config(_)
                 | NodeError::Security(_)
                 | NodeError::Access(_)
                 | NodeError::Storage(
@@ -159,10 +161,14 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
 ) -> Result<(), NodeError> {
     let me = known(config, name)?;
     config.check_reach()?;
+    warn_of_what_is_open(config);
+    // Dropped last.
+    let ending = Rc::new(Ending::default());
     let node = Node {
         config,
         me,
         options,
+        ending: ending.clone(),
         descriptors: claim_descriptors(config, name)?,
         handshakes: Rc::new(Handshakes::start(config, name)?),
         access: load_access(config)?,
@@ -171,9 +177,25 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
         .enable_all()
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
-    runtime.block_on(node.run(shutdown))?;
+    let ended = runtime.block_on(node.run(shutdown));
+    // A thread that looks up a name or reads a file is not waited for.
+    runtime.shutdown_background();
+    ended?;
     tracing::info!(node = name, "stopped");
     Ok(())
+}
+
+/// One line for whoever reads the log of a node that need not be so.
+fn warn_of_what_is_open(config: &ClusterConfig) {
+    if config.security.insecure {
+        tracing::warn!(
+            peers_prove_who_they_are = config.security.identity != Identity::None,
+            clients_need_tokens = config.security.tokens.is_some(),
+            "insecure = true: whoever reaches this node's ports may do what nothing else forbids. \
+             Without proof of who peers are anybody can pass for a node and read and change \
+             everything; without tokens so can anybody who reaches the client port"
+        );
+    }
 }
 
 fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
@@ -227,6 +249,7 @@ struct Node<'a> {
     handshakes: Rc<Handshakes>,
     /// What clients' tokens may do.
     access: Option<Rc<Access>>,
+    ending: Rc<Ending>,
 }
 
 impl Node<'_> {
@@ -239,10 +262,12 @@ impl Node<'_> {
         let driver = self.assemble()?;
         self.connect(&driver, clients, peers);
         let shutdown = shutdown();
+        let (ending, name) = (self.ending.clone(), self.configured().name.clone());
         let stop = async move {
             if let Err(error) = shutdown.await {
                 tracing::error!(%error, "no signal can be waited for");
             }
+            ending.begin(&name);
         };
         // A separate task is woken without a system call; the outer future is not.
         match spawn_local(driver.run(stop)).await {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -84,6 +84,7 @@ pub(super) struct Read {
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<Job>,
+    closing: Arc<AtomicBool>,
     /// `None` once it was waited for.
     thread: Option<JoinHandle<Result<(), StorageError>>>,
     ahead: Option<Ahead>,
@@ -130,15 +131,20 @@ impl Writer {
     ) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
         let written = Arc::new(AtomicU64::new(0));
+        let closing = Arc::new(AtomicBool::new(false));
         let ahead = in_memory.then(|| Ahead {
             written: written.clone(),
             waited: Sequence::default(),
         });
         let thread = std::thread::Builder::new()
             .name("storage".to_owned())
-            .spawn(move || Desk::new(queue, (retry, written), report).run(disk))?;
+            .spawn({
+                let closing = closing.clone();
+                move || Desk::new((queue, closing), (retry, written), report).run(disk)
+            })?;
         Ok(Writer {
             jobs,
+            closing,
             thread: Some(thread),
             ahead,
         })
@@ -169,7 +175,8 @@ impl Writer {
         let _ = self.jobs.send(Job::Read(read));
     }
 
-    /// Writes what is queued, if there is room, and closes the directory.
+    /// Writes what is queued and counts as durable already, if there is room, and closes the
+    /// directory. What else is queued nobody was told of: a slow disk would take seconds for it.
     ///
     /// # Errors
     /// What closing met with; a write's failure was reported.
@@ -182,6 +189,7 @@ impl Writer {
 
     /// Has the thread end, and waits for it.
     fn join(&mut self) -> std::thread::Result<Result<(), StorageError>> {
+        self.closing.store(true, Ordering::Release);
         let _ = self.jobs.send(Job::Close);
         self.thread.take().map_or(Ok(Ok(())), JoinHandle::join)
     }
@@ -251,6 +259,8 @@ impl Piece {
 /// Work that the thread has taken and not finished.
 struct Desk<F> {
     queue: Receiver<Job>,
+    /// The thread is to end. It hears of it here before it has taken all jobs.
+    told_to_close: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
     report: F,
@@ -265,9 +275,14 @@ struct Desk<F> {
 }
 
 impl<F: Fn(Report)> Desk<F> {
-    fn new(queue: Receiver<Job>, (retry, written): (Duration, Arc<AtomicU64>), report: F) -> Self {
+    fn new(
+        (queue, told_to_close): (Receiver<Job>, Arc<AtomicBool>),
+        (retry, written): (Duration, Arc<AtomicU64>),
+        report: F,
+    ) -> Self {
         Desk {
             queue,
+            told_to_close,
             retry,
             written,
             report,
@@ -348,12 +363,26 @@ impl<F: Fn(Report)> Desk<F> {
 
     /// Adds to the piece what fits. Returns whether it holds anything.
     fn fill(&mut self) -> bool {
+        if self.told_to_close.load(Ordering::Acquire) {
+            self.drop_what_is_not_promised();
+        }
         while let Some(next) = self.waiting.front_mut()
             && self.piece.takes(next)
         {
             self.waiting.pop_front();
         }
         self.piece.sequence.is_some()
+    }
+
+    /// Forgets the newest persists, as far as none of them counts as durable.
+    fn drop_what_is_not_promised(&mut self) {
+        let promised = |it: &Persist| it.durable == Durable::Now;
+        let kept = self
+            .waiting
+            .iter()
+            .rposition(promised)
+            .map_or(0, |at| at + 1);
+        self.waiting.truncate(kept);
     }
 
     /// The piece is durable.

@@ -258,13 +258,13 @@ fn a_full_disk_is_not_tried_again_for_whatever_comes() {
         assert!(matches!(report, Report::LogRead { .. }));
     }
     assert_eq!(scene.entered.try_recv(), Err(TryRecvError::Empty));
-    // It tries once more before it ends.
+    // It tries once more before it ends, with what it was refused.
     scene.go.send(()).unwrap();
     let Scene {
         writer, entered, ..
     } = scene;
     writer.close().unwrap();
-    assert_eq!(entered.recv().unwrap(), (1..=100).collect::<Vec<u64>>());
+    assert_eq!(entered.recv().unwrap(), [1]);
     assert!(entered.recv().is_err());
 }
 
@@ -307,6 +307,54 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
         "Writable(true)",
     ];
     assert_eq!(told, expected);
+}
+
+/// A disk that takes seconds for what waits does not keep the process from ending.
+#[test]
+fn what_nobody_was_told_of_is_not_written_before_the_end() {
+    let mut scene = scene([]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    for slot in 2..=5 {
+        let records = vec![accepted(slot, "")];
+        scene.writer.persist(Sequence(slot), records);
+    }
+    let Scene {
+        writer,
+        go,
+        entered,
+        reports,
+    } = scene;
+    writer.closing.store(true, Ordering::Release);
+    go.send(()).unwrap();
+    writer.close().unwrap();
+    assert!(entered.recv().is_err(), "nothing else was written");
+    let told: Vec<String> = reports.iter().map(|it| format!("{it:?}")).collect();
+    assert_eq!(told, ["Persisted(Sequence(1))"]);
+}
+
+#[test]
+fn what_counts_as_durable_is_written_before_the_end() {
+    let mut scene = scene_where([], true);
+    for slot in 1..=3 {
+        let records = vec![accepted(slot, "")];
+        let durable = scene.writer.persist(Sequence(slot), records);
+        assert_eq!(durable, Durable::Now);
+    }
+    // It waits for this one.
+    let wait = vec![Record::RestartWait(NEVER)];
+    assert_eq!(scene.writer.persist(Sequence(4), wait), Durable::Later);
+    let Scene {
+        writer,
+        go,
+        entered,
+        reports: _reports,
+    } = scene;
+    writer.closing.store(true, Ordering::Release);
+    (0..4).for_each(|_| go.send(()).unwrap());
+    writer.close().unwrap();
+    let written: Vec<u64> = entered.iter().flatten().collect();
+    assert!(written.starts_with(&[1, 2, 3]), "{written:?}");
 }
 
 /// RocksDB aborts a process that ends while a database is still being closed.
