@@ -11,7 +11,7 @@ use crate::shell::Part;
 
 /// A round that takes longer is reported.
 const LONG: Duration = Duration::from_millis(50);
-/// A line is not followed by another one sooner.
+/// A line is not followed by another one sooner. It is about the longest round since then.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// What a round is made of.
@@ -75,7 +75,7 @@ pub(super) struct LongRound {
     count: u32,
     /// Timers that were due at its begin, by name.
     due: String,
-    /// Long rounds since the last report that were not reported.
+    /// Other long rounds since the last report. None was longer.
     untold: u64,
 }
 
@@ -90,7 +90,8 @@ pub(super) struct StepWatch {
     due: Due,
     long: u64,
     longest: Duration,
-    untold: u64,
+    /// The longest round that is not reported.
+    kept: Option<LongRound>,
     /// When the next report may be made.
     next: Option<Instant>,
 }
@@ -105,7 +106,7 @@ impl StepWatch {
             due: Due::default(),
             long: 0,
             longest: Duration::ZERO,
-            untold: 0,
+            kept: None,
             next: None,
         }
     }
@@ -139,24 +140,35 @@ impl StepWatch {
         self.begun = now;
     }
 
-    /// The round is over. Returns what to report, if it was long and it is time to.
+    /// The round is over. Returns what to report, if it is time to: the first long round at
+    /// once, and then from time to time the longest.
     pub(super) fn end(&mut self, now: Instant) -> Option<LongRound> {
         self.leave(now);
         let took = self.spent.iter().sum();
-        if took <= LONG {
-            return None;
+        if took > LONG {
+            self.keep(took);
         }
-        self.long += 1;
-        self.longest = self.longest.max(took);
         if self.next.is_some_and(|next| now < next) {
-            self.untold += 1;
             return None;
         }
+        let told = self.kept.take()?;
         self.next = Some(now + TELL_EVERY);
-        Some(self.report(took))
+        Some(told)
     }
 
-    fn report(&mut self, took: Duration) -> LongRound {
+    /// A long round: it is reported if none is longer.
+    fn keep(&mut self, took: Duration) {
+        self.long += 1;
+        self.longest = self.longest.max(took);
+        let before = self.kept.take();
+        let untold = before.as_ref().map_or(0, |before| before.untold + 1);
+        let longer = before.filter(|before| before.took >= took);
+        let mut kept = longer.unwrap_or_else(|| self.report(took));
+        kept.untold = untold;
+        self.kept = Some(kept);
+    }
+
+    fn report(&self, took: Duration) -> LongRound {
         let parts = WORKS.iter().zip(self.spent).zip(self.counts);
         let most = parts.max_by_key(|((_, spent), _)| *spent);
         let (((_, cause), cause_took), count) = most.expect("there are kinds of work");
@@ -167,7 +179,7 @@ impl StepWatch {
             cause_took,
             count,
             due: due.join(", "),
-            untold: std::mem::take(&mut self.untold),
+            untold: 0,
         }
     }
 
@@ -189,7 +201,7 @@ pub(super) fn warn(long: &LongRound) {
         count = long.count,
         due = long.due,
         untold = long.untold,
-        "a round took long: nothing was read or sent meanwhile, no heartbeat either. If the machine \
+        "a round took long, and untold others not longer: nothing was read or sent meanwhile, no heartbeat either. If the machine \
          is not short of processor time, please report this line"
     );
 }
@@ -237,16 +249,28 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_rare_and_say_how_many_were_left_out() {
+    fn lines_are_rare_and_tell_the_longest_and_how_many_others_there_were() {
         let start = Instant::now();
         let mut watch = StepWatch::new(start);
         let mut told = Vec::new();
-        for second in 0..25 {
-            let long = [(Work::Status, 1, 60 * MS)];
+        for second in 0..35 {
+            let (work, ms) = match second {
+                4 => (Work::Demand, 90),
+                _ => (Work::Status, 60),
+            };
+            // Nothing is long any more.
+            let ms = if second < 25 { ms } else { 1 };
             let at = start + Duration::from_secs(second);
-            told.extend(round(&mut watch, at, &long).map(|long| (second, long.untold)));
+            let long = round(&mut watch, at, &[(work, 1, ms * MS)]);
+            told.extend(long.map(|long| (second, long.took, long.cause, long.untold)));
         }
-        assert_eq!(told, [(0, 0), (10, 9), (20, 9)]);
+        let expected = [
+            (0, 60 * MS, "questions of operators", 0),
+            (10, 90 * MS, "reports of demand", 9),
+            (20, 60 * MS, "questions of operators", 9),
+            (31, 60 * MS, "questions of operators", 3),
+        ];
+        assert_eq!(told, expected);
         assert_eq!(watch.counters()[0].1, 25);
     }
 
