@@ -10,7 +10,7 @@ use prost::{DecodeError, Message};
 
 use super::command::Op;
 use super::request::Body;
-use super::validate::too_many;
+use super::validate::{too_many, too_many_fields};
 use super::{COMMAND_PARTS_MAX, Command, Error, Request};
 
 /// A request in which nothing is missing or malformed, but that may not be
@@ -31,9 +31,14 @@ pub enum Received {
 /// Frames below this are too short for parts that matter.
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
+/// Fields of a request, of its command and of its operation together: parts, and all others.
+const FIELDS_MAX: usize = COMMAND_PARTS_MAX + 64;
+
 const REQUEST_ID: u32 = 1;
 const REQUEST_COMMAND: u32 = 2;
 const REQUEST_LEASE: u32 = 6;
+/// The fields of `Command` that are operations.
+const COMMAND_OPERATIONS: Range<u32> = 4..12;
 /// What repeats in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
 /// The operations of `Command` with parts, and the field of each that repeats.
@@ -57,11 +62,11 @@ pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
         return Ok(Received::Request(Request { id, body, hint }));
     }
     if frame.len() >= COUNTED_FROM_BYTES
-        && let Some((field, found)) = count_parts(frame.clone())?
+        && let Some(error) = count_parts(frame.clone())?
     {
         return Ok(Received::Refused {
             id: request_id(frame)?,
-            error: too_many(field, found),
+            error,
         });
     }
     Ok(Received::Request(Request::decode(frame)?))
@@ -108,18 +113,20 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 }
 
 /// Calls `visit` with the number and the contents of every field of a message
-/// that has a length; the others are passed over.
+/// that has a length; the others are passed over. Stops when there is no field left to visit.
 fn each_field(
     mut message: Bytes,
-    mut visit: impl FnMut(u32, Bytes) -> Result<(), DecodeError>,
+    left: &mut usize,
+    mut visit: impl FnMut(u32, Bytes, &mut usize) -> Result<(), DecodeError>,
 ) -> Result<(), DecodeError> {
-    while message.has_remaining() {
+    while message.has_remaining() && *left > 0 {
+        *left -= 1;
         let (field, wire_type) = encoding::decode_key(&mut message)?;
         let context = DecodeContext::default();
         if wire_type == WireType::LengthDelimited {
             let mut contents = Bytes::new();
             encoding::bytes::merge(wire_type, &mut contents, &mut message, context)?;
-            visit(field, contents)?;
+            visit(field, contents, left)?;
         } else {
             encoding::skip_field(wire_type, field, &mut message, context)?;
         }
@@ -128,13 +135,15 @@ fn each_field(
 }
 
 /// The operation with more parts than a command may have, if there is one. Parts
-/// of one operation that comes in several pieces add up, as in decoding.
-fn count_parts(request: Bytes) -> Result<Option<(&'static str, usize)>, DecodeError> {
+/// of one operation that comes in several pieces add up, as in decoding. Or the request, if it
+/// has too many fields: the decoder would take each for a piece of a command, or pass over it.
+fn count_parts(request: Bytes) -> Result<Option<Error>, DecodeError> {
     let mut counts = [0; OPERATIONS.len()];
     let mut holders = 0;
-    each_field(request, |field, command| {
+    let mut left = FIELDS_MAX + 1;
+    each_field(request, &mut left, |field, body, left| {
         if field == REQUEST_LEASE {
-            return each_field(command, |field, _| {
+            return each_field(body, left, |field, _, _| {
                 holders += usize::from(field == LEASE_HOLDERS);
                 Ok(())
             });
@@ -142,22 +151,29 @@ fn count_parts(request: Bytes) -> Result<Option<(&'static str, usize)>, DecodeEr
         if field != REQUEST_COMMAND {
             return Ok(());
         }
-        each_field(command, |field, operation| {
-            let known = OPERATIONS.iter().position(|(number, ..)| *number == field);
-            let Some(index) = known else { return Ok(()) };
-            let (_, parts, _) = OPERATIONS[index];
-            each_field(operation, |field, _| {
-                counts[index] += usize::from(field == parts);
+        each_field(body, left, |operation, contents, left| {
+            if !COMMAND_OPERATIONS.contains(&operation) {
+                return Ok(());
+            }
+            let known = OPERATIONS
+                .iter()
+                .position(|(number, ..)| *number == operation);
+            each_field(contents, left, |field, _, _| {
+                if let Some(index) = known {
+                    counts[index] += usize::from(field == OPERATIONS[index].1);
+                }
                 Ok(())
             })
         })
     })?;
     if holders > COMMAND_PARTS_MAX {
-        return Ok(Some(("lease.holders", holders)));
+        return Ok(Some(too_many("lease.holders", holders)));
     }
     let found = counts.iter().zip(OPERATIONS);
     let mut above = found.filter(|(count, _)| **count > COMMAND_PARTS_MAX);
-    Ok(above.next().map(|(&count, (.., field))| (field, count)))
+    let operation = above.next();
+    let operation = operation.map(|(&count, (.., field))| too_many(field, count));
+    Ok(operation.or((left == 0).then(|| too_many_fields(FIELDS_MAX))))
 }
 
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
@@ -281,6 +297,37 @@ mod tests {
         let whole = [half.clone(), half].concat();
         let decoded = decode_request(whole.into());
         assert!(matches!(decoded, Ok(Received::Refused { .. })));
+    }
+
+    /// Two bytes each, which take longer to decode than any other bytes.
+    #[test]
+    fn a_frame_full_of_empty_fields_is_refused() {
+        let whole = request(Op::put("k", "v")).encode_to_vec();
+        let id = whole[..2].to_vec();
+        let full = |field: [u8; 2]| [&id[..], &field.repeat(FRAME_BYTES_MAX / 2 - 20)].concat();
+        // A command again and again, a field that nobody knows; a put that has its key again
+        // and again.
+        let mut put = full([0x0A, 0])[2..].to_vec();
+        put.truncate(1 << 20);
+        let put = request_of(0x2A, put);
+        for frame in [full([0x12, 0]), full([0x7A, 0]), full([0x78, 1]), put] {
+            let decoded = decode_request(frame.into());
+            let Ok(Received::Refused { id: 7, error }) = decoded else {
+                panic!("it is decoded");
+            };
+            assert!(error.message.contains("request"), "{error:?}");
+        }
+    }
+
+    /// A request with one operation, as encoded: its tag, and its contents.
+    fn request_of(tag: u8, contents: Vec<u8>) -> Vec<u8> {
+        let wrapped = |tag: u8, contents: Vec<u8>| {
+            let mut all = vec![tag];
+            encoding::encode_varint(contents.len() as u64, &mut all);
+            all.extend(contents);
+            all
+        };
+        [vec![8, 7], wrapped(0x12, wrapped(tag, contents))].concat()
     }
 
     #[test]

@@ -164,6 +164,13 @@ pub(super) fn too_many(field: &str, found: usize) -> Error {
     ))
 }
 
+/// The refusal of a request of more than so many fields.
+pub(super) fn too_many_fields(most: usize) -> Error {
+    bad(format!(
+        "request has more than {most} fields: leave out those that are there twice"
+    ))
+}
+
 fn bad(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::BadRequest, message)
 }
