@@ -17,6 +17,7 @@ use crate::codec::proto;
 use crate::node::ends::{self, Source as _};
 use crate::node::frames::Frames;
 use crate::node::handshakes::{Handshakes, Shaken, Side};
+use crate::node::inbox::Inbox;
 use crate::node::outbox::Outbox;
 use crate::security::{
     AUTHORITY, Authority, Credentials, Validity, certificate_file, key_file, write_new,
@@ -380,40 +381,50 @@ fn a_first_message_is_bounded_over_tls_too() {
     node.stop().unwrap();
 }
 
+/// The two ends of a TLS connection: who sends, and who reads.
+async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadEnd, ends::WriteEnd)) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (stream, accepted) = (stream.unwrap(), accepted.unwrap().0);
+    let dialled = dialled(&pki.dials_with(Shown::Right), "CA");
+    let config = pki.credentials(Shown::Own).peers;
+    let listening = ServerConnection::new(config).unwrap().into();
+    let (sender, receiver) = tokio::join!(
+        shake(&stream, dialled, 1 << 16),
+        shake(&accepted, listening, 1 << 16)
+    );
+    let mut sender = sender.unwrap();
+    sender.set_buffer_limit(None);
+    let halves = ends::split(Shaken {
+        stream: accepted,
+        channel: Some(Channel::new(receiver.unwrap())),
+        proved: None,
+    });
+    (sender, stream, halves)
+}
+
+/// What waits in a connection, sealed.
+fn sealed(sender: &mut Connection) -> Vec<u8> {
+    let mut sealed = Vec::new();
+    while sender.wants_write() {
+        sender.write_tls(&mut sealed).unwrap();
+    }
+    sealed
+}
+
 /// Thousands of records of one byte are read without end; what else is due has its turn.
 #[test]
 fn many_small_records_keep_nobody_waiting() {
     let pki = Pki::new();
     block_on(tokio::task::LocalSet::new().run_until(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, accepted) = (stream.unwrap(), accepted.unwrap().0);
-        let dialled = dialled(&pki.dials_with(Shown::Right), "CA");
-        let config = pki.credentials(Shown::Own).peers;
-        let listening = ServerConnection::new(config).unwrap().into();
-        let (sender, receiver) = tokio::join!(
-            shake(&stream, dialled, 1 << 16),
-            shake(&accepted, listening, 1 << 16)
-        );
-        let mut sender = sender.unwrap();
-        sender.set_buffer_limit(None);
-        let mut sealed = Vec::new();
+        let (mut sender, mut stream, (mut reader, _writer)) = linked(&pki).await;
         const RECORDS: usize = 10_000;
         for _ in 0..RECORDS {
             std::io::Write::write_all(&mut sender.writer(), b"r").unwrap();
         }
-        while sender.wants_write() {
-            sender.write_tls(&mut sealed).unwrap();
-        }
         // All of it fits into the sockets.
-        let mut stream = stream;
-        stream.write_all(&sealed).await.unwrap();
-        let (mut reader, _writer) = ends::split(Shaken {
-            stream: accepted,
-            channel: Some(Channel::new(receiver.unwrap())),
-            proved: None,
-        });
+        stream.write_all(&sealed(&mut sender)).await.unwrap();
         let turns = Rc::new(Cell::new(0));
         let counted = turns.clone();
         let others = tokio::task::spawn_local(async move {
@@ -428,6 +439,50 @@ fn many_small_records_keep_nobody_waiting() {
         }
         assert!(turns.get() >= 2, "{} turns", turns.get());
         others.abort();
+    }));
+}
+
+/// Reads until a round is to be waited for, although nobody has asked anything.
+async fn until_a_round_is_due(mut reader: ends::ReadEnd, inbox: &Inbox) {
+    let read = async {
+        let mut plain = BytesMut::new();
+        while reader.fill(&mut plain, 1 << 10).await.unwrap() > 0 {}
+    };
+    tokio::select! {
+        () = inbox.arrival() => assert!(!inbox.has_others()),
+        () = read => panic!("the connection ended"),
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("it does not count"),
+    }
+}
+
+#[test]
+fn records_of_one_byte_count_by_the_work_that_they_are() {
+    let pki = Pki::new();
+    block_on(tokio::task::LocalSet::new().run_until(async {
+        let (mut sender, mut stream, (reader, _writer)) = linked(&pki).await;
+        let inbox = Rc::new(Inbox::default());
+        for _ in 0..7_000 {
+            std::io::Write::write_all(&mut sender.writer(), b"r").unwrap();
+        }
+        // 160 KB.
+        stream.write_all(&sealed(&mut sender)).await.unwrap();
+        until_a_round_is_due(reader.by_turns(inbox.clone()), &inbox).await;
+    }));
+}
+
+#[test]
+fn what_holds_no_plaintext_counts_too() {
+    let pki = Pki::new();
+    block_on(tokio::task::LocalSet::new().run_until(async {
+        let (mut sender, mut stream, (reader, _writer)) = linked(&pki).await;
+        let inbox = Rc::new(Inbox::default());
+        // Others have read nearly as much as a round takes.
+        inbox.turn((2 << 20) - (100 << 10)).await;
+        std::io::Write::write_all(&mut sender.writer(), &[7; 16 << 10]).unwrap();
+        let record = sealed(&mut sender);
+        // A record without its end.
+        stream.write_all(&record[..record.len() - 1]).await.unwrap();
+        until_a_round_is_due(reader.by_turns(inbox.clone()), &inbox).await;
     }));
 }
 
