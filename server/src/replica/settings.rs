@@ -156,6 +156,9 @@ pub struct Settings {
     pub batch_max: usize,
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
+    /// How much a group of inputs executes, in bytes of puts that take as long. The last slot may
+    /// exceed it.
+    pub executed_work_max: usize,
     /// How many slots above its durable checkpoint a replica accepts, in each log.
     /// A leader proposes in the first half, and a quarter executed forces the next
     /// checkpoint. At least 4, and the same for all replicas, in every version that
@@ -171,6 +174,10 @@ pub struct Settings {
     pub holders_bytes_s: usize,
 }
 
+/// Some 20 ms: heartbeats leave between groups, and a slot may hold thousands of commands that
+/// each take long.
+const EXECUTED_WORK_MAX: usize = 2 << 20;
+
 impl Settings {
     /// The defaults for replica `me` of `n`.
     pub fn new(me: ReplicaId, n: usize) -> Settings {
@@ -184,6 +191,7 @@ impl Settings {
             accept_replies: AcceptReplies::default(),
             batch_max: 5000,
             in_flight_max: 1024,
+            executed_work_max: EXECUTED_WORK_MAX,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),
             demand_bytes_max: 64 << 20,

@@ -233,6 +233,7 @@ impl Scenario {
         let n = choices.replicas.unwrap_or(drawn);
         let mut replica = draw_settings(&mut rng, n, seed, choices);
         draw_window(&mut replica, seed);
+        draw_executed_work(&mut replica, seed);
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let mut load = Load::draw(&mut rng, n, rate);
@@ -368,6 +369,14 @@ fn draw_window(replica: &mut Settings, seed: u64) {
         if rng.random::<bool>() {
             replica.timing.checkpoint = NEVER;
         }
+    }
+}
+
+/// Some execute hardly a slot at a time. Drawn apart, too.
+fn draw_executed_work(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
+    if rng.random::<f64>() < 0.3 {
+        replica.executed_work_max = 1 << rng.random_range(0..12);
     }
 }
 

@@ -1,6 +1,8 @@
 //! From a commit to its answers: what is committed is answered if that is safe,
 //! executed in slot order, and what waited for it is released.
 
+use std::time::Duration;
+
 use leases::{Ballot, ConfigId, Slot};
 
 use super::super::action::Event;
@@ -10,11 +12,6 @@ use super::super::step::Step;
 use super::super::timers::Timer;
 use super::super::weight::work_done;
 use super::Parts;
-
-/// How much a group of inputs executes, as [`work_done`] counts it: some 20 ms. The last slot
-/// may exceed it. Heartbeats leave between groups, and a slot may hold thousands of commands
-/// that each take long.
-const WORK_A_GROUP: usize = 2 << 20;
 
 impl Parts {
     /// Applies the commit rule to a slot that was accepted or voted for.
@@ -111,8 +108,11 @@ impl Parts {
     /// Executes what is committed, as much as a group of inputs may; the next goes on.
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            if self.executed_work >= WORK_A_GROUP {
-                step.timers.set_earlier(Timer::Execute, step.now);
+            if self.executed_work >= step.us.settings.executed_work_max {
+                step.metrics.executed_later += 1;
+                // After this group, all of which shares one moment.
+                let next = step.now + Duration::from_nanos(1);
+                step.timers.set_earlier(Timer::Execute, next);
                 break;
             }
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
