@@ -120,3 +120,40 @@ impl Machine {
         }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use client::wire::command::Op;
+
+    use super::super::message::{Batch, RequestId};
+    use super::*;
+
+    /// Whoever asks for many scans lets one replica work.
+    #[test]
+    fn reads_in_the_log_are_executed_where_they_were_asked_alone() {
+        let commands = [
+            Command::from(Op::scan("", "", 10)),
+            Command::from(Op::multi_get(vec!["k"])),
+            Command::session(1, 1, 1, Op::put("k", "v")),
+        ];
+        let proposed = (1..).zip(commands).map(|(name, command)| Proposed {
+            origin: ReplicaId(1),
+            request: RequestId(name),
+            command,
+        });
+        let value = Value::Commands(Arc::new(Batch {
+            log_time_ms: 1,
+            commands: proposed.collect(),
+            ..Batch::default()
+        }));
+        let executed_at = |replica| -> Vec<u64> {
+            let mut machine = Machine::restore(&SessionLimits::default(), Checkpoint::default());
+            let executed = machine.execute(ReplicaId(replica), Slot(1), &value);
+            executed.map(|(proposed, _)| proposed.request.0).collect()
+        };
+        assert_eq!(executed_at(1), [1, 2, 3]);
+        assert_eq!(executed_at(0), [3], "what others asked");
+    }
+}
