@@ -135,7 +135,7 @@ mod tests {
     fn reads_in_the_log_are_executed_where_they_were_asked_alone() {
         let commands = [
             Command::from(Op::scan("", "", 10)),
-            Command::from(Op::multi_get(vec!["k"])),
+            Command::from(Op::multi_get(vec!["k".into()])),
             Command::session(1, 1, 1, Op::put("k", "v")),
         ];
         let proposed = (1..).zip(commands).map(|(name, command)| Proposed {
