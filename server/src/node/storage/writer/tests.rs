@@ -327,6 +327,8 @@ fn what_nobody_was_told_of_is_not_written_before_the_end() {
     } = scene;
     writer.closing.store(true, Ordering::Release);
     go.send(()).unwrap();
+    // Another write fails.
+    drop(go);
     writer.close().unwrap();
     assert!(entered.recv().is_err(), "nothing else was written");
     let told: Vec<String> = reports.iter().map(|it| format!("{it:?}")).collect();
