@@ -79,6 +79,7 @@ rules! {
     H31Sure: 31, "a blind write is answered at commit although execution may refuse it";
     H31Room: 31, "a blind write is answered at commit although its session may end before, to make room";
     H31Copies: 31, "where one copy of a write is executed, all of them count as executed";
+    H31Unexecuted: 31, "a new leader forgets the writes that are committed and not executed yet";
     H32UpTo: 32, "a Relinquish drops every grant, newer ones too";
     H33Wiped: 33, "a replica takes part under its old name after its disk was wiped";
     H34LastMulti: 34, "a write is answered at commit before an earlier multi-key command";

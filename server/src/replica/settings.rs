@@ -157,7 +157,7 @@ pub struct Settings {
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
     /// How much a group of inputs executes, in bytes of puts that take as long. The last slot may
-    /// exceed it.
+    /// exceed it, and of many slots that are left it executes more.
     pub executed_work_max: usize,
     /// How many slots above its durable checkpoint a replica accepts, in each log.
     /// A leader proposes in the first half, and a quarter executed forces the next

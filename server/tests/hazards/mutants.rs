@@ -64,6 +64,7 @@ directed! {
     H80Slew: leases::h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse;
     H31Room: sessions::h31_a_write_whose_session_may_make_room_is_not_answered_at_commit;
     H31Copies: sessions::h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight;
+    H31Unexecuted: sessions::h31_a_committed_write_is_in_flight_until_it_is_executed;
     H84Room: sessions::h84_a_session_that_made_room_is_not_opened_again;
     H84Durable: sessions::h84_a_restart_remembers_whose_sessions_may_have_made_room;
     H85Stays: sessions::h85_a_session_with_an_unanswered_write_does_not_make_room;

@@ -169,6 +169,38 @@ pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
     cluster.assert_agreement();
 }
 
+/// The new leader knows that a write is committed, and has not executed it when its client
+/// sends it once more.
+#[test]
+pub(super) fn h31_a_committed_write_is_in_flight_until_it_is_executed() {
+    let mut settings = settings(3, StrategySpec::All);
+    settings.executed_work_max = 1;
+    let mut cluster = Cluster::with(settings);
+    for client in [1, 2, 9] {
+        let opens = first(&cluster, client, "k");
+        do_write(&mut cluster, opens);
+    }
+    cluster.pass(3000);
+    // A slot that is open keeps those behind it from execution, until all are committed.
+    let stuck = Slot(cluster.accepts(0).last().expect("it proposed").slot.0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    for sequence in 2..40 {
+        cluster.ask(0, put(9, sequence, "filler", "x"));
+    }
+    let old = cluster.ask(0, put(1, 2, "k", "old"));
+    let new = cluster.ask(0, put(2, 2, "k", "new"));
+    cluster.release();
+    assert!(cluster.done(old) && cluster.done(new));
+    cluster.elect(1);
+    assert!(cluster.leads(1), "it knows of all that is committed");
+    let slot = version(&cluster, old).expect("it was written").slot;
+    assert!(cluster.node(1).executed().0 < slot);
+    let again = cluster.ask(1, put(1, 2, "k", "old"));
+    cluster.pass(3000);
+    assert_eq!(version(&cluster, again), version(&cluster, old));
+    cluster.assert_agreement();
+}
+
 #[test]
 fn a_write_whose_session_stays_is_answered_at_commit() {
     let mut cluster = Cluster::with(narrow(1));

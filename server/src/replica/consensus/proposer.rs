@@ -152,6 +152,23 @@ impl Consensus {
         replaced
     }
 
+    /// Remembers commands that are committed here and not executed yet: as long as they are
+    /// not, executed sessions do not show that a copy of one is refused (hazard 31).
+    pub fn note_unexecuted(&mut self) {
+        if off(Rule::H31Unexecuted) {
+            return;
+        }
+        let commands = &self.logs.commands;
+        let committed = commands
+            .unexecuted()
+            .take_while(|(slot, _)| *slot <= commands.commit_point);
+        let accepted = committed.filter_map(|(_, cell)| cell.accepted.as_ref());
+        let values: Vec<Value> = accepted.map(|accepted| accepted.value.clone()).collect();
+        for value in &values {
+            self.note_in_flight(value);
+        }
+    }
+
     /// Remembers commands that were in the log before this replica led.
     pub fn note_in_flight(&mut self, value: &Value) {
         if let Some(leadership) = self.leadership_mut() {

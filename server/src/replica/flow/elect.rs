@@ -176,6 +176,7 @@ impl Parts {
             return self.checkpoint(step);
         };
         let ballot = self.consensus.take_office(step, recovery.log_time_ms);
+        self.consensus.note_unexecuted();
         for (log, values) in recovery.values.each() {
             self.open_log(step, log, ballot, values);
         }

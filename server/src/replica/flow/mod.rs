@@ -19,6 +19,8 @@ mod peers;
 mod propose;
 mod upkeep;
 
+pub(super) use self::commit::Executed;
+
 use ::leases::mutants::mutated;
 use ::leases::{Key, Time};
 
@@ -43,8 +45,8 @@ pub(super) struct Parts {
     pub(super) gone: Gone,
     /// Until when a leader that leaves waits to hear of the next.
     pub(super) awaits_heir: Time,
-    /// How much work this group of inputs has executed.
-    pub(super) executed_work: usize,
+    /// What this group of inputs has executed.
+    pub(super) executed_now: Executed,
     /// That this replica has left was said.
     pub(super) left: bool,
 }

@@ -154,6 +154,9 @@ impl Asking {
         // It leads no longer, and nobody else is known to: asked at once, it would refuse as
         // fast as the network carries questions. Asked again when somebody else is heard of.
         if asked.of_leader && leader == Some(by) && asked.from.is_some() {
+            let asked = self.take(request)?;
+            let place = Place::Nowhere;
+            self.asked.insert(request, Asked { place, ..asked });
             return None;
         }
         self.take_wanted(request)
