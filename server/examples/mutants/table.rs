@@ -24,6 +24,11 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
         "a restarted leader must find two copies of one write, and room is made between them",
     ),
     (
+        Rule::H31Unexecuted,
+        "h31_a_committed_write_is_in_flight_until_it_is_executed",
+        "a copy must reach a leader that begins before it has executed the first: one seed in a thousand notices",
+    ),
+    (
         Rule::H81Leaps,
         "h81_a_round_near_the_limit_wedges_nobody",
         "simulated replicas say nothing that is not so",
