@@ -36,6 +36,8 @@ pub enum After {
     FilesLeft(u64),
     /// A counter of the status is on no replica above this.
     CounterAtMost(&'static str, u64),
+    /// No round of a replica's thread takes longer, in ms, if the program tells it.
+    LongestRound(u64),
     /// Little passes between peers while nobody reads.
     PeerBytes,
     /// The last replica's directory was made read-only: it ends with an error, by no signal.
@@ -60,6 +62,7 @@ impl Scene<'_> {
             After::LogTime => Ok(self.log_time().await),
             After::FilesLeft(most) => Ok(self.files_left(most)),
             After::CounterAtMost(name, most) => Ok(self.counter(name, most)),
+            After::LongestRound(most) => Ok(self.longest_round(most)),
             After::PeerBytes => Ok(self.peer_bytes()),
             After::EndsByItself => Ok(self.ends_by_itself().await),
         }
@@ -121,6 +124,15 @@ impl Scene<'_> {
     fn counter(&self, name: &str, most: u64) -> Check {
         let found = self.watch.counter(name, self.seen.ended);
         Check::at_most(name, found.map(|value| value as f64), most as f64)
+    }
+
+    fn longest_round(&self, most: u64) -> Check {
+        let found = self.watch.counter("longest_round_ms", self.seen.recovered);
+        let what = "longest round of a replica, ms";
+        match found {
+            Some(ms) => Check::at_most(what, Some(ms as f64), most as f64),
+            None => Check::said(what, "not known: the program does not tell", true),
+        }
     }
 
     fn peer_bytes(&self) -> Check {

@@ -4,6 +4,7 @@
 mod flood;
 mod handshakes;
 mod memory;
+mod merges;
 mod millions;
 mod peers;
 
@@ -201,6 +202,15 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "merges",
+        what: "clients keep 48,000 merges of one field into records of 250 KB in flight",
+        prepares: true,
+        seconds: 12,
+        memory_mib: 256.0,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
         name: "handshakes",
         what: "connections that say nothing, and hellos longer than 4 KiB",
         seconds: 8,
@@ -332,6 +342,8 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "idle-files" => memory::idle_files(target).await,
         "idle-many" => memory::idle_many(target).await,
         "writers" => flood::writers(target).await,
+        "merges" if target.preparing => merges::prepare(target).await,
+        "merges" => merges::merge(target).await,
         "sessions" => flood::sessions(target).await,
         "disk-readonly" => flood::new_files(target).await,
         "handshakes" => handshakes::silent_and_long(target).await,
