@@ -20,7 +20,7 @@ pub use receive::{Received, decode_request};
 pub use respond::encode_response;
 pub use validate::{
     COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, UNACKNOWLEDGED_MAX, validate,
-    validate_op,
+    validate_body, validate_op,
 };
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
@@ -34,6 +34,10 @@ pub const TOKEN_MARK: &str = "lh_";
 pub const TOKEN_BYTES_MAX: usize = 256;
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 4 << 10;
+/// Longest name of a cluster, a node, a strategy or a setting of one, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most nodes of a cluster.
+pub const NODES_MAX: usize = 64;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Longest frame on either port, in bytes, its length prefix not counted.

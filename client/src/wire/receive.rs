@@ -10,8 +10,8 @@ use prost::{DecodeError, Message};
 
 use super::command::Op;
 use super::request::Body;
-use super::validate::{too_many, too_many_fields};
-use super::{COMMAND_PARTS_MAX, Command, Error, Request};
+use super::validate::{too_many, too_many_fields, too_many_holders};
+use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
 /// A request in which nothing is missing or malformed, but that may not be
 /// acceptable yet: [`super::validate`] says whether its command is.
@@ -166,8 +166,8 @@ fn count_parts(request: Bytes) -> Result<Option<Error>, DecodeError> {
             })
         })
     })?;
-    if holders > COMMAND_PARTS_MAX {
-        return Ok(Some(too_many("lease.holders", holders)));
+    if holders > NODES_MAX {
+        return Ok(Some(too_many_holders(holders)));
     }
     let found = counts.iter().zip(OPERATIONS);
     let mut above = found.filter(|(count, _)| **count > COMMAND_PARTS_MAX);

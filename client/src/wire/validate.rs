@@ -4,9 +4,10 @@
 use bytes::Bytes;
 
 use super::command::Op;
+use super::request::Body;
 use super::{
-    Command, Error, ErrorCode, FRAME_BYTES_MAX, KEY_BYTES_MAX, KeyValue, PutFields, Scan,
-    VALUE_BYTES_MAX,
+    Command, Error, ErrorCode, FRAME_BYTES_MAX, KEY_BYTES_MAX, KeyValue, LeaseRequest,
+    NAME_BYTES_MAX, NODES_MAX, PutFields, Scan, VALUE_BYTES_MAX,
 };
 
 /// Most entries that one Scan may ask for.
@@ -21,6 +22,23 @@ pub const UNACKNOWLEDGED_MAX: u64 = 4096;
 /// Longest command, in bytes as encoded: leaves room in a frame for what the
 /// replicas add when they pass it on.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
+
+/// Refuses what no replica can ever do for anybody, before it costs anything: commands as
+/// [`validate`] does, and names and keys that are too long in what operators ask.
+///
+/// # Errors
+/// As [`validate`]. Nothing that is too long is quoted.
+pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
+    match body {
+        Some(Body::Command(command)) => validate(command),
+        Some(Body::Status(asked)) => check_size("status.key", asked.key.len(), KEY_BYTES_MAX),
+        Some(Body::Move(asked)) => check_name("move.to", &asked.to),
+        Some(Body::Lease(asked)) => check_lease(asked),
+        None => Err(bad(
+            "request.body is not set, a command or a status is required",
+        )),
+    }
+}
 
 /// Refuses a command that no state of the store could make acceptable, before it costs
 /// anything.
@@ -131,6 +149,22 @@ fn check_scan(scan: &Scan) -> Result<(), Error> {
     Ok(())
 }
 
+fn check_lease(asked: &LeaseRequest) -> Result<(), Error> {
+    check_size("lease.from", asked.from.len(), KEY_BYTES_MAX)?;
+    check_size("lease.to", asked.to.len(), KEY_BYTES_MAX)?;
+    check_name("lease.strategy", &asked.strategy)?;
+    check_name("lease.unlisted", &asked.unlisted)?;
+    if asked.holders.len() > NODES_MAX {
+        return Err(too_many_holders(asked.holders.len()));
+    }
+    let mut holders = asked.holders.iter();
+    holders.try_for_each(|holder| check_name("lease.holders[]", holder))
+}
+
+fn check_name(field: &str, name: &str) -> Result<(), Error> {
+    check_size(field, name.len(), NAME_BYTES_MAX)
+}
+
 fn check_key(field: &str, key: &Bytes) -> Result<(), Error> {
     if key.is_empty() {
         return Err(bad(format!(
@@ -164,6 +198,13 @@ pub(super) fn too_many(field: &str, found: usize) -> Error {
     ))
 }
 
+/// The refusal of a change of leases that names so many holders.
+pub(super) fn too_many_holders(found: usize) -> Error {
+    bad(format!(
+        "lease.holders has {found} entries, a cluster has at most {NODES_MAX} nodes"
+    ))
+}
+
 /// The refusal of a request of more than so many fields.
 pub(super) fn too_many_fields(most: usize) -> Error {
     bad(format!(
@@ -177,7 +218,7 @@ fn bad(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Field;
+    use super::super::{Field, MoveRequest, StatusRequest};
     use super::*;
 
     fn entry(key: &'static str, value: usize) -> KeyValue {
@@ -285,5 +326,59 @@ mod tests {
         assert!(refused(1, 0, 0).starts_with("sequence is 0"));
         assert!(refused(1, 4, 5).starts_with("acked_below is 5"));
         assert!(validate(&Command::default()).is_err());
+    }
+
+    fn lease(change: impl FnOnce(&mut LeaseRequest)) -> Body {
+        let mut asked = LeaseRequest::default();
+        change(&mut asked);
+        Body::Lease(asked)
+    }
+
+    /// What operators ask, in which one field is so many bytes long.
+    fn asked_with(bytes: usize) -> [(&'static str, Body); 7] {
+        let name = "n".repeat(bytes);
+        let key = Bytes::from(name.clone());
+        let to = MoveRequest { to: name.clone() };
+        let status = StatusRequest {
+            key: key.clone(),
+            ..StatusRequest::default()
+        };
+        [
+            ("move.to", Body::Move(to)),
+            ("lease.strategy", lease(|it| it.strategy = name.clone())),
+            ("lease.unlisted", lease(|it| it.unlisted = name.clone())),
+            (
+                "lease.holders[]",
+                lease(|it| it.holders = vec!["CA".to_owned(), name.clone()]),
+            ),
+            ("lease.from", lease(|it| it.from = key.clone())),
+            ("lease.to", lease(|it| it.to = key.clone())),
+            ("status.key", Body::Status(status)),
+        ]
+    }
+
+    #[test]
+    fn long_names_and_keys_of_operators_are_refused_and_not_quoted() {
+        for (field, asked) in asked_with(NAME_BYTES_MAX) {
+            assert_eq!(validate_body(Some(&asked)), Ok(()), "{field}");
+        }
+        for (field, asked) in asked_with(NAME_BYTES_MAX + 1) {
+            let is_key = ["lease.from", "lease.to", "status.key"].contains(&field);
+            assert_eq!(validate_body(Some(&asked)).is_ok(), is_key, "{field}");
+        }
+        for (field, asked) in asked_with(FRAME_BYTES_MAX - 100) {
+            let refusal = validate_body(Some(&asked)).expect_err(field);
+            assert_eq!(refusal.code(), ErrorCode::TooLarge);
+            assert!(refusal.message.starts_with(field), "{refusal:?}");
+            assert!(refusal.message.len() < 100, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn more_holders_than_a_cluster_may_have_nodes_are_refused() {
+        let asked = |count| lease(|it| it.holders = vec!["CA".to_owned(); count]);
+        assert_eq!(validate_body(Some(&asked(NODES_MAX))), Ok(()));
+        let refusal = validate_body(Some(&asked(NODES_MAX + 1))).expect_err("too many");
+        assert_eq!(refusal, too_many_holders(NODES_MAX + 1));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use client::wire::{Error, ErrorCode, KEY_BYTES_MAX, LeaseRequest};
+use client::wire::{Error, ErrorCode, LeaseRequest};
 use leases::{
     Configs, CostSettings, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time, Unlisted,
 };
@@ -211,11 +211,6 @@ fn read(request: &LeaseRequest, scene: &Scene<'_>) -> Result<LeaseSet, Error> {
 fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
     let key = |key: &Key| Key::copy_from_slice(key);
     let (from, to) = (key(&request.from), key(&request.to));
-    if from.len().max(to.len()) > KEY_BYTES_MAX {
-        return Err(refused(format!(
-            "range: keys have at most {KEY_BYTES_MAX} bytes"
-        )));
-    }
     KeyRange::new(from, (!to.is_empty()).then_some(to)).ok_or_else(|| {
         refused(format!(
             "range: it ends at {:?}, which is not after its start, {:?}",

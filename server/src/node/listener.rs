@@ -16,9 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::wire::request::Body;
 use client::wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC, Outcome,
-    Path, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome, decode_request, encode_frame,
-    validate,
+    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC,
+    NAME_BYTES_MAX, Outcome, Path, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome,
+    decode_request, encode_frame, validate_body,
 };
 use foldhash::fast::FixedState;
 use leases::Incarnation;
@@ -408,7 +408,7 @@ impl Clients {
             access.admit(&connection.pass, &hello.token)?;
         }
         if !hello.cluster.is_empty() && hello.cluster != self.names.cluster {
-            let asked = &hello.cluster;
+            let asked: String = hello.cluster.chars().take(NAME_BYTES_MAX).collect();
             let message = format!("hello.cluster is {asked:?}, this replica is of another cluster");
             return Err(Error::new(ErrorCode::WrongCluster, message));
         }
@@ -442,7 +442,7 @@ impl Clients {
             }
         };
         let body = request.body.as_ref();
-        let checked = check_body(body).and_then(|()| self.allow(connection, body));
+        let checked = validate_body(body).and_then(|()| self.allow(connection, body));
         let work = match checked.and_then(|()| connection.charge(&request, bytes)) {
             Ok(work) => work,
             Err(refusal) => {
@@ -499,20 +499,6 @@ async fn say_farewell(connection: &Connection, frames: &mut Frames, refusal: Err
         frames.discard().await;
     };
     let _ = tokio::time::timeout(LINGER, farewell).await;
-}
-
-fn check_body(body: Option<&Body>) -> Result<(), Error> {
-    match body {
-        Some(Body::Command(command)) => validate(command),
-        Some(Body::Status(asked)) if asked.key.len() > KEY_BYTES_MAX => Err(bad(format!(
-            "status.key has {} bytes, at most {KEY_BYTES_MAX} are allowed",
-            asked.key.len()
-        ))),
-        Some(Body::Status(_) | Body::Move(_) | Body::Lease(_)) => Ok(()),
-        None => Err(bad(
-            "request.body is not set, a command or a status is required",
-        )),
-    }
 }
 
 fn bad(message: impl Into<String>) -> Error {

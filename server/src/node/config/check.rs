@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use client::wire::{NAME_BYTES_MAX, NODES_MAX};
 use leases::{ClockBound, LeaseParams, ParamsError, ReplicaId};
 
 use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, raw};
@@ -12,9 +13,8 @@ use crate::node::storage::Durability;
 use crate::replica::lease_set::Durations;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
 
-/// Replicas are bits of a 64-bit set.
-const NODES_MAX: usize = 64;
-const NAME_BYTES_MAX: usize = 64;
+/// Replicas are bits of a set.
+const _: () = assert!(NODES_MAX == ReplicaId::COUNT_MAX);
 /// Memory for demand, in MiB: enough for about half a million keys of five replicas.
 const DEMAND_MB_DEFAULT: u64 = 64;
 const DEMAND_MB_MAX: u64 = 16 * 1024;

@@ -253,3 +253,41 @@ fn the_newest_connections_of_a_peer_are_kept() {
     });
     node.stop().unwrap();
 }
+
+/// As many bytes as a frame has room for.
+#[test]
+fn a_name_that_fills_a_frame_is_refused_in_a_few_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    let name = "n".repeat(client::wire::FRAME_BYTES_MAX - 100);
+    let to = client::wire::MoveRequest { to: name.clone() };
+    let lease = LeaseRequest {
+        holders: vec![name.clone()],
+        ..LeaseRequest::default()
+    };
+    block_on(async {
+        let mut stream = greeted(&config).await;
+        let (read, mut write) = stream.split();
+        let mut reader = FrameReader::new(read);
+        for (id, body) in [(1, Body::Move(to)), (2, Body::Lease(lease))] {
+            let mut bytes = BytesMut::new();
+            encode_frame(&Request::new(id, Some(body)), &mut bytes).unwrap();
+            write.write_all(&bytes).await.unwrap();
+            let response: Response = reader.next().await.unwrap().unwrap();
+            assert_eq!(response.id, id);
+            let Some(outcome::Result::Error(error)) = response.outcome.unwrap().result else {
+                panic!("not refused");
+            };
+            assert_eq!(error.code(), ErrorCode::TooLarge);
+            assert!(error.message.len() < 100, "{error:?}");
+        }
+        let mut bytes = BytesMut::new();
+        encode_frame(&hello(Some(&name[..4000])), &mut bytes).unwrap();
+        let stream = TcpStream::connect(&config.nodes[0].client).await.unwrap();
+        let (code, message) = refused(stream, &bytes).await;
+        assert_eq!(code, ErrorCode::WrongCluster);
+        assert!(message.len() < 200, "{message}");
+    });
+    node.stop().unwrap();
+}
