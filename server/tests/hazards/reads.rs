@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use client::wire::Path;
 use client::wire::command::Op;
+use client::wire::{Command, Path};
 use leases::{Key, Slot, StrategySpec};
 use server::replica::message::{Accept, LogId, Message};
 
@@ -204,13 +204,9 @@ fn a_committed_slot_is_read_before_those_before_it() {
     assert!(!cluster.answered(read_a));
 }
 
-#[test]
-fn a_read_finds_the_last_command_on_its_key_in_a_committed_slot() {
-    let mut cluster = Cluster::new(3, StrategySpec::All);
-    let stuck = Slot(cluster.node(0).executed().0 + 1);
-    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
-    // So that all that comes now is one batch.
-    cluster.ask(0, put(9, 1, "stuck", "1"));
+/// Of one batch. Whether the compare-and-swap of `a` writes is known only once what is before it
+/// is executed.
+fn several_writes_of_a_key() -> Vec<Command> {
     let batch = [
         Op::put("a", "hidden"),
         Op::put("b", "1"),
@@ -218,8 +214,18 @@ fn a_read_finds_the_last_command_on_its_key_in_a_committed_slot() {
         Op::cas("a", "2", None),
         Op::put("c", "2"),
     ];
-    let writes = (1..).zip(batch).map(|(client, op)| write(client, 1, op));
-    cluster.ask_together(0, writes.collect());
+    let writes = (1..).zip(batch);
+    writes.map(|(client, op)| write(client, 1, op)).collect()
+}
+
+#[test]
+fn a_read_finds_the_last_command_on_its_key_in_a_committed_slot() {
+    let mut cluster = Cluster::new(3, StrategySpec::All);
+    let stuck = Slot(cluster.node(0).executed().0 + 1);
+    cluster.hold(move |packet| votes_on(packet, Some(stuck)));
+    // So that all that comes now is one batch.
+    cluster.ask(0, put(9, 1, "stuck", "1"));
+    cluster.ask_together(0, several_writes_of_a_key());
     let reads = ["a", "b", "c"].map(|key| cluster.read(1, key));
     let values = reads.map(|read| cluster.value(read));
     let [a, b, c] = values.each_ref().map(Option::as_deref);
@@ -238,15 +244,7 @@ fn reads_held_for_a_batch_are_answered_by_the_last_command_on_their_key() {
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
     cluster.ask(0, put(9, 1, "stuck", "1"));
     cluster.hold(move |packet| votes_on(packet, Some(batch_votes)));
-    let batch = [
-        Op::put("a", "hidden"),
-        Op::put("b", "1"),
-        Op::put("c", "hidden"),
-        Op::cas("a", "2", None),
-        Op::put("c", "2"),
-    ];
-    let writes = (1..).zip(batch).map(|(client, op)| write(client, 1, op));
-    cluster.ask_together(0, writes.collect());
+    cluster.ask_together(0, several_writes_of_a_key());
     let reads = ["a", "b", "c"].map(|key| cluster.read(0, key));
     assert!(reads.iter().all(|read| !cluster.answered(*read)));
     let votes: Vec<Packet> = cluster.held.clone();

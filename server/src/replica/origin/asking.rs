@@ -72,6 +72,17 @@ pub(super) struct Wanted {
     pub(super) attempts: u32,
 }
 
+impl Wanted {
+    /// A client's read that was asked so often.
+    pub(super) fn asked(attempts: u32, from: ClientHandle, key: Key) -> Wanted {
+        Wanted {
+            from,
+            key,
+            attempts,
+        }
+    }
+}
+
 /// Whom to ask.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
@@ -210,11 +221,7 @@ impl Asking {
     /// To be asked again, unless its client has gone.
     fn take_wanted(&mut self, request: RequestId) -> Option<Wanted> {
         let asked = self.take(request)?;
-        Some(Wanted {
-            from: asked.from?,
-            key: asked.key,
-            attempts: asked.attempts,
-        })
+        Some(Wanted::asked(asked.attempts, asked.from?, asked.key))
     }
 
     /// Forgets the reads of clients that have gone. What was sent counts as asked of its peer

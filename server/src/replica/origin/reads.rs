@@ -193,15 +193,7 @@ impl Reads {
     /// No permit here: the nearest holder, then the leader's read-index.
     fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
         match read.from {
-            ReadFrom::Client(client) => self.ask(
-                step,
-                view,
-                Wanted {
-                    from: client,
-                    key: read.key,
-                    attempts: 0,
-                },
-            ),
+            ReadFrom::Client(client) => self.ask(step, view, Wanted::asked(0, client, read.key)),
             ReadFrom::Peer(..) if view.consensus.leads() => self.index(step, view, read),
             ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
         }
@@ -231,15 +223,9 @@ impl Reads {
     pub fn index_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>) {
         for read in self.indexing.take_all() {
             match read.from {
-                ReadFrom::Client(client) => self.ask(
-                    step,
-                    view,
-                    Wanted {
-                        from: client,
-                        key: read.key,
-                        attempts: 1,
-                    },
-                ),
+                ReadFrom::Client(client) => {
+                    self.ask(step, view, Wanted::asked(1, client, read.key))
+                }
                 ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
             }
         }
