@@ -19,9 +19,15 @@ const KEYS_A_SECOND: u64 = 100_000;
 /// Multi-puts that may be unanswered: few, so that a put of others waits for the replicas and
 /// not for what is queued before it.
 const UNANSWERED_MAX: u64 = 4;
-/// Reads a second at each replica, and the keys that they ask in turn.
+/// Reads a second at each replica after a load.
 const READS_A_SECOND: u64 = 20_000;
-const READ_KEYS: u64 = 262_144;
+/// Keys that each replica is asked in turn: more than it remembers for its report to the
+/// leader (16 MiB of them by default), so that after a few seconds it is full at each report.
+const ASKED_KEYS: u64 = 262_144;
+/// Keys that each replica is asked a second: a report takes 4,000 to 8,000 of them away.
+const ASKED_A_SECOND: u64 = 100_000;
+/// Keys of one multi-get.
+const ASKED_AT_ONCE: u64 = 500;
 const STEP: Duration = Duration::from_millis(10);
 /// How long all keys are read after a load.
 const READING: Duration = Duration::from_secs(12);
@@ -80,12 +86,50 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
     Ok(answered * KEYS_AT_ONCE)
 }
 
-/// Reads of many keys at every replica, so that each reports all of them every second.
+/// Reads of many keys at every replica: each looks through all that it remembers of them for
+/// a report every second, and the leader keeps up with who should hold them.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
-    let answered = read_everywhere(target, READ_KEYS, end).await?;
-    let a_second = answered as f64 / target.seconds as f64;
-    Ok(figures([("reads_answered_a_second", a_second)]))
+    let answered = Rc::new(Cell::new(0));
+    let one = |(number, address): (usize, &String)| {
+        let (address, answered) = (address.clone(), answered.clone());
+        let first = number as u64 * ASKED_KEYS / target.clients.len() as u64;
+        tokio::task::spawn_local(async move { ask_many(&address, first, end, &answered).await })
+    };
+    let tasks: Vec<_> = target.clients.iter().enumerate().map(one).collect();
+    for task in tasks {
+        task.await??;
+    }
+    let a_second = answered.get() as f64 / target.seconds as f64;
+    Ok(figures([("keys_read_a_second", a_second)]))
+}
+
+/// Multi-gets at a fixed rate: they count every key, at little cost for the machine.
+async fn ask_many(
+    address: &str,
+    first: u64,
+    end: Instant,
+    answered: &Cell<u64>,
+) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(address).await?;
+    let pause = Duration::from_secs_f64(ASKED_AT_ONCE as f64 / ASKED_A_SECOND as f64);
+    let mut due = tokio::time::Instant::now();
+    let mut turn = 0;
+    while Instant::now() < end {
+        sleep_until(due).await;
+        due = (due + pause).max(tokio::time::Instant::now() - pause);
+        let begin = first + turn * ASKED_AT_ONCE;
+        turn += 1;
+        let keys = (begin..begin + ASKED_AT_ONCE).map(|number| asked(number % ASKED_KEYS).into());
+        wire.ask(&read(turn, Op::multi_get(keys.collect()))).await?;
+        answered.set(answered.get() + ASKED_AT_ONCE);
+    }
+    Ok(())
+}
+
+/// As short as can be: a replica remembers more of them.
+fn asked(number: u64) -> String {
+    format!("{number:x}")
 }
 
 async fn read_everywhere(target: &Target, keys: u64, end: Instant) -> anyhow::Result<u64> {
@@ -131,8 +175,9 @@ async fn read_in_turn(
         let wanted = (begun.elapsed().as_secs_f64() * READS_A_SECOND as f64) as u64;
         let room = (mine.get() + READS_A_SECOND / 20).saturating_sub(sent);
         for _ in 0..wanted.saturating_sub(sent).min(room) {
-            writer.feed(&read(sent, Op::get(key((first + sent) % keys))))?;
+            let asked = key((first + sent) % keys);
             sent += 1;
+            writer.feed(&read(sent, Op::get(asked)))?;
         }
         writer.flush().await?;
     }

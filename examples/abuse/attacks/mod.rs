@@ -253,7 +253,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "demand",
-        what: "20,000 reads a second at each replica, of 262,144 keys in turn, with adaptive holders",
+        what: "each replica is asked for 100,000 keys a second, of 262,144 in turn, with adaptive holders",
         setting: adaptive("quorum"),
         seconds: 20,
         memory_mib: 256.0,
