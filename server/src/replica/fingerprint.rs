@@ -56,7 +56,7 @@ impl Replica {
             reads,
             gone,
             awaits_heir,
-            executed_now: _, // none between groups of inputs
+            executed_work: _, // none between groups of inputs
             left,
         } = parts;
         (us, joining, consensus, machine.kv()).hash(state);

@@ -40,7 +40,7 @@ counters! {
     stale_incarnation: "Messages to or from an earlier run, ignored.",
     refused_messages: "Messages that no correct replica sends, ignored.",
     clock_distrusted: "Times that the clock was no longer believed.",
-    refused_backlog: "Accepts and fetched entries ignored for now, because too much waits for the disk.",
+    refused_backlog: "Accepts and fetched entries ignored for now, because too much waits for the disk or to be executed.",
     openings_refused: "Writes that would have opened a session, of which this replica's clients opened too many.",
     refused_beyond_window: "Entries and votes for slots beyond the window of the log, ignored for now.",
 }

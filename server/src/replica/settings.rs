@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 
+use super::persist::BACKLOG_BYTES_MAX;
+
 /// Who gets an acceptor's vote, besides the leader (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptReplies {
@@ -157,8 +159,11 @@ pub struct Settings {
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
     /// How much a group of inputs executes, in bytes of puts that take as long. The last slot may
-    /// exceed it, and of many slots that are left it executes more.
+    /// exceed it.
     pub executed_work_max: usize,
+    /// Most bytes of what is committed and to be executed. With more a replica accepts and
+    /// proposes nothing; what it misses it fetches later.
+    pub to_execute_bytes_max: usize,
     /// How many slots above its durable checkpoint a replica accepts, in each log.
     /// A leader proposes in the first half, and a quarter executed forces the next
     /// checkpoint. At least 4, and the same for all replicas, in every version that
@@ -174,9 +179,10 @@ pub struct Settings {
     pub holders_bytes_s: usize,
 }
 
-/// Some 20 ms: heartbeats leave between groups, and a slot may hold thousands of commands that
-/// each take long.
-const EXECUTED_WORK_MAX: usize = 2 << 20;
+/// Some 5 ms: whatever passes through several replicas waits for such a group at each.
+const EXECUTED_WORK_MAX: usize = 512 << 10;
+/// As much as may wait for the disk.
+const TO_EXECUTE_BYTES_MAX: usize = BACKLOG_BYTES_MAX;
 
 impl Settings {
     /// The defaults for replica `me` of `n`.
@@ -192,6 +198,7 @@ impl Settings {
             batch_max: 5000,
             in_flight_max: 1024,
             executed_work_max: EXECUTED_WORK_MAX,
+            to_execute_bytes_max: TO_EXECUTE_BYTES_MAX,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),
             demand_bytes_max: 64 << 20,

@@ -55,7 +55,7 @@ impl Replica {
                 reads: Default::default(),
                 gone: Default::default(),
                 awaits_heir: Time::ZERO,
-                executed_now: Default::default(),
+                executed_work: 0,
                 left: false,
             },
         };

@@ -13,9 +13,13 @@ const RECORD_BYTES: usize = 64;
 const COMMAND_BYTES: usize = 96;
 /// What it takes to find an entry, in bytes of a put that takes as long.
 const ENTRY_WORK: usize = 64;
-/// The same of the merge of fields into a record, unless they are more: the record may be far
-/// larger than they.
-const MERGE_WORK: usize = 4 << 10;
+/// The same of a merge of fields into a record that is not known yet: twice what the largest
+/// takes, so that no slot has more of them than a group of inputs executes.
+const MERGE_WORK: usize = 32 << 10;
+/// The same of each field of the record, which is decoded and encoded.
+const FIELD_WORK: usize = 12;
+/// So many of its bytes are moved while one is put.
+const MOVED_BYTES: usize = 128;
 
 /// About how many bytes a record takes, in memory or on disk.
 pub fn record_weight(record: &Record) -> usize {
@@ -99,11 +103,17 @@ pub fn work(command: &client::wire::Command) -> usize {
     command_weight(command).max(entries * ENTRY_WORK)
 }
 
-/// The same of one that was executed, with this outcome.
+/// The same of one that was executed, with this outcome; of a merge without [`merge_work`].
 pub fn work_done(command: &client::wire::Command, outcome: &Outcome) -> usize {
     let work = match &outcome.result {
         Some(outcome::Result::Entries(found)) => found.entries.len() * ENTRY_WORK,
+        _ if matches!(command.op, Some(Op::PutFields(_))) => command_weight(command),
         _ => work(command),
     };
     COMMAND_BYTES + work
+}
+
+/// The same of the merge of fields into a record of so many fields and bytes.
+pub fn merge_work(fields: usize, bytes: usize) -> usize {
+    fields * FIELD_WORK + bytes / MOVED_BYTES
 }

@@ -1,14 +1,15 @@
-//! What waits for a disk that takes nothing is bounded, and nothing of it is lost.
+//! What waits for a disk that takes nothing, or to be executed, is bounded, and nothing of it is
+//! lost.
 
 use bytes::Bytes;
-use client::wire::Field;
 use client::wire::command::Op;
-use leases::{Slot, StrategySpec};
-use server::replica::BACKLOG_BYTES_MAX;
+use client::wire::{Command, Field};
+use leases::{ReplicaId, StrategySpec};
 use server::replica::action::Record;
 use server::replica::message::Value;
+use server::replica::{BACKLOG_BYTES_MAX, Settings};
 
-use super::cluster::{Asked, Cluster, settings, votes_on, write};
+use super::cluster::{Asked, Cluster, accept, settings, votes_on, write};
 
 const VALUE_BYTES: usize = 1 << 20;
 /// More than may wait.
@@ -40,9 +41,13 @@ fn handed_to_disk(cluster: &Cluster, node: usize, since: usize) -> usize {
 }
 
 fn refused(cluster: &Cluster, node: usize) -> u64 {
+    counted(cluster, node, "refused_backlog")
+}
+
+fn counted(cluster: &Cluster, node: usize, name: &str) -> u64 {
     let status = cluster.node(node).status(cluster.clock(node));
     let mut counters = status.counters.iter();
-    let found = counters.find(|counter| counter.name == "refused_backlog");
+    let found = counters.find(|counter| counter.name == name);
     found.expect("there is such a counter").value
 }
 
@@ -112,44 +117,139 @@ fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
     cluster.assert_agreement();
 }
 
-/// How many of so many merges, all committed in one group of inputs, their leader executes in
-/// that group. It executes all of them soon.
-fn merged_at_once(merges: u64, executed_work_max: Option<usize>) -> u64 {
-    let mut settings = settings(3, StrategySpec::None);
-    settings.executed_work_max = executed_work_max.unwrap_or(settings.executed_work_max);
-    let mut cluster = Cluster::with(settings);
-    let stuck = Slot(cluster.node(0).executed().0 + 1);
+/// Writes that are all committed at once: votes for the first were missing. Returns how many
+/// of these slots their leader executes in the group of inputs in which it learns that.
+fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<Asked>, u64) {
+    let before = cluster.node(0).executed();
+    let stuck = before.next();
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
-    let field = |client: u64| Field {
-        name: "f".into(),
-        value: client.to_string().into(),
-    };
-    let merge = |client: u64| write(client, 1, Op::put_fields("k", vec![field(client)]));
-    let asked: Vec<Asked> = (1..=merges)
-        .map(|client| cluster.ask(0, merge(client)))
-        .collect();
-    let executed = |cluster: &Cluster| cluster.node(0).executed().0 + 1 - stuck.0;
-    assert_eq!(executed(&cluster), 0);
+    let asked = writes.into_iter().map(|command| cluster.ask(0, command));
+    let asked: Vec<Asked> = asked.collect();
+    assert_eq!(cluster.node(0).executed(), before);
     let votes = std::mem::take(&mut cluster.held);
     cluster.forget_held();
     cluster.deliver(votes[0].clone());
-    let at_once = executed(&cluster);
+    (asked, cluster.node(0).executed().0 - before.0)
+}
+
+fn fields(count: usize, bytes: usize) -> Vec<Field> {
+    let field = |number: usize| Field {
+        name: number.to_string().into(),
+        value: vec![b'v'; bytes].into(),
+    };
+    (0..count).map(field).collect()
+}
+
+/// Puts a record of so many fields, and merges another value of one field into it as often.
+/// Returns how many merges are executed at once; soon all are.
+fn merged_at_once((count, bytes): (usize, usize), merges: u64, merged: &[Field]) -> u64 {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let record = fields(count, bytes);
+    let put = cluster.ask(0, write(1, 1, Op::put_fields("k", record)));
     cluster.pass(100);
-    assert_eq!(executed(&cluster), merges);
-    assert!(all_done(&cluster, &asked));
+    assert!(cluster.done(put));
+    let before = cluster.node(0).executed();
+    let merge = |client| write(client, 1, Op::put_fields("k", merged.to_vec()));
+    let merges_asked = (2..2 + merges).map(merge).collect();
+    let (asked, at_once) = execute_at_once(&mut cluster, merges_asked);
+    cluster.pass(100);
+    assert_eq!(cluster.node(0).executed().0 - before.0, merges);
+    assert!(asked.iter().all(|asked| cluster.answered(*asked)));
     cluster.assert_agreement();
     at_once
 }
 
+/// A merge takes as long as its record has fields and bytes; there is time for some 5 ms.
 #[test]
 fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
-    // A merge counts as some 4 KiB, and there is time for 2 MiB.
-    let at_once = merged_at_once(700, None);
-    assert!((400..600).contains(&at_once), "{at_once} slots at once");
+    let one = fields(1, 1);
+    let many_fields = merged_at_once((1000, 240), 200, &one);
+    assert!((30..50).contains(&many_fields), "{many_fields} at once");
+    let many_bytes = merged_at_once((250, 1000), 200, &one);
+    assert!((80..120).contains(&many_bytes), "{many_bytes} at once");
+    assert_eq!(merged_at_once((10, 100), 200, &one), 200);
 }
 
-/// So what is committed and not executed is bounded, however fast commits come.
+/// The record is decoded before the merge can be refused.
 #[test]
-fn a_group_of_inputs_executes_a_share_of_what_is_left() {
-    assert_eq!(merged_at_once(720, Some(1)), 80);
+fn refused_merges_count_as_work() {
+    let one_too_many = [Field {
+        name: "new".into(),
+        value: "v".into(),
+    }];
+    let refused = merged_at_once((1024, 10), 200, &one_too_many);
+    assert!((30..50).contains(&refused), "{refused} at once");
+}
+
+/// Settings with which some writes of [`small_writes`] are more than may wait to be executed.
+fn slow_to_execute() -> Settings {
+    let mut settings = settings(3, StrategySpec::None);
+    settings.executed_work_max = 1;
+    settings.to_execute_bytes_max = 4 << 10;
+    settings
+}
+
+/// Far more than may wait to be executed.
+fn small_writes(clients: std::ops::Range<u64>) -> Vec<Command> {
+    let put = |client| write(client, 1, Op::put(format!("k{client}"), "v".repeat(100)));
+    clients.map(put).collect()
+}
+
+#[test]
+fn a_leader_with_much_to_execute_proposes_nothing_more_until_it_is_executed() {
+    let mut cluster = Cluster::with(slow_to_execute());
+    let (asked, at_once) = execute_at_once(&mut cluster, small_writes(1..60));
+    assert_eq!(at_once, 1);
+    let proposed = cluster.accepts(0).len();
+    let more = cluster.ask(0, write(60, 1, Op::put("more", "v")));
+    assert_eq!(cluster.accepts(0).len(), proposed);
+    cluster.pass(100);
+    assert!(all_done(&cluster, &asked) && cluster.done(more));
+    assert_eq!(refused(&cluster, 0), 0);
+    cluster.assert_agreement();
+}
+
+#[test]
+fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
+    let mut cluster = Cluster::with(slow_to_execute());
+    cluster.hold(|(_, to)| *to == ReplicaId(2));
+    for command in small_writes(1..60) {
+        cluster.ask(0, command);
+    }
+    cluster.pass(100);
+    let held = std::mem::take(&mut cluster.held);
+    cluster.forget_held();
+    // The first comes last: until then nothing can be executed.
+    let mut accepts = held.into_iter().filter(|packet| accept(packet).is_some());
+    let first = accepts.next().expect("the leader proposed");
+    let before = cluster.node(2).executed();
+    accepts.for_each(|packet| cluster.deliver(packet));
+    assert_eq!(cluster.node(2).executed(), before);
+    assert_eq!(refused(&cluster, 2), 0);
+    cluster.deliver(first);
+    assert_eq!(cluster.node(2).executed(), before.next());
+
+    let more = cluster.ask(0, write(60, 1, Op::put("more", "v")));
+    assert!(cluster.done(more), "the others are a majority");
+    assert_eq!(refused(&cluster, 2), 1);
+    let caught_up = |cluster: &Cluster| cluster.node(2).executed() == cluster.node(0).executed();
+    cluster.pass_until(20_000, "it has caught up", caught_up);
+    cluster.assert_agreement();
+}
+
+/// However many wait long at once, sending them again is no long step.
+#[test]
+fn what_waits_long_is_sent_again_in_parts() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    cluster.isolate(1);
+    let asked = cluster.ask_together(1, small_writes(1..10_001));
+    let again = |cluster: &Cluster| counted(cluster, 1, "forwarded_again");
+    cluster.pass_until(2000, "some are sent again", |cluster| again(cluster) > 0);
+    assert_eq!(again(&cluster), 4096);
+    cluster.pass_until(2000, "more are", |cluster| again(cluster) > 4096);
+    assert_eq!(again(&cluster), 8192);
+    cluster.heal();
+    cluster.pass_until(20_000, "all are written", |cluster| {
+        all_done(cluster, &asked)
+    });
 }

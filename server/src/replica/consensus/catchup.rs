@@ -68,7 +68,7 @@ impl Consensus {
             return;
         }
         let patience = step.us.settings.timing.retransmit;
-        if step.is_disk_behind() {
+        if self.is_backlogged(step) {
             return step.timers.set_earlier(Timer::Fetch, step.now + patience);
         }
         let asked = self.fetching[log].filter(|last| {

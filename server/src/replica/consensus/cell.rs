@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::super::message::Value;
+use super::super::weight::weigh;
 use super::votes::Votes;
 
 /// An accepted value and what its leader said with it.
@@ -72,6 +73,12 @@ impl Hash for Cell {
 }
 
 impl Cell {
+    /// About how many bytes its value keeps in memory.
+    pub fn weight(&self) -> usize {
+        let accepted = self.accepted.as_ref();
+        accepted.map_or(0, |accepted| weigh(&accepted.value))
+    }
+
     /// Counts an acceptance of `replica` at `ballot`.
     pub fn count(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
         let here = self.accepted.as_ref().map(|accepted| accepted.ballot);

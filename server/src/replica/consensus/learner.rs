@@ -13,7 +13,6 @@ use super::super::machine::version_of;
 use super::super::message::{LogId, LogNews, Value};
 use super::super::per_log::PerLog;
 use super::super::step::Step;
-use super::super::weight::weigh;
 use super::Consensus;
 use super::cell::Accepted;
 
@@ -196,6 +195,13 @@ impl Consensus {
         Some((slot, value.clone()))
     }
 
+    /// Whether so much waits, for the disk or to be executed, that nothing more may be accepted.
+    /// What is committed behind a hole does not count: it waits for what fills the hole.
+    pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
+        let to_execute = self.logs.commands.to_execute_bytes();
+        step.is_disk_behind() || to_execute > step.us.settings.to_execute_bytes_max
+    }
+
     /// A slot was executed. Calls `unmarked` with each key that it wrote.
     pub fn note_executed(
         &mut self,
@@ -204,7 +210,7 @@ impl Consensus {
         value: &Value,
         unmarked: impl FnMut(&Key),
     ) {
-        self.logs[log].advance_executed(slot, weigh(value));
+        self.logs[log].advance_executed(slot);
         if log == LogId::Configs {
             return;
         }

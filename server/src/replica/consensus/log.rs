@@ -7,7 +7,6 @@ use leases::{Ballot, Slot};
 
 use super::super::message::{LogId, LogNews, Reported, Value};
 use super::super::parts::NEWS_RANGES_MAX;
-use super::super::weight::weigh;
 use super::cell::{Accepted, Cell};
 use super::ranges::Ranges;
 
@@ -26,6 +25,9 @@ pub struct Log {
     kept_bytes: usize,
     /// Every slot up to here is committed here.
     pub(super) commit_point: Slot,
+    /// What the slots weigh that are to be executed: those above `executed`, up to
+    /// `commit_point`.
+    to_execute_bytes: usize,
     /// Slots committed above the commit point.
     pub(super) above: Ranges,
     /// Every slot up to here is executed.
@@ -235,9 +237,17 @@ impl Log {
         assert!(slot > self.executed, "executed slots are committed");
         self.above.insert(slot);
         if let Some(last) = self.above.take_from(self.commit_point.next()) {
+            let committed = self.open.range(self.commit_point.next()..=last);
+            let weights = committed.map(|(_, cell)| cell.weight());
+            self.to_execute_bytes += weights.sum::<usize>();
             self.commit_point = last;
         }
         true
+    }
+
+    /// What the slots weigh that can be executed and are not.
+    pub fn to_execute_bytes(&self) -> usize {
+        self.to_execute_bytes
     }
 
     /// Forgets where ballots began that can kill no entry any more: once the
@@ -347,22 +357,23 @@ impl Log {
     }
 
     /// Moves past the executed `slot`, keeping what laggards may still ask for.
-    pub fn advance_executed(&mut self, slot: Slot, weight: usize) {
+    pub fn advance_executed(&mut self, slot: Slot) {
         assert_eq!(slot, self.executed.next(), "execution is in slot order");
         assert!(
             slot <= self.commit_point,
             "only committed slots are executed"
         );
         let cell = self.open.remove(&slot).expect("it has a cell");
+        let weight = cell.weight();
         self.executed = slot;
         self.highest = self.highest.max(slot);
+        self.to_execute_bytes = self.to_execute_bytes.saturating_sub(weight);
         self.kept_bytes += weight;
         while self.kept.len() >= KEEP_SLOTS || self.kept_bytes > KEEP_BYTES {
             let Some(oldest) = self.kept.pop_front() else {
                 break;
             };
-            let weight = oldest.accepted.map_or(0, |oldest| weigh(&oldest.value));
-            self.kept_bytes = self.kept_bytes.saturating_sub(weight);
+            self.kept_bytes = self.kept_bytes.saturating_sub(oldest.weight());
         }
         self.kept.push_back(cell);
     }
@@ -399,6 +410,13 @@ impl Log {
                 "a slot at or below the commit point is committed and has a value"
             );
         }
+        let to_execute = self.open.range(..=self.commit_point);
+        let weights = to_execute.map(|(_, cell)| cell.weight());
+        assert_eq!(
+            self.to_execute_bytes,
+            weights.sum::<usize>(),
+            "what is to be executed is weighed"
+        );
         assert!(
             self.checkpointed <= self.executed,
             "a checkpoint holds what is executed"
@@ -428,8 +446,13 @@ pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use leases::{ReplicaSet, Time};
+    use std::sync::Arc;
 
+    use client::wire::Command;
+    use client::wire::command::Op;
+    use leases::{ReplicaId, ReplicaSet, Time};
+
+    use super::super::super::message::{Batch, Proposed, RequestId};
     use super::*;
 
     fn noop() -> Accepted {
@@ -446,6 +469,18 @@ mod tests {
         }
     }
 
+    fn put_of(bytes: usize) -> Value {
+        let put = Proposed {
+            origin: ReplicaId(0),
+            request: RequestId(1),
+            command: Command::session(1, 1, 1, Op::put("k", vec![0; bytes])),
+        };
+        Value::Commands(Arc::new(Batch {
+            commands: vec![put],
+            ..Batch::default()
+        }))
+    }
+
     fn accept(log: &mut Log, slot: u64) {
         let cell = log.cell(Slot(slot)).expect("within the window");
         cell.committed = true;
@@ -457,7 +492,7 @@ mod tests {
         for slot in 1..=executed {
             accept(&mut log, slot);
             log.commit(Slot(slot));
-            log.advance_executed(Slot(slot), 100);
+            log.advance_executed(Slot(slot));
         }
         accept(&mut log, executed + 1);
         accept(&mut log, executed + 3);
@@ -511,8 +546,15 @@ mod tests {
             log.from(Slot(1)).next().map(|(slot, _)| slot),
             Some(Slot(11))
         );
+        let large = log.cell(Slot(many + 1)).expect("within the window");
+        large.accepted = Some(Accepted {
+            value: put_of(2 * KEEP_BYTES),
+            ..noop()
+        });
         log.commit(Slot(many + 1));
-        log.advance_executed(Slot(many + 1), 2 * KEEP_BYTES);
+        assert!(log.to_execute_bytes() > 2 * KEEP_BYTES);
+        log.advance_executed(Slot(many + 1));
+        assert_eq!(log.to_execute_bytes(), 0);
         assert_eq!(log.first_kept(), Slot(many + 1));
         assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
     }
@@ -545,7 +587,7 @@ mod tests {
         for (case, round, slot, last_multi, commit_point, heard, answerable) in cases {
             let ballot = |round| Ballot {
                 round,
-                replica: leases::ReplicaId(0),
+                replica: ReplicaId(0),
             };
             let mut log = Log::restored(Slot(commit_point), 1 << 20);
             log.begin_ballot(ballot(3), Slot(5));

@@ -26,7 +26,7 @@ impl Parts {
             .consensus
             .adopt(step, ballot, log, accept.news.log_start);
         self.look_again(step, dropped);
-        if step.is_disk_behind() {
+        if self.consensus.is_backlogged(step) {
             // Its leader sends it again, or it is fetched once it is committed.
             step.metrics.refused_backlog += 1;
         } else if slot <= self.consensus.log(log).executed() {

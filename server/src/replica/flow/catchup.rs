@@ -24,7 +24,7 @@ impl Parts {
         let progress = !entries.is_empty();
         let mut news = false;
         for (slot, value) in entries {
-            if step.is_disk_behind() {
+            if self.consensus.is_backlogged(step) {
                 step.metrics.refused_backlog += 1;
                 break;
             }

@@ -13,17 +13,6 @@ use super::super::timers::Timer;
 use super::super::weight::work_done;
 use super::Parts;
 
-/// A group of inputs executes at least one of so many slots that are left.
-const EXECUTED_SHARE: u64 = 8;
-
-/// What this group of inputs has executed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Executed {
-    /// As [`work_done`] counts it.
-    work: usize,
-    slots: u64,
-}
-
 impl Parts {
     /// Applies the commit rule to a slot that was accepted or voted for.
     pub(super) fn try_commit(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
@@ -116,23 +105,22 @@ impl Parts {
         }
     }
 
-    /// Executes what is committed, as much as a group of inputs may; the next goes on. But
-    /// always a share of what is left: so what is left stays below some groups' worth, however
-    /// much becomes committed.
+    /// Executes what is committed, as much as a group of inputs may; the next goes on. If too
+    /// much is left, nothing more is accepted (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            if self.may_execute_later(step) {
+            if self.executed_work >= step.us.settings.executed_work_max {
                 step.metrics.executed_later += 1;
                 // After this group, all of which shares one moment.
                 let next = step.now + Duration::from_nanos(1);
                 step.timers.set_earlier(Timer::Execute, next);
                 break;
             }
-            self.executed_now.slots += 1;
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
-                self.executed_now.work += work_done(&proposed.command, &outcome);
+                self.executed_work += work_done(&proposed.command, &outcome);
                 self.writes.answer(step, proposed, outcome);
             }
+            self.executed_work += self.machine.take_merge_work();
             self.writes.settle(slot);
             let reads = &mut self.reads;
             let unmarked = |key: &_| reads.note_executed(key);
@@ -141,13 +129,6 @@ impl Parts {
         }
         let (reads, view) = self.reads();
         reads.release_executed(step, view);
-    }
-
-    fn may_execute_later(&self, step: &Step<'_>) -> bool {
-        let commands = self.consensus.commands();
-        let left = commands.commit_point().0 - commands.executed().0;
-        let Executed { work, slots } = self.executed_now;
-        work >= step.us.settings.executed_work_max && slots * EXECUTED_SHARE >= left
     }
 
     /// Goes on with what an earlier group of inputs left to execute.

@@ -19,8 +19,6 @@ mod peers;
 mod propose;
 mod upkeep;
 
-pub(super) use self::commit::Executed;
-
 use ::leases::mutants::mutated;
 use ::leases::{Key, Time};
 
@@ -45,8 +43,8 @@ pub(super) struct Parts {
     pub(super) gone: Gone,
     /// Until when a leader that leaves waits to hear of the next.
     pub(super) awaits_heir: Time,
-    /// What this group of inputs has executed.
-    pub(super) executed_now: Executed,
+    /// What this group of inputs has executed, as `weight` counts work.
+    pub(super) executed_work: usize,
     /// That this replica has left was said.
     pub(super) left: bool,
 }

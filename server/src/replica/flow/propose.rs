@@ -98,7 +98,7 @@ impl Parts {
                 self.consensus.queue_again(class, proposed);
             }
         }
-        while !step.is_disk_behind()
+        while !self.consensus.is_backlogged(step)
             && let Some(batch) = self.consensus.next_batch(step)
         {
             step.metrics.batches += 1;

@@ -173,7 +173,7 @@ impl Parts {
         self.consensus.send_news(step);
         self.reads.flush(step);
         self.leave_on(step);
-        self.executed_now = Default::default();
+        self.executed_work = 0;
         let executed = self.consensus.executed();
         step.persister.flush(executed, step.out);
     }

@@ -14,7 +14,8 @@ use leases::{Key, Slot};
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
-use super::merge::merge;
+use super::super::weight::merge_work;
+use super::merge::{FIELDS_MAX, RECORD_BYTES_MAX, merge};
 use super::session::{Admission, Sessions};
 
 /// The entries of one answer: they fit into a frame, with what is around them.
@@ -49,6 +50,8 @@ pub struct Kv {
     dirty: GrowingIndexMap<Key, Option<Stored>>,
     /// The newest version given in this run.
     newest: (u64, u32),
+    /// See [`Kv::take_merge_work`].
+    merge_work: usize,
 }
 
 impl Hash for Kv {
@@ -69,6 +72,7 @@ impl Kv {
             log_time_ms: 0,
             dirty: Default::default(),
             newest: (0, 0),
+            merge_work: 0,
         }
     }
 
@@ -182,25 +186,31 @@ impl Kv {
 
     fn write(&mut self, version: Version, command: &Command) -> Outcome {
         match &command.op {
-            Some(Op::Put(put)) => self.put(&put.key, &put.value, version),
+            Some(Op::Put(put)) => self.put(&put.key, own(&put.value), version),
             Some(Op::Delete(delete)) => self.delete(&delete.key),
             Some(Op::Cas(cas)) => {
                 let actual = self.get(&cas.key).map(|stored| stored.version);
                 if actual != cas.expected {
                     return Outcome::mismatch(actual);
                 }
-                self.put(&cas.key, &cas.value, version);
+                self.put(&cas.key, own(&cas.value), version);
             }
             Some(Op::PutFields(put)) => {
                 let old = self.get(&put.key).map(|stored| stored.value.clone());
                 match merge(old, &put.fields) {
-                    Some(merged) => self.put(&put.key, &merged, version),
-                    None => return not_a_record(),
+                    Some(merged) => {
+                        self.merge_work += merge_work(merged.fields, merged.encoded.len());
+                        self.put(&put.key, merged.encoded.into(), version);
+                    }
+                    None => {
+                        self.merge_work += merge_work(FIELDS_MAX, RECORD_BYTES_MAX);
+                        return not_a_record();
+                    }
                 }
             }
             Some(Op::MultiPut(multi)) => {
                 for entry in &multi.entries {
-                    self.put(&entry.key, &entry.value, version);
+                    self.put(&entry.key, own(&entry.value), version);
                 }
             }
             _ => return Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
@@ -208,9 +218,7 @@ impl Kv {
         Outcome::written(version)
     }
 
-    /// Keys and values are slices of whole frames; the state keeps their bytes alone.
-    fn put(&mut self, key: &[u8], value: &[u8], version: Version) {
-        let value = Bytes::copy_from_slice(value);
+    fn put(&mut self, key: &[u8], value: Bytes, version: Version) {
         if let Some(stored) = self.map.get_mut(key) {
             stored.value = value;
             stored.version = version;
@@ -255,6 +263,12 @@ impl Kv {
         self.sessions.check();
     }
 
+    /// What the merges since this was asked last have taken, as `weight` counts work: only
+    /// their execution knows how large the records are.
+    pub fn take_merge_work(&mut self) -> usize {
+        std::mem::take(&mut self.merge_work)
+    }
+
     /// How many keys have changed since the last checkpoint.
     pub fn dirty_len(&self) -> usize {
         self.dirty.len()
@@ -273,6 +287,11 @@ impl Kv {
         leases::fingerprint::unordered(self.map.iter(), &mut hasher);
         hasher.finish()
     }
+}
+
+/// Keys and values are slices of whole frames; the state keeps their bytes alone.
+fn own(value: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(value)
 }
 
 fn entry(key: &Key, stored: &Stored) -> Entry {

@@ -9,14 +9,23 @@ use prost::encoding::{DecodeContext, decode_key, skip_field};
 
 /// The longest record into which fields are put: every replica decodes and encodes all of it
 /// for each command, of which thousands may come at once.
-const RECORD_BYTES_MAX: usize = 256 << 10;
+pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The most fields of such a record, for the same reason.
-const FIELDS_MAX: usize = 1024;
+pub(super) const FIELDS_MAX: usize = 1024;
+
+/// What fields were put over.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Merged {
+    /// The record.
+    pub(super) encoded: Vec<u8>,
+    /// How many fields it has.
+    pub(super) fields: usize,
+}
 
 /// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
 /// too large. Of several values for one name the last counts. Both may be long, and a client
 /// chose them: one pass over each.
-pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
+pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Merged> {
     let mut record = match old {
         Some(bytes) if bytes.len() > RECORD_BYTES_MAX || has_many_fields(&bytes) => return None,
         Some(bytes) => Fields::decode(bytes).ok()?,
@@ -35,11 +44,12 @@ pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Vec<u8>> {
             record.fields.push(Field { name, value });
         }
     }
-    if record.fields.len() > FIELDS_MAX {
+    let fields = record.fields.len();
+    if fields > FIELDS_MAX {
         return None;
     }
     let encoded = record.encode_to_vec();
-    (encoded.len() <= RECORD_BYTES_MAX).then_some(encoded)
+    (encoded.len() <= RECORD_BYTES_MAX).then_some(Merged { encoded, fields })
 }
 
 /// Whether a record, if it is one, has too many fields. Decodes none, and stops at the limit.
@@ -90,7 +100,8 @@ mod tests {
             }
             let stored = Fields { fields: old }.encode_to_vec();
             let expected = Fields { fields: expected }.encode_to_vec();
-            assert_eq!(merge(Some(stored.into()), &new), Some(expected));
+            let merged = merge(Some(stored.into()), &new).expect("it is small");
+            assert_eq!(merged.encoded, expected);
         }
     }
 

@@ -83,6 +83,11 @@ impl Machine {
         })
     }
 
+    /// The work of the merges that were executed since this was asked last.
+    pub(super) fn take_merge_work(&mut self) -> usize {
+        self.kv.take_merge_work()
+    }
+
     /// What the newest checkpoint that was asked for holds. It may not be durable yet; for
     /// the durable one see `Log`.
     pub(super) fn checkpointed(&self) -> PerLog<Slot> {

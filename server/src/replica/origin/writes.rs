@@ -21,6 +21,8 @@ use super::leavers::{Gone, tell_gone};
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
+/// Writes, and reads, that are sent again in one go: very many may wait long at once.
+const RETRIED_MAX: usize = 4096;
 
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
@@ -129,22 +131,25 @@ impl Writes {
     pub fn retry(&mut self, step: &mut Step<'_>) {
         let patience = step.us.settings.timing.retransmit * 2;
         let now = step.now;
-        self.forward_again(step, |pending| pending.is_overdue(now, patience));
+        let is_due = |pending: &Pending| pending.is_overdue(now, patience);
+        self.forward_again(step, RETRIED_MAX, is_due);
     }
 
     /// Sends all of them, to a new leader.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
-        self.forward_again(step, |_| true);
+        self.forward_again(step, usize::MAX, |_| true);
     }
 
     /// A read keeps its name: whichever of its attempts is executed first began after
     /// the client asked, and one that waits in a long queue must not be given up for
     /// one that waits behind it.
-    fn forward_again(&mut self, step: &mut Step<'_>, due: impl Fn(&Pending) -> bool) {
+    fn forward_again(&mut self, step: &mut Step<'_>, most: usize, due: impl Fn(&Pending) -> bool) {
         let mut writes: Vec<_> = self.writes.values_mut().filter(|p| due(p)).collect();
         writes.sort_unstable_by_key(|pending| pending.request);
+        writes.truncate(most);
         let mut reads: Vec<_> = self.reads.values_mut().filter(|p| due(p)).collect();
         reads.sort_unstable_by_key(|pending| pending.request);
+        reads.truncate(most);
         step.metrics.forwarded_again += (writes.len() + reads.len()) as u64;
         for pending in writes {
             pending.request = step.name_request();
