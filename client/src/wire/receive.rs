@@ -1,6 +1,7 @@
 //! Requests as a listener reads them. What a client may not send at all is
-//! refused before memory is taken for it: an empty entry takes two bytes in a
-//! frame and 64 in memory, and a frame has room for two million.
+//! refused before memory and time are taken for it: an empty entry takes two bytes in a
+//! frame and 64 in memory, and a frame has room for two million. Fields inside entries take
+//! no memory if they are there twice, but a frame full of them takes 20 to 30 ms to decode.
 
 use std::ops::Range;
 
@@ -31,14 +32,20 @@ pub enum Received {
 /// Frames below this are too short for parts that matter.
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
-/// Fields of a request, of its command and of its operation together: parts, and all others.
-const FIELDS_MAX: usize = COMMAND_PARTS_MAX + 64;
+/// Fields of a request and of all messages inside it: parts with two fields each, and all
+/// others.
+const FIELDS_MAX: usize = 3 * COMMAND_PARTS_MAX + 64;
 
 const REQUEST_ID: u32 = 1;
 const REQUEST_COMMAND: u32 = 2;
+const REQUEST_STATUS: u32 = 3;
+const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
 /// The fields of `Command` that are operations.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
+/// The fields of operations that are messages: the version that a compare-and-swap expects, the
+/// fields of a PutFields, and the entries of a MultiPut.
+const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
 /// What repeats in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
 /// The operations of `Command` with parts, and the field of each that repeats.
@@ -62,7 +69,7 @@ pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
         return Ok(Received::Request(Request { id, body, hint }));
     }
     if frame.len() >= COUNTED_FROM_BYTES
-        && let Some(error) = count_parts(frame.clone())?
+        && let Some(error) = refusal(&frame)?
     {
         return Ok(Received::Refused {
             id: request_id(frame)?,
@@ -112,68 +119,102 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     Some(decoded)
 }
 
-/// Calls `visit` with the number and the contents of every field of a message
-/// that has a length; the others are passed over. Stops when there is no field left to visit.
-fn each_field(
-    mut message: Bytes,
-    left: &mut usize,
-    mut visit: impl FnMut(u32, Bytes, &mut usize) -> Result<(), DecodeError>,
-) -> Result<(), DecodeError> {
-    while message.has_remaining() && *left > 0 {
-        *left -= 1;
-        let (field, wire_type) = encoding::decode_key(&mut message)?;
-        let context = DecodeContext::default();
-        if wire_type == WireType::LengthDelimited {
-            let mut contents = Bytes::new();
-            encoding::bytes::merge(wire_type, &mut contents, &mut message, context)?;
-            visit(field, contents, left)?;
-        } else {
-            encoding::skip_field(wire_type, field, &mut message, context)?;
-        }
-    }
-    Ok(())
+/// The refusal of a request that has more parts or fields than any may have. Parts of one
+/// operation that comes in several pieces add up, as in decoding. The decoder would take each
+/// field that is too many for a piece of something, or pass over it.
+fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
+    let mut count = Count {
+        left: FIELDS_MAX + 1,
+        parts: [0; OPERATIONS.len()],
+        holders: 0,
+    };
+    count.request(request)?;
+    Ok(count.refusal())
 }
 
-/// The operation with more parts than a command may have, if there is one. Parts
-/// of one operation that comes in several pieces add up, as in decoding. Or the request, if it
-/// has too many fields: the decoder would take each for a piece of a command, or pass over it.
-fn count_parts(request: Bytes) -> Result<Option<Error>, DecodeError> {
-    let mut counts = [0; OPERATIONS.len()];
-    let mut holders = 0;
-    let mut left = FIELDS_MAX + 1;
-    each_field(request, &mut left, |field, body, left| {
-        if field == REQUEST_LEASE {
-            return each_field(body, left, |field, _, _| {
-                holders += usize::from(field == LEASE_HOLDERS);
-                Ok(())
-            });
-        }
-        if field != REQUEST_COMMAND {
-            return Ok(());
-        }
-        each_field(body, left, |operation, contents, left| {
-            if !COMMAND_OPERATIONS.contains(&operation) {
-                return Ok(());
-            }
-            let known = OPERATIONS
-                .iter()
-                .position(|(number, ..)| *number == operation);
-            each_field(contents, left, |field, _, _| {
-                if let Some(index) = known {
-                    counts[index] += usize::from(field == OPERATIONS[index].1);
-                }
-                Ok(())
-            })
+/// What a request has, as far as it was counted.
+struct Count {
+    /// How many fields more are counted.
+    left: usize,
+    /// Of each of [`OPERATIONS`].
+    parts: [usize; OPERATIONS.len()],
+    holders: usize,
+}
+
+impl Count {
+    fn request(&mut self, request: &[u8]) -> Result<(), DecodeError> {
+        self.each(request, |count, field, body| match field {
+            REQUEST_COMMAND => count.command(body),
+            REQUEST_LEASE => count.lease(body),
+            REQUEST_STATUS | REQUEST_MOVE => count.all(body),
+            _ => Ok(()),
         })
-    })?;
-    if holders > NODES_MAX {
-        return Ok(Some(too_many_holders(holders)));
     }
-    let found = counts.iter().zip(OPERATIONS);
-    let mut above = found.filter(|(count, _)| **count > COMMAND_PARTS_MAX);
-    let operation = above.next();
-    let operation = operation.map(|(&count, (.., field))| too_many(field, count));
-    Ok(operation.or((left == 0).then(|| too_many_fields(FIELDS_MAX))))
+
+    fn command(&mut self, command: &[u8]) -> Result<(), DecodeError> {
+        self.each(command, |count, field, contents| {
+            match COMMAND_OPERATIONS.contains(&field) {
+                true => count.operation(field, contents),
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn operation(&mut self, operation: u32, contents: &[u8]) -> Result<(), DecodeError> {
+        self.each(contents, |count, field, inner| {
+            let is_parts = |(number, part, _)| (number, part) == (operation, field);
+            if let Some(index) = OPERATIONS.into_iter().position(is_parts) {
+                count.parts[index] += 1;
+            }
+            match MESSAGES.contains(&(operation, field)) {
+                true => count.all(inner),
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn lease(&mut self, lease: &[u8]) -> Result<(), DecodeError> {
+        self.each(lease, |count, field, _| {
+            count.holders += usize::from(field == LEASE_HOLDERS);
+            Ok(())
+        })
+    }
+
+    /// A message of fields that are no messages.
+    fn all(&mut self, message: &[u8]) -> Result<(), DecodeError> {
+        self.each(message, |_, _, _| Ok(()))
+    }
+
+    /// Calls `visit` with the number and the contents of every field of a message that has a
+    /// length; the others are passed over. Stops when no more are counted.
+    fn each(
+        &mut self,
+        mut message: &[u8],
+        mut visit: impl FnMut(&mut Count, u32, &[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), DecodeError> {
+        while !message.is_empty() && self.left > 0 {
+            self.left -= 1;
+            let (field, wire_type) = encoding::decode_key(&mut message)?;
+            let mut contents = message;
+            encoding::skip_field(wire_type, field, &mut message, DecodeContext::default())?;
+            if wire_type == WireType::LengthDelimited {
+                contents = &contents[..contents.len() - message.len()];
+                encoding::decode_varint(&mut contents)?;
+                visit(self, field, contents)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        if self.holders > NODES_MAX {
+            return Some(too_many_holders(self.holders));
+        }
+        let mut found = self.parts.iter().zip(OPERATIONS);
+        let above = found.find(|(count, _)| **count > COMMAND_PARTS_MAX);
+        let operation = above.map(|(&count, (.., field))| too_many(field, count));
+        operation.or_else(|| (self.left == 0).then(|| too_many_fields(FIELDS_MAX)))
+    }
 }
 
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
@@ -195,7 +236,7 @@ mod tests {
     use super::*;
     use crate::wire::command::Op;
     use crate::wire::request::Body;
-    use crate::wire::{Command, FRAME_BYTES_MAX, Field, KeyValue, validate};
+    use crate::wire::{Command, FRAME_BYTES_MAX, Field, KeyValue, VALUE_BYTES_MAX, validate};
 
     fn request(op: Op) -> Request {
         Request::new(7, Some(Body::Command(Command::session(1, 1, 1, op))))
@@ -299,35 +340,86 @@ mod tests {
         assert!(matches!(decoded, Ok(Received::Refused { .. })));
     }
 
-    /// Two bytes each, which take longer to decode than any other bytes.
+    fn is_refused(frame: Vec<u8>) {
+        assert!(frame.len() <= FRAME_BYTES_MAX);
+        let decoded = decode_request(frame.into());
+        let Ok(Received::Refused { id: 7, error }) = decoded else {
+            panic!("it is decoded");
+        };
+        assert!(error.message.contains("request has more"), "{error:?}");
+    }
+
+    /// Fields of two bytes each, which take longer to decode than any other bytes: as many as
+    /// there is room for. Of a message or a string, or unknown ones.
+    fn empty_fields() -> [Vec<u8>; 4] {
+        let full = |field: [u8; 2]| field.repeat(FRAME_BYTES_MAX / 2 - 20);
+        [[0x0A, 0], [0x12, 0], [0x7A, 0], [0x78, 1]].map(full)
+    }
+
     #[test]
     fn a_frame_full_of_empty_fields_is_refused() {
-        let whole = request(Op::put("k", "v")).encode_to_vec();
-        let id = whole[..2].to_vec();
-        let full = |field: [u8; 2]| [&id[..], &field.repeat(FRAME_BYTES_MAX / 2 - 20)].concat();
-        // A command again and again, a field that nobody knows; a put that has its key again
-        // and again.
-        let mut put = full([0x0A, 0])[2..].to_vec();
-        put.truncate(1 << 20);
-        let put = request_of(0x2A, put);
-        for frame in [full([0x12, 0]), full([0x7A, 0]), full([0x78, 1]), put] {
-            let decoded = decode_request(frame.into());
-            let Ok(Received::Refused { id: 7, error }) = decoded else {
-                panic!("it is decoded");
-            };
-            assert!(error.message.contains("request"), "{error:?}");
+        for full in empty_fields() {
+            // A put that has its key again and again.
+            is_refused(request_of(0x2A, full));
+        }
+        // A command again and again. The first would be the request's number.
+        for full in &empty_fields()[1..] {
+            is_refused([&[8, 7], &full[..]].concat());
+        }
+    }
+
+    #[test]
+    fn fields_inside_messages_count() {
+        for full in empty_fields() {
+            for tag in [0x1A, 0x22, 0x32] {
+                // A status, a move, a change of leases.
+                is_refused([vec![8, 7], wrapped(tag, full.clone())].concat());
+            }
+            is_refused(request_of(0x3A, wrapped(0x1A, full.clone())));
+            is_refused(request_of(0x42, wrapped(0x12, full.clone())));
+            is_refused(request_of(0x52, wrapped(0x0A, full.clone())));
+            // In each of many entries there are a few too many.
+            let entry = wrapped(0x0A, full[..8].to_vec());
+            is_refused(request_of(0x52, entry.repeat(COMMAND_PARTS_MAX)));
+        }
+    }
+
+    #[test]
+    fn bytes_of_keys_and_values_are_no_fields() {
+        let full = Bytes::from([0x0A, 0].repeat(VALUE_BYTES_MAX / 2));
+        let field = Field {
+            name: "f".into(),
+            value: full.clone(),
+        };
+        let entry = KeyValue {
+            key: "k".into(),
+            value: full.clone(),
+        };
+        for op in [
+            Op::put("k", full.clone()),
+            Op::get(full.clone()),
+            Op::cas("k", full.clone(), None),
+            Op::put_fields("k", vec![field]),
+            Op::multi_get(vec![full.clone()]),
+            Op::multi_put(vec![entry]),
+            Op::scan(full, "", 1),
+        ] {
+            let whole = request(op);
+            let decoded = decode_request(whole.encode_to_vec().into());
+            assert_eq!(decoded, Ok(Received::Request(whole)));
         }
     }
 
     /// A request with one operation, as encoded: its tag, and its contents.
     fn request_of(tag: u8, contents: Vec<u8>) -> Vec<u8> {
-        let wrapped = |tag: u8, contents: Vec<u8>| {
-            let mut all = vec![tag];
-            encoding::encode_varint(contents.len() as u64, &mut all);
-            all.extend(contents);
-            all
-        };
         [vec![8, 7], wrapped(0x12, wrapped(tag, contents))].concat()
+    }
+
+    fn wrapped(tag: u8, contents: Vec<u8>) -> Vec<u8> {
+        let mut all = vec![tag];
+        encoding::encode_varint(contents.len() as u64, &mut all);
+        all.extend(contents);
+        all
     }
 
     #[test]
