@@ -46,8 +46,8 @@ its storage and the other nodes, and refuses clients above what is left.
 
 Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`: \
 nothing was promised by then, and nothing is lost); 78 if somebody must mend something first, so that \
-starting again cannot help: the configuration, the data directory (wiped, damaged, of another replica \
-or version), how the node proves who it is, or the file of tokens; else 1. A node that has not ended 5 s \
+starting again cannot help: the configuration, the data directory (no directory, wiped, damaged, of \
+another replica or version), how the node proves who it is, or the file of tokens; else 1. A node that has not ended 5 s \
 after the signal, for its disk hangs, says so and kills itself (137).";
 
 #[derive(Args)]

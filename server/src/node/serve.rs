@@ -132,7 +132,8 @@ impl NodeError {
                 | NodeError::Security(_)
                 | NodeError::Access(_)
                 | NodeError::Storage(
-                    StorageError::Wiped { .. }
+                    StorageError::Path { .. }
+                        | StorageError::Wiped { .. }
                         | StorageError::Damaged { .. }
                         | StorageError::Format { .. }
                         | StorageError::Mismatch { .. }

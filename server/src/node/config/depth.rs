@@ -8,7 +8,8 @@ use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Arrays and tables inside each other: more than any of our files needs.
+/// Arrays, tables and parts of a dotted key inside each other: more than any of our files needs.
+/// A header may have as many again before them; the parser takes 80 in all.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
@@ -18,28 +19,61 @@ const DEPTH_MAX: usize = 32;
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     if let Some(line) = line_too_deep(text) {
         return Err(toml::de::Error::custom(format!(
-            "line {line}: more than {DEPTH_MAX} arrays and tables inside each other"
+            "line {line}: more than {DEPTH_MAX} arrays, tables and dotted names inside each other; \
+             nothing that may be written here is so deep: take some of them away"
         )));
     }
     toml::from_str(text)
 }
 
-/// The line, from 1, on which the nesting becomes too deep. A bracket that closes
-/// nothing is passed over: this count is never below the parser's.
-fn line_too_deep(text: &str) -> Option<usize> {
-    let mut open = Vec::new();
-    for token in Source::new(text).lex() {
-        match token.kind() {
-            kind @ (TokenKind::LeftSquareBracket | TokenKind::LeftCurlyBracket) => open.push(kind),
-            TokenKind::RightSquareBracket => {
-                open.pop_if(|last| *last == TokenKind::LeftSquareBracket);
+/// What is open at a place in a document.
+#[derive(Default)]
+struct Open {
+    /// How each bracket opened, and the dots before it.
+    brackets: Vec<(TokenKind, usize)>,
+    /// Dots since the last bracket, comma or line.
+    dots: usize,
+    depth: usize,
+}
+
+impl Open {
+    /// A bracket that closes nothing is passed over: the depth is never below the parser's.
+    fn pass(&mut self, token: TokenKind) {
+        match token {
+            TokenKind::Dot => {
+                self.dots += 1;
+                self.depth += 1;
             }
-            TokenKind::RightCurlyBracket => {
-                open.pop_if(|last| *last == TokenKind::LeftCurlyBracket);
+            TokenKind::LeftSquareBracket | TokenKind::LeftCurlyBracket => {
+                self.brackets.push((token, self.dots));
+                self.dots = 0;
+                self.depth += 1;
             }
+            TokenKind::RightSquareBracket => self.close(TokenKind::LeftSquareBracket),
+            TokenKind::RightCurlyBracket => self.close(TokenKind::LeftCurlyBracket),
+            TokenKind::Comma | TokenKind::Newline => self.forget_dots(),
             _ => {}
         }
-        if open.len() > DEPTH_MAX {
+    }
+
+    fn close(&mut self, opened: TokenKind) {
+        if let Some((_, before)) = self.brackets.pop_if(|(last, _)| *last == opened) {
+            self.forget_dots();
+            self.depth -= before + 1;
+        }
+    }
+
+    fn forget_dots(&mut self) {
+        self.depth -= std::mem::take(&mut self.dots);
+    }
+}
+
+/// The line, from 1, on which the nesting becomes too deep.
+fn line_too_deep(text: &str) -> Option<usize> {
+    let mut open = Open::default();
+    for token in Source::new(text).lex() {
+        open.pass(token.kind());
+        if open.depth > DEPTH_MAX {
             let before = text.get(..token.span().start()).unwrap_or(text);
             return Some(before.matches('\n').count() + 1);
         }
@@ -63,6 +97,32 @@ mod tests {
             error.to_string().contains("line 2: more than 32"),
             "{error}"
         );
+    }
+
+    /// Each name may be as deep as it may after a header that is as deep.
+    #[test]
+    fn dotted_names_count_as_the_tables_that_they_are() {
+        let dots = |count: usize| "k.".repeat(count);
+        let fits = [
+            format!("{}k = 1\n", dots(DEPTH_MAX)),
+            format!("[{}k]\n{}k = 1\n", dots(DEPTH_MAX - 1), dots(DEPTH_MAX)),
+            format!("{}k = {{ {}k = [1] }}\n", dots(20), dots(DEPTH_MAX - 22)),
+            "[[a.b]]\nc.d = [[1.5, 2.5], [3.5]]\ne.f = { g.h = 1 }\n".repeat(1000),
+        ];
+        for text in fits {
+            assert!(from_toml::<toml::Table>(&text).is_ok(), "{text}");
+        }
+        for line in [
+            format!("{}k = 1", dots(DEPTH_MAX + 1)),
+            format!("[[{}k]]", dots(DEPTH_MAX - 1)),
+            format!("a = {{ {}k = 1 }}", dots(DEPTH_MAX)),
+            format!("{}k = {{ {}k = 1 }}", dots(20), dots(DEPTH_MAX - 20)),
+            format!("{}k = 1", dots(1_000_000)),
+        ] {
+            let error = from_toml::<toml::Table>(&format!("a = 1\n{line}\n")).unwrap_err();
+            assert!(error.to_string().contains("line 2: more"), "{error}");
+            assert!(error.to_string().contains("take some"), "{error}");
+        }
     }
 
     #[test]

@@ -19,6 +19,17 @@ pub enum StorageError {
         /// Why.
         source: std::io::Error,
     },
+    /// There can be no directory at this path, whatever the disk does.
+    #[error(
+        "data directory {}: {problem}; give another path as `data` in the configuration, or make \
+         way for it", path.display()
+    )]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
     /// Another process uses it.
     #[error(
         "data directory {} is in use by another process; stop that one, or give this replica \

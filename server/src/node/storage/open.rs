@@ -1,6 +1,7 @@
 //! How a directory is opened: created if it is new, stamped with its replica's name, and
 //! given a new incarnation, higher than that of every earlier run.
 
+use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
 use std::path::Path;
 
 use leases::Incarnation;
@@ -56,10 +57,7 @@ impl Storage {
         stamp: &Stamp,
         how: Use,
     ) -> Result<(Storage, Recovered), StorageError> {
-        std::fs::create_dir_all(path).map_err(|source| StorageError::Directory {
-            path: path.to_owned(),
-            source,
-        })?;
+        std::fs::create_dir_all(path).map_err(|source| not_made(path, source))?;
         let Found::Marked(marker) = Marker::open(path, draw_life())? else {
             return Err(StorageError::Damaged {
                 path: path.to_owned(),
@@ -161,6 +159,24 @@ impl Storage {
     }
 }
 
+/// Why a directory cannot be made: for its path, or as any other failure of a disk.
+fn not_made(path: &Path, source: io::Error) -> StorageError {
+    let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
+    let in_the_way = path.ancestors().find(is_other);
+    let problem = match in_the_way {
+        Some(found) => format!("{} is not a directory", found.display()),
+        None if matches!(source.kind(), InvalidFilename | InvalidInput) => source.to_string(),
+        None => {
+            let path = path.to_owned();
+            return StorageError::Directory { path, source };
+        }
+    };
+    StorageError::Path {
+        path: path.to_owned(),
+        problem,
+    }
+}
+
 /// What a directory is stamped with, as an operator may compare it.
 fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
     [
@@ -248,4 +264,44 @@ fn column_options(column: Column) -> Options {
     };
     options.set_write_buffer_size(share);
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::stamp;
+    use super::*;
+
+    fn refused(path: &Path) -> StorageError {
+        match Storage::open(path, &stamp(), Durability::Sync) {
+            Err(error) => error,
+            Ok(_) => panic!("{} is opened", path.display()),
+        }
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_a_directory_is_told_from_a_disk_that_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let other = format!("{} is not a directory", file.display());
+        for (path, expected) in [
+            (file.clone(), &*other),
+            (file.join("CA"), &other),
+            (file.join("data/CA"), &other),
+            (dir.path().join("n".repeat(300)), "name"),
+            (dir.path().join("a\0b"), "NUL"),
+        ] {
+            let StorageError::Path { problem, .. } = refused(&path) else {
+                panic!("{} might be a directory", path.display());
+            };
+            assert!(problem.contains(expected), "{problem}");
+        }
+        // What it points to may be there later.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path().join("disk"), &link).unwrap();
+        for path in [link.join("CA"), link] {
+            let error = refused(&path);
+            assert!(matches!(error, StorageError::Directory { .. }), "{error}");
+        }
+    }
 }
