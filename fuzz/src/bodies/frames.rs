@@ -12,8 +12,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
 
-/// A reader's buffer doubles, and the new one is there beside the old one.
-const PER_BYTE: usize = 8;
+/// A reader makes room for four times what has arrived of a frame, beside that itself; its
+/// buffer doubles at least, and the new one is there beside the old one.
+const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
 /// The first byte says how many bytes arrive at a time.
 pub fn frames(input: &[u8]) {
