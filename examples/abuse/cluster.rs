@@ -211,8 +211,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the replica that was left out.
-    pub fn start_late(&mut self) -> anyhow::Result<()> {
+    /// Starts the replica that was left out, or has ended.
+    pub fn start_last(&mut self) -> anyhow::Result<()> {
         let last = self.children.len() - 1;
         self.spawn(last)
     }

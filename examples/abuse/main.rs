@@ -8,6 +8,7 @@
 mod aftermath;
 mod attacks;
 mod cluster;
+mod failing_disk;
 mod figures;
 mod judge;
 mod report;

@@ -11,7 +11,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::aftermath::{After, Scene};
 use crate::attacks::{Attack, Target};
-use crate::cluster::{Cluster, Recipe, set_mode};
+use crate::cluster::{Cluster, Recipe};
+use crate::failing_disk::{Ends, fail_until};
 use crate::figures::Figures;
 use crate::judge::{Check, Row, name_figures, usual};
 use crate::watch::Watch;
@@ -48,6 +49,8 @@ pub struct Seen {
     /// Bytes that all replicas together sent each other, a second; absent if not known.
     pub quiet_bytes_s: Option<f64>,
     pub late_bytes_s: Option<f64>,
+    /// How the replica ended whose disk failed.
+    pub ends: Ends,
 }
 
 impl Stage {
@@ -78,7 +81,7 @@ impl Stage {
             sleep(SETTLES_IN).await;
             let waged = self.wage(attack, &cluster, true)?;
             row.waged = figures_of(waged, attack).await?;
-            cluster.start_late()?;
+            cluster.start_last()?;
         }
         cluster.ready().await?;
         if attack.prepares && !attack.setting.one_late {
@@ -86,13 +89,13 @@ impl Stage {
         }
         let watch = Watch::start(&cluster);
         let calm = WellBehaved::start(&cluster, self.rate).await?;
-        let (seen, waged) = self.play(attack, &cluster).await?;
+        let (seen, waged) = self.play(attack, &mut cluster).await?;
         calm.stop().await;
         sum_up(row, &seen, &watch, &calm);
         drop(calm);
         row.waged.extend(waged.clone());
         row.checks = usual(attack, &row.figures);
-        let alive = self.alive(attack, &mut cluster);
+        let alive = self.alive(&mut cluster);
         row.checks.push(alive);
         let mut scene = Scene {
             cluster: &mut cluster,
@@ -108,20 +111,24 @@ impl Stage {
     }
 
     /// The quiet time, the attack and the recovery.
-    async fn play(&self, attack: &Attack, cluster: &Cluster) -> anyhow::Result<(Seen, Figures)> {
+    async fn play(
+        &self,
+        attack: &Attack,
+        cluster: &mut Cluster,
+    ) -> anyhow::Result<(Seen, Figures)> {
         sleep(SETTLES_IN).await;
         let (quiet, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
         sleep(Duration::from_secs(self.quiet_s)).await;
         let quiet_bytes_s = rate(sent, peer_bytes(attack, cluster).await, quiet);
         let began = Instant::now();
-        if attack.setting.unprivileged {
-            let last = cluster.clients.len() - 1;
-            set_mode(&cluster.data(last), 0o555).context("making a directory read-only")?;
-        }
         let attackers = self.wage(attack, cluster, false)?;
         let length = Duration::from_secs(attack.seconds);
         let waging = tokio::task::spawn_local(figures_of_owned(attackers, attack.name));
-        sleep(length.saturating_sub(LATE)).await;
+        let ends = match attack.setting.unprivileged {
+            true => fail_until(cluster, began + length).await?,
+            false => Ends::default(),
+        };
+        sleep((began + length).saturating_duration_since(Instant::now() + LATE)).await;
         let (late, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
         sleep((began + length).saturating_duration_since(Instant::now())).await;
         let late_bytes_s = rate(sent, peer_bytes(attack, cluster).await, late);
@@ -137,6 +144,7 @@ impl Stage {
             recovered: Instant::now(),
             quiet_bytes_s,
             late_bytes_s,
+            ends,
         };
         Ok((seen, waged))
     }
@@ -166,14 +174,9 @@ impl Stage {
             .context("starting the attackers")
     }
 
-    /// All replicas still run, but for one that is to end.
-    fn alive(&self, attack: &Attack, cluster: &mut Cluster) -> Check {
-        let ends = attack
-            .after
-            .iter()
-            .any(|after| matches!(after, After::EndsByItself));
-        let judged = self.replicas - usize::from(ends);
-        let dead = (0..judged).filter(|replica| cluster.ended(*replica).is_some());
+    /// All replicas run, with one that was started again too.
+    fn alive(&self, cluster: &mut Cluster) -> Check {
+        let dead = (0..self.replicas).filter(|replica| cluster.ended(*replica).is_some());
         let dead = dead.count() as f64;
         let mut check = Check::at_most("replicas that ended", Some(dead), 0.0);
         if !check.good {

@@ -139,19 +139,29 @@ fn is_refusal(response: &Response) -> bool {
 pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut wire = Wire::connect(&target.clients[0]).await?;
-    let written = put_large(&mut wire, end).await;
+    let puts = Puts {
+        a_second: 100,
+        most: u64::MAX,
+    };
+    let written = put_large(&mut wire, puts, end).await;
     Ok(figures([("puts_of_1_mib", written)]))
 }
 
-/// 10 puts of 1 MiB a second, each answered before the next is sent: more than a memtable
-/// holds, so that tables and logs are begun. Returns how many were answered.
-pub async fn put_large(wire: &mut Wire, end: Instant) -> f64 {
+/// How many puts of 1 MiB.
+pub struct Puts {
+    pub a_second: u32,
+    pub most: u64,
+}
+
+/// Puts of 1 MiB, each answered before the next is sent: more than a memtable holds, so that
+/// tables and logs are begun. Returns how many were answered.
+pub async fn put_large(wire: &mut Wire, puts: Puts, end: Instant) -> f64 {
     let value = Bytes::from(vec![b'n'; (1 << 20) - 16]);
     let mut due = tokio::time::Instant::now();
     let mut answered = 0.0;
-    for sequence in 1..=80 {
+    for sequence in 1..=puts.most {
         sleep_until(due).await;
-        due += Duration::from_millis(100);
+        due += Duration::from_secs(1) / puts.a_second;
         let session = Session {
             client: session_number(4, 0),
             sequence,

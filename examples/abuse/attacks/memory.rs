@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Target;
+use super::flood::{Puts, put_large};
 use crate::figures::{Figures, figures};
 use crate::wire::{Held, Session, Wire, frame, read, session_number, write};
 
@@ -233,7 +234,11 @@ pub async fn idle_files(target: &Target) -> anyhow::Result<Figures> {
     for address in &target.clients {
         held.push(idle(address, 1030, end).await.0);
     }
-    let written = super::flood::put_large(&mut writer, end).await;
+    let puts = Puts {
+        a_second: 10,
+        most: 80,
+    };
+    let written = put_large(&mut writer, puts, end).await;
     let open: usize = held.iter().map(Vec::len).sum();
     Ok(figures([
         ("connected", open as f64),

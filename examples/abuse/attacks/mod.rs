@@ -281,15 +281,15 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "disk-readonly",
-        what: "a replica's directory becomes read-only, and puts begin new files",
+        what: "a replica's directory becomes read-only while puts begin new files, again and again",
         setting: Setting {
             unprivileged: true,
             ..Setting::USUAL
         },
-        seconds: 15,
+        seconds: 60,
         memory_mib: 256.0,
         judged: Judged::Nothing,
-        after: &[After::EndsByItself],
+        after: &[After::EndedByItself],
         ..USUAL
     },
 ];

@@ -1,0 +1,115 @@
+//! The last replica's directory becomes read-only again and again, and each time the replica
+//! must end with an error. Once would tell little: whether a program that ends badly is ended
+//! by a signal depends on which of its threads is faster.
+
+use std::collections::BTreeMap;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::time::sleep;
+
+use crate::cluster::{Cluster, set_mode};
+use crate::judge::Check;
+
+/// How long a replica whose disk fails has to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+/// How long it runs before its disk fails again: it has to have taken a few puts.
+const RUNS_FOR: Duration = Duration::from_secs(1);
+/// So long before the attackers end the disk fails for the last time: without their puts no new
+/// file is begun, and the replica notices nothing.
+const PUTS_FOLLOW: Duration = Duration::from_secs(8);
+/// Between two looks whether it has ended.
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
+
+/// How often the replica ended in which way.
+#[derive(Debug, Default)]
+pub struct Ends {
+    ways: BTreeMap<String, u32>,
+    /// What it said when it ended worst.
+    words: String,
+    bad: bool,
+}
+
+impl Ends {
+    fn note(&mut self, status: Option<ExitStatus>, words: &str) {
+        let way = status.map_or("not at all".to_owned(), |status| status.to_string());
+        let way = way.trim_start_matches("exit ").to_owned();
+        *self.ways.entry(way).or_insert(0) += 1;
+        let code = status.and_then(|status| status.code());
+        let good = code.is_some_and(|code| code != 0);
+        if self.words.is_empty() || !good && !self.bad {
+            self.words = words.trim().to_owned();
+        }
+        self.bad |= !good;
+    }
+
+    /// Each time with an error, and never by a signal.
+    pub fn check(&self) -> Check {
+        let what = "a replica that cannot write ends with an error and by no signal";
+        let ways = self.ways.iter();
+        let ways: Vec<String> = ways
+            .map(|(way, times)| format!("{times} times: {way}"))
+            .collect();
+        let found = format!("{}. {}", ways.join(", "), self.words);
+        Check::said(what, &found, !self.bad && !self.ways.is_empty())
+    }
+}
+
+/// Takes the right to write in its directory from the last replica, starts it again once it
+/// has ended, and so on until shortly before the attackers end, at `end`.
+pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<Ends> {
+    let last = cluster.clients.len() - 1;
+    let data = cluster.data(last);
+    let mut ends = Ends::default();
+    while Instant::now() + RUNS_FOR + PUTS_FOLLOW < end {
+        sleep(RUNS_FOR).await;
+        set_mode(&data, 0o555).context("making a directory read-only")?;
+        let status = ended(cluster, last).await;
+        ends.note(status, &cluster.last_words());
+        set_mode(&data, 0o755).context("making a directory writable")?;
+        if status.is_none() {
+            break;
+        }
+        cluster.start_last()?;
+    }
+    Ok(ends)
+}
+
+async fn ended(cluster: &mut Cluster, replica: usize) -> Option<ExitStatus> {
+    let deadline = Instant::now() + ENDS_WITHIN;
+    while cluster.ended(replica).is_none() && Instant::now() < deadline {
+        sleep(LOOKS_EVERY).await;
+    }
+    cluster.ended(replica)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
+
+    #[test]
+    fn one_signal_among_errors_fails() {
+        let error = Some(ExitStatus::from_raw(1 << 8));
+        let mut ends = Ends::default();
+        assert!(!ends.check().good, "it never ended");
+        ends.note(error, "writing failed");
+        ends.note(error, "writing failed");
+        assert!(ends.check().good, "{:?}", ends.check());
+        ends.note(Some(ExitStatus::from_raw(6)), "lock");
+        let check = ends.check();
+        assert!(!check.good);
+        assert!(check.found.contains("2 times: status: 1"), "{check:?}");
+        assert!(check.found.contains("signal: 6"), "{check:?}");
+    }
+
+    #[test]
+    fn to_go_on_or_to_end_without_an_error_fails() {
+        for status in [None, Some(ExitStatus::from_raw(0))] {
+            let mut ends = Ends::default();
+            ends.note(status, "");
+            assert!(!ends.check().good, "{status:?}");
+        }
+    }
+}
