@@ -507,6 +507,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn answers_that_wait_go_in_their_order_and_no_faster_than_they_are_taken() {
+        let (peers, _silent) = unread_peers().await;
+        append(&peers, &answer(1 << 20), 40 << 20);
+        let outbox = peers.links[TO.index()].connected.borrow().clone();
+        let outbox = outbox.unwrap();
+        // As if the connection had taken them.
+        outbox.buffer().clear();
+        append(&peers, &answer(1 << 20), 1);
+        assert_eq!(pending(&peers), 0, "others have waited for longer");
+        let turns = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = turns => {}
+            never = peers.send_held(TO, &outbox) => match never {},
+        }
+        let most = ANSWER_BYTES_MAX + (2 << 20);
+        assert!((1..=most).contains(&pending(&peers)));
+    }
+
+    #[tokio::test]
     async fn answers_that_wait_are_bounded() {
         let (peers, _silent) = unread_peers().await;
         append(&peers, &answer(1 << 20), 100 << 20);

@@ -153,3 +153,34 @@ fn a_peer_that_answers_one_after_the_other_is_not_asked_again_meanwhile() {
     cluster.pass(1500);
     assert!(asked(&cluster.sent) > 1000, "it says nothing any more");
 }
+
+#[test]
+fn what_a_peer_leaves_out_while_it_answers_others_is_asked_again_in_the_end() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.hold(is_answer);
+    for connection in 0..100 {
+        ask(&mut cluster, 100 + connection, gets(10));
+    }
+    // More than half of what it may be asked is on its way all the time.
+    let mut answer_some = |ms: u64| {
+        for _ in 0..ms / 250 {
+            cluster.pass(250);
+            let next = cluster.held.remove(0);
+            cluster.deliver(next);
+        }
+        asked(&cluster.sent)
+    };
+    assert_eq!(answer_some(5000), 1000, "nothing was asked again");
+    assert!(answer_some(1500) > 1000, "some may be lost");
+}
+
+#[test]
+fn a_peer_that_is_silent_is_asked_less_and_less_often() {
+    let mut cluster = Cluster::new(3, StrategySpec::Leader);
+    cluster.hold(is_question);
+    ask(&mut cluster, 7, gets(1));
+    // 0.7 s pass, and 1.4 s, 2.1 s and so on.
+    cluster.pass(20_000);
+    let times = asked(&cluster.sent);
+    assert!((5..=8).contains(&times), "{times} times");
+}
