@@ -547,3 +547,43 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     })
     .await;
 }
+
+/// Sends `gets`, whose answers are not read, and then ends its requests.
+async fn half_closed(port: &Port, gets: u64) -> TcpStream {
+    let mut stream = port.connect().await;
+    let mut requests = BytesMut::new();
+    for id in 1..=gets {
+        let get = Some(Body::Command(Op::get("k").into()));
+        encode_frame(&Request::new(id, get), &mut requests).unwrap();
+    }
+    stream.write_all(&requests).await.unwrap();
+    port.until("client_bytes_unread", |bytes| bytes > 2 << 20)
+        .await;
+    stream.shutdown().await.unwrap();
+    sleep(20 * S).await;
+    assert_eq!(port.counted("clients"), 1, "it may read its answers still");
+    stream
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_ended_its_requests_may_read_later_but_not_never() {
+    within(async {
+        let port = Port::without_turns(Limits::default()).await;
+        port.serve(MIB);
+        const GETS: u64 = 16;
+        let mut late = half_closed(&port, GETS).await;
+        let mut reader = FrameReader::new(&mut late);
+        for id in 1..=GETS {
+            let response: Response = reader.next().await.unwrap().expect("all are sent");
+            assert_eq!(response.id, id);
+        }
+        assert!(reader.next::<Response>().await.unwrap().is_none(), "closed");
+        port.until("clients", |count| count == 0).await;
+        let _never = half_closed(&port, GETS).await;
+        let gone = port.until("clients", |count| count == 0);
+        let closed = tokio::time::timeout(30 * S, gone).await;
+        assert!(closed.is_ok(), "it keeps its place");
+        assert_eq!(port.counted("client_bytes_unread"), 0);
+    })
+    .await;
+}
