@@ -20,7 +20,7 @@ use crate::wire::{Session, Wire, session_number, write};
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
 /// Records of each shape.
-const RECORDS: u64 = 16;
+const RECORDS: u64 = 4;
 
 /// What a record consists of. Both shapes stay, with the field that is merged, within the
 /// limits of records that take merges: 256 KiB and 1,024 fields.

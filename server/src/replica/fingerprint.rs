@@ -56,7 +56,7 @@ impl Replica {
             reads,
             gone,
             awaits_heir,
-            executed_work: _, // none between groups of inputs
+            executing: _, // when to go on matters before the horizon only as a timer
             left,
         } = parts;
         (us, joining, consensus, machine.kv()).hash(state);

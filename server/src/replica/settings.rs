@@ -161,6 +161,9 @@ pub struct Settings {
     /// How much a group of inputs executes, in bytes of puts that take as long. The last slot may
     /// exceed it.
     pub executed_work_max: usize,
+    /// How much work of merges into large records a replica has in the log for its clients, in
+    /// bytes of puts that take as long. More wait at the replica, and other commands pass them by.
+    pub dear_work_max: usize,
     /// Most bytes of what is committed and to be executed. With more a replica accepts and
     /// proposes nothing; what it misses it fetches later.
     pub to_execute_bytes_max: usize,
@@ -179,8 +182,11 @@ pub struct Settings {
     pub holders_bytes_s: usize,
 }
 
-/// Some 5 ms: whatever passes through several replicas waits for such a group at each.
-const EXECUTED_WORK_MAX: usize = 512 << 10;
+/// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
+const EXECUTED_WORK_MAX: usize = 128 << 10;
+/// Some 80 ms, so 570 merges of the largest records. Merges of records of less than some 80
+/// fields do not count.
+const DEAR_WORK_MAX: usize = 8 << 20;
 /// As much as may wait for the disk.
 const TO_EXECUTE_BYTES_MAX: usize = BACKLOG_BYTES_MAX;
 
@@ -198,6 +204,7 @@ impl Settings {
             batch_max: 5000,
             in_flight_max: 1024,
             executed_work_max: EXECUTED_WORK_MAX,
+            dear_work_max: DEAR_WORK_MAX,
             to_execute_bytes_max: TO_EXECUTE_BYTES_MAX,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),

@@ -55,7 +55,7 @@ impl Replica {
                 reads: Default::default(),
                 gone: Default::default(),
                 awaits_heir: Time::ZERO,
-                executed_work: 0,
+                executing: Default::default(),
                 left: false,
             },
         };

@@ -13,10 +13,7 @@ const RECORD_BYTES: usize = 64;
 const COMMAND_BYTES: usize = 96;
 /// What it takes to find an entry, in bytes of a put that takes as long.
 const ENTRY_WORK: usize = 64;
-/// The same of a merge of fields into a record that is not known yet: twice what the largest
-/// takes, so that no slot has more of them than a group of inputs executes.
-const MERGE_WORK: usize = 32 << 10;
-/// The same of each field of the record, which is decoded and encoded.
+/// The same of each field of a record into which fields are merged: all are decoded and encoded.
 const FIELD_WORK: usize = 12;
 /// So many of its bytes are moved while one is put.
 const MOVED_BYTES: usize = 128;
@@ -92,22 +89,21 @@ pub fn command_weight(command: &client::wire::Command) -> usize {
     }
 }
 
-/// About how much work it is to execute a command, in bytes of a put that takes as long.
+/// About how much work it is to execute a command, in bytes of a put that takes as long; of a
+/// merge without [`merge_work`].
 pub fn work(command: &client::wire::Command) -> usize {
     let entries = match &command.op {
         Some(Op::Scan(scan)) => scan.limit as usize,
         Some(Op::MultiGet(multi)) => multi.keys.len(),
-        Some(Op::PutFields(_)) => return command_weight(command).max(MERGE_WORK),
         _ => return command_weight(command),
     };
     command_weight(command).max(entries * ENTRY_WORK)
 }
 
-/// The same of one that was executed, with this outcome; of a merge without [`merge_work`].
+/// The same of one that was executed, with this outcome.
 pub fn work_done(command: &client::wire::Command, outcome: &Outcome) -> usize {
     let work = match &outcome.result {
         Some(outcome::Result::Entries(found)) => found.entries.len() * ENTRY_WORK,
-        _ if matches!(command.op, Some(Op::PutFields(_))) => command_weight(command),
         _ => work(command),
     };
     COMMAND_BYTES + work

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use client::wire::Command;
 use leases::mutants::{Rule, off};
 use leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot, Time};
 
@@ -14,6 +15,7 @@ use super::super::persist::After;
 use super::super::step::Step;
 use super::acceptor::{Entry, vote_tag};
 use super::cell::Accepted;
+use super::lead::Limits;
 use super::{Class, Consensus, Leadership};
 
 /// Accepts sent again in one go.
@@ -84,7 +86,12 @@ impl Consensus {
 
     /// The next batch, if anything is queued and the slots in flight allow it. Slots
     /// are bounded by how many are uncommitted, so a blocked one stops nobody.
-    pub fn next_batch(&mut self, step: &Step<'_>) -> Option<Batch> {
+    /// `room` says how much of a slot a command takes.
+    pub fn next_batch(
+        &mut self,
+        step: &Step<'_>,
+        room: &dyn Fn(&Command) -> usize,
+    ) -> Option<Batch> {
         let (commit_point, above) = {
             let commands = &self.logs.commands;
             (commands.commit_point, commands.above.len())
@@ -108,7 +115,11 @@ impl Consensus {
         let leadership = self.leadership_mut()?;
         let class = leadership.queue.next_class(most - in_flight as usize)?;
         let classes = (class, at_hand);
-        Some(leadership.next_batch(classes, step.us.settings.batch_max, step.now))
+        let limits = Limits {
+            commands: step.us.settings.batch_max,
+            room,
+        };
+        Some(leadership.next_batch(classes, limits, step.now))
     }
 
     /// Puts a value into the next slot of a log.

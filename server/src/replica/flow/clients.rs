@@ -22,7 +22,7 @@ impl Parts {
             Some(Op::MultiGet(_) | Op::Scan(_)) => {
                 if !read_many(step, self.view(), from, &command) {
                     step.metrics.reads_in_log += 1;
-                    self.writes.submit(step, from, command);
+                    self.writes.submit(step, from, (command, 0));
                 }
             }
             _ => self.on_write(step, from, command),
@@ -32,7 +32,10 @@ impl Parts {
     fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
         match self.machine.result_of(&command) {
             Some(outcome) => step.reply(from, Path::Log, outcome),
-            None if self.may_send(step, &command) => self.writes.submit(step, from, command),
+            None if self.may_send(step, &command) => {
+                let work = self.machine.dear_work(&command);
+                self.writes.submit(step, from, (command, work));
+            }
             None => {
                 step.metrics.openings_refused += 1;
                 step.reply(from, Path::Log, too_many_openings());
@@ -75,7 +78,7 @@ impl Parts {
     /// Sends what clients asked since the last group to the leader. Without one it is
     /// sent again once one is heard of.
     pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
-        let commands = self.writes.take_forwards();
+        let commands = self.writes.take_forwards(step);
         if commands.is_empty() {
             return;
         }

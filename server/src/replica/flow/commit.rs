@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leases::{Ballot, ConfigId, Slot};
+use leases::{Ballot, ConfigId, Slot, Time};
 
 use super::super::action::Event;
 use super::super::consensus::AtCommit;
@@ -12,6 +12,47 @@ use super::super::step::Step;
 use super::super::timers::Timer;
 use super::super::weight::work_done;
 use super::Parts;
+
+/// About how long a unit of work takes, as `weight` counts it.
+const WORK_TIME: Duration = Duration::from_nanos(10);
+/// While there is more to execute than a group of inputs may, merges into large records have one
+/// part in so many of the time: a write waits at each replica that it passes.
+const MERGING_SHARE: u32 = 4;
+
+/// How much is executed, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Executing {
+    /// What this group of inputs has executed.
+    pub(super) work: usize,
+    /// The part of it that merges into records took.
+    merging: usize,
+    /// When to go on.
+    from: Time,
+}
+
+impl Executing {
+    /// What the next group of inputs begins with.
+    pub(super) fn next_group(self) -> Executing {
+        Executing {
+            from: self.from,
+            ..Executing::default()
+        }
+    }
+
+    fn note(&mut self, work: usize, merging: usize) {
+        self.work += work + merging;
+        self.merging += merging;
+    }
+
+    /// When to go on, if that is not now. All of a group shares one moment.
+    fn later(&mut self, now: Time, work_max: usize) -> Option<Time> {
+        if self.work >= work_max {
+            let merging = WORK_TIME * self.merging as u32 * MERGING_SHARE;
+            self.from = now + merging.max(Duration::from_nanos(1));
+        }
+        (self.from > now).then_some(self.from)
+    }
+}
 
 impl Parts {
     /// Applies the commit rule to a slot that was accepted or voted for.
@@ -109,18 +150,18 @@ impl Parts {
     /// much is left, nothing more is accepted (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            if self.executed_work >= step.us.settings.executed_work_max {
+            let work_max = step.us.settings.executed_work_max;
+            if let Some(later) = self.executing.later(step.now, work_max) {
                 step.metrics.executed_later += 1;
-                // After this group, all of which shares one moment.
-                let next = step.now + Duration::from_nanos(1);
-                step.timers.set_earlier(Timer::Execute, next);
+                step.timers.set_earlier(Timer::Execute, later);
                 break;
             }
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
-                self.executed_work += work_done(&proposed.command, &outcome);
+                let work = work_done(&proposed.command, &outcome);
+                self.executing.note(work, 0);
                 self.writes.answer(step, proposed, outcome);
             }
-            self.executed_work += self.machine.take_merge_work();
+            self.executing.note(0, self.machine.take_merge_work());
             self.writes.settle(slot);
             let reads = &mut self.reads;
             let unmarked = |key: &_| reads.note_executed(key);

@@ -19,6 +19,8 @@ mod peers;
 mod propose;
 mod upkeep;
 
+pub(super) use self::commit::Executing;
+
 use ::leases::mutants::mutated;
 use ::leases::{Key, Time};
 
@@ -43,8 +45,8 @@ pub(super) struct Parts {
     pub(super) gone: Gone,
     /// Until when a leader that leaves waits to hear of the next.
     pub(super) awaits_heir: Time,
-    /// What this group of inputs has executed, as `weight` counts work.
-    pub(super) executed_work: usize,
+    /// How much is executed, and when.
+    pub(super) executing: Executing,
     /// That this replica has left was said.
     pub(super) left: bool,
 }
@@ -86,6 +88,7 @@ impl Parts {
         self.consensus.check();
         self.machine.kv().check();
         self.leasing.check();
+        self.writes.check();
         self.reads.check();
         let configs = self.consensus.executed().configs;
         assert_eq!(

@@ -6,7 +6,7 @@ use client::wire::{Command, Outcome};
 use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::super::consensus::{Class, Entry};
-use super::super::message::{LogId, Message, Proposed, RequestId, Value};
+use super::super::message::{Batch, LogId, Message, Proposed, RequestId, Value};
 use super::super::parts::{chunks, outcome_weight};
 use super::super::persist::After;
 use super::super::step::Step;
@@ -99,12 +99,18 @@ impl Parts {
             }
         }
         while !self.consensus.is_backlogged(step)
-            && let Some(batch) = self.consensus.next_batch(step)
+            && let Some(batch) = self.next_batch(step)
         {
             step.metrics.batches += 1;
             step.metrics.batched_commands += batch.commands.len() as u64;
             self.propose(step, LogId::Commands, Value::Commands(Arc::new(batch)));
         }
+    }
+
+    fn next_batch(&mut self, step: &Step<'_>) -> Option<Batch> {
+        let machine = &self.machine;
+        let room = |command: &Command| machine.room(command);
+        self.consensus.next_batch(step, &room)
     }
 
     /// Puts a value into the next slot of a log.

@@ -173,7 +173,7 @@ impl Parts {
         self.consensus.send_news(step);
         self.reads.flush(step);
         self.leave_on(step);
-        self.executed_work = 0;
+        self.executing = self.executing.next_group();
         let executed = self.consensus.executed();
         step.persister.flush(executed, step.out);
     }

@@ -14,8 +14,7 @@ use leases::{Key, Slot};
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
-use super::super::weight::merge_work;
-use super::merge::{FIELDS_MAX, RECORD_BYTES_MAX, merge};
+use super::merge::{merge, work_ahead};
 use super::session::{Admission, Sessions};
 
 /// The entries of one answer: they fit into a frame, with what is around them.
@@ -197,15 +196,11 @@ impl Kv {
             }
             Some(Op::PutFields(put)) => {
                 let old = self.get(&put.key).map(|stored| stored.value.clone());
-                match merge(old, &put.fields) {
-                    Some(merged) => {
-                        self.merge_work += merge_work(merged.fields, merged.encoded.len());
-                        self.put(&put.key, merged.encoded.into(), version);
-                    }
-                    None => {
-                        self.merge_work += merge_work(FIELDS_MAX, RECORD_BYTES_MAX);
-                        return not_a_record();
-                    }
+                let (merged, work) = merge(old, &put.fields);
+                self.merge_work += work;
+                match merged {
+                    Some(merged) => self.put(&put.key, merged.into(), version),
+                    None => return not_a_record(),
                 }
             }
             Some(Op::MultiPut(multi)) => {
@@ -263,8 +258,12 @@ impl Kv {
         self.sessions.check();
     }
 
-    /// What the merges since this was asked last have taken, as `weight` counts work: only
-    /// their execution knows how large the records are.
+    /// About how much work it will be to merge fields into what is stored under `key`.
+    pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
+        self.get(key).map_or(0, |stored| work_ahead(&stored.value))
+    }
+
+    /// What the merges since this was asked last have taken.
     pub fn take_merge_work(&mut self) -> usize {
         std::mem::take(&mut self.merge_work)
     }

@@ -7,30 +7,49 @@ use client::wire::{Field, Record as Fields};
 use prost::Message as _;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
+use super::super::weight::merge_work;
+
 /// The longest record into which fields are put: every replica decodes and encodes all of it
 /// for each command, of which thousands may come at once.
-pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
+const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The most fields of such a record, for the same reason.
-pub(super) const FIELDS_MAX: usize = 1024;
+const FIELDS_MAX: usize = 1024;
 
-/// What fields were put over.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Merged {
-    /// The record.
-    pub(super) encoded: Vec<u8>,
-    /// How many fields it has.
-    pub(super) fields: usize,
-}
+/// A field of a usual record has at least so many bytes.
+const FIELD_BYTES: usize = 16;
 
 /// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
-/// too large. Of several values for one name the last counts. Both may be long, and a client
-/// chose them: one pass over each.
-pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Merged> {
-    let mut record = match old {
-        Some(bytes) if bytes.len() > RECORD_BYTES_MAX || has_many_fields(&bytes) => return None,
-        Some(bytes) => Fields::decode(bytes).ok()?,
-        None => Fields::default(),
+/// too large. Returns also how much work `old` was, as [`weight`] counts it.
+///
+/// [`weight`]: crate::replica::weight
+pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> (Option<Vec<u8>>, usize) {
+    let Some(old) = old else {
+        return (put_over(Fields::default(), fields), 0);
     };
+    if old.len() > RECORD_BYTES_MAX {
+        return (None, 0);
+    }
+    let count = count_fields(&old);
+    let work = merge_work(count, old.len());
+    if count > FIELDS_MAX {
+        return (None, work);
+    }
+    let record = Fields::decode(old).ok();
+    (record.and_then(|record| put_over(record, fields)), work)
+}
+
+/// About how much work a merge into `old` will be. Whoever asks this for thousands of requests
+/// has no time to count fields.
+pub(super) fn work_ahead(old: &[u8]) -> usize {
+    match old.len() {
+        bytes @ ..=RECORD_BYTES_MAX => merge_work((bytes / FIELD_BYTES).min(FIELDS_MAX), bytes),
+        _ => 0,
+    }
+}
+
+/// Of several values for one name the last counts. Both may be long, and a client chose them: one
+/// pass over each.
+fn put_over(mut record: Fields, fields: &[Field]) -> Option<Vec<u8>> {
     let values = fields.iter().map(|field| (&field.name, &field.value));
     let mut values: BTreeMap<&Bytes, &Bytes> = values.collect();
     for known in &mut record.fields {
@@ -44,26 +63,23 @@ pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> Option<Merged> {
             record.fields.push(Field { name, value });
         }
     }
-    let fields = record.fields.len();
-    if fields > FIELDS_MAX {
+    if record.fields.len() > FIELDS_MAX {
         return None;
     }
     let encoded = record.encode_to_vec();
-    (encoded.len() <= RECORD_BYTES_MAX).then_some(Merged { encoded, fields })
+    (encoded.len() <= RECORD_BYTES_MAX).then_some(encoded)
 }
 
-/// Whether a record, if it is one, has too many fields. Decodes none, and stops at the limit.
-fn has_many_fields(mut record: &[u8]) -> bool {
+/// How many fields a record has, if it is one. Decodes none, and stops behind the limit.
+fn count_fields(mut record: &[u8]) -> usize {
     let mut fields = 0;
-    while let Ok((tag, wire)) = decode_key(&mut record)
+    while fields <= FIELDS_MAX
+        && let Ok((tag, wire)) = decode_key(&mut record)
         && skip_field(wire, tag, &mut record, DecodeContext::default()).is_ok()
     {
         fields += 1;
-        if fields > FIELDS_MAX {
-            return true;
-        }
     }
-    false
+    fields
 }
 
 #[cfg(test)]
@@ -100,8 +116,7 @@ mod tests {
             }
             let stored = Fields { fields: old }.encode_to_vec();
             let expected = Fields { fields: expected }.encode_to_vec();
-            let merged = merge(Some(stored.into()), &new).expect("it is small");
-            assert_eq!(merged.encoded, expected);
+            assert_eq!(merge(Some(stored.into()), &new).0, Some(expected));
         }
     }
 
@@ -113,9 +128,10 @@ mod tests {
         }];
         // Empty fields, of two bytes each.
         let empty = |fields: usize| Some(Bytes::from([0x0A, 0].repeat(fields)));
-        assert!(merge(empty(FIELDS_MAX - 1), &put).is_some());
-        assert!(merge(empty(FIELDS_MAX), &put).is_none());
-        assert!(merge(empty(500_000), &put).is_none());
+        let merged = |old| merge(old, &put).0;
+        assert!(merged(empty(FIELDS_MAX - 1)).is_some());
+        assert!(merged(empty(FIELDS_MAX)).is_none());
+        assert!(merged(empty(500_000)).is_none());
         let long = |bytes| Fields {
             fields: vec![Field {
                 name: "long".into(),
@@ -123,7 +139,7 @@ mod tests {
             }],
         };
         let stored = |bytes| Some(Bytes::from(long(bytes).encode_to_vec()));
-        assert!(merge(stored(RECORD_BYTES_MAX - 100), &put).is_some());
-        assert!(merge(stored(RECORD_BYTES_MAX), &put).is_none());
+        assert!(merged(stored(RECORD_BYTES_MAX - 100)).is_some());
+        assert!(merged(stored(RECORD_BYTES_MAX)).is_none());
     }
 }

@@ -5,6 +5,7 @@ mod kv;
 mod merge;
 mod session;
 
+use client::wire::command::Op;
 use client::wire::{Command, Outcome};
 use leases::{ConfigId, ReplicaId, Slot};
 
@@ -14,10 +15,13 @@ use super::per_log::PerLog;
 use super::persist::After;
 use super::settings::SessionLimits;
 use super::step::Step;
+use super::weight::work;
 
 pub use kv::{Kv, version_of};
 pub use session::{Admission, Flying, Sessions};
 
+/// By how much more room than work the merges of a slot take.
+const MERGES_ROOM: usize = 8;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
@@ -81,6 +85,21 @@ impl Machine {
                 (proposed, outcome)
             })
         })
+    }
+
+    /// About how much room in a slot a command takes (§3.9): its weight, and more if it takes
+    /// long to execute, for a slot is executed at once. The merges of a slot take 2 ms at most.
+    pub(super) fn room(&self, command: &Command) -> usize {
+        work(command) + MERGES_ROOM * self.dear_work(command)
+    }
+
+    /// About how much work it will be to execute a merge, beside the fields that it brings; of other
+    /// commands 0.
+    pub(super) fn dear_work(&self, command: &Command) -> usize {
+        match &command.op {
+            Some(Op::PutFields(put)) => self.kv.merge_work_ahead(&put.key),
+            _ => 0,
+        }
     }
 
     /// The work of the merges that were executed since this was asked last.

@@ -1,7 +1,7 @@
 //! Commands of this replica's clients that are on their way through the log: writes,
 //! and reads of several keys.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -24,13 +24,33 @@ const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
 
+/// A write is dear if it is more than this share of the work that may be sent.
+const DEAR_SHARE: usize = 1 << 13;
+
+/// What is counted of so much work: nothing of what many others are, too.
+fn dear(step: &Step<'_>, work: usize) -> usize {
+    match work > step.us.settings.dear_work_max / DEAR_SHARE {
+        true => work,
+        false => 0,
+    }
+}
+
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
 struct Pending {
     from: ClientHandle,
     command: Command,
     request: RequestId,
-    sent: Time,
+    /// See [`dear`].
+    work: usize,
+    /// `None`: it was not sent yet, for too much dear work is in the log.
+    sent: Option<Sent>,
+}
+
+/// When a command was sent to be proposed, and how often.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    last: Time,
     attempts: u32,
 }
 
@@ -39,17 +59,23 @@ impl Hash for Pending {
     /// the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
+        self.sent.is_some().hash(state);
     }
 }
 
 impl Pending {
     fn is_overdue(&self, now: Time, patience: Duration) -> bool {
-        now.since(self.sent) >= patience * self.attempts.min(ATTEMPTS_COUNTED_MAX)
+        self.sent.is_some_and(|sent| {
+            now.since(sent.last) >= patience * sent.attempts.min(ATTEMPTS_COUNTED_MAX)
+        })
     }
 
-    fn send_again(&mut self, now: Time) -> (RequestId, Command) {
-        self.sent = now;
-        self.attempts += 1;
+    /// Says that it is sent now, and returns what.
+    fn send(&mut self, now: Time) -> (RequestId, Command) {
+        self.sent = Some(Sent {
+            last: now,
+            attempts: self.sent.map_or(0, |sent| sent.attempts) + 1,
+        });
         (self.request, self.command.clone())
     }
 }
@@ -61,6 +87,12 @@ pub struct Writes {
     writes: HashMap<(u64, u64), Pending, Seeded>,
     reads: HashMap<RequestId, Pending, Seeded>,
     to_forward: Vec<(RequestId, Command)>,
+    /// The work of the dear writes that were sent and are not answered.
+    work_sent: usize,
+    /// Dear writes that were not sent yet, by session, with their work. Others pass them by: so
+    /// what is dear waits at its origin, and not before others in the leader's queue or in the
+    /// log.
+    held: VecDeque<((u64, u64), usize)>,
     /// Committed slots with a command that could not be answered at commit.
     unanswered: BTreeSet<Slot>,
 }
@@ -69,7 +101,7 @@ impl Hash for Writes {
     fn hash<H: Hasher>(&self, state: &mut H) {
         leases::fingerprint::unordered(&self.writes, state);
         leases::fingerprint::unordered(&self.reads, state);
-        (&self.to_forward, &self.unanswered).hash(state);
+        (&self.to_forward, &self.held, &self.unanswered).hash(state);
     }
 }
 
@@ -84,9 +116,15 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Takes a command of a client. A write that waits already is answered where its
-    /// client asked last, perhaps on a new connection. Where it asked before it hears so.
-    pub fn submit(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
+    /// Takes a command of a client that is so much work. A write that waits already is answered
+    /// where its client asked last, perhaps on a new connection. Where it asked before it hears
+    /// so.
+    pub fn submit(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ClientHandle,
+        (command, work): (Command, usize),
+    ) {
         let session = (command.client, command.sequence);
         if command.is_write()
             && let Some(pending) = self.writes.get_mut(&session)
@@ -97,26 +135,50 @@ impl Writes {
             }
             return;
         }
-        let request = step.name_request();
-        self.to_forward.push((request, command.clone()));
         let is_write = command.is_write();
-        let pending = Pending {
+        let work = dear(step, work);
+        let mut pending = Pending {
             from,
             command,
-            request,
-            sent: step.now,
-            attempts: 1,
+            request: step.name_request(),
+            work,
+            sent: None,
         };
+        if work == 0 || self.held.is_empty() && self.may_send(step, work) {
+            self.work_sent += work;
+            self.to_forward.push(pending.send(step.now));
+        } else {
+            step.metrics.writes_held += 1;
+            self.held.push_back((session, work));
+        }
         let known = match is_write {
             true => self.writes.insert(session, pending),
-            false => self.reads.insert(request, pending),
+            false => self.reads.insert(pending.request, pending),
         };
         assert!(known.is_none(), "a command waits once");
     }
 
+    /// Whether a dear write may be sent: one at a time may, however dear it is.
+    fn may_send(&self, step: &Step<'_>, work: usize) -> bool {
+        self.work_sent == 0 || self.work_sent + work <= step.us.settings.dear_work_max
+    }
+
+    /// Sends what was held, as far as may be.
+    fn send_held(&mut self, step: &mut Step<'_>) {
+        while let Some((session, work)) = self.held.front().copied()
+            && self.may_send(step, work)
+        {
+            self.held.pop_front();
+            self.work_sent += work;
+            let pending = self.writes.get_mut(&session).expect("what is held waits");
+            self.to_forward.push(pending.send(step.now));
+        }
+    }
+
     /// Takes what clients asked since the last group, for the leader. Without a leader
     /// it is sent again once one is heard of.
-    pub fn take_forwards(&mut self) -> Vec<(RequestId, Command)> {
+    pub fn take_forwards(&mut self, step: &mut Step<'_>) -> Vec<(RequestId, Command)> {
+        self.send_held(step);
         std::mem::take(&mut self.to_forward)
     }
 
@@ -137,7 +199,7 @@ impl Writes {
 
     /// Sends all of them, to a new leader.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
-        self.forward_again(step, usize::MAX, |_| true);
+        self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
 
     /// A read keeps its name: whichever of its attempts is executed first began after
@@ -153,10 +215,10 @@ impl Writes {
         step.metrics.forwarded_again += (writes.len() + reads.len()) as u64;
         for pending in writes {
             pending.request = step.name_request();
-            self.to_forward.push(pending.send_again(step.now));
+            self.to_forward.push(pending.send(step.now));
         }
         for pending in reads {
-            self.to_forward.push(pending.send_again(step.now));
+            self.to_forward.push(pending.send(step.now));
         }
     }
 
@@ -172,7 +234,7 @@ impl Writes {
         let mut sessions: HashMap<RequestId, (u64, u64), Seeded> = waiting.collect();
         for (request, outcome) in answers {
             let session = sessions.remove(&request);
-            if let Some(pending) = session.and_then(|session| self.writes.remove(&session)) {
+            if let Some(pending) = session.and_then(|session| self.take_write(&session)) {
                 step.reply(pending.from, Path::Log, outcome);
             }
         }
@@ -202,12 +264,22 @@ impl Writes {
         }
     }
 
+    fn take_write(&mut self, session: &(u64, u64)) -> Option<Pending> {
+        let pending = self.writes.remove(session)?;
+        match pending.sent {
+            Some(_) => self.work_sent -= pending.work,
+            // Another origin has brought it.
+            None => self.held.retain(|(held, _)| held != session),
+        }
+        Some(pending)
+    }
+
     /// The client that waits for this command. A write is the same whichever origin
     /// brought it; an attempt's name means something only at its own.
     fn take(&mut self, me: ReplicaId, proposed: &Proposed) -> Option<ClientHandle> {
         let command = &proposed.command;
         let pending = if command.is_write() {
-            self.writes.remove(&(command.client, command.sequence))
+            self.take_write(&(command.client, command.sequence))
         } else if proposed.origin == me {
             self.reads.remove(&proposed.request)
         } else {
@@ -249,6 +321,16 @@ impl Writes {
                 self.answer(step, proposed, outcome);
             }
         }
+    }
+
+    /// # Panics
+    /// If what is held and what was sent do not add up.
+    pub fn check(&self) {
+        let sent = self.writes.values().filter(|it| it.sent.is_some());
+        let work: usize = sent.map(|pending| pending.work).sum();
+        assert_eq!(self.work_sent, work, "the work that was sent is counted");
+        let held = self.writes.values().filter(|it| it.sent.is_none()).count();
+        assert_eq!(self.held.len(), held, "what was not sent is held");
     }
 
     /// Number of clients here whose command is in this committed slot, but needs its

@@ -18,8 +18,8 @@ use crate::replica::message::{Batch, Proposed, Value};
 use crate::replica::per_log::PerLog;
 use crate::replica::plausible::NUMBER_MAX;
 use in_flight::InFlight;
-pub use queue::Class;
 use queue::Queue;
+pub use queue::{Class, Limits};
 use transfer::Transfer;
 pub use transfer::{Attempt, Pause};
 
@@ -95,13 +95,13 @@ impl Leadership {
     pub fn next_batch(
         &mut self,
         classes: (ReplicaSet, ReplicaSet),
-        most: usize,
+        limits: Limits<'_>,
         now: Time,
     ) -> Batch {
         let led_ms = now.since(self.since).as_millis() as u64;
         let log_time_ms = (self.log_time_base_ms + led_ms).min(NUMBER_MAX);
         let slot = self.next.commands;
-        let batch = self.queue.next_batch(classes, slot, most, log_time_ms);
+        let batch = self.queue.next_batch(classes, slot, limits, log_time_ms);
         Batch {
             sessions_max: self.sessions_max,
             ..batch

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::iter;
 use std::ops::Bound;
 
+use client::wire::Command;
 use leases::{ReplicaSet, Slot};
 use smallvec::SmallVec;
 
 use crate::replica::message::{Batch, Proposed};
 use crate::replica::parts::Room;
-use crate::replica::weight::work;
 
 /// No class may have more slots in flight than this for each that is still free.
 const OPEN_PER_FREE: usize = 3;
@@ -22,6 +22,15 @@ pub enum Class {
     Of(ReplicaSet),
     /// All replicas, which are at hand: its keys were not looked up.
     AllAtHand(ReplicaSet),
+}
+
+/// What a batch may take.
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    /// Commands.
+    pub commands: usize,
+    /// How much room a command takes of [`Room`].
+    pub room: &'a dyn Fn(&Command) -> usize,
 }
 
 /// Commands by class: the holders of their keys. A write never waits for the holders
@@ -84,14 +93,14 @@ impl Queue {
         &mut self,
         (class, at_hand): (ReplicaSet, ReplicaSet),
         slot: Slot,
-        commands_max: usize,
+        limits: Limits<'_>,
         log_time_ms: u64,
     ) -> Batch {
         self.served = class;
         let open = self.class_of.insert(slot, class);
         assert!(open.is_none(), "a slot is proposed once");
         *self.open.entry(class).or_default() += 1;
-        let commands = self.take((class, at_hand), commands_max);
+        let commands = self.take((class, at_hand), limits);
         assert!(!commands.is_empty(), "a batch is taken of what is queued");
         Batch {
             log_time_ms,
@@ -103,7 +112,7 @@ impl Queue {
     fn take(
         &mut self,
         (class, at_hand): (ReplicaSet, ReplicaSet),
-        commands_max: usize,
+        limits: Limits<'_>,
     ) -> Vec<Proposed> {
         let (mut room, mut commands) = (Room::default(), Vec::new());
         // Either waits for the holders of both.
@@ -112,7 +121,7 @@ impl Queue {
         let joining = others.filter(alike);
         let classes: SmallVec<[_; 8]> = iter::once(&class).chain(joining).copied().collect();
         for class in classes {
-            self.take_of(class, commands_max, &mut room, &mut commands);
+            self.take_of(class, limits, &mut room, &mut commands);
         }
         commands
     }
@@ -120,7 +129,7 @@ impl Queue {
     fn take_of(
         &mut self,
         class: ReplicaSet,
-        commands_max: usize,
+        limits: Limits<'_>,
         room: &mut Room,
         commands: &mut Vec<Proposed>,
     ) {
@@ -129,8 +138,8 @@ impl Queue {
         };
         // A single command may be as large as a frame; it then goes alone.
         let least = usize::from(commands.is_empty());
-        let most = commands_max.saturating_sub(commands.len());
-        let fits = |proposed: &&Proposed| room.takes(work(&proposed.command));
+        let most = limits.commands.saturating_sub(commands.len());
+        let fits = |proposed: &&Proposed| room.takes((limits.room)(&proposed.command));
         let fitting = queue.iter().take(most).take_while(fits).count();
         commands.extend(queue.drain(..fitting.max(least).min(queue.len())));
         if queue.is_empty() {
@@ -168,7 +177,6 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::Command;
     use client::wire::command::Op;
     use leases::ReplicaId;
 
@@ -176,6 +184,13 @@ mod tests {
     use crate::replica::message::RequestId;
     use crate::replica::parts::{ITEM_OVERHEAD, PART_BYTES};
     use crate::replica::weight::command_weight;
+
+    fn limits(commands: usize) -> Limits<'static> {
+        Limits {
+            commands,
+            room: &command_weight,
+        }
+    }
 
     #[test]
     fn a_batch_takes_what_fits_and_one_command_at_least() {
@@ -191,7 +206,7 @@ mod tests {
             queued.for_each(|proposed| queue.push(Class::Of(class), proposed));
             let mut sizes = Vec::new();
             while !queue.is_empty() {
-                let batch = queue.take((class, ReplicaSet::EMPTY), commands_max);
+                let batch = queue.take((class, ReplicaSet::EMPTY), limits(commands_max));
                 let values = batch.iter().map(|p| command_weight(&p.command));
                 sizes.push(values.collect::<Vec<_>>());
             }
@@ -229,7 +244,7 @@ mod tests {
             let mut found = Vec::new();
             while let Some(class) = queue.next_class(100) {
                 let slot = Slot(found.len() as u64 + 1);
-                let batch = queue.next_batch((class, set(at_hand)), slot, 100, 0);
+                let batch = queue.next_batch((class, set(at_hand)), slot, limits(100), 0);
                 let numbers = batch.commands.iter().map(|one| one.request.0);
                 found.push(numbers.collect::<Vec<_>>());
                 queue.check();
@@ -265,7 +280,7 @@ mod tests {
             }
             let found = [1, 2].map(|slot| {
                 let class = queue.next_class(100)?;
-                let batch = queue.next_batch((class, set(at_hand)), Slot(slot), 100, 0);
+                let batch = queue.next_batch((class, set(at_hand)), Slot(slot), limits(100), 0);
                 Some(batch.commands.len())
             });
             assert_eq!(found.map(Option::unwrap_or_default), sizes, "{at_hand:?}");
