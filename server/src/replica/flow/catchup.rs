@@ -20,11 +20,15 @@ impl Parts {
         if !self.consensus.has_asked(from, log) {
             return; // forged, or an honest answer that comes too late: neither is needed
         }
+        if self.consensus.is_backlogged(step) {
+            step.metrics.refused_backlog += 1;
+            return; // it is asked for again
+        }
         // An answer that brings nothing is no reason to ask for more at once.
         let progress = !entries.is_empty();
         let mut news = false;
         for (slot, value) in entries {
-            if self.consensus.is_backlogged(step) {
+            if step.is_disk_behind() {
                 step.metrics.refused_backlog += 1;
                 break;
             }

@@ -172,9 +172,14 @@ impl Parts {
         reads.release_executed(step, view);
     }
 
-    /// Goes on with what an earlier group of inputs left to execute.
+    /// Goes on with what an earlier group of inputs left to execute. If nothing more could be
+    /// fetched meanwhile, it now can.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) {
+        let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_commands(step);
+        if was_backlogged && !self.consensus.is_backlogged(step) {
+            self.consensus.fetch_missing(step);
+        }
         self.hasten_checkpoint(step);
     }
 
