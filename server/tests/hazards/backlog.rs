@@ -170,9 +170,23 @@ fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     assert_eq!(merged_at_once((10, 100), 200, &one), 200);
 }
 
-/// Whoever passes finds the replica idle for most of the time.
+/// Whoever passes finds the replica idle for most of the time: also if merges come a few at a
+/// time.
 #[test]
 fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
+    let together = |cluster: &mut Cluster, merges| {
+        execute_at_once(cluster, merges);
+    };
+    let one_by_one = |cluster: &mut Cluster, merges: Vec<Command>| {
+        for merge in merges {
+            cluster.ask(0, merge);
+        }
+    };
+    assert_merged_in_a_part_of_the_time(together);
+    assert_merged_in_a_part_of_the_time(one_by_one);
+}
+
+fn assert_merged_in_a_part_of_the_time(ask: impl FnOnce(&mut Cluster, Vec<Command>)) {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     let put = write(1, 1, Op::put_fields("k", fields(1000, 240)));
     let put = cluster.ask(0, put);
@@ -180,7 +194,9 @@ fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
     assert!(cluster.done(put));
     let before = cluster.node(0).executed().0;
     let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
-    execute_at_once(&mut cluster, (2..402).map(merge).collect());
+    ask(&mut cluster, (2..402).map(merge).collect());
+    let at_once = cluster.node(0).executed().0 - before;
+    assert!((8..25).contains(&at_once), "{at_once} at once");
     cluster.pass(100);
     // Each takes some 140 us.
     let executed = cluster.node(0).executed().0 - before;

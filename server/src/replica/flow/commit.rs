@@ -15,43 +15,46 @@ use super::Parts;
 
 /// About how long a unit of work takes, as `weight` counts it.
 const WORK_TIME: Duration = Duration::from_nanos(10);
-/// While there is more to execute than a group of inputs may, merges into large records have one
-/// part in so many of the time: a write waits at each replica that it passes.
+/// Merges into records have one part in so many of the time: a write waits at each replica that
+/// it passes.
 const MERGING_SHARE: u32 = 4;
 
 /// How much is executed, and when.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Executing {
     /// What this group of inputs has executed.
-    pub(super) work: usize,
-    /// The part of it that merges into records took.
-    merging: usize,
-    /// When to go on.
-    from: Time,
+    work: usize,
+    /// When merges will have had no more than their part of the time.
+    merged_until: Time,
 }
 
 impl Executing {
     /// What the next group of inputs begins with.
     pub(super) fn next_group(self) -> Executing {
-        Executing {
-            from: self.from,
-            ..Executing::default()
-        }
+        Executing { work: 0, ..self }
     }
 
-    fn note(&mut self, work: usize, merging: usize) {
+    fn note(&mut self, now: Time, work: usize, merging: usize) {
         self.work += work + merging;
-        self.merging += merging;
+        self.merged_until = self.merged_until.max(now) + merging_time(merging);
     }
 
-    /// When to go on, if that is not now. All of a group shares one moment.
-    fn later(&mut self, now: Time, work_max: usize) -> Option<Time> {
-        if self.work >= work_max {
-            let merging = WORK_TIME * self.merging as u32 * MERGING_SHARE;
-            self.from = now + merging.max(Duration::from_nanos(1));
+    /// When to go on, if that is not now. Merges may be ahead of their part by what one group
+    /// executes.
+    fn later(&self, now: Time, work_max: usize) -> Option<Time> {
+        let next = now + Duration::from_nanos(1); // all of a group shares one moment
+        let merge_from = self.merged_until - merging_time(work_max);
+        match merge_from > now {
+            true => Some(merge_from),
+            false => (self.work >= work_max).then_some(next),
         }
-        (self.from > now).then_some(self.from)
     }
+}
+
+/// The time of which so much work of merges is their part.
+fn merging_time(work: usize) -> Duration {
+    let work = u32::try_from(work).unwrap_or(u32::MAX);
+    WORK_TIME * work * MERGING_SHARE
 }
 
 impl Parts {
@@ -158,10 +161,11 @@ impl Parts {
             }
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
                 let work = work_done(&proposed.command, &outcome);
-                self.executing.note(work, 0);
+                self.executing.note(step.now, work, 0);
                 self.writes.answer(step, proposed, outcome);
             }
-            self.executing.note(0, self.machine.take_merge_work());
+            let merging = self.machine.take_merge_work();
+            self.executing.note(step.now, 0, merging);
             self.writes.settle(slot);
             let reads = &mut self.reads;
             let unmarked = |key: &_| reads.note_executed(key);
