@@ -195,6 +195,10 @@ impl Count {
         while !message.is_empty() && self.left > 0 {
             self.left -= 1;
             let (field, wire_type) = encoding::decode_key(&mut message)?;
+            if wire_type == WireType::StartGroup {
+                self.left = 0; // no request has groups, and one may hold any number of fields
+                return Ok(());
+            }
             let mut contents = message;
             encoding::skip_field(wire_type, field, &mut message, DecodeContext::default())?;
             if wire_type == WireType::LengthDelimited {
@@ -366,6 +370,22 @@ mod tests {
         for full in &empty_fields()[1..] {
             is_refused([&[8, 7], &full[..]].concat());
         }
+    }
+
+    /// No request has any, and one holds any number of fields.
+    #[test]
+    fn groups_are_refused() {
+        let group = |number: u8| [number << 3 | 3, 0x78, 1, number << 3 | 4];
+        let in_request = group(15).repeat(FRAME_BYTES_MAX / 4 - 10);
+        is_refused([&[8, 7], &in_request[..]].concat());
+        let one_of_many = [
+            &[15 << 3 | 3][..],
+            &[0x78, 1].repeat(20_000),
+            &[15 << 3 | 4],
+        ]
+        .concat();
+        is_refused([&[8, 7], &one_of_many[..]].concat());
+        is_refused(request_of(0x2A, one_of_many));
     }
 
     #[test]

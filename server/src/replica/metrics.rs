@@ -25,7 +25,7 @@ counters! {
     reads_held: "Reads that waited here for a write in flight.",
     reads_in_log: "Reads of several keys that went through the log.",
     blocked_prefix: "Clients' commands that were committed and waited for the execution of a slot before theirs.",
-    writes_held: "Merges of fields into large records that waited here, because so many were in the log.",
+    writes_held: "Merges of fields into large records that waited here or were refused, because so many were in the log.",
     executed_later: "Times that the execution of committed commands was interrupted to look at what had arrived.",
     fallback_not_holder: "Reads not served here: this replica does not hold the key.",
     fallback_uncovered: "Reads not served here: too few unexpired promises cover the key.",

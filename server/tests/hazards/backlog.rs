@@ -5,9 +5,9 @@ use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::{Command, Field};
 use leases::{ReplicaId, StrategySpec};
-use server::replica::action::Record;
+use server::replica::action::{ClientHandle, Record};
 use server::replica::message::{Message, Value};
-use server::replica::{BACKLOG_BYTES_MAX, Settings};
+use server::replica::{BACKLOG_BYTES_MAX, Input, Settings};
 
 use super::cluster::{Asked, Cluster, Packet, accept, between, settings, votes_on, write};
 
@@ -237,9 +237,25 @@ fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
         let batches = accepts.iter().map(|accept| accept.value.commands().len());
         batches.max()
     };
-    assert!(largest_batch(1000, fields(10, 100)) > Some(150));
+    let small = largest_batch(1000, fields(10, 100)).expect("they were proposed");
+    assert!((50..80).contains(&small), "{small} in a slot");
     let large = largest_batch(2000, fields(1000, 240)).expect("they were proposed");
     assert!((8..12).contains(&large), "{large} in a slot");
+}
+
+/// What stands before a merge in its slot may make its record large.
+#[test]
+fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let put = write(1, 1, Op::put_fields("k", fields(1000, 240)));
+    let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
+    let merges = (2..1000).map(merge);
+    let asked = cluster.ask_together(0, std::iter::once(put).chain(merges).collect());
+    let accepts = cluster.accepts(0);
+    let largest = accepts.iter().map(|it| it.value.commands().len()).max();
+    assert!(largest < Some(40), "{largest:?} in a slot");
+    cluster.pass(5000);
+    assert!(all_done(&cluster, &asked));
 }
 
 /// So others wait neither in the leader's queue nor in the log for them.
@@ -273,10 +289,71 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
 
     // What is held here may come another way.
     let last = cluster.ask(0, dear.last().expect("there are some").clone());
+    // Long ones would keep other large writes waiting at the node.
+    let long = write(3000, 1, Op::put_fields("large", fields(1, 4000)));
+    let long = cluster.ask(1, long);
+    assert!(cluster.answered(long) && !cluster.done(long));
     cluster.release();
     cluster.pass(1000);
     assert!(all_done(&cluster, &asked) && cluster.done(last));
     cluster.assert_agreement();
+}
+
+/// A record of many short fields is not taken for one of few.
+#[test]
+fn merges_into_records_of_very_many_short_fields_are_held_too() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let put = cluster.ask(0, write(1, 1, Op::put("k", [0x0A, 0].repeat(670))));
+    cluster.pass(100);
+    assert!(cluster.done(put));
+    let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
+    cluster.ask_together(1, (2..2002).map(merge).collect());
+    assert!(counted(&cluster, 1, "writes_held") > 1000);
+}
+
+/// Each connection has its turn, and one that has gone has none.
+#[test]
+fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let put = cluster.ask(0, write(1, 1, Op::put_fields("k", fields(1000, 240))));
+    cluster.pass(100);
+    assert!(cluster.done(put));
+    let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
+    let client = |connection, client: u64| Input::Client {
+        from: ClientHandle {
+            connection,
+            request: client,
+        },
+        command: merge(client),
+    };
+    cluster.hold(|packet| between(packet, 1, 0) && forwarded(packet) > 0);
+    cluster.inputs(1, (2..3002).map(|number| client(77, number)).collect());
+    cluster.inputs(1, vec![client(78, 4000)]);
+    assert!(cluster.replies_to(78).is_empty());
+    cluster.input(1, Input::ClientGone { connection: 77 });
+    cluster.pass(200);
+    // All of them that were held are told so, and the others may have left.
+    assert!(cluster.replies_to(77).len() > 2000);
+    cluster.release();
+    cluster.pass_until(800, "its turn comes", |cluster| {
+        cluster.replies_to(78).len() == 1
+    });
+    cluster.pass(1000);
+    cluster.assert_agreement();
+}
+
+/// Or puts that come faster than a group of inputs executes its least would never be executed.
+#[test]
+fn a_group_of_inputs_executes_a_share_of_what_is_left() {
+    let mut settings = settings(3, StrategySpec::None);
+    settings.executed_work_max = 1000;
+    for (writes, shares) in [(8, 3..=8), (100, 9..=30), (1000, 50..=100)] {
+        let mut cluster = Cluster::with(settings.clone());
+        let (_, at_once) = execute_at_once(&mut cluster, small_writes(1..1 + writes));
+        assert!(shares.contains(&at_once), "{at_once} of {writes}");
+        cluster.pass(100);
+        cluster.assert_agreement();
+    }
 }
 
 /// How many commands a packet brings to the leader.

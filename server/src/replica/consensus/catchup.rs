@@ -68,7 +68,7 @@ impl Consensus {
             return;
         }
         let patience = step.us.settings.timing.retransmit;
-        if self.is_backlogged(step) {
+        if self.takes_nothing(step, log) {
             return step.timers.set_earlier(Timer::Fetch, step.now + patience);
         }
         let asked = self.fetching[log].filter(|last| {
@@ -81,6 +81,11 @@ impl Consensus {
             step.send(of, Message::Fetch { log, from, to });
         }
         step.timers.set_earlier(Timer::Fetch, sent + patience);
+    }
+
+    /// What was fetched could not be taken: it may be asked for again at once.
+    pub fn fetch_refused(&mut self, log: LogId) {
+        self.fetching[log] = None;
     }
 
     /// Serves committed entries from memory, or has them read from the disk.

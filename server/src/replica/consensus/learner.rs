@@ -195,11 +195,22 @@ impl Consensus {
         Some((slot, value.clone()))
     }
 
-    /// Whether so much waits, for the disk or to be executed, that nothing more may be accepted.
-    /// What is committed behind a hole does not count: it waits for what fills the hole.
+    /// Whether so much waits, for the disk or to be executed, that no more commands may be
+    /// accepted. What is committed behind a hole does not count: it waits for what fills the
+    /// hole. A leader stops before others do: they take what it has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
-        let to_execute = self.logs.commands.to_execute_bytes();
-        step.is_disk_behind() || to_execute > step.us.settings.to_execute_bytes_max
+        let most = step.us.settings.to_execute_bytes_max;
+        let most = if self.leads() { most } else { 2 * most };
+        step.is_disk_behind() || self.logs.commands.to_execute_bytes() > most
+    }
+
+    /// Whether so much waits that nothing more may be accepted in `log`. Configurations are few,
+    /// and commands may wait for them.
+    pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
+        match log {
+            LogId::Configs => step.is_disk_behind(),
+            LogId::Commands => self.is_backlogged(step),
+        }
     }
 
     /// A slot was executed. Calls `unmarked` with each key that it wrote.

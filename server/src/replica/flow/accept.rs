@@ -26,7 +26,7 @@ impl Parts {
             .consensus
             .adopt(step, ballot, log, accept.news.log_start);
         self.look_again(step, dropped);
-        if self.consensus.is_backlogged(step) {
+        if step.is_disk_behind() {
             // Its leader sends it again, or it is fetched once it is committed.
             step.metrics.refused_backlog += 1;
         } else if slot <= self.consensus.log(log).executed() {
@@ -35,6 +35,8 @@ impl Parts {
             let tag = self.leasing.tags(step.now).of(&accept.value);
             let executed = (tag, origins(&accept.value));
             vote_once_durable(step, log, slot, ballot, Some(executed));
+        } else if self.consensus.takes_nothing(step, log) && !self.consensus.has_accepted(&accept) {
+            step.metrics.refused_backlog += 1; // as above
         } else {
             self.accept(step, &accept);
             self.consensus.count_leader(&accept);

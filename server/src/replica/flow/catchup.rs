@@ -20,9 +20,10 @@ impl Parts {
         if !self.consensus.has_asked(from, log) {
             return; // forged, or an honest answer that comes too late: neither is needed
         }
-        if self.consensus.is_backlogged(step) {
+        if self.consensus.takes_nothing(step, log) {
             step.metrics.refused_backlog += 1;
-            return; // it is asked for again
+            self.consensus.fetch_refused(log);
+            return;
         }
         // An answer that brings nothing is no reason to ask for more at once.
         let progress = !entries.is_empty();

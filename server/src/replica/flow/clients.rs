@@ -72,6 +72,7 @@ impl Parts {
         if let Some(gone) = self.gone.take() {
             self.reads.forget(step, &gone);
             self.writes.forget_reads(step, &gone);
+            self.writes.forget_held(step, &gone);
         }
     }
 

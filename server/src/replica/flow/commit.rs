@@ -19,10 +19,15 @@ const WORK_TIME: Duration = Duration::from_nanos(10);
 /// it passes.
 const MERGING_SHARE: u32 = 4;
 
+/// A group of inputs executes one of so many bytes that are left, if that is more than it would.
+const EXECUTED_SHARE: usize = 8;
+/// But never more than so many times what it would.
+const EXECUTED_FACTOR: usize = 16;
+
 /// How much is executed, and when.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Executing {
-    /// What this group of inputs has executed.
+    /// What this group of inputs has executed, but for merging.
     work: usize,
     /// When merges will have had no more than their part of the time.
     merged_until: Time,
@@ -34,20 +39,23 @@ impl Executing {
         Executing { work: 0, ..self }
     }
 
-    fn note(&mut self, now: Time, work: usize, merging: usize) {
-        self.work += work + merging;
-        self.merged_until = self.merged_until.max(now) + merging_time(merging);
+    /// Merges are at most two groups of inputs ahead of their part: what follows them does not
+    /// wait for longer.
+    fn merged(&mut self, now: Time, merging: usize, work_max: usize) {
+        let until = self.merged_until.max(now) + merging_time(merging);
+        self.merged_until = until.min(now + merging_time(2 * work_max));
     }
 
     /// When to go on, if that is not now. Merges may be ahead of their part by what one group
-    /// executes.
-    fn later(&self, now: Time, work_max: usize) -> Option<Time> {
-        let next = now + Duration::from_nanos(1); // all of a group shares one moment
+    /// executes. So much else is executed that what is `left` does not grow for ever.
+    fn later(&self, now: Time, work_max: usize, left: usize) -> Option<Time> {
         let merge_from = self.merged_until - merging_time(work_max);
-        match merge_from > now {
-            true => Some(merge_from),
-            false => (self.work >= work_max).then_some(next),
+        if merge_from > now {
+            return Some(merge_from);
         }
+        let most = (left / EXECUTED_SHARE).clamp(work_max, work_max * EXECUTED_FACTOR);
+        let next = now + Duration::from_nanos(1); // all of a group shares one moment
+        (self.work >= most).then_some(next)
     }
 }
 
@@ -154,18 +162,18 @@ impl Parts {
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
             let work_max = step.us.settings.executed_work_max;
-            if let Some(later) = self.executing.later(step.now, work_max) {
+            let left = self.consensus.commands().to_execute_bytes();
+            if let Some(later) = self.executing.later(step.now, work_max, left) {
                 step.metrics.executed_later += 1;
                 step.timers.set_earlier(Timer::Execute, later);
                 break;
             }
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
-                let work = work_done(&proposed.command, &outcome);
-                self.executing.note(step.now, work, 0);
+                self.executing.work += work_done(&proposed.command, &outcome);
                 self.writes.answer(step, proposed, outcome);
             }
             let merging = self.machine.take_merge_work();
-            self.executing.note(step.now, 0, merging);
+            self.executing.merged(step.now, merging, work_max);
             self.writes.settle(slot);
             let reads = &mut self.reads;
             let unmarked = |key: &_| reads.note_executed(key);
@@ -176,15 +184,13 @@ impl Parts {
         reads.release_executed(step, view);
     }
 
-    /// Goes on with what an earlier group of inputs left to execute. If nothing more could be
-    /// fetched meanwhile, it now can.
-    pub(super) fn execute_more(&mut self, step: &mut Step<'_>) {
+    /// Goes on with what an earlier group of inputs left to execute. Returns whether more can be
+    /// fetched again.
+    pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_commands(step);
-        if was_backlogged && !self.consensus.is_backlogged(step) {
-            self.consensus.fetch_missing(step);
-        }
         self.hasten_checkpoint(step);
+        was_backlogged && !self.consensus.is_backlogged(step)
     }
 
     /// Counts clients here whose command is committed, but needs its execution and so

@@ -69,8 +69,8 @@ impl Parts {
         if due(step, Timer::Reconfigure, now + timing.reconfigure) {
             self.reconfigure(step);
         }
-        if due(step, Timer::Execute, Time::MAX) {
-            self.execute_more(step);
+        if due(step, Timer::Execute, Time::MAX) && self.execute_more(step) {
+            self.fetch_due(step);
         }
         if due(step, Timer::Checkpoint, now + timing.checkpoint) {
             self.checkpoint(step);

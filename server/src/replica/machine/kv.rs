@@ -258,9 +258,10 @@ impl Kv {
         self.sessions.check();
     }
 
-    /// About how much work it will be to merge fields into what is stored under `key`.
-    pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
-        self.get(key).map_or(0, |stored| work_ahead(&stored.value))
+    /// About how much work it will be to merge fields into what is stored under `key`, if
+    /// anything is.
+    pub fn merge_work_ahead(&self, key: &[u8]) -> Option<usize> {
+        self.get(key).map(|stored| work_ahead(&stored.value))
     }
 
     /// What the merges since this was asked last have taken.

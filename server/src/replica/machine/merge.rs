@@ -15,8 +15,8 @@ const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The most fields of such a record, for the same reason.
 const FIELDS_MAX: usize = 1024;
 
-/// A field of a usual record has at least so many bytes.
-const FIELD_BYTES: usize = 16;
+/// As many fields are counted ahead of a merge. A record of more may have any number.
+const FIELDS_COUNTED: usize = 64;
 
 /// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
 /// too large. Returns also how much work `old` was, as [`weight`] counts it.
@@ -29,7 +29,7 @@ pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> (Option<Vec<u8>>, u
     if old.len() > RECORD_BYTES_MAX {
         return (None, 0);
     }
-    let count = count_fields(&old);
+    let count = count_fields(&old, FIELDS_MAX);
     let work = merge_work(count, old.len());
     if count > FIELDS_MAX {
         return (None, work);
@@ -38,12 +38,15 @@ pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> (Option<Vec<u8>>, u
     (record.and_then(|record| put_over(record, fields)), work)
 }
 
-/// About how much work a merge into `old` will be. Whoever asks this for thousands of requests
-/// has no time to count fields.
+/// How much work a merge into `old` will be, at most. Whoever asks this for thousands of requests
+/// has no time to count many fields.
 pub(super) fn work_ahead(old: &[u8]) -> usize {
-    match old.len() {
-        bytes @ ..=RECORD_BYTES_MAX => merge_work((bytes / FIELD_BYTES).min(FIELDS_MAX), bytes),
-        _ => 0,
+    if old.len() > RECORD_BYTES_MAX {
+        return 0;
+    }
+    match count_fields(old, FIELDS_COUNTED) {
+        few @ ..=FIELDS_COUNTED => merge_work(few, old.len()),
+        _ => merge_work(FIELDS_MAX, old.len()),
     }
 }
 
@@ -70,10 +73,10 @@ fn put_over(mut record: Fields, fields: &[Field]) -> Option<Vec<u8>> {
     (encoded.len() <= RECORD_BYTES_MAX).then_some(encoded)
 }
 
-/// How many fields a record has, if it is one. Decodes none, and stops behind the limit.
-fn count_fields(mut record: &[u8]) -> usize {
+/// How many fields a record has, if it is one. Decodes none, and stops behind `most`.
+fn count_fields(mut record: &[u8], most: usize) -> usize {
     let mut fields = 0;
-    while fields <= FIELDS_MAX
+    while fields <= most
         && let Ok((tag, wire)) = decode_key(&mut record)
         && skip_field(wire, tag, &mut record, DecodeContext::default()).is_ok()
     {

@@ -22,6 +22,10 @@ pub use session::{Admission, Flying, Sessions};
 
 /// By how much more room than work the merges of a slot take.
 const MERGES_ROOM: usize = 8;
+/// The room of a merge into a record that is not known yet: a command before it may write any.
+const MERGE_ROOM_UNKNOWN: usize = 32 << 10;
+/// The room of a merge into a record that is known, at least: it may be replaced before.
+const MERGE_ROOM_MIN: usize = 16 << 10;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
@@ -90,14 +94,23 @@ impl Machine {
     /// About how much room in a slot a command takes (§3.9): its weight, and more if it takes
     /// long to execute, for a slot is executed at once. The merges of a slot take 2 ms at most.
     pub(super) fn room(&self, command: &Command) -> usize {
-        work(command) + MERGES_ROOM * self.dear_work(command)
+        let merging = match &command.op {
+            Some(Op::PutFields(put)) => self
+                .kv
+                .merge_work_ahead(&put.key)
+                .map_or(MERGE_ROOM_UNKNOWN, |work| {
+                    MERGE_ROOM_MIN.max(MERGES_ROOM * work)
+                }),
+            _ => 0,
+        };
+        work(command) + merging
     }
 
     /// About how much work it will be to execute a merge, beside the fields that it brings; of other
     /// commands 0.
     pub(super) fn dear_work(&self, command: &Command) -> usize {
         match &command.op {
-            Some(Op::PutFields(put)) => self.kv.merge_work_ahead(&put.key),
+            Some(Op::PutFields(put)) => self.kv.merge_work_ahead(&put.key).unwrap_or(0),
             _ => 0,
         }
     }

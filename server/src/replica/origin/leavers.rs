@@ -2,8 +2,8 @@
 //!
 //! Reads are known by what they wait for, not by their clients, and an index would cost
 //! something with each read. So who has gone is gathered, and a few times a second all that
-//! waits is looked through once, however many have gone. Their writes go on: they may be in the
-//! log already.
+//! waits is looked through once, however many have gone. Their writes go on, unless they were
+//! held here: they may be in the log already.
 
 use std::collections::BTreeSet;
 
@@ -26,6 +26,11 @@ impl Gone {
     /// Takes those that ended since the last time, if there are any.
     pub fn take(&mut self) -> Option<Gone> {
         (!self.0.is_empty()).then(|| std::mem::take(self))
+    }
+
+    /// All of them.
+    pub(super) fn connections(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().copied()
     }
 
     /// Whether this client has gone.

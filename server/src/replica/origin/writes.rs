@@ -1,7 +1,7 @@
 //! Commands of this replica's clients that are on their way through the log: writes,
 //! and reads of several keys.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -15,15 +15,19 @@ use super::super::machine::version_of;
 use super::super::message::{Message, Proposed, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
-use super::super::unavailable::asked_again;
+use super::super::unavailable::{asked_again, too_many_merges};
 use super::super::weight::command_weight;
 use super::leavers::{Gone, tell_gone};
+use crate::turns::Turns;
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
 
+/// A dear write of more bytes is refused instead of held: large writes wait for each other at
+/// the node, also those that are not dear.
+const HELD_BYTES_MAX: usize = 2 << 10;
 /// A write is dear if it is more than this share of the work that may be sent.
 const DEAR_SHARE: usize = 1 << 13;
 
@@ -34,6 +38,9 @@ fn dear(step: &Step<'_>, work: usize) -> usize {
         false => 0,
     }
 }
+
+/// The session of a held write, and its name.
+type Held = ((u64, u64), RequestId);
 
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
@@ -89,10 +96,10 @@ pub struct Writes {
     to_forward: Vec<(RequestId, Command)>,
     /// The work of the dear writes that were sent and are not answered.
     work_sent: usize,
-    /// Dear writes that were not sent yet, by session, with their work. Others pass them by: so
-    /// what is dear waits at its origin, and not before others in the leader's queue or in the
-    /// log.
-    held: VecDeque<((u64, u64), usize)>,
+    /// Dear writes that were not sent yet. Others pass them by: so what is dear waits at its
+    /// origin, and not before others in the leader's queue or in the log. Some may have been
+    /// answered meanwhile.
+    held: Turns<Held>,
     /// Committed slots with a command that could not be answered at commit.
     unanswered: BTreeSet<Slot>,
 }
@@ -137,6 +144,11 @@ impl Writes {
         }
         let is_write = command.is_write();
         let work = dear(step, work);
+        let may_send = work == 0 || self.held.is_empty() && self.may_send(step);
+        if !may_send && command_weight(&command) > HELD_BYTES_MAX {
+            step.metrics.writes_held += 1;
+            return step.reply(from, Path::Log, too_many_merges());
+        }
         let mut pending = Pending {
             from,
             command,
@@ -144,12 +156,12 @@ impl Writes {
             work,
             sent: None,
         };
-        if work == 0 || self.held.is_empty() && self.may_send(step, work) {
+        if may_send {
             self.work_sent += work;
             self.to_forward.push(pending.send(step.now));
         } else {
             step.metrics.writes_held += 1;
-            self.held.push_back((session, work));
+            self.held.push(from.connection, (session, pending.request));
         }
         let known = match is_write {
             true => self.writes.insert(session, pending),
@@ -158,20 +170,46 @@ impl Writes {
         assert!(known.is_none(), "a command waits once");
     }
 
-    /// Whether a dear write may be sent: one at a time may, however dear it is.
-    fn may_send(&self, step: &Step<'_>, work: usize) -> bool {
-        self.work_sent == 0 || self.work_sent + work <= step.us.settings.dear_work_max
+    /// Whether a dear write may be sent, however dear it is.
+    fn may_send(&self, step: &Step<'_>) -> bool {
+        self.work_sent < step.us.settings.dear_work_max
     }
 
     /// Sends what was held, as far as may be.
     fn send_held(&mut self, step: &mut Step<'_>) {
-        while let Some((session, work)) = self.held.front().copied()
-            && self.may_send(step, work)
+        while self.may_send(step)
+            && let Some((_, held)) = self.held.pop()
         {
-            self.held.pop_front();
-            self.work_sent += work;
-            let pending = self.writes.get_mut(&session).expect("what is held waits");
-            self.to_forward.push(pending.send(step.now));
+            if let Some(pending) = self.held_write(held) {
+                let sent = pending.send(step.now);
+                self.work_sent += pending.work;
+                self.to_forward.push(sent);
+            }
+        }
+    }
+
+    /// A write that was held, unless it was answered meanwhile: another origin may have brought
+    /// it.
+    fn held_write(&mut self, (session, request): Held) -> Option<&mut Pending> {
+        let pending = self.writes.get_mut(&session)?;
+        (pending.sent.is_none() && pending.request == request).then_some(pending)
+    }
+
+    /// Gives up the held writes of clients that have gone: they never left.
+    pub fn forget_held(&mut self, step: &mut Step<'_>, gone: &Gone) {
+        for connection in gone.connections() {
+            for held in self.held.take(connection) {
+                let Some(from) = self.held_write(held).map(|pending| pending.from) else {
+                    continue;
+                };
+                if gone.has(from) {
+                    self.writes.remove(&held.0);
+                    tell_gone(step, from);
+                } else {
+                    // It was asked again, on another connection.
+                    self.held.push(from.connection, held);
+                }
+            }
         }
     }
 
@@ -266,10 +304,8 @@ impl Writes {
 
     fn take_write(&mut self, session: &(u64, u64)) -> Option<Pending> {
         let pending = self.writes.remove(session)?;
-        match pending.sent {
-            Some(_) => self.work_sent -= pending.work,
-            // Another origin has brought it.
-            None => self.held.retain(|(held, _)| held != session),
+        if pending.sent.is_some() {
+            self.work_sent -= pending.work;
         }
         Some(pending)
     }
@@ -329,8 +365,11 @@ impl Writes {
         let sent = self.writes.values().filter(|it| it.sent.is_some());
         let work: usize = sent.map(|pending| pending.work).sum();
         assert_eq!(self.work_sent, work, "the work that was sent is counted");
-        let held = self.writes.values().filter(|it| it.sent.is_none()).count();
-        assert_eq!(self.held.len(), held, "what was not sent is held");
+        let all_sent = self.writes.values().all(|it| it.sent.is_some());
+        assert!(
+            all_sent || !self.held.is_empty(),
+            "what was not sent is held"
+        );
     }
 
     /// Number of clients here whose command is in this committed slot, but needs its
