@@ -158,14 +158,14 @@ pub struct Settings {
     pub batch_max: usize,
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
-    /// How much a group of inputs executes, in bytes of puts that take as long. The last slot may
-    /// exceed it.
+    /// How much a group of inputs executes, in bytes of puts that take as long, unless much is
+    /// left. The last slot may exceed it.
     pub executed_work_max: usize,
     /// How much work of merges into large records a replica has in the log for its clients, in
     /// bytes of puts that take as long. More wait at the replica, and other commands pass them by.
     pub dear_work_max: usize,
-    /// Most bytes of what is committed and to be executed. With more a replica accepts and
-    /// proposes nothing; what it misses it fetches later.
+    /// Most bytes of what is committed and to be executed. With more a leader proposes no more
+    /// commands. With twice as many others accept none; what they miss they fetch later.
     pub to_execute_bytes_max: usize,
     /// How many slots above its durable checkpoint a replica accepts, in each log.
     /// A leader proposes in the first half, and a quarter executed forces the next
