@@ -184,7 +184,7 @@ pub struct Settings {
 
 /// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
 const EXECUTED_WORK_MAX: usize = 128 << 10;
-/// Some 80 ms, so 570 merges of the largest records. Merges of records of less than some 80
+/// Some 80 ms, so 570 merges of the largest records. Merges of records of at most 64
 /// fields do not count.
 const DEAR_WORK_MAX: usize = 8 << 20;
 /// As much as may wait for the disk.

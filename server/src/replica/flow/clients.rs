@@ -43,7 +43,7 @@ impl Parts {
         }
     }
 
-    /// Whether a write may leave for the log. One that waits here already has left, and is not
+    /// Whether a write may leave for the log. One that waits here already is not
     /// refused.
     fn may_send(&mut self, step: &Step<'_>, command: &Command) -> bool {
         let client = command.client;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use client::wire::{Field, Record as Fields};
 use prost::Message as _;
-use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 use super::super::weight::merge_work;
 
@@ -31,7 +31,7 @@ pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> (Option<Vec<u8>>, u
     }
     let count = count_fields(&old, FIELDS_MAX);
     let work = merge_work(count, old.len());
-    if count > FIELDS_MAX {
+    if count > FIELDS_MAX || !is_plain(&old) {
         return (None, work);
     }
     let record = Fields::decode(old).ok();
@@ -73,20 +73,46 @@ fn put_over(mut record: Fields, fields: &[Field]) -> Option<Vec<u8>> {
     (encoded.len() <= RECORD_BYTES_MAX).then_some(encoded)
 }
 
-/// How many fields a record has, if it is one. Decodes none, and stops behind `most`.
+/// How many fields a record has, if it is one. Decodes none, and stops behind `most`. A group
+/// counts as too many: no record has any, and one holds any number of fields.
 fn count_fields(mut record: &[u8], most: usize) -> usize {
     let mut fields = 0;
     while fields <= most
         && let Ok((tag, wire)) = decode_key(&mut record)
-        && skip_field(wire, tag, &mut record, DecodeContext::default()).is_ok()
     {
+        if wire == WireType::StartGroup {
+            return most + 1;
+        }
+        if skip_field(wire, tag, &mut record, DecodeContext::default()).is_err() {
+            break;
+        }
         fields += 1;
     }
     fields
 }
 
+/// Whether every field has a name and a value, and nothing else: others hold any number of
+/// fields, and are decoded before they are refused.
+fn is_plain(mut record: &[u8]) -> bool {
+    while let Ok((tag, wire)) = decode_key(&mut record) {
+        let mut field = record;
+        if skip_field(wire, tag, &mut record, DecodeContext::default()).is_err() {
+            return true; // no record: it is not decoded any further
+        }
+        if wire == WireType::LengthDelimited {
+            field = &field[..field.len() - record.len()];
+            if decode_varint(&mut field).is_err() || count_fields(field, 2) > 2 {
+                return false;
+            }
+        }
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
+    use prost::encoding::encode_varint;
+
     use super::*;
 
     /// Every list of up to three fields over every record of up to three.
@@ -121,6 +147,31 @@ mod tests {
             let expected = Fields { fields: expected }.encode_to_vec();
             assert_eq!(merge(Some(stored.into()), &new).0, Some(expected));
         }
+    }
+
+    /// Of what is no record of ours, none is decoded that takes long.
+    #[test]
+    fn what_holds_very_many_fields_is_refused_before_it_is_decoded() {
+        let put = [Field {
+            name: "f".into(),
+            value: "v".into(),
+        }];
+        let group = [&[0x7B][..], &[0x78, 1].repeat(100_000), &[0x7C]].concat();
+        assert_eq!(count_fields(&group, FIELDS_MAX), FIELDS_MAX + 1);
+        assert_eq!(work_ahead(&group), merge_work(FIELDS_MAX, group.len()));
+        let mut in_a_field = vec![0x0A];
+        encode_varint(group.len() as u64, &mut in_a_field);
+        in_a_field.extend(&group);
+        let empty = [0x0A, 0].repeat(50_000);
+        let mut empty_in_a_field = vec![0x0A];
+        encode_varint(empty.len() as u64, &mut empty_in_a_field);
+        empty_in_a_field.extend(&empty);
+        for full in [in_a_field, empty_in_a_field] {
+            assert!(Fields::decode(&full[..]).is_ok(), "it could be decoded");
+            assert!(!is_plain(&full));
+            assert_eq!(merge(Some(full.into()), &put).0, None);
+        }
+        assert_eq!(merge(Some(group.into()), &put).0, None);
     }
 
     #[test]
