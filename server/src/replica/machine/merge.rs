@@ -14,7 +14,6 @@ use super::super::weight::merge_work;
 const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The most fields of such a record, for the same reason.
 const FIELDS_MAX: usize = 1024;
-
 /// As many fields are counted ahead of a merge. A record of more may have any number.
 const FIELDS_COUNTED: usize = 64;
 

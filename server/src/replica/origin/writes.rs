@@ -24,14 +24,13 @@ use crate::turns::Turns;
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
-
 /// A dear write of more bytes is refused instead of held: large writes wait for each other at
 /// the node, also those that are not dear.
 const HELD_BYTES_MAX: usize = 2 << 10;
 /// A write is dear if it is more than this share of the work that may be sent.
 const DEAR_SHARE: usize = 1 << 13;
 
-/// What is counted of so much work: nothing of what many others are, too.
+/// What is counted of so much work: nothing if it is little.
 fn dear(step: &Step<'_>, work: usize) -> usize {
     match work > step.us.settings.dear_work_max / DEAR_SHARE {
         true => work,
