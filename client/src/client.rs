@@ -170,7 +170,8 @@ impl Client {
         }
     }
 
-    /// Merges named fields into the record at `key`, creating it if absent.
+    /// Merges named fields into the record at `key`, creating it if absent. Of several fields of
+    /// one name the last counts. If the stored record has several, the first is replaced.
     ///
     /// # Errors
     /// As [`Client::execute`].

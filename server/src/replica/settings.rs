@@ -164,6 +164,9 @@ pub struct Settings {
     /// How much work of merges into large records a replica has in the log for its clients, in
     /// bytes of puts that take as long. More wait at the replica, and other commands pass them by.
     pub dear_work_max: usize,
+    /// Of so many merges into one record that a replica has waiting, each counts as what it is.
+    /// More count as merges into the largest: what is on its way may make the record large.
+    pub merges_of_key_max: usize,
     /// Most bytes of what is committed and to be executed. With more a leader proposes no more
     /// commands. With twice as many others accept none; what they miss they fetch later.
     pub to_execute_bytes_max: usize,
@@ -184,9 +187,12 @@ pub struct Settings {
 
 /// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
 const EXECUTED_WORK_MAX: usize = 128 << 10;
-/// Some 80 ms, so 570 merges of the largest records. Merges of records of at most 64
-/// fields do not count.
-const DEAR_WORK_MAX: usize = 8 << 20;
+/// Some 5 ms, so 170 merges into the largest records: what follows them in the log waits for those
+/// of all replicas. Merges into records of at most 32 KiB and 256 fields hardly count: they are
+/// not dear.
+const DEAR_WORK_MAX: usize = 512 << 10;
+/// At most some 2 ms for each of the few records that can be made large at once.
+const MERGES_OF_KEY_MAX: usize = 64;
 /// As much as may wait for the disk.
 const TO_EXECUTE_BYTES_MAX: usize = BACKLOG_BYTES_MAX;
 
@@ -205,6 +211,7 @@ impl Settings {
             in_flight_max: 1024,
             executed_work_max: EXECUTED_WORK_MAX,
             dear_work_max: DEAR_WORK_MAX,
+            merges_of_key_max: MERGES_OF_KEY_MAX,
             to_execute_bytes_max: TO_EXECUTE_BYTES_MAX,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),

@@ -140,10 +140,18 @@ fn fields(count: usize, bytes: usize) -> Vec<Field> {
     (0..count).map(field).collect()
 }
 
+/// Settings with which no merge waits at its origin.
+fn nothing_held() -> Settings {
+    let mut settings = settings(3, StrategySpec::None);
+    settings.dear_work_max = usize::MAX;
+    settings.merges_of_key_max = usize::MAX;
+    settings
+}
+
 /// Puts a record of so many fields, and merges another value of one field into it as often.
 /// Returns how many merges are executed at once; soon all are.
 fn merged_at_once((count, bytes): (usize, usize), merges: u64, merged: &[Field]) -> u64 {
-    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let mut cluster = Cluster::with(nothing_held());
     let record = fields(count, bytes);
     let put = cluster.ask(0, write(1, 1, Op::put_fields("k", record)));
     cluster.pass(100);
@@ -164,9 +172,9 @@ fn merged_at_once((count, bytes): (usize, usize), merges: u64, merged: &[Field])
 fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     let one = fields(1, 1);
     let many_fields = merged_at_once((1000, 240), 200, &one);
-    assert!((8..12).contains(&many_fields), "{many_fields} at once");
+    assert!((40..50).contains(&many_fields), "{many_fields} at once");
     let many_bytes = merged_at_once((250, 1000), 200, &one);
-    assert!((20..30).contains(&many_bytes), "{many_bytes} at once");
+    assert!((50..65).contains(&many_bytes), "{many_bytes} at once");
     assert_eq!(merged_at_once((10, 100), 200, &one), 200);
 }
 
@@ -187,25 +195,25 @@ fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
 }
 
 fn assert_merged_in_a_part_of_the_time(ask: impl FnOnce(&mut Cluster, Vec<Command>)) {
-    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let mut cluster = Cluster::with(nothing_held());
     let put = write(1, 1, Op::put_fields("k", fields(1000, 240)));
     let put = cluster.ask(0, put);
     cluster.pass(100);
     assert!(cluster.done(put));
     let before = cluster.node(0).executed().0;
     let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
-    ask(&mut cluster, (2..402).map(merge).collect());
+    ask(&mut cluster, (2..602).map(merge).collect());
     let at_once = cluster.node(0).executed().0 - before;
-    assert!((8..25).contains(&at_once), "{at_once} at once");
-    cluster.pass(100);
-    // Each takes some 140 us.
+    assert!((40..90).contains(&at_once), "{at_once} at once");
+    cluster.pass(50);
+    // Each takes some 30 us.
     let executed = cluster.node(0).executed().0 - before;
-    assert!((100..250).contains(&executed), "{executed} in 100 ms");
+    assert!((350..550).contains(&executed), "{executed} in 50 ms");
     cluster.pass(1000);
-    assert_eq!(cluster.node(0).executed().0 - before, 400);
+    assert_eq!(cluster.node(0).executed().0 - before, 600);
 }
 
-/// The record is decoded before the merge can be refused.
+/// All of the record is looked at before the merge can be refused.
 #[test]
 fn refused_merges_count_as_work() {
     let one_too_many = [Field {
@@ -213,7 +221,7 @@ fn refused_merges_count_as_work() {
         value: "v".into(),
     }];
     let refused = merged_at_once((1024, 10), 200, &one_too_many);
-    assert!((8..12).contains(&refused), "{refused} at once");
+    assert!((105..120).contains(&refused), "{refused} at once");
 }
 
 /// A slot is executed at once.
@@ -230,7 +238,7 @@ fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
             let op = Op::put_fields(key.clone(), fields(1, 1));
             write(client + number, 1, op)
         };
-        let merges = cluster.ask_together(0, (1..=200).map(merge).collect());
+        let merges = cluster.ask_together(0, (1..=600).map(merge).collect());
         cluster.pass(1000);
         assert!(all_done(&cluster, &merges));
         let accepts = cluster.accepts(0).split_off(before);
@@ -238,9 +246,9 @@ fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
         batches.max()
     };
     let small = largest_batch(1000, fields(10, 100)).expect("they were proposed");
-    assert!((50..80).contains(&small), "{small} in a slot");
+    assert!((200..260).contains(&small), "{small} in a slot");
     let large = largest_batch(2000, fields(1000, 240)).expect("they were proposed");
-    assert!((8..12).contains(&large), "{large} in a slot");
+    assert!((35..50).contains(&large), "{large} in a slot");
 }
 
 /// What stands before a merge in its slot may make its record large.
@@ -253,7 +261,7 @@ fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     let asked = cluster.ask_together(0, std::iter::once(put).chain(merges).collect());
     let accepts = cluster.accepts(0);
     let largest = accepts.iter().map(|it| it.value.commands().len()).max();
-    assert!(largest < Some(40), "{largest:?} in a slot");
+    assert!(largest < Some(260), "{largest:?} in a slot");
     cluster.pass(5000);
     assert!(all_done(&cluster, &asked));
 }
@@ -262,26 +270,22 @@ fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
 #[test]
 fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
-    for (client, key, record) in [
-        (1, "large", fields(1000, 240)),
-        (2, "small", fields(10, 100)),
-    ] {
-        let put = cluster.ask(0, write(client, 1, Op::put_fields(key, record)));
-        cluster.pass(100);
-        assert!(cluster.done(put));
-    }
-    let merge = |key: &'static str, client| write(client, 1, Op::put_fields(key, fields(1, 1)));
+    let put = write(1, 1, Op::put_fields("large", fields(1000, 240)));
+    let put = cluster.ask(0, put);
+    cluster.pass(100);
+    assert!(cluster.done(put));
+    let merge = |key: String, client| write(client, 1, Op::put_fields(key, fields(1, 1)));
     cluster.hold(|packet| between(packet, 1, 0) && forwarded(packet) > 0);
-    let dear: Vec<Command> = (1000..2000).map(|client| merge("large", client)).collect();
+    let dear = (1000..2000).map(|client| merge("large".into(), client));
+    let dear: Vec<Command> = dear.collect();
     let mut asked = cluster.ask_together(1, dear.clone());
-    let sent = |cluster: &Cluster| cluster.held.iter().map(forwarded).sum::<usize>();
     let dear_sent = sent(&cluster);
-    assert!((500..650).contains(&dear_sent), "{dear_sent} at once");
+    assert!((165..180).contains(&dear_sent), "{dear_sent} at once");
     let held = counted(&cluster, 1, "writes_held");
     assert_eq!(held, 1000 - dear_sent as u64);
 
     let others = (2000..3000).map(|client| match client % 2 {
-        0 => merge("small", client),
+        0 => merge(format!("small{}", client % 16), client),
         _ => write(client, 1, Op::put("other", "v")),
     });
     asked.extend(cluster.ask_together(1, others.collect()));
@@ -299,16 +303,24 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     cluster.assert_agreement();
 }
 
-/// A record of many short fields is not taken for one of few.
+/// Their origin cannot know what they will find.
 #[test]
-fn merges_into_records_of_very_many_short_fields_are_held_too() {
-    let mut cluster = Cluster::new(3, StrategySpec::None);
-    let put = cluster.ask(0, write(1, 1, Op::put("k", [0x0A, 0].repeat(670))));
-    cluster.pass(100);
-    assert!(cluster.done(put));
-    let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
-    cluster.ask_together(1, (2..2002).map(merge).collect());
-    assert!(counted(&cluster, 1, "writes_held") > 1000);
+fn merges_that_are_sent_with_the_write_that_makes_their_record_large_are_held_too() {
+    for put_at in [0, 1] {
+        let mut cluster = Cluster::new(3, StrategySpec::None);
+        let put = write(1, 1, Op::put_fields("k", fields(1000, 240)));
+        let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
+        cluster
+            .hold(|packet| between(packet, 1, 0) && forwarded(packet) > 0 || between(packet, 0, 1));
+        let mut asked = vec![cluster.ask(put_at, put)];
+        asked.extend(cluster.ask_together(1, (2..2002).map(merge).collect()));
+        let merges_sent = sent(&cluster) - put_at;
+        assert!((230..250).contains(&merges_sent), "{merges_sent} at once");
+        cluster.release();
+        cluster.pass(1000);
+        assert!(all_done(&cluster, &asked));
+        cluster.assert_agreement();
+    }
 }
 
 /// Each connection has its turn, and one that has gone has none.
@@ -354,6 +366,11 @@ fn a_group_of_inputs_executes_a_share_of_what_is_left() {
         cluster.pass(100);
         cluster.assert_agreement();
     }
+}
+
+/// How many commands are held on their way to the leader.
+fn sent(cluster: &Cluster) -> usize {
+    cluster.held.iter().map(forwarded).sum()
 }
 
 /// How many commands a packet brings to the leader.

@@ -33,7 +33,7 @@ impl Parts {
         match self.machine.result_of(&command) {
             Some(outcome) => step.reply(from, Path::Log, outcome),
             None if self.may_send(step, &command) => {
-                let work = self.machine.dear_work(&command);
+                let work = self.machine.merge_work(&command);
                 self.writes.submit(step, from, (command, work));
             }
             None => {

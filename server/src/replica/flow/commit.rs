@@ -39,11 +39,9 @@ impl Executing {
         Executing { work: 0, ..self }
     }
 
-    /// Merges are at most two groups of inputs ahead of their part: what follows them does not
-    /// wait for longer.
-    fn merged(&mut self, now: Time, merging: usize, work_max: usize) {
-        let until = self.merged_until.max(now) + merging_time(merging);
-        self.merged_until = until.min(now + merging_time(2 * work_max));
+    fn executed(&mut self, now: Time, work: usize, merging: usize) {
+        self.work += work;
+        self.merged_until = self.merged_until.max(now) + merging_time(merging);
     }
 
     /// When to go on, if that is not now. Merges may be ahead of their part by what one group
@@ -168,12 +166,13 @@ impl Parts {
                 step.timers.set_earlier(Timer::Execute, later);
                 break;
             }
+            let mut work = 0;
             for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
-                self.executing.work += work_done(&proposed.command, &outcome);
+                work += work_done(&proposed.command, &outcome);
                 self.writes.answer(step, proposed, outcome);
             }
             let merging = self.machine.take_merge_work();
-            self.executing.merged(step.now, merging, work_max);
+            self.executing.executed(step.now, work, merging);
             self.writes.settle(slot);
             let reads = &mut self.reads;
             let unmarked = |key: &_| reads.note_executed(key);

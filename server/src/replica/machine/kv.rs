@@ -195,8 +195,8 @@ impl Kv {
                 self.put(&cas.key, own(&cas.value), version);
             }
             Some(Op::PutFields(put)) => {
-                let old = self.get(&put.key).map(|stored| stored.value.clone());
-                let (merged, work) = merge(old, &put.fields);
+                let old = self.get(&put.key).map(|stored| &stored.value[..]);
+                let (merged, work) = merge(old.unwrap_or_default(), &put.fields);
                 self.merge_work += work;
                 match merged {
                     Some(merged) => self.put(&put.key, merged.into(), version),
@@ -258,10 +258,9 @@ impl Kv {
         self.sessions.check();
     }
 
-    /// About how much work it will be to merge fields into what is stored under `key`, if
-    /// anything is.
-    pub fn merge_work_ahead(&self, key: &[u8]) -> Option<usize> {
-        self.get(key).map(|stored| work_ahead(&stored.value))
+    /// About how much work it will be to merge fields into what is stored under `key`.
+    pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
+        self.get(key).map_or(0, |stored| work_ahead(&stored.value))
     }
 
     /// What the merges since this was asked last have taken.

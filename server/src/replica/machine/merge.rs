@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use client::wire::{Field, Record as Fields};
-use prost::Message as _;
-use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use client::wire::Field;
+use prost::encoding::{WireType, decode_varint, message};
 
 use super::super::weight::merge_work;
 
-/// The longest record into which fields are put: every replica decodes and encodes all of it
+/// The longest record into which fields are put: every replica goes through all of it
 /// for each command, of which thousands may come at once.
 const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The most fields of such a record, for the same reason.
@@ -17,24 +15,54 @@ const FIELDS_MAX: usize = 1024;
 /// As many fields are counted ahead of a merge. A record of more may have any number.
 const FIELDS_COUNTED: usize = 64;
 
+/// The most work that a merge can be.
+pub(in super::super) const MERGE_WORK_MAX: usize = merge_work(FIELDS_MAX, RECORD_BYTES_MAX);
+
+/// The tags of `Record` and `Field`: what has one is bytes.
+const FIELD: u32 = 1;
+const NAME: u32 = 1;
+const VALUE: u32 = 2;
+
 /// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
 /// too large. Returns also how much work `old` was, as [`weight`] counts it.
 ///
+/// Of several values for one name the last counts. If `old` has a name twice, the first is
+/// replaced. What stays is copied as it is: to decode and encode it takes several times as long.
+///
 /// [`weight`]: crate::replica::weight
-pub(super) fn merge(old: Option<Bytes>, fields: &[Field]) -> (Option<Vec<u8>>, usize) {
-    let Some(old) = old else {
-        return (put_over(Fields::default(), fields), 0);
-    };
+pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
     if old.len() > RECORD_BYTES_MAX {
         return (None, 0);
     }
-    let count = count_fields(&old, FIELDS_MAX);
+    // Both may be long, and a client chose them: one pass over each.
+    let mut left: BTreeMap<&[u8], &Field> = fields.iter().map(|it| (&it.name[..], it)).collect();
+    let mut merged = Vec::with_capacity(old.len());
+    let (mut rest, mut uncopied, mut count) = (old, old, 0);
+    while count <= FIELDS_MAX {
+        let here = rest;
+        let Some(name) = take_field(&mut rest) else {
+            break;
+        };
+        count += 1;
+        if let Some(field) = left.remove(name) {
+            merged.extend(&uncopied[..uncopied.len() - here.len()]);
+            message::encode(FIELD, field, &mut merged);
+            uncopied = rest;
+        }
+    }
     let work = merge_work(count, old.len());
-    if count > FIELDS_MAX || !is_plain(&old) {
+    if !rest.is_empty() {
         return (None, work);
     }
-    let record = Fields::decode(old).ok();
-    (record.and_then(|record| put_over(record, fields)), work)
+    merged.extend(uncopied);
+    count += left.len();
+    for Field { name, .. } in fields {
+        if let Some(field) = left.remove(&name[..]) {
+            message::encode(FIELD, field, &mut merged);
+        }
+    }
+    let fits = count <= FIELDS_MAX && merged.len() <= RECORD_BYTES_MAX;
+    (fits.then_some(merged), work)
 }
 
 /// How much work a merge into `old` will be, at most. Whoever asks this for thousands of requests
@@ -43,76 +71,51 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
     if old.len() > RECORD_BYTES_MAX {
         return 0;
     }
-    match count_fields(old, FIELDS_COUNTED) {
+    let mut rest = old;
+    let fields = std::iter::from_fn(|| take_field(&mut rest));
+    match fields.take(FIELDS_COUNTED + 1).count() {
         few @ ..=FIELDS_COUNTED => merge_work(few, old.len()),
         _ => merge_work(FIELDS_MAX, old.len()),
     }
 }
 
-/// Of several values for one name the last counts. Both may be long, and a client chose them: one
-/// pass over each.
-fn put_over(mut record: Fields, fields: &[Field]) -> Option<Vec<u8>> {
-    let values = fields.iter().map(|field| (&field.name, &field.value));
-    let mut values: BTreeMap<&Bytes, &Bytes> = values.collect();
-    for known in &mut record.fields {
-        if let Some(value) = values.remove(&known.name) {
-            known.value = value.clone();
-        }
-    }
-    for Field { name, .. } in fields {
-        if let Some(value) = values.remove(name) {
-            let (name, value) = (name.clone(), value.clone());
-            record.fields.push(Field { name, value });
-        }
-    }
-    if record.fields.len() > FIELDS_MAX {
+/// Takes the next field off a record: its name. `None` if there is none, or it is no field as
+/// protobuf writes it, with a name, a value and nothing else. Empty ones are left out.
+fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let mut rest = *record;
+    let mut field = take_bytes(FIELD, &mut rest)?;
+    let name = take_bytes(NAME, &mut field).unwrap_or_default();
+    take_bytes(VALUE, &mut field);
+    if !field.is_empty() {
         return None;
     }
-    let encoded = record.encode_to_vec();
-    (encoded.len() <= RECORD_BYTES_MAX).then_some(encoded)
+    *record = rest;
+    Some(name)
 }
 
-/// How many fields a record has, if it is one. Decodes none, and stops behind `most`. A group
-/// counts as too many: no record has any, and one holds any number of fields.
-fn count_fields(mut record: &[u8], most: usize) -> usize {
-    let mut fields = 0;
-    while fields <= most
-        && let Ok((tag, wire)) = decode_key(&mut record)
-    {
-        if wire == WireType::StartGroup {
-            return most + 1;
-        }
-        if skip_field(wire, tag, &mut record, DecodeContext::default()).is_err() {
-            break;
-        }
-        fields += 1;
-    }
-    fields
-}
-
-/// Whether every field has a name and a value, and nothing else: others hold any number of
-/// fields, and are decoded before they are refused.
-fn is_plain(mut record: &[u8]) -> bool {
-    while let Ok((tag, wire)) = decode_key(&mut record) {
-        let mut field = record;
-        if skip_field(wire, tag, &mut record, DecodeContext::default()).is_err() {
-            return true; // no record: it is not decoded any further
-        }
-        if wire == WireType::LengthDelimited {
-            field = &field[..field.len() - record.len()];
-            if decode_varint(&mut field).is_err() || count_fields(field, 2) > 2 {
-                return false;
-            }
-        }
-    }
-    true
+/// Takes what has this tag, if that comes next.
+fn take_bytes<'a>(tag: u32, from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let key = (tag << 3) as u8 | WireType::LengthDelimited as u8;
+    let mut rest = from.strip_prefix(&[key])?;
+    let length = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
+    let (taken, rest) = rest.split_at_checked(length)?;
+    *from = rest;
+    Some(taken)
 }
 
 #[cfg(test)]
 mod tests {
-    use prost::encoding::encode_varint;
+    use client::wire::Record as Fields;
+    use prost::Message as _;
 
     use super::*;
+
+    fn field(name: &'static str, value: &'static str) -> Field {
+        Field {
+            name: name.into(),
+            value: value.into(),
+        }
+    }
 
     /// Every list of up to three fields over every record of up to three.
     #[test]
@@ -144,44 +147,81 @@ mod tests {
             }
             let stored = Fields { fields: old }.encode_to_vec();
             let expected = Fields { fields: expected }.encode_to_vec();
-            assert_eq!(merge(Some(stored.into()), &new).0, Some(expected));
+            assert_eq!(merge(&stored, &new).0, Some(expected));
         }
     }
 
-    /// Of what is no record of ours, none is decoded that takes long.
+    /// Whatever a client stored as a value.
     #[test]
-    fn what_holds_very_many_fields_is_refused_before_it_is_decoded() {
-        let put = [Field {
-            name: "f".into(),
-            value: "v".into(),
-        }];
-        let group = [&[0x7B][..], &[0x78, 1].repeat(100_000), &[0x7C]].concat();
-        assert_eq!(count_fields(&group, FIELDS_MAX), FIELDS_MAX + 1);
-        assert_eq!(work_ahead(&group), merge_work(FIELDS_MAX, group.len()));
-        let mut in_a_field = vec![0x0A];
-        encode_varint(group.len() as u64, &mut in_a_field);
-        in_a_field.extend(&group);
-        let empty = [0x0A, 0].repeat(50_000);
-        let mut empty_in_a_field = vec![0x0A];
-        encode_varint(empty.len() as u64, &mut empty_in_a_field);
-        empty_in_a_field.extend(&empty);
-        for full in [in_a_field, empty_in_a_field] {
-            assert!(Fields::decode(&full[..]).is_ok(), "it could be decoded");
-            assert!(!is_plain(&full));
-            assert_eq!(merge(Some(full.into()), &put).0, None);
+    fn what_is_no_record_is_refused() {
+        let put = [field("f", "v")];
+        let known = Fields {
+            fields: put.to_vec(),
         }
-        assert_eq!(merge(Some(group.into()), &put).0, None);
+        .encode_to_vec();
+        let nested = |of: &[u8]| [&[0x0A, of.len() as u8][..], of].concat();
+        let [name, value] = [&[0x0A, 1, b'n'][..], &[0x12, 1, b'v']];
+        for field in [&[][..], name, value, &[name, value].concat()] {
+            let (merged, work) = merge(&nested(field), &put);
+            assert_eq!(merged, Some([nested(field), known.clone()].concat()));
+            assert_eq!(work, merge_work(1, 2 + field.len()));
+        }
+        for field in [
+            &[value, name].concat()[..],
+            &[name, name].concat(),
+            &[name, value, value].concat(),
+            &[name, value, &[0x1A, 0]].concat(),
+            &[0x0A, 2, b'n'],
+            &[0x08, 1],
+        ] {
+            assert_eq!(merge(&nested(field), &put).0, None, "{field:?}");
+        }
+        let long = [0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F];
+        for value in [
+            &b"text"[..],
+            &[0x0A],
+            &[0x0A, 1],
+            &[0x12, 0],
+            &[0x0B, 0x0C],
+            &long,
+        ] {
+            assert_eq!(merge(value, &put).0, None, "{value:?}");
+            assert_eq!(merge(&[&known[..], value].concat(), &put).0, None);
+        }
+    }
+
+    /// A merge into a record of many fields is counted as one into the largest.
+    #[test]
+    fn work_ahead_is_no_less_than_what_it_will_be() {
+        for fields in [
+            0,
+            1,
+            FIELDS_COUNTED,
+            FIELDS_COUNTED + 1,
+            FIELDS_MAX,
+            100_000,
+        ] {
+            let record = [0x0A, 0].repeat(fields);
+            let (_, work) = merge(&record, &[field("f", "v")]);
+            let exact = fields <= FIELDS_COUNTED;
+            let ahead = work_ahead(&record);
+            assert!(
+                if exact {
+                    ahead == work
+                } else {
+                    ahead + 12 >= work
+                },
+                "{fields}"
+            );
+        }
     }
 
     #[test]
     fn large_records_are_refused_before_they_are_decoded() {
-        let put = [Field {
-            name: "f".into(),
-            value: "v".into(),
-        }];
+        let put = [field("f", "v")];
         // Empty fields, of two bytes each.
-        let empty = |fields: usize| Some(Bytes::from([0x0A, 0].repeat(fields)));
-        let merged = |old| merge(old, &put).0;
+        let empty = |fields: usize| [0x0A, 0].repeat(fields);
+        let merged = |old: Vec<u8>| merge(&old, &put).0;
         assert!(merged(empty(FIELDS_MAX - 1)).is_some());
         assert!(merged(empty(FIELDS_MAX)).is_none());
         assert!(merged(empty(500_000)).is_none());
@@ -191,7 +231,7 @@ mod tests {
                 value: vec![7; bytes].into(),
             }],
         };
-        let stored = |bytes| Some(Bytes::from(long(bytes).encode_to_vec()));
+        let stored = |bytes| long(bytes).encode_to_vec();
         assert!(merged(stored(RECORD_BYTES_MAX - 100)).is_some());
         assert!(merged(stored(RECORD_BYTES_MAX)).is_none());
     }

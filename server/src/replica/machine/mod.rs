@@ -18,14 +18,13 @@ use super::step::Step;
 use super::weight::work;
 
 pub use kv::{Kv, version_of};
+pub(super) use merge::MERGE_WORK_MAX;
 pub use session::{Admission, Flying, Sessions};
 
 /// By how much more room than work the merges of a slot take.
 const MERGES_ROOM: usize = 8;
-/// The room of a merge into a record that is not known yet: a command before it may write any.
-const MERGE_ROOM_UNKNOWN: usize = 32 << 10;
-/// The room of a merge into a record that is known, at least: it may be replaced before.
-const MERGE_ROOM_MIN: usize = 16 << 10;
+/// The least room of a merge: a command before it may replace its record.
+const MERGE_ROOM_MIN: usize = 4 << 10;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
@@ -92,17 +91,11 @@ impl Machine {
     }
 
     /// About how much room in a slot a command takes (§3.9): its weight, and more if it takes
-    /// long to execute, for a slot is executed at once. The merges of a slot take some 1.2 ms if
-    /// their records are known. They take up to 5 ms if nothing is stored yet, and up to 9 ms if
-    /// short records are replaced by the largest before they are executed.
+    /// long to execute, for a slot is executed at once. The merges of a slot take some 1.2 ms, and
+    /// up to 7 ms if a command before them makes their records the largest.
     pub(super) fn room(&self, command: &Command) -> usize {
         let merging = match &command.op {
-            Some(Op::PutFields(put)) => self
-                .kv
-                .merge_work_ahead(&put.key)
-                .map_or(MERGE_ROOM_UNKNOWN, |work| {
-                    MERGE_ROOM_MIN.max(MERGES_ROOM * work)
-                }),
+            Some(Op::PutFields(_)) => MERGE_ROOM_MIN.max(MERGES_ROOM * self.merge_work(command)),
             _ => 0,
         };
         work(command) + merging
@@ -110,9 +103,9 @@ impl Machine {
 
     /// About how much work it will be to execute a merge, beside the fields that it brings; of other
     /// commands 0.
-    pub(super) fn dear_work(&self, command: &Command) -> usize {
+    pub(super) fn merge_work(&self, command: &Command) -> usize {
         match &command.op {
-            Some(Op::PutFields(put)) => self.kv.merge_work_ahead(&put.key).unwrap_or(0),
+            Some(Op::PutFields(put)) => self.kv.merge_work_ahead(&put.key),
             _ => 0,
         }
     }

@@ -5,13 +5,15 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use bytes::Bytes;
+use client::wire::command::Op;
 use client::wire::{Command, Outcome, Path};
 use leases::hashing::Seeded;
 use leases::{ReplicaId, Slot, Time};
 
 use super::super::consensus::Accepted;
 use super::super::handles::ClientHandle;
-use super::super::machine::version_of;
+use super::super::machine::{MERGE_WORK_MAX, version_of};
 use super::super::message::{Message, Proposed, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
@@ -28,13 +30,13 @@ const RETRIED_MAX: usize = 4096;
 /// the node, also those that are not dear.
 const HELD_BYTES_MAX: usize = 2 << 10;
 /// A write is dear if it is more than this share of the work that may be sent.
-const DEAR_SHARE: usize = 1 << 13;
+const DEAR_SHARE: usize = 1 << 11;
 
-/// What is counted of so much work: nothing if it is little.
-fn dear(step: &Step<'_>, work: usize) -> usize {
-    match work > step.us.settings.dear_work_max / DEAR_SHARE {
-        true => work,
-        false => 0,
+/// The key of a merge.
+fn merged_key(command: &Command) -> Option<&Bytes> {
+    match &command.op {
+        Some(Op::PutFields(put)) => Some(&put.key),
+        _ => None,
     }
 }
 
@@ -47,7 +49,7 @@ struct Pending {
     from: ClientHandle,
     command: Command,
     request: RequestId,
-    /// See [`dear`].
+    /// See [`Writes::dear`].
     work: usize,
     /// `None`: it was not sent yet, for too much dear work is in the log.
     sent: Option<Sent>,
@@ -93,6 +95,8 @@ pub struct Writes {
     writes: HashMap<(u64, u64), Pending, Seeded>,
     reads: HashMap<RequestId, Pending, Seeded>,
     to_forward: Vec<(RequestId, Command)>,
+    /// How many merges of each key wait for an answer.
+    merges: HashMap<Bytes, usize, Seeded>,
     /// The work of the dear writes that were sent and are not answered.
     work_sent: usize,
     /// Dear writes that were not sent yet. Others pass them by: so what is dear waits at its
@@ -142,7 +146,7 @@ impl Writes {
             return;
         }
         let is_write = command.is_write();
-        let work = dear(step, work);
+        let work = self.dear(step, &command, work);
         let may_send = work == 0 || self.held.is_empty() && self.may_send(step);
         if !may_send && command_weight(&command) > HELD_BYTES_MAX {
             step.metrics.writes_held += 1;
@@ -162,11 +166,29 @@ impl Writes {
             step.metrics.writes_held += 1;
             self.held.push(from.connection, (session, pending.request));
         }
+        if let Some(key) = merged_key(&pending.command) {
+            *self.merges.entry(key.clone()).or_default() += 1;
+        }
         let known = match is_write {
             true => self.writes.insert(session, pending),
             false => self.reads.insert(pending.request, pending),
         };
         assert!(known.is_none(), "a command waits once");
+    }
+
+    /// What is counted of a command that is so much work: nothing if it is little. It is more than
+    /// can be told if writes that are on their way make its record large; then many merges into
+    /// this record follow, or it is nothing.
+    fn dear(&self, step: &Step<'_>, command: &Command, work: usize) -> usize {
+        let settings = &step.us.settings;
+        let merges = merged_key(command).and_then(|key| self.merges.get(key));
+        if merges.is_some_and(|merges| *merges >= settings.merges_of_key_max) {
+            return MERGE_WORK_MAX;
+        }
+        match work > settings.dear_work_max / DEAR_SHARE {
+            true => work,
+            false => 0,
+        }
     }
 
     /// Whether a dear write may be sent, however dear it is.
@@ -202,7 +224,7 @@ impl Writes {
                     continue;
                 };
                 if gone.has(from) {
-                    self.writes.remove(&held.0);
+                    self.take_write(&held.0);
                     tell_gone(step, from);
                 } else {
                     // It was asked again, on another connection.
@@ -306,6 +328,13 @@ impl Writes {
         if pending.sent.is_some() {
             self.work_sent -= pending.work;
         }
+        if let Some(key) = merged_key(&pending.command) {
+            let merges = self.merges.get_mut(key).expect("its merges are counted");
+            *merges -= 1;
+            if *merges == 0 {
+                self.merges.remove(key);
+            }
+        }
         Some(pending)
     }
 
@@ -364,6 +393,16 @@ impl Writes {
         let sent = self.writes.values().filter(|it| it.sent.is_some());
         let work: usize = sent.map(|pending| pending.work).sum();
         assert_eq!(self.work_sent, work, "the work that was sent is counted");
+        let merges = self
+            .writes
+            .values()
+            .filter_map(|it| merged_key(&it.command));
+        let mut left = self.merges.clone();
+        merges.for_each(|key| *left.get_mut(key).expect("it is counted") -= 1);
+        assert!(
+            left.values().all(|merges| *merges == 0),
+            "merges are counted"
+        );
         let all_sent = self.writes.values().all(|it| it.sent.is_some());
         assert!(
             all_sent || !self.held.is_empty(),
