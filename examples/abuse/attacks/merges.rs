@@ -1,5 +1,5 @@
 //! Merges of one field into large records: requests of a few bytes, for each of which every
-//! replica decodes and encodes a quarter of a megabyte.
+//! replica looks through a quarter of a megabyte and copies it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -50,7 +50,7 @@ fn key(number: u64) -> String {
     format!("record-{}-{record}", shape.name)
 }
 
-fn field(name: String, value: Bytes) -> Field {
+pub(super) fn field(name: String, value: Bytes) -> Field {
     let name = name.into();
     Field { name, value }
 }
@@ -76,13 +76,13 @@ pub async fn prepare(target: &Target) -> anyhow::Result<Figures> {
 
 /// What clients were answered.
 #[derive(Default)]
-struct Counts {
-    answered: Cell<u64>,
-    refused: Cell<u64>,
+pub(super) struct Counts {
+    pub answered: Cell<u64>,
+    pub refused: Cell<u64>,
 }
 
 impl Counts {
-    fn count(&self, answer: &Response) {
+    pub fn count(&self, answer: &Response) {
         self.answered.set(self.answered.get() + 1);
         let refused = u64::from(is_refusal(answer));
         self.refused.set(self.refused.get() + refused);

@@ -1,6 +1,7 @@
 //! The attacks. Each is a function that runs in a process of its own: it is told where the
 //! cluster is, does its worst for a while, and returns figures of what it did.
 
+mod ahead;
 mod flood;
 mod handshakes;
 mod memory;
@@ -211,6 +212,17 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "merges-ahead",
+        what: "every 2 s 12 connections send 4,000 merges each, and before them the writes that make their records large",
+        seconds: 12,
+        memory_mib: 256.0,
+        after: &[
+            After::LongestRound(100),
+            After::AtMost("calm_cas_longest_ms", 1000.0),
+        ],
+        ..USUAL
+    },
+    Attack {
         name: "handshakes",
         what: "connections that say nothing, and hellos longer than 4 KiB",
         seconds: 8,
@@ -344,6 +356,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "writers" => flood::writers(target).await,
         "merges" if target.preparing => merges::prepare(target).await,
         "merges" => merges::merge(target).await,
+        "merges-ahead" => ahead::merge(target).await,
         "sessions" => flood::sessions(target).await,
         "disk-readonly" => flood::new_files(target).await,
         "handshakes" => handshakes::silent_and_long(target).await,

@@ -1,0 +1,160 @@
+//! Merges that are sent before their record is large, with the write that makes it large: no
+//! replica that is asked can know what they will find.
+
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::{Bytes, BytesMut};
+use client::wire::command::Op;
+use client::wire::request::Body;
+use client::wire::{Command, Record, Request, Response, Version, encode_frame};
+use tokio::time::{MissedTickBehavior, timeout_at};
+
+use super::Target;
+use super::merges::{Counts, field};
+use crate::figures::{Figures, figures, percentile};
+use crate::wire::{Session, Wire, session_number, write};
+
+/// Pairs of connections that each replica is the first of, and the merges of each connection in
+/// one round.
+const PAIRS: u64 = 2;
+const MERGES: u64 = 4_000;
+/// How long a round takes at least: without a pause small merges would fill the machine.
+const ROUND: Duration = Duration::from_secs(2);
+/// The record that a round writes.
+const FIELDS: u64 = 1_000;
+const VALUE_BYTES: usize = 240;
+/// What sets the sessions of calm clients apart from those of the pairs.
+const CALM: u64 = 1 << 7;
+/// A frame is a length, and the message.
+const LENGTH_BYTES: usize = 4;
+/// How often a calm client swaps.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A round every two seconds, or fewer if one takes longer. Beside them calm clients compare and swap, one at each replica: these
+/// are answered when all before them in the log is executed.
+pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
+    let end = target.end();
+    let calm = target.clients.clone().into_iter().zip(0..);
+    let calm: Vec<_> = calm
+        .map(|(address, number)| thread::spawn(move || swaps(&address, number, end)))
+        .collect();
+    let counts = Rc::new(Counts::default());
+    let replicas = target.clients.len();
+    let pair = |number: u64| {
+        let address = |next: usize| target.clients[(number as usize + next) % replicas].clone();
+        let (addresses, counts) = ([address(0), address(1)], counts.clone());
+        tokio::task::spawn_local(async move { rounds(number, &addresses, end, &counts).await })
+    };
+    let pairs: Vec<_> = (0..PAIRS * replicas as u64).map(pair).collect();
+    let mut broken = 0.0;
+    for pair in pairs {
+        broken += f64::from(u8::from(pair.await?.is_err()));
+    }
+    let mut swaps = Vec::new();
+    for calm in calm {
+        swaps.extend(calm.join().expect("a client ended")?);
+    }
+    Ok(figures([
+        ("merges_answered", counts.answered.get() as f64),
+        ("merges_refused", counts.refused.get() as f64),
+        ("broken_connections", broken),
+        ("calm_cas", swaps.len() as f64),
+        ("calm_cas_p99_ms", percentile(&mut swaps, 0.99) as f64),
+        ("calm_cas_longest_ms", percentile(&mut swaps, 1.0) as f64),
+    ]))
+}
+
+/// Each round has a record of its own, which it deletes in the end. The replica that is asked to write it is asked for half of
+/// the merges.
+async fn rounds(
+    number: u64,
+    addresses: &[String; 2],
+    end: Instant,
+    counts: &Counts,
+) -> anyhow::Result<()> {
+    let [first, second] = addresses;
+    let mut wires = [Wire::connect(first).await?, Wire::connect(second).await?];
+    let record = record()?;
+    let mut due = tokio::time::interval(ROUND);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for round in 1.. {
+        if timeout_at(end.into(), due.tick()).await.is_err() {
+            break;
+        }
+        let key = format!("ahead-{number}-{round}");
+        for (which, wire) in (0..).zip(&mut wires) {
+            let session = session_number(number * 2 + which, round);
+            let opened_ms = wire.welcome.log_time_ms;
+            let write = |sequence, op| {
+                let command = Command::session(session, sequence, 1, op).opened(opened_ms);
+                Request::new(round * MERGES + sequence, Some(Body::Command(command)))
+            };
+            if which == 0 {
+                wire.writer
+                    .feed(&write(1, Op::put(key.clone(), record.clone())))?;
+            }
+            for sequence in 2..MERGES {
+                let fields = vec![field("f0007".to_owned(), "m".into())];
+                let op = Op::put_fields(key.clone(), fields);
+                wire.writer.feed(&write(sequence, op))?;
+            }
+            if which == 0 {
+                wire.writer.feed(&write(MERGES, Op::delete(key.clone())))?;
+            }
+            wire.writer.flush().await?;
+        }
+        for (which, wire) in (0..).zip(&mut wires) {
+            for _ in 2 * which..MERGES {
+                let answer = timeout_at(end.into(), wire.reader.next::<Response>()).await;
+                let Ok(answer) = answer else {
+                    return Ok(());
+                };
+                counts.count(&answer?.context("closed amid merges")?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Put whole: as merges of fields these would wait at the replica for their size.
+fn record() -> anyhow::Result<Bytes> {
+    let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
+    let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));
+    let record = Record {
+        fields: fields.collect(),
+    };
+    let mut frame = BytesMut::new();
+    encode_frame(&record, &mut frame)?;
+    Ok(frame.freeze().split_off(LENGTH_BYTES))
+}
+
+/// How long each compare-and-swap took, in ms, in a thread of its own: the attackers keep theirs
+/// busy.
+fn swaps(address: &str, number: u64, end: Instant) -> anyhow::Result<Vec<u64>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut wire = Wire::connect(address).await?;
+        let mut took_ms = Vec::new();
+        while Instant::now() < end {
+            let sequence = took_ms.len() as u64 + 1;
+            let session = Session {
+                client: session_number(CALM, number),
+                sequence,
+                opened_ms: wire.welcome.log_time_ms,
+            };
+            // Nothing has this version: nothing is swapped.
+            let never = Version { slot: 1, index: 7 };
+            let op = Op::cas("calm", "c", Some(never));
+            let begun = Instant::now();
+            wire.ask(&write(sequence, session, op)).await?;
+            took_ms.push(begun.elapsed().as_millis() as u64);
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(took_ms)
+    })
+}
