@@ -37,6 +37,7 @@ use client::wire::{
     Error, ErrorCode, FRAME_BYTES_MAX, Request, Response, VALUE_BYTES_MAX, encode_response, outcome,
 };
 use leases::hashing::Seeded;
+use prost::Message as _;
 use tokio::sync::Notify;
 
 use self::account::Charge;
@@ -167,23 +168,24 @@ impl Connection {
             return Err(self.spent());
         }
         let answer = self.expected_answer(request);
-        let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
-        let large_write = if is_write && bytes > SMALL_BYTES {
-            bytes
-        } else {
-            0
+        let large_write = match &request.body {
+            Some(Body::Command(command)) if command.is_write() && bytes > SMALL_BYTES => {
+                // A frame may hold more than its command.
+                Some(command.encoded_len()).filter(|bytes| *bytes > SMALL_BYTES)
+            }
+            _ => None,
         };
         let charged = bytes + answer.charged;
         self.account.charge(
             request.id,
             Charge {
                 bytes: charged,
-                large_write,
+                large_write: large_write.unwrap_or_default(),
             },
         );
         Ok(Work {
             bytes: bytes + answer.likely,
-            is_large_write: large_write > 0,
+            is_large_write: large_write.is_some(),
         })
     }
 
