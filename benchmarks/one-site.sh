@@ -4,7 +4,8 @@
 # usage: benchmarks/one-site.sh [OUT]
 #
 # Five replica processes on loopback, 50 closed-loop connections to one of them,
-# values of 100 bytes; reads, then writes, with synced and unsynced logs. Server
+# values of 100 bytes; reads, then writes, then merges of one field into records
+# that come to have ten, with synced and unsynced logs. Server
 # CPU is user + system time of all five replicas together, from /proc, divided by
 # the operations. Results go to OUT (default results/one-site): the load
 # generator's reports and histograms, and summary.txt.
@@ -118,5 +119,6 @@ for durability in $durabilities; do
         -p recordcount=10000 -p fieldcount=1 -p fieldlength=100 >"$work/load" 2>&1
     measure "$durability" reads -p readproportion=1 -p updateproportion=0
     measure "$durability" writes -p readproportion=0 -p updateproportion=1 -p writeallfields=true
+    measure "$durability" merges -p readproportion=0 -p updateproportion=1 -p fieldcount=10
     stop
 done
