@@ -1,9 +1,10 @@
-//! What the core costs by itself: a local read, and a write through the log of a
+//! What the core costs by itself: a local read, and a write or a merge of fields through the log of a
 //! single replica. Sockets, disk and the wire form are not in these figures.
 
 use std::hint::black_box;
+use std::time::Duration;
 
-use client::wire::{Command, Outcome, Path, command::Op};
+use client::wire::{Command, Field, Outcome, Path, command::Op};
 use criterion::{Criterion, criterion_group, criterion_main};
 use leases::{Incarnation, ReplicaId, Slot, Time};
 use server::replica::action::{Action, Asker, ClientHandle, Event, Record, Recovered, Sequence};
@@ -148,5 +149,36 @@ fn writes(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, reads, writes);
+fn merges(criterion: &mut Criterion) {
+    for fields in [10, 1000] {
+        let mut alone = Alone::new();
+        let name = format!("merge of one field of 240 bytes into {fields} through that log");
+        let field = |number: usize| Field {
+            name: format!("f{number:04}").into(),
+            value: vec![b'v'; 240].into(),
+        };
+        let mut sequence = 0;
+        let mut merge = |fields: Vec<Field>| {
+            sequence += 1;
+            let command = Command::session(1, sequence, sequence, Op::put_fields("k", fields));
+            let from = client(sequence);
+            Input::Client { from, command }
+        };
+        let record = merge((0..fields).map(field).collect());
+        assert_eq!(alone.input(record), 1);
+        criterion.bench_function(&name, |bencher| {
+            bencher.iter_batched(
+                || merge(vec![field(fields / 2)]),
+                |input| {
+                    // Merges have a part of the time.
+                    alone.now = alone.now + Duration::from_millis(1);
+                    assert_eq!(alone.input(black_box(input)), 1);
+                },
+                criterion::BatchSize::SmallInput,
+            );
+        });
+    }
+}
+
+criterion_group!(benches, reads, writes, merges);
 criterion_main!(benches);
