@@ -59,7 +59,22 @@ pub(crate) fn is_no_room(outcome: &Outcome) -> bool {
     says(outcome, NO_ROOM)
 }
 
-/// Whether a client is told that its command has not left this replica.
+/// Whether a client is told that its session was not opened here.
 pub(crate) fn is_too_many_openings(outcome: &Outcome) -> bool {
     says(outcome, TOO_MANY_OPENINGS)
+}
+
+/// Whether a client is told that its merge would have to wait here.
+pub(crate) fn is_too_many_merges(outcome: &Outcome) -> bool {
+    says(outcome, TOO_MANY_MERGES)
+}
+
+/// Whether a client is told that this request of it has not left this replica, nor will.
+pub(crate) fn is_unsent(outcome: &Outcome) -> bool {
+    is_too_many_openings(outcome) || is_too_many_merges(outcome)
+}
+
+/// Whether a client that has gone is told so. A write of it has not left this replica either.
+pub(crate) fn is_client_gone(outcome: &Outcome) -> bool {
+    says(outcome, CLIENT_GONE)
 }

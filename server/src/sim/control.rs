@@ -87,6 +87,8 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         gives_up: 0.0,
         timeout_ns: 0,
         renews: 0.0,
+        hangs_up: 0.0,
+        records: None,
     };
     let second = 1_000_000_000;
     scenario.plan = Plan::isolating(Isolation {

@@ -74,11 +74,21 @@ pub enum Fault {
     NoRoom,
     /// A write needs a session, and too many are opened at its replica.
     Openings,
+    /// A client's connection ends, and it goes on under another.
+    HangUp,
+    /// A merge waits at the replica that was asked, for others of its clients.
+    Held,
+    /// Such a merge is answered there though it never left: a copy of it came another way.
+    HeldAnswered,
+    /// Such a merge is given up, for the client has gone.
+    HeldGone,
+    /// A long merge is refused where others wait.
+    Merges,
 }
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 34] = [
+    pub const ALL: [Fault; 39] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -113,6 +123,11 @@ impl Fault {
         Fault::Renewal,
         Fault::NoRoom,
         Fault::Openings,
+        Fault::HangUp,
+        Fault::Held,
+        Fault::HeldAnswered,
+        Fault::HeldGone,
+        Fault::Merges,
     ];
 
     /// Whether a plan drawn from the seed makes it happen now and then. The others are
@@ -135,6 +150,11 @@ impl Fault {
                 | Fault::Renewal
                 | Fault::NoRoom
                 | Fault::Openings
+                | Fault::HangUp
+                | Fault::Held
+                | Fault::HeldAnswered
+                | Fault::HeldGone
+                | Fault::Merges
         )
     }
 
@@ -175,6 +195,11 @@ impl Fault {
             Fault::Renewal => "client began a session",
             Fault::NoRoom => "no room for a session",
             Fault::Openings => "too many sessions opened",
+            Fault::HangUp => "client connected anew",
+            Fault::Held => "merge held at its origin",
+            Fault::HeldAnswered => "held merge answered by a copy",
+            Fault::HeldGone => "held merge given up",
+            Fault::Merges => "long merge refused",
         }
     }
 }

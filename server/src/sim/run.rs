@@ -150,9 +150,13 @@ impl<'a> Run<'a> {
         let behind = self.executed().filter(|slot| *slot < self.target).count();
         if self.workload.under_way() == 0 {
             self.answered.get_or_insert((now, self.world.trace_hash()));
-            if behind == 0 {
+            if behind == 0 && self.waiting().next().is_none() {
                 return true;
             }
+        }
+        if let Some((node, since_ns)) = self.waiting().min_by_key(|(_, since_ns)| *since_ns) {
+            let verdict = self.world.oracles.liveness.answers(now, node, since_ns);
+            self.world.judge(verdict);
         }
         let liveness = &self.world.oracles.liveness;
         let verdict = liveness.caught_up(now, behind);
@@ -180,6 +184,13 @@ impl<'a> Run<'a> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         let replicas = whole.filter_map(|node| self.world.replica(node));
         replicas.map(|replica| replica.executed())
+    }
+
+    /// Which replicas have writes that they have not answered, and since when, in ns. Who has lost
+    /// its disk answers nobody.
+    fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
+        let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
+        whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
     }
 
     /// How long the replica that is furthest behind now may take to fetch what it lacks: few

@@ -242,6 +242,10 @@ impl Scenario {
             &mut rng,
             (ttl <= SHORT_TTL).then_some(ttl.as_nanos() as u64),
         );
+        load.draw_apart(seed);
+        if replica.dear_work_max < Settings::new(ReplicaId(0), n).dear_work_max {
+            load.limit_merges(carries_dear(&one_way_ns));
+        }
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
         if !choices.faults {
@@ -388,10 +392,20 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
 /// How many requests a second a leader whose limits are narrow can carry, where
 /// half of the requests are writes.
 fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
-    let farthest_ns = one_way_ns.iter().flatten().max().copied().unwrap_or(0);
-    let round_trip_s = (2 * farthest_ns + SYNC_NS) as f64 / 1e9;
     let at_once = replica.batch_max * replica.in_flight_max;
-    (2.0 * at_once as f64 / round_trip_s).clamp(1.0, u32::MAX.into()) as u32
+    (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
+}
+
+/// The same of merges of which each replica has one in the log at a time, where half would do:
+/// each is forwarded and proposed, in a round trip each.
+fn carries_dear(one_way_ns: &[Vec<u64>]) -> f64 {
+    one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
+}
+
+/// How long the farthest replicas take to answer each other.
+fn round_trip_s(one_way_ns: &[Vec<u64>]) -> f64 {
+    let farthest_ns = one_way_ns.iter().flatten().max().copied().unwrap_or(0);
+    (2 * farthest_ns + SYNC_NS) as f64 / 1e9
 }
 
 /// Sites near each other and far apart, as far as a continent or around the world.

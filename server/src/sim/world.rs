@@ -231,6 +231,7 @@ impl World {
     pub fn fired(&self) -> Fired {
         let mut all = self.fired;
         all.merge(&self.network.fired);
+        all.merge(&self.oracles.unsent.fired);
         all
     }
 
@@ -256,6 +257,19 @@ impl World {
     pub fn request(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
         let at = self.now_ns + self.settings.client_one_way_ns;
         self.queue.schedule(at, Event::Requests { node, requests });
+    }
+
+    /// A client of `node` ends a connection now, which its process notices so much later. It sends
+    /// nothing more on it.
+    pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
+        let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
+        let run = self.nodes[node].run;
+        let hang_up = Event::HangUp {
+            node,
+            connection,
+            run,
+        };
+        self.queue.schedule(at, hang_up);
     }
 
     /// Calls back at a true time, with a token.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use leases::LeaseParams;
 
-use super::{Verdict, ensure};
+use super::{Verdict, ensure, id};
 use crate::replica::settings::Timing;
 
 pub(super) const NAME: &str = "liveness";
@@ -128,6 +128,24 @@ impl Liveness {
         Ok(())
     }
 
+    /// To be asked now and then: a replica has a write since so long ago and has not answered it.
+    /// Clients need not notice, for they ask others.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub fn answers(&self, now_ns: u64, node: usize, since_ns: u64) -> Verdict {
+        if let Some((healed_ns, within_ns)) = self.healed {
+            ensure!(
+                NAME,
+                now_ns <= since_ns.max(healed_ns) + within_ns,
+                "{:?} has not answered at {now_ns} ns what it was asked at {since_ns} ns, although \
+                 all has been well since {healed_ns} ns: {within_ns} ns are enough",
+                id(node)
+            );
+        }
+        Ok(())
+    }
+
     /// Requests without an answer.
     pub fn open(&self) -> usize {
         self.open.len()
@@ -180,6 +198,14 @@ mod tests {
         assert!(liveness.caught_up(1000 + bound_ns, 1).is_ok());
         assert!(liveness.caught_up(1001 + bound_ns, 0).is_ok());
         assert!(liveness.caught_up(1001 + bound_ns, 1).is_err());
+    }
+
+    #[test]
+    fn a_replica_that_never_answers_is_noticed() {
+        let (liveness, bound_ns) = healed_at(1000);
+        assert!(liveness.answers(1000 + bound_ns, 0, 5).is_ok());
+        assert!(liveness.answers(1001 + bound_ns, 0, 5).is_err());
+        assert!(liveness.answers(1001 + bound_ns, 0, 1001).is_ok());
     }
 
     #[test]

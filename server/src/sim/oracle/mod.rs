@@ -29,6 +29,7 @@ mod refusals;
 mod restart_wait;
 mod sessions;
 mod sight;
+mod unsent;
 mod unwritable;
 
 use client::wire::Command;
@@ -54,6 +55,7 @@ pub use refusals::Refusals;
 pub use restart_wait::RestartWait;
 pub use sessions::Sessions;
 pub use sight::Sight;
+pub use unsent::Unsent;
 pub use unwritable::Unwritable;
 
 use self::chosen::Chosen;
@@ -65,7 +67,7 @@ use crate::replica::Replica;
 use crate::replica::action::{Action, ClientHandle, Event, Record};
 use crate::replica::input::{Again, ReadFrom};
 use crate::replica::message::{LogId, Message, Value};
-use crate::replica::unavailable::{is_asked_again, is_too_many_openings};
+use crate::replica::unavailable::{is_asked_again, is_client_gone, is_unsent};
 use crate::shell::Fenced;
 
 /// A rule that was seen broken.
@@ -123,6 +125,8 @@ pub struct Oracles {
     /// Asked for every message, in runs whose messages are encoded.
     pub frames: Frames,
     refusals: Refusals,
+    /// Knows how often merges were held at their origin.
+    pub unsent: Unsent,
     /// Told of every invocation and answer by whoever drives the clients.
     pub freshness: Freshness,
     /// Likewise, and when all was well again.
@@ -155,6 +159,7 @@ impl Oracles {
             sessions: Sessions::new(n, &settings.replica.sessions),
             frames: Frames::default(),
             refusals: Refusals::new(n),
+            unsent: Unsent::new(n),
             freshness: Freshness::default(),
             liveness: Liveness::default(),
             histories: Histories::default(),
@@ -180,15 +185,28 @@ impl Oracles {
     pub(super) fn crashed(&mut self, node: usize) {
         self.sessions.crashed(node);
         self.refusals.crashed(node);
+        self.unsent.crashed(node);
         self.confirmed.crashed(node);
         self.elections.crashed(node);
     }
 
     /// A client's command has reached `node`.
-    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+    pub(super) fn asked(
+        &mut self,
+        now_ns: u64,
+        node: usize,
+        from: ClientHandle,
+        command: &Command,
+    ) {
         self.sessions.asked(node, from, command);
         self.refusals.asked(node, from, command);
         self.confirmed.asked(node, from, command);
+        self.unsent.asked(now_ns, node, from, command);
+    }
+
+    /// A client's connection to `node` has ended, and it is about to hear of it.
+    pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
+        self.unsent.hung_up(node, connection);
     }
 
     /// `node` has taken a step, and is about to do this; `leases`: it has heard
@@ -215,7 +233,7 @@ impl Oracles {
             self.pending.persists(node, replica, action)?;
             self.order.answers(sight, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
-                if is_asked_again(outcome) || is_too_many_openings(outcome) {
+                if is_asked_again(outcome) || is_client_gone(outcome) || is_unsent(outcome) {
                     self.sessions.answered_elsewise(node, *to);
                     continue;
                 }
@@ -224,6 +242,7 @@ impl Oracles {
                 self.sessions.replied(&self.chosen, node, *to, outcome)?;
             }
         }
+        self.unsent.step_ends(node, replica);
         self.sessions.step_ends(node, replica.executed());
         self.barriers.step_ends(sight, node, actions);
         self.agreement.stepped(node, replica)?;
@@ -245,6 +264,7 @@ impl Oracles {
                 self.promises.sent(sight, node, *to, envelope)?;
                 self.configurations.sent(node, *to, envelope)?;
                 self.confirmed.sent(node, *to, envelope)?;
+                self.unsent.sent(node, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
                 self.restart_wait.sent(acting, &self.promises, envelope)?;
                 self.quorums.sent(acting, envelope)
@@ -252,7 +272,10 @@ impl Oracles {
             Action::FencedReply { until, again, .. } => {
                 self.barriers.read(acting, &self.promises, *until, again)
             }
-            Action::Reply { to, path, .. } => self.confirmed.replied(node, *to, *path),
+            Action::Reply { to, path, outcome } => {
+                self.unsent.replied(node, *to, outcome)?;
+                self.confirmed.replied(node, *to, *path)
+            }
             Action::Persist { records, .. } => {
                 self.quorums.judge_anew();
                 let (wait, promises) = (&mut self.restart_wait, &self.promises);
@@ -341,6 +364,7 @@ impl Oracles {
             (liveness::NAME, self.liveness.checks),
             (sessions::NAME, self.sessions.checks),
             (refusals::NAME, self.refusals.checks),
+            (unsent::NAME, self.unsent.checks),
             (histories::NAME, self.histories.checks),
         ]
     }

@@ -16,6 +16,7 @@ use smallvec::smallvec;
 
 use super::load::Load;
 use super::operations::Parts;
+use super::records::{self, Records};
 
 /// The most keys that a run has.
 pub(super) const KEYS_MAX: u64 = 16;
@@ -43,25 +44,36 @@ pub(super) struct Chooser {
     values: u64,
     /// How many values may still be large.
     large: u32,
+    /// What values are, if they are records.
+    records: Option<Records>,
     /// Where the bytes of the next values go, side by side.
     bytes: BytesMut,
 }
 
 impl Chooser {
-    /// Chooses by `rng`; so many values may be `large`.
-    pub fn new(rng: Pcg64Mcg, large: u32) -> Chooser {
+    /// Chooses by `rng`, for clients that ask so much.
+    pub fn new(rng: Pcg64Mcg, load: &Load) -> Chooser {
         Chooser {
             rng,
             values: 0,
-            large,
+            large: load.large,
+            records: load.records,
             bytes: BytesMut::with_capacity(VALUES_BYTES),
         }
     }
 
+    /// The name of a value that nobody wrote yet.
+    fn name(&mut self) -> ValueId {
+        self.values += 1;
+        ValueId(self.values)
+    }
+
     /// A value that nobody wrote yet, and its bytes.
     fn value(&mut self) -> (ValueId, Bytes) {
-        self.values += 1;
-        let value = ValueId(self.values);
+        let value = self.name();
+        if let Some(records) = &self.records {
+            return (value, records.whole(value));
+        }
         if self.large > 0 && self.rng.random::<bool>() {
             self.large -= 1;
             return (value, value.to_value(self.rng.random_range(LARGE_BYTES)));
@@ -72,6 +84,14 @@ impl Chooser {
 
     /// What a client that has seen this asks next.
     pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
+        let (op, mut parts) = self.choose_any(load, seen);
+        if self.records.is_some() {
+            records::add_rest(&op, &mut parts);
+        }
+        (op, parts)
+    }
+
+    fn choose_any(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
         let k = self.rng.random_range(0..load.keys);
         let read = Action::Read { value: None };
         if load.rare > 0.0 && self.rng.random::<f64>() < load.rare {
@@ -80,11 +100,53 @@ impl Chooser {
         if self.rng.random::<f64>() < load.reads {
             return (Op::get(key(k)), smallvec![(k, read)]);
         }
+        if let Some(records) = self.records
+            && records.merges(&mut self.rng)
+        {
+            let value = self.name();
+            let fields = records.merged(value, &mut self.rng);
+            let op = Op::put_fields(key(k), fields);
+            return (op, smallvec![(k, Action::Write { value })]);
+        }
         let (value, bytes) = self.value();
         (
             Op::put(key(k), bytes),
             smallvec![(k, Action::Write { value })],
         )
+    }
+
+    /// What an answered operation did to one of its keys; `None` if it failed, or says nothing
+    /// of it.
+    pub fn answered(&self, k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
+        let found = |stored: &Bytes| match &self.records {
+            Some(records) => records.found(k, stored),
+            None => Some(ValueId::of_value(stored)),
+        };
+        match (did, outcome.result.as_ref()?) {
+            (Action::Read { .. }, Answer::Value(value)) => Some(Action::Read {
+                value: found(&value.value),
+            }),
+            (Action::Read { .. }, Answer::Missing(_)) => Some(Action::Read { value: None }),
+            (Action::Read { .. }, Answer::Entries(all)) => {
+                let name = key(k % KEYS_MAX);
+                let entry = all.entries.iter().find(|entry| entry.key == name);
+                Some(Action::Read {
+                    value: entry.and_then(|entry| found(&entry.value)),
+                })
+            }
+            (Action::Write { .. } | Action::Delete, Answer::Written(_)) => Some(did),
+            (Action::Cas { expected, new, .. }, Answer::Written(_)) => Some(Action::Cas {
+                expected,
+                new,
+                swapped: true,
+            }),
+            (Action::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Action::Cas {
+                expected,
+                new,
+                swapped: false,
+            }),
+            _ => None,
+        }
     }
 
     fn choose_rare(&mut self, load: &Load, seen: &Seen, k: u64) -> (Op, Parts) {
@@ -120,34 +182,6 @@ impl Chooser {
                 (Op::scan(Key::new(), Key::new(), limit), all)
             }
         }
-    }
-}
-
-/// What an answered operation did to one of its keys; `None` if it failed.
-pub(super) fn answered(k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
-    match (did, outcome.result.as_ref()?) {
-        (Action::Read { .. }, Answer::Value(found)) => Some(Action::Read {
-            value: Some(ValueId::of_value(&found.value)),
-        }),
-        (Action::Read { .. }, Answer::Missing(_)) => Some(Action::Read { value: None }),
-        (Action::Read { .. }, Answer::Entries(all)) => {
-            let found = all.entries.iter().find(|entry| entry.key == key(k));
-            Some(Action::Read {
-                value: found.map(|entry| ValueId::of_value(&entry.value)),
-            })
-        }
-        (Action::Write { .. } | Action::Delete, Answer::Written(_)) => Some(did),
-        (Action::Cas { expected, new, .. }, Answer::Written(_)) => Some(Action::Cas {
-            expected,
-            new,
-            swapped: true,
-        }),
-        (Action::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Action::Cas {
-            expected,
-            new,
-            swapped: false,
-        }),
-        _ => None,
     }
 }
 

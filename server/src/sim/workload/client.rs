@@ -67,6 +67,10 @@ impl Session {
 
 /// See the module.
 pub(super) struct Client {
+    /// Its connections, to all replicas. No other has this number.
+    pub connection: u64,
+    /// The replicas that it has asked on it.
+    pub asked: BTreeSet<usize>,
     /// A new one after the old has expired.
     pub session: Session,
     /// The replica that it asks first.

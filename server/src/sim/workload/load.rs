@@ -1,9 +1,10 @@
 //! How much clients ask, and of what kind.
 
-use rand::RngExt as _;
+use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::choose::KEYS_MAX;
+use super::records::Records;
 
 /// How much is asked, and of what kind.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,10 @@ pub struct Load {
     pub timeout_ns: u64,
     /// Share of arrivals at which a client begins a new session.
     pub renews: f64,
+    /// Share of arrivals at which a client's connection ends. It goes on under another.
+    pub hangs_up: f64,
+    /// What values are, if they are records.
+    pub records: Option<Records>,
 }
 
 /// How many large values a run has at most. All of them together fit into what a replica
@@ -61,6 +66,9 @@ const WINDOW_S: usize = 8;
 /// Share of runs whose clients give up, and of those that begin new sessions.
 const GIVE_UP: f64 = 0.4;
 const RENEW: f64 = 0.4;
+/// Share of runs whose clients' connections end.
+const HANG_UP: f64 = 0.35;
+const HANG_UP_SALT: u64 = 0x4a_9697;
 
 impl Load {
     /// The load of a run.
@@ -95,6 +103,8 @@ impl Load {
             gives_up: 0.0,
             timeout_ns: 0,
             renews: 0.0,
+            hangs_up: 0.0,
+            records: None,
         }
     }
 
@@ -114,6 +124,8 @@ impl Load {
             gives_up: 0.0,
             timeout_ns: 0,
             renews: 0.0,
+            hangs_up: 0.0,
+            records: None,
         }
     }
 
@@ -130,11 +142,31 @@ impl Load {
         }
     }
 
+    /// Whether clients' connections end, and whether values are records. Each drawn apart: all
+    /// else in a seed stays as it is without these.
+    pub fn draw_apart(&mut self, seed: u64) {
+        self.records = Records::draw(seed);
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
+        if rng.random::<f64>() < HANG_UP {
+            self.hangs_up = [0.01, 0.05, 0.2][rng.random_range(0..3)];
+        }
+    }
+
+    /// Clients ask for no more than so many merges a second, or those that wait would only grow in
+    /// number. Bursts of them must wait still.
+    pub(in super::super) fn limit_merges(&mut self, per_s: f64) {
+        let puts_per_s = f64::from(self.rate) * (1.0 - self.reads);
+        if let Some(records) = &mut self.records {
+            records.limit(per_s / puts_per_s);
+        }
+    }
+
     /// Makes values large, so that requests sent together, and their answers, exceed a
     /// frame: few requests, in large bursts, on so few keys that a scan of all of them
-    /// still has an answer.
+    /// still has an answer. So large records take no merges: values are none.
     pub(in super::super) fn enlarge(&mut self) {
         self.large = LARGE_VALUES;
+        self.records = None;
         self.rate = self.rate.min(LARGE_RATE);
         self.burst = LARGE_BURST;
         self.window = self.window.max(2 * LARGE_BURST);

@@ -5,19 +5,23 @@
 //! They treat sessions as the client library does: a write that is given up is settled,
 //! and the low-water mark moves past it; a write that was sent once and is refused is
 //! sent once more under a new session. What was refused for good is not in the history,
-//! so the checkers must find none of its values.
+//! so the checkers must find none of its values. Nor is a write that a replica says it has
+//! not sent, if no other was asked.
+//!
+//! In some runs values are `records`, and many puts merge one field into them; in some
+//! clients' connections end now and then (`hang_up`).
 
+mod answers;
 mod choose;
 mod client;
+mod hang_up;
 mod load;
 mod operations;
 mod record;
+mod records;
 
 use ::client::history::Action;
 use ::client::wire::command::Op;
-use ::client::wire::outcome::Result as Answer;
-use ::client::wire::{Error, ErrorCode, Outcome};
-use leases::Key;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
@@ -26,13 +30,13 @@ pub use self::load::Load;
 pub use self::record::Record;
 pub(super) use self::record::TOGETHER_MAX;
 
-use self::choose::{Chooser, answered, version_of};
+use self::choose::Chooser;
 use self::client::{Client, Session};
 use self::operations::{Operation, Operations, Parts};
+use self::records::is_rest;
 use super::fault::Fault;
-use super::world::{Reply, World};
+use super::world::World;
 use crate::replica::action::ClientHandle;
-use crate::replica::unavailable;
 
 /// Share of new sessions, and of arrivals, that a silence comes before; if any does.
 const SILENT_AT_FIRST: f64 = 0.5;
@@ -58,8 +62,9 @@ pub struct Workload {
     load: Load,
     chooser: Chooser,
     clients: Vec<Client>,
-    /// Sessions begun.
+    /// Sessions begun, and numbers given to connections.
     sessions: u64,
+    connections: u64,
     operations: Operations,
     /// When no more requests are begun, in virtual ns.
     end_ns: u64,
@@ -72,6 +77,8 @@ impl Workload {
     pub fn begin(load: Load, rng: Pcg64Mcg, end_ns: u64, world: &mut World) -> Workload {
         let count = world.n() * load.clients;
         let clients = (0..count).map(|index| Client {
+            connection: index as u64,
+            asked: Default::default(),
             session: Session::new(index as u64 + 1, 0),
             home: index / load.clients,
             silent_until_ns: 0,
@@ -81,9 +88,10 @@ impl Workload {
         let expected = u64::from(load.rate) * (end_ns / 1_000_000_000);
         let mut workload = Workload {
             load,
-            chooser: Chooser::new(rng, load.large),
+            chooser: Chooser::new(rng, &load),
             clients: clients.collect(),
             sessions: count as u64,
+            connections: count as u64,
             operations: Operations::default(),
             end_ns,
             record: Record::new(load.window, expected),
@@ -149,6 +157,9 @@ impl Workload {
             self.start(index, world);
             self.fall_silent(index, SILENT, world);
         }
+        if self.load.hangs_up > 0.0 && self.chooser.rng.random::<f64>() < self.load.hangs_up {
+            self.hang_up(index, world);
+        }
     }
 
     /// A client begins a new session, if its replica can tell it the log time.
@@ -195,12 +206,7 @@ impl Workload {
         }
         let mut whose = None;
         for id in first..first + count {
-            if let Some(operation) = self.end(id) {
-                world.note_fault(Fault::GiveUp);
-                world.oracles.liveness.given_up(id);
-                self.record.leave_open(&operation);
-                whose = Some(operation.client);
-            }
+            whose = self.forsake(id, world).or(whose);
         }
         // Who waits in vain may connect anew.
         if let Some(index) = whose.filter(|_| self.load.renews > 0.0)
@@ -208,6 +214,15 @@ impl Workload {
         {
             self.renew(index, world);
         }
+    }
+
+    /// Its client waits no longer for an operation, if it does. Returns whose it was.
+    fn forsake(&mut self, id: u64, world: &mut World) -> Option<usize> {
+        let operation = self.end(id)?;
+        world.note_fault(Fault::GiveUp);
+        world.oracles.liveness.given_up(id);
+        self.record.leave_open(&operation);
+        Some(operation.client)
     }
 
     /// Ends an operation, if it has not: its client's lane is free, and it is settled.
@@ -251,7 +266,7 @@ impl Workload {
     fn ask(&mut self, (index, lane): (usize, usize), op: Op, ops: Parts, world: &mut World) -> u64 {
         let id = self.operations.begun() + 1;
         let command = self.clients[index].session.issue(op);
-        for (k, did) in &ops {
+        for (k, did) in ops.iter().filter(|(k, _)| !is_rest(*k)) {
             let freshness = &mut world.oracles.freshness;
             match did {
                 Action::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
@@ -284,8 +299,10 @@ impl Workload {
             }
             operation.sent += 1;
             operation.at = at;
+            let client = &mut self.clients[operation.client];
+            client.asked.insert(at);
             let from = ClientHandle {
-                connection: operation.client as u64,
+                connection: client.connection,
                 request: id << 8 | operation.attempts.min(255),
             };
             Some((from, operation.command.clone()))
@@ -323,89 +340,6 @@ impl Workload {
         world.alarm(late, PATIENCE | first << COUNT_BITS | count);
     }
 
-    /// An answer reached a client: the first to any attempt counts.
-    pub fn replied(&mut self, reply: &Reply, world: &mut World) {
-        if unavailable::is_asked_again(&reply.outcome) {
-            return; // the request that took its place is answered
-        }
-        let id = reply.to.request >> 8;
-        let Some(operation) = self.end(id) else {
-            return;
-        };
-        let verdict = world.oracles.liveness.answered(id, world.now_ns());
-        world.judge(verdict);
-        match &reply.outcome.result {
-            Some(Answer::Error(error)) => {
-                note_unavailable(&reply.outcome, world);
-                self.refused(operation, error, world);
-            }
-            _ => self.answered(&operation, reply, world),
-        }
-    }
-
-    fn answered(&mut self, operation: &Operation, reply: &Reply, world: &mut World) {
-        self.record.answered += 1;
-        *self.record.paths.entry(reply.path).or_default() += 1;
-        let mut parts = Parts::new();
-        for (k, did) in &operation.ops {
-            let Some(action) = answered(*k, *did, &reply.outcome) else {
-                continue;
-            };
-            let freshness = &mut world.oracles.freshness;
-            if let Action::Read { value } = action {
-                let version = version_of(*k, &reply.outcome);
-                let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
-                let token = operation.id << 8 | k;
-                let verdict = freshness.read(token, &one, reply.path.as_str_name());
-                world.judge(verdict);
-                let client = &mut self.clients[operation.client];
-                client.seen.insert(*k, (version, value));
-            } else if !matches!(action, Action::Delete) {
-                freshness.wrote(&key(*k), &reply.outcome);
-            }
-            parts.push((*k, action));
-        }
-        self.record.push(operation, parts, Some(world.now_ns()));
-    }
-
-    /// A write is refused. If its session has ended, its client needs a new one. If only
-    /// one copy was sent, none was executed, nor will be.
-    fn refused(&mut self, operation: Operation, error: &Error, world: &mut World) {
-        if error.code() != ErrorCode::SessionExpired {
-            return self.record.leave_open(&operation);
-        }
-        world.note_fault(Fault::Expiry);
-        let index = operation.client;
-        if self.clients[index].session.issued(&operation.command) {
-            self.begin_session(index, error.log_time_ms);
-            self.fall_silent(index, SILENT_AT_FIRST, world);
-        }
-        if operation.sent > 1 {
-            return self.record.leave_open(&operation);
-        }
-        self.record.refused += 1;
-        if !operation.again {
-            self.ask_again(operation, world);
-        }
-    }
-
-    /// Sends what was refused for good once more, under a new session.
-    fn ask_again(&mut self, refused: Operation, world: &mut World) {
-        let index = refused.client;
-        let client = &mut self.clients[index];
-        let (Some(op), Some(lane)) = (refused.command.op, client.idle.pop()) else {
-            return;
-        };
-        let home = client.home;
-        world.note_fault(Fault::Again);
-        let id = self.ask((index, lane), op, refused.ops, world);
-        if let Some(operation) = self.operations.get_mut(id) {
-            operation.again = true;
-        }
-        self.send(&[id], home, world);
-        self.wait_for_the_first_time(index, (id, 1), world);
-    }
-
     /// Nothing more will be answered: what is open stays open in the history.
     pub fn finish(&mut self) {
         for id in 1..=self.operations.begun() {
@@ -413,14 +347,5 @@ impl Workload {
                 self.record.push(&operation, operation.ops.clone(), None);
             }
         }
-    }
-}
-
-/// A client learns that it has no session for now.
-fn note_unavailable(outcome: &Outcome, world: &mut World) {
-    if unavailable::is_no_room(outcome) {
-        world.note_fault(Fault::NoRoom);
-    } else if unavailable::is_too_many_openings(outcome) {
-        world.note_fault(Fault::Openings);
     }
 }

@@ -81,6 +81,14 @@ impl Operations {
         self.lane(id)?.as_mut()
     }
 
+    /// What a client has begun and has not ended, as it began.
+    pub fn of(&self, client: usize) -> Vec<u64> {
+        let lanes = self.by_lane.get(client).into_iter().flatten();
+        let mut ids: Vec<u64> = lanes.flatten().map(|it| it.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Ends an operation, if it has not.
     pub fn end(&mut self, id: u64) -> Option<Operation> {
         let ended = self.lane(id)?.take();
@@ -119,6 +127,7 @@ mod tests {
         assert!(operations.end(1).is_none() && operations.get_mut(1).is_none());
         assert!(operations.end(0).is_none() && operations.end(4).is_none());
         assert_eq!((operations.open, operations.begun()), (2, 3));
+        assert_eq!((operations.of(0), operations.of(1)), (vec![], vec![2, 3]));
         let ended = [2, 3].map(|id| operations.end(id).map(|it| it.id));
         assert_eq!((ended, operations.open), ([Some(2), Some(3)], 0));
     }

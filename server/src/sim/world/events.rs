@@ -26,6 +26,12 @@ pub(super) enum Event {
         requests: Vec<(ClientHandle, Command)>,
     },
     Replies(Vec<Reply>),
+    /// A client's connection has ended.
+    HangUp {
+        node: usize,
+        connection: u64,
+        run: u64,
+    },
     Alarm(u64),
     Step {
         node: usize,
@@ -74,6 +80,9 @@ impl World {
             }
             Event::Requests { node, requests } => self.requested(node, requests),
             Event::Step { node, input, .. } => self.arrive(node, |inbox| inbox.push(*input)),
+            Event::HangUp {
+                node, connection, ..
+            } => self.hung_up(node, connection),
             Event::Replies(replies) => return self.replied(replies),
             Event::Alarm(token) => return Happened::Alarm(token),
             Event::Start(node) => self.start(node),
@@ -97,6 +106,7 @@ impl World {
     fn is_stale(&self, event: &Event) -> bool {
         match event {
             Event::Synced { node, run }
+            | Event::HangUp { node, run, .. }
             | Event::Step { node, run, .. }
             | Event::Kill { node, run, .. }
             | Event::Resume { node, run } => self.nodes[*node].run != *run,
@@ -117,11 +127,20 @@ impl World {
         for (from, command) in &requests {
             self.note_hash(4, node, from.request);
             if watched {
-                self.oracles.asked(node, *from, command);
+                let now_ns = self.now_ns;
+                self.oracles.asked(now_ns, node, *from, command);
             }
         }
         let client = |(from, command)| Input::Client { from, command };
         self.arrive(node, |inbox| inbox.extend(requests.into_iter().map(client)));
+    }
+
+    fn hung_up(&mut self, node: usize, connection: u64) {
+        self.note_hash(6, node, connection);
+        if self.settings.watched {
+            self.oracles.hung_up(node, connection);
+        }
+        self.arrive(node, |inbox| inbox.push(Input::ClientGone { connection }));
     }
 
     fn replied(&mut self, replies: Vec<Reply>) -> Happened {
