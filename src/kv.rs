@@ -126,6 +126,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 reply.replica
             );
         }
+        say_more(&args.command, &reply);
         print(&reply, args.verbose)
     })
 }
@@ -149,6 +150,18 @@ fn say_dead(dead: Dead, place: &Place, reply: &Reply) {
         let name = &reply.replica;
         let address = place.named(&address);
         eprintln!("note: {address} does not answer ({said}); {name} was asked instead");
+    }
+}
+
+/// A scan that found as many entries as it may print may have left some out.
+fn say_more(command: &KvCommand, reply: &Reply) {
+    if let KvCommand::Scan { limit, .. } = command
+        && let Some(Answer::Entries(found)) = &reply.outcome.result
+        && found.entries.len() as u64 == u64::from(*limit)
+    {
+        eprintln!(
+            "note: {limit} entries, and there may be more: --limit sets how many are printed"
+        );
     }
 }
 

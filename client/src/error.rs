@@ -26,7 +26,7 @@ fn list(tried: &[Tried]) -> String {
 
 fn doubt(sent: bool) -> &'static str {
     match sent {
-        true => "; a write may have taken effect",
+        true => "; if it is a write, it may have taken effect",
         false => "; nothing was sent",
     }
 }

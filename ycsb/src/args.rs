@@ -64,6 +64,10 @@ Options (long ones with one dash or two):
                       is dead, its threads ask the replica nearest to it
       --ca FILE       the certificate of the cluster's authority, its ca.pem, to talk over
                       TLS (leasehold.ca; otherwise the environment's LEASEHOLD_CA)
+      --token-file FILE
+                      the token of the clients, which only its owner may read
+                      (leasehold.token_file; otherwise the file that the environment's
+                      LEASEHOLD_TOKEN_FILE names)
       --threads N     operations in flight at most (threadcount, default 1)
       --target OPS    operations a second in all (target, default: as many as go);
                       latency then also counts from each operation's intended start
@@ -104,7 +108,6 @@ Properties of YCSB's core workload, and some of our own:
                         until then. If all refuse the first one, the run does not begin
   leasehold.attempt_timeout_ms
                         time after which another replica is asked, too (1000)
-  leasehold.token_file  file with the token of the clients, which only its owner may read
 
 The report accounts for every operation that was due: [OVERALL] counts those that
 succeeded, failed, were abandoned without an answer at the end, and were never sent.
@@ -204,6 +207,7 @@ impl Options {
             "target" => format!("target={}", value("operations a second")?),
             "address" => format!("leasehold.address={}", value("HOST:PORT[,...]")?),
             "ca" => format!("leasehold.ca={}", value("a file")?),
+            "token-file" => format!("leasehold.token_file={}", value("a file")?),
             "db" | "jvm-args" | "cp" => {
                 let value = value("a value, which is ignored")?;
                 return self.ignore(&format!("-{option} {value}"), OTHER_STORE);

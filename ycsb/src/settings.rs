@@ -61,7 +61,7 @@ pub struct Settings {
     /// `leasehold.ca`, else the environment's `LEASEHOLD_CA`: the certificate of the cluster's
     /// authority, to talk over TLS.
     pub ca: Option<PathBuf>,
-    /// `leasehold.token_file`: where the token is. Properties show in lists of processes.
+    /// `leasehold.token_file`, else the environment's `LEASEHOLD_TOKEN_FILE`: where the token is. Properties show in lists of processes.
     pub token_file: Option<PathBuf>,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
@@ -142,8 +142,8 @@ impl Settings {
             insert_retry_pause: seconds(properties, "core_workload_insertion_retry_interval")?,
             insert_keep_going: properties.flag("core_workload_insertion_keep_going_on_error")?,
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
-            ca: ca(properties),
-            token_file: properties.text("leasehold.token_file").map(PathBuf::from),
+            ca: file(properties, "leasehold.ca", "LEASEHOLD_CA"),
+            token_file: file(properties, "leasehold.token_file", "LEASEHOLD_TOKEN_FILE"),
             timeout: milliseconds(properties, "leasehold.timeout_ms")?,
             attempt_timeout: milliseconds(properties, "leasehold.attempt_timeout_ms")?,
             routing: properties.choice(
@@ -206,9 +206,10 @@ impl Settings {
     }
 }
 
-fn ca(properties: &Properties) -> Option<PathBuf> {
-    let named = properties.text("leasehold.ca").map(PathBuf::from);
-    named.or_else(|| std::env::var_os("LEASEHOLD_CA").map(PathBuf::from))
+/// The file that a property names, or else a variable of the environment.
+fn file(properties: &Properties, property: &str, variable: &str) -> Option<PathBuf> {
+    let named = properties.text(property).map(PathBuf::from);
+    named.or_else(|| std::env::var_os(variable).map(PathBuf::from))
 }
 
 fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {

@@ -16,6 +16,12 @@ pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
     if outcome.account.intended() == 0 {
         warnings.push("nothing was measured: no operation was due after the warm-up".to_owned());
     }
+    if let Some(why) = &outcome.failure {
+        let failed = outcome.account.failed;
+        warnings.push(format!(
+            "{failed} operations failed; one of the first: {why}"
+        ));
+    }
     unanswered(outcome, &mut warnings);
     for (site, class, gap) in outcome.availability.gaps() {
         if gap.length >= GAP_MIN {
@@ -95,7 +101,22 @@ mod tests {
             availability,
             cancelled: false,
             load_failed: false,
+            failure: None,
         }
+    }
+
+    #[test]
+    fn why_operations_failed_is_told() {
+        let mut refused = outcome(Account::default(), Availability::new(seconds(0)));
+        refused.account.failed = 3;
+        refused.failure = Some("the token may not write b".to_owned());
+        let all = warnings(&refused, &[]);
+        assert!(
+            all.iter()
+                .any(|it| it.contains("3 operations failed")
+                    && it.contains("the token may not write b")),
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Outcome {
     pub cancelled: bool,
     /// Whether an insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
+    /// Why the first operation that failed did, on one of the threads.
+    pub failure: Option<String>,
 }
 
 /// What a run fell short of.
@@ -81,6 +83,7 @@ impl Outcome {
             availability: shared.availability().clone(),
             cancelled,
             load_failed: book.load_failed,
+            failure: book.failure,
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Book {
     pub account: Account,
     /// An insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
+    /// Why the first operation that failed did.
+    pub failure: Option<String>,
 }
 
 impl Shared {
@@ -55,6 +57,7 @@ impl Shared {
             measurements: Measurements::new(options.interval),
             account,
             load_failed: false,
+            failure: None,
         };
         let last_due = options.target.filter(|_| operations > 0).and_then(|rate| {
             let due_s = (operations - 1) as f64 / rate;
@@ -98,6 +101,7 @@ impl Shared {
             whole.measurements.merge(&book.measurements);
             whole.account.add(&book.account);
             whole.load_failed |= book.load_failed;
+            whole.failure = whole.failure.or_else(|| book.failure.clone());
         }
         whole
     }

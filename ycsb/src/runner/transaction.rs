@@ -51,6 +51,8 @@ pub(super) struct Transaction {
     pub check: Option<(Return, Duration)>,
     /// Records that a scan found, and how long it took.
     pub scanned: Option<(u32, Duration)>,
+    /// Why the last request that failed has no result.
+    pub failure: Option<String>,
 }
 
 impl Transaction {
@@ -198,6 +200,7 @@ async fn request<S: Store>(
         }
         Err(failure) => {
             tracing::debug!(?kind, failure.message, "operation failed");
+            transaction.failure = Some(failure.message);
             (Path::Unspecified, failure.returned, None)
         }
     };

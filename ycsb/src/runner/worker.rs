@@ -233,6 +233,9 @@ impl<S: Store> Worker<S> {
             true => account.succeeded += 1,
             false => account.failed += 1,
         }
+        if let (None, Some(why)) = (&book.failure, &transaction.failure) {
+            book.failure = Some(why.clone());
+        }
     }
 
     fn measure(&self, book: &mut Book, transaction: &Transaction, due: Instant) {
