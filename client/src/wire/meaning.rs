@@ -4,6 +4,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use prost::Message as _;
 
 use super::command::Op;
 use super::outcome;
@@ -131,6 +132,12 @@ impl Command {
             op: Some(op),
             opened_ms: 0,
         }
+    }
+
+    /// The same in memory of its own. What is decoded from a frame is a part of it, and keeps all
+    /// that was read with it, or is in it beside the command.
+    pub fn in_own_memory(self) -> Command {
+        Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }
 
     /// Of a session opened at this log time, in ms, or later.
@@ -274,6 +281,22 @@ mod tests {
             key: key.into(),
             value: vec![0; value].into(),
         }
+    }
+
+    #[test]
+    fn a_command_in_its_own_memory_keeps_nothing_else() {
+        let padded = [&[0x7A, 0xC0, 0x3E][..], &[7; 8000]].concat();
+        let op = Op::put("key", "value");
+        let frame = [Command::session(1, 2, 3, op).encode_to_vec(), padded].concat();
+        let frame = Bytes::from(frame);
+        let decoded = Command::decode(frame.clone()).unwrap();
+        let own = decoded.clone().in_own_memory();
+        assert_eq!(own, decoded);
+        let within = |command: &Command| {
+            let key = command.keys().next().unwrap();
+            frame.as_ptr_range().contains(&key.as_ptr())
+        };
+        assert!(within(&decoded) && !within(&own));
     }
 
     #[test]

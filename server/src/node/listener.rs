@@ -459,6 +459,11 @@ impl Clients {
                 if request.hint {
                     connection.wants_hint(request.id, command.keys().next());
                 }
+                let command = match command.is_write() && bytes <= READ_BYTES {
+                    // The log keeps it for others.
+                    true => command.in_own_memory(),
+                    false => command,
+                };
                 let input = Input::Client { from, command };
                 match work.is_large_write {
                     true => self

@@ -161,11 +161,12 @@ pub struct Settings {
     /// How much a group of inputs executes, in bytes of puts that take as long, unless much is
     /// left. The last slot may exceed it.
     pub executed_work_max: usize,
-    /// How much work of merges into large records a replica has in the log for its clients, in
-    /// bytes of puts that take as long. More wait at the replica, and other commands pass them by.
-    pub dear_work_max: usize,
-    /// Of so many merges into one record that a replica has waiting, each counts as what it is.
-    /// More count as merges into the largest: what is on its way may make the record large.
+    /// How much work of merges a replica has in the log for its clients, in bytes of puts that take
+    /// as long. More wait at the replica, and other commands pass them by. Each counts as 64 bytes
+    /// at least.
+    pub merge_work_max: usize,
+    /// With so many merges of one key waiting at a replica more of them count as 512 bytes at
+    /// least.
     pub merges_of_key_max: usize,
     /// Most bytes of what is committed and to be executed. With more a leader proposes no more
     /// commands. With twice as many others accept none; what they miss they fetch later.
@@ -187,11 +188,12 @@ pub struct Settings {
 
 /// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
 const EXECUTED_WORK_MAX: usize = 128 << 10;
-/// Some 5 ms, so 170 merges into the largest records: what follows them in the log waits for those
-/// of all replicas. Merges into records of at most 32 KiB and 256 fields hardly count: they are
-/// not dear.
-const DEAR_WORK_MAX: usize = 512 << 10;
-/// At most some 2 ms for each of the few records that can be made large at once.
+/// Some 5 ms, so 170 merges into the largest records, or 8,192 into small ones: what follows them in
+/// the log waits for those of all replicas, and merging has a part of the time. These 8,192 take up
+/// to 240 ms if writes on their way make all their records the largest.
+const MERGE_WORK_MAX: usize = 512 << 10;
+/// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of
+/// them are sent at once.
 const MERGES_OF_KEY_MAX: usize = 64;
 /// As much as may wait for the disk.
 const TO_EXECUTE_BYTES_MAX: usize = BACKLOG_BYTES_MAX;
@@ -210,7 +212,7 @@ impl Settings {
             batch_max: 5000,
             in_flight_max: 1024,
             executed_work_max: EXECUTED_WORK_MAX,
-            dear_work_max: DEAR_WORK_MAX,
+            merge_work_max: MERGE_WORK_MAX,
             merges_of_key_max: MERGES_OF_KEY_MAX,
             to_execute_bytes_max: TO_EXECUTE_BYTES_MAX,
             log_window: 1 << 20,

@@ -10,8 +10,7 @@ const NO_ROOM: &str = "there is no room for another session (limits.sessions_max
                        been active lately; try again later";
 const TOO_MANY_OPENINGS: &str = "more sessions are opened here in a second than this replica allows \
                                  (limits.sessions_opened_per_s); try again later";
-const TOO_MANY_MERGES: &str =
-    "too many merges into large records are in flight here; try again later";
+const TOO_MANY_MERGES: &str = "too many long merges are in flight here, or merges into large records or into one; try again later";
 const CLIENT_GONE: &str = "the client has gone";
 
 fn unavailable(message: &str) -> Outcome {
@@ -34,7 +33,7 @@ pub(crate) fn too_many_openings() -> Outcome {
     unavailable(TOO_MANY_OPENINGS)
 }
 
-/// To a client that puts long fields into a large record, when that must wait.
+/// To a client that merges long fields when merges must wait.
 pub(crate) fn too_many_merges() -> Outcome {
     unavailable(TOO_MANY_MERGES)
 }

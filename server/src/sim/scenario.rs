@@ -243,8 +243,8 @@ impl Scenario {
             (ttl <= SHORT_TTL).then_some(ttl.as_nanos() as u64),
         );
         load.draw_apart(seed);
-        if replica.dear_work_max < Settings::new(ReplicaId(0), n).dear_work_max {
-            load.limit_merges(carries_dear(&one_way_ns));
+        if replica.merge_work_max < Settings::new(ReplicaId(0), n).merge_work_max {
+            load.limit_merges(carries_held(&one_way_ns));
         }
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
@@ -382,10 +382,11 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {
         replica.executed_work_max = 1 << rng.random_range(0..12);
-        replica.dear_work_max = 1 << rng.random_range(0..12);
+        replica.merge_work_max = 1 << rng.random_range(0..12);
         if rng.random::<bool>() {
             replica.to_execute_bytes_max = 1 << rng.random_range(10..16);
         }
+        replica.merges_of_key_max = 1 << rng.random_range(0..6);
     }
 }
 
@@ -398,7 +399,7 @@ fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
 
 /// The same of merges of which each replica has one in the log at a time, where half would do:
 /// each is forwarded and proposed, in a round trip each.
-fn carries_dear(one_way_ns: &[Vec<u64>]) -> f64 {
+fn carries_held(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }
 

@@ -154,13 +154,20 @@ impl Connection {
     /// Charges a request that came in a frame of `bytes`.
     ///
     /// # Errors
-    /// Its number does not tell its answer from those of others. Or all together have too much
-    /// in flight for it.
+    /// Its number does not tell its answer from those of others, or its frame holds much beside
+    /// it. Or all together have too much in flight for it.
     pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<Work, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
         }
         self.last_request.set(request.id);
+        let request_bytes = match bytes > SMALL_BYTES {
+            true => request.encoded_len(),
+            false => bytes,
+        };
+        if bytes > request_bytes + SMALL_BYTES {
+            return Err(padded(request_bytes, bytes));
+        }
         let is_command = matches!(&request.body, Some(Body::Command(_)));
         let is_small = bytes <= SMALL_BYTES && !(is_command && self.budget.is_overspent());
         if self.budget.is_spent() && !is_small {
@@ -168,24 +175,23 @@ impl Connection {
             return Err(self.spent());
         }
         let answer = self.expected_answer(request);
-        let large_write = match &request.body {
-            Some(Body::Command(command)) if command.is_write() && bytes > SMALL_BYTES => {
-                // A frame may hold more than its command.
-                Some(command.encoded_len()).filter(|bytes| *bytes > SMALL_BYTES)
-            }
-            _ => None,
+        let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
+        let large_write = if is_write && request_bytes > SMALL_BYTES {
+            bytes
+        } else {
+            0
         };
         let charged = bytes + answer.charged;
         self.account.charge(
             request.id,
             Charge {
                 bytes: charged,
-                large_write: large_write.unwrap_or_default(),
+                large_write,
             },
         );
         Ok(Work {
             bytes: bytes + answer.likely,
-            is_large_write: large_write.is_some(),
+            is_large_write: large_write > 0,
         })
     }
 
@@ -459,6 +465,15 @@ fn out_of_order(id: u64) -> Error {
     let message = format!(
         "request.id is {id}, and an earlier request of the connection has this number or a higher \
          one: count up from 1"
+    );
+    Error::new(ErrorCode::BadRequest, message)
+}
+
+/// The frame is kept while what it holds is worked on, and after that, as long as its value.
+fn padded(request: usize, frame: usize) -> Error {
+    let message = format!(
+        "the request takes {request} bytes, and its frame has {frame}: send nothing else in it that \
+         this version does not know"
     );
     Error::new(ErrorCode::BadRequest, message)
 }

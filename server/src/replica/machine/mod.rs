@@ -18,13 +18,12 @@ use super::step::Step;
 use super::weight::work;
 
 pub use kv::{Kv, version_of};
-pub(super) use merge::MERGE_WORK_MAX;
 pub use session::{Admission, Flying, Sessions};
 
 /// By how much more room than work the merges of a slot take.
 const MERGES_ROOM: usize = 8;
 /// The least room of a merge: a command before it may replace its record.
-const MERGE_ROOM_MIN: usize = 4 << 10;
+const MERGE_ROOM_MIN: usize = 8 << 10;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
@@ -92,7 +91,7 @@ impl Machine {
 
     /// About how much room in a slot a command takes (§3.9): its weight, and more if it takes
     /// long to execute, for a slot is executed at once. The merges of a slot take some 1.2 ms, and
-    /// up to 7 ms if a command before them makes their records the largest.
+    /// up to 4 ms if a command before them makes their records the largest.
     pub(super) fn room(&self, command: &Command) -> usize {
         let merging = match &command.op {
             Some(Op::PutFields(_)) => MERGE_ROOM_MIN.max(MERGES_ROOM * self.merge_work(command)),

@@ -7,6 +7,7 @@ mod asking;
 mod indexing;
 mod leavers;
 mod many;
+mod merging;
 mod openings;
 mod reads;
 mod view;

@@ -5,43 +5,28 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use bytes::Bytes;
-use client::wire::command::Op;
 use client::wire::{Command, Outcome, Path};
 use leases::hashing::Seeded;
 use leases::{ReplicaId, Slot, Time};
 
 use super::super::consensus::Accepted;
 use super::super::handles::ClientHandle;
-use super::super::machine::{MERGE_WORK_MAX, version_of};
+use super::super::machine::version_of;
 use super::super::message::{Message, Proposed, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
 use super::super::unavailable::{asked_again, too_many_merges};
 use super::super::weight::command_weight;
 use super::leavers::{Gone, tell_gone};
-use crate::turns::Turns;
+use super::merging::{Held, Merging};
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
-/// A dear write of more bytes is refused instead of held: large writes wait for each other at
-/// the node, also those that are not dear.
+/// A merge of more bytes is refused instead of held: large writes wait for each other at
+/// the node, also those that are no merges.
 const HELD_BYTES_MAX: usize = 2 << 10;
-/// A write is dear if it is more than this share of the work that may be sent.
-const DEAR_SHARE: usize = 1 << 11;
-
-/// The key of a merge.
-fn merged_key(command: &Command) -> Option<&Bytes> {
-    match &command.op {
-        Some(Op::PutFields(put)) => Some(&put.key),
-        _ => None,
-    }
-}
-
-/// The session of a held write, and its name.
-type Held = ((u64, u64), RequestId);
 
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
@@ -49,9 +34,9 @@ struct Pending {
     from: ClientHandle,
     command: Command,
     request: RequestId,
-    /// See [`Writes::dear`].
+    /// See [`Merging::work_of`].
     work: usize,
-    /// `None`: it was not sent yet, for too much dear work is in the log.
+    /// `None`: it was not sent yet, for too much merging is in the log.
     sent: Option<Sent>,
 }
 
@@ -88,21 +73,23 @@ impl Pending {
     }
 }
 
+type BySession = HashMap<(u64, u64), Pending, Seeded>;
+
+/// A write that was held, unless it was answered meanwhile: another origin may have brought
+/// it.
+fn held_write(writes: &mut BySession, (session, request): Held) -> Option<&mut Pending> {
+    let pending = writes.get_mut(&session)?;
+    (pending.sent.is_none() && pending.request == request).then_some(pending)
+}
+
 /// Commands without an answer. Writes are known by their session, for a retry may have
 /// come another way; reads in the log by their attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    writes: HashMap<(u64, u64), Pending, Seeded>,
+    writes: BySession,
     reads: HashMap<RequestId, Pending, Seeded>,
     to_forward: Vec<(RequestId, Command)>,
-    /// How many merges of each key wait for an answer.
-    merges: HashMap<Bytes, usize, Seeded>,
-    /// The work of the dear writes that were sent and are not answered.
-    work_sent: usize,
-    /// Dear writes that were not sent yet. Others pass them by: so what is dear waits at its
-    /// origin, and not before others in the leader's queue or in the log. Some may have been
-    /// answered meanwhile.
-    held: Turns<Held>,
+    merging: Merging,
     /// Committed slots with a command that could not be answered at commit.
     unanswered: BTreeSet<Slot>,
 }
@@ -111,7 +98,7 @@ impl Hash for Writes {
     fn hash<H: Hasher>(&self, state: &mut H) {
         leases::fingerprint::unordered(&self.writes, state);
         leases::fingerprint::unordered(&self.reads, state);
-        (&self.to_forward, &self.held, &self.unanswered).hash(state);
+        (&self.to_forward, &self.merging, &self.unanswered).hash(state);
     }
 }
 
@@ -146,9 +133,13 @@ impl Writes {
             return;
         }
         let is_write = command.is_write();
-        let work = self.dear(step, &command, work);
-        let may_send = work == 0 || self.held.is_empty() && self.may_send(step);
-        if !may_send && command_weight(&command) > HELD_BYTES_MAX {
+        let settings = &step.us.settings;
+        let many = settings.merges_of_key_max;
+        let work = self.merging.work_of(&command, work, many);
+        let class = self.merging.class(work);
+        let is_long = command_weight(&command) > HELD_BYTES_MAX;
+        let may_send = work == 0 || class.has_turn(settings.merge_work_max, is_long);
+        if !may_send && is_long {
             step.metrics.writes_held += 1;
             return step.reply(from, Path::Log, too_many_merges());
         }
@@ -160,15 +151,14 @@ impl Writes {
             sent: None,
         };
         if may_send {
-            self.work_sent += work;
+            class.sent(work);
             self.to_forward.push(pending.send(step.now));
         } else {
             step.metrics.writes_held += 1;
-            self.held.push(from.connection, (session, pending.request));
+            let held = &mut self.merging.class(work).held;
+            held.push(from.connection, (session, pending.request));
         }
-        if let Some(key) = merged_key(&pending.command) {
-            *self.merges.entry(key.clone()).or_default() += 1;
-        }
+        self.merging.count(&pending.command);
         let known = match is_write {
             true => self.writes.insert(session, pending),
             false => self.reads.insert(pending.request, pending),
@@ -176,59 +166,38 @@ impl Writes {
         assert!(known.is_none(), "a command waits once");
     }
 
-    /// What is counted of a command that is so much work: nothing if it is little. It is more than
-    /// can be told if writes that are on their way make its record large; then many merges into
-    /// this record follow, or it is nothing.
-    fn dear(&self, step: &Step<'_>, command: &Command, work: usize) -> usize {
-        let settings = &step.us.settings;
-        let merges = merged_key(command).and_then(|key| self.merges.get(key));
-        if merges.is_some_and(|merges| *merges >= settings.merges_of_key_max) {
-            return MERGE_WORK_MAX;
-        }
-        match work > settings.dear_work_max / DEAR_SHARE {
-            true => work,
-            false => 0,
-        }
-    }
-
-    /// Whether a dear write may be sent, however dear it is.
-    fn may_send(&self, step: &Step<'_>) -> bool {
-        self.work_sent < step.us.settings.dear_work_max
-    }
-
     /// Sends what was held, as far as may be.
     fn send_held(&mut self, step: &mut Step<'_>) {
-        while self.may_send(step)
-            && let Some((_, held)) = self.held.pop()
-        {
-            if let Some(pending) = self.held_write(held) {
-                let sent = pending.send(step.now);
-                self.work_sent += pending.work;
-                self.to_forward.push(sent);
+        for class in self.merging.classes() {
+            while class.may_send(step.us.settings.merge_work_max)
+                && let Some((_, held)) = class.held.pop()
+            {
+                if let Some(pending) = held_write(&mut self.writes, held) {
+                    class.sent(pending.work);
+                    self.to_forward.push(pending.send(step.now));
+                }
             }
         }
-    }
-
-    /// A write that was held, unless it was answered meanwhile: another origin may have brought
-    /// it.
-    fn held_write(&mut self, (session, request): Held) -> Option<&mut Pending> {
-        let pending = self.writes.get_mut(&session)?;
-        (pending.sent.is_none() && pending.request == request).then_some(pending)
     }
 
     /// Gives up the held writes of clients that have gone: they never left.
     pub fn forget_held(&mut self, step: &mut Step<'_>, gone: &Gone) {
         for connection in gone.connections() {
-            for held in self.held.take(connection) {
-                let Some(from) = self.held_write(held).map(|pending| pending.from) else {
+            let held = self
+                .merging
+                .classes()
+                .map(|class| class.held.take(connection));
+            for held in held.into_iter().flatten() {
+                let Some(pending) = held_write(&mut self.writes, held) else {
                     continue;
                 };
+                let (from, work) = (pending.from, pending.work);
                 if gone.has(from) {
                     self.take_write(&held.0);
                     tell_gone(step, from);
                 } else {
                     // It was asked again, on another connection.
-                    self.held.push(from.connection, held);
+                    self.merging.class(work).held.push(from.connection, held);
                 }
             }
         }
@@ -325,16 +294,8 @@ impl Writes {
 
     fn take_write(&mut self, session: &(u64, u64)) -> Option<Pending> {
         let pending = self.writes.remove(session)?;
-        if pending.sent.is_some() {
-            self.work_sent -= pending.work;
-        }
-        if let Some(key) = merged_key(&pending.command) {
-            let merges = self.merges.get_mut(key).expect("its merges are counted");
-            *merges -= 1;
-            if *merges == 0 {
-                self.merges.remove(key);
-            }
-        }
+        let sent = pending.sent.map(|_| pending.work);
+        self.merging.settle(&pending.command, sent);
         Some(pending)
     }
 
@@ -390,24 +351,9 @@ impl Writes {
     /// # Panics
     /// If what is held and what was sent do not add up.
     pub fn check(&self) {
-        let sent = self.writes.values().filter(|it| it.sent.is_some());
-        let work: usize = sent.map(|pending| pending.work).sum();
-        assert_eq!(self.work_sent, work, "the work that was sent is counted");
-        let merges = self
-            .writes
-            .values()
-            .filter_map(|it| merged_key(&it.command));
-        let mut left = self.merges.clone();
-        merges.for_each(|key| *left.get_mut(key).expect("it is counted") -= 1);
-        assert!(
-            left.values().all(|merges| *merges == 0),
-            "merges are counted"
-        );
-        let all_sent = self.writes.values().all(|it| it.sent.is_some());
-        assert!(
-            all_sent || !self.held.is_empty(),
-            "what was not sent is held"
-        );
+        let writes = self.writes.values();
+        let waiting = writes.map(|it| (&it.command, it.sent.map(|_| it.work)));
+        self.merging.check(waiting);
     }
 
     /// Number of clients here whose command is in this committed slot, but needs its
