@@ -7,6 +7,7 @@ mod handshakes;
 mod memory;
 mod merges;
 mod millions;
+mod padded;
 mod peers;
 
 use std::path::PathBuf;
@@ -157,6 +158,12 @@ pub const ATTACKS: &[Attack] = &[
         what: "4 clients pipeline puts of 1 MiB, 10 a second each",
         seconds: 10,
         memory_mib: IN_FLIGHT_MIB,
+        ..USUAL
+    },
+    Attack {
+        name: "padded-puts",
+        what: "2,000 tiny puts a second at each replica, in frames filled with 4,000 bytes, and 10 with 1 MiB",
+        seconds: 10,
         ..USUAL
     },
     Attack {
@@ -349,6 +356,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         name if name.starts_with("peer-") => peers::numbers(target).await,
         "scans-unread" => memory::scans_unread(target).await,
         "large-puts" => memory::large_puts(target).await,
+        "padded-puts" => padded::puts(target).await,
         "partial-frames" => memory::partial_frames(target).await,
         "slow-readers" => memory::slow_readers(target).await,
         "idle-files" => memory::idle_files(target).await,

@@ -1,0 +1,105 @@
+//! Tiny puts in frames that are filled with something else, which decoders pass over.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::{BufMut as _, BytesMut};
+use client::wire::command::Op;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::Target;
+use crate::figures::{Figures, figures};
+use crate::wire::{Session, Wire, frame, session_number, write};
+
+const STEP: Duration = Duration::from_millis(10);
+/// Puts of one step that are as padded as replicas take them, and their padding.
+const SMALL_A_STEP: u64 = 20;
+const SMALL_PADDING: usize = 4_000;
+/// Each so many steps one put has far more.
+const STEPS_OF_LARGE: u64 = 10;
+const LARGE_PADDING: usize = 1 << 20;
+/// The field that the padding is in: no request has it.
+const UNKNOWN: u8 = 15 << 3 | 2;
+
+/// Puts at every replica, at a fixed rate.
+pub async fn puts(target: &Target) -> anyhow::Result<Figures> {
+    let end = Instant::from_std(target.end());
+    let clients = target.clients.clone().into_iter().zip(0..);
+    let tasks: Vec<_> = clients
+        .map(|(address, number)| {
+            tokio::task::spawn_local(async move { puts_at(&address, number, end).await })
+        })
+        .collect();
+    let (mut sent, mut broken) = (0, 0.0);
+    for task in tasks {
+        match task.await? {
+            Ok(puts) => sent += puts,
+            Err(_) => broken += 1.0,
+        }
+    }
+    Ok(figures([
+        ("puts", sent as f64),
+        ("broken_connections", broken),
+    ]))
+}
+
+/// Returns how many were sent.
+async fn puts_at(address: &str, number: u64, end: Instant) -> anyhow::Result<u64> {
+    let wire = Wire::connect(address).await?;
+    let opened_ms = wire.welcome.log_time_ms;
+    let (mut reader, mut writer) = wire.raw();
+    tokio::task::spawn_local(async move { while let Ok(Some(_)) = reader.next_frame().await {} });
+    let mut sequence = 0;
+    let mut padded = |padding| {
+        sequence += 1;
+        let session = Session {
+            client: session_number(10, number),
+            sequence,
+            opened_ms,
+        };
+        let op = Op::put(format!("padded-{}", sequence % 100), "p");
+        pad(&frame(&write(sequence, session, op))?, padding)
+    };
+    let mut due = Instant::now();
+    let mut sent = 0;
+    for step in 0.. {
+        sleep_until(due).await;
+        due += STEP;
+        let mut frames = BytesMut::new();
+        for _ in 0..SMALL_A_STEP {
+            frames.extend(padded(SMALL_PADDING)?);
+        }
+        if step % STEPS_OF_LARGE == 0 {
+            frames.extend(padded(LARGE_PADDING)?);
+        }
+        match timeout_at(end, writer.write_all(&frames)).await {
+            Ok(written) => written.context("closed amid puts")?,
+            Err(_) => break,
+        }
+        sent += SMALL_A_STEP;
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    Ok(sent)
+}
+
+/// A frame with so many bytes of padding.
+fn pad(frame: &[u8], padding: usize) -> anyhow::Result<BytesMut> {
+    let (_, request) = frame.split_at(size_of::<u32>());
+    let mut field = BytesMut::new();
+    field.put_u8(UNKNOWN);
+    let mut length = padding;
+    while length >= 0x80 {
+        field.put_u8(length as u8 | 0x80);
+        length >>= 7;
+    }
+    field.put_u8(length as u8);
+    field.put_bytes(b'p', padding);
+    let mut padded = BytesMut::new();
+    padded.put_u32(u32::try_from(request.len() + field.len())?);
+    padded.extend_from_slice(request);
+    padded.extend(field);
+    Ok(padded)
+}
