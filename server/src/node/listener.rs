@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use client::wire::command::Op;
 use client::wire::request::Body;
 use client::wire::{
     Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC,
@@ -456,14 +457,15 @@ impl Clients {
         };
         match request.body {
             Some(Body::Command(command)) => {
-                if request.hint {
-                    connection.wants_hint(request.id, command.keys().next());
-                }
-                let command = match command.is_write() && bytes <= READ_BYTES {
+                let is_get = matches!(&command.op, Some(Op::Get(_)));
+                let command = match !is_get && bytes <= READ_BYTES {
                     // The log keeps it for others.
                     true => command.in_own_memory(),
                     false => command,
                 };
+                if request.hint {
+                    connection.wants_hint(request.id, command.keys().next());
+                }
                 let input = Input::Client { from, command };
                 match work.is_large_write {
                     true => self

@@ -163,7 +163,7 @@ pub struct Settings {
     pub executed_work_max: usize,
     /// How much work of merges a replica has in the log for its clients, in bytes of puts that take
     /// as long. More wait at the replica, and other commands pass them by. Each counts as 64 bytes
-    /// at least.
+    /// at least. Long merges have a quarter of that for themselves.
     pub merge_work_max: usize,
     /// With so many merges of one key waiting at a replica more of them count as 512 bytes at
     /// least.
@@ -189,8 +189,8 @@ pub struct Settings {
 /// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
 const EXECUTED_WORK_MAX: usize = 128 << 10;
 /// Some 5 ms, so 170 merges into the largest records, or 8,192 into small ones: what follows them in
-/// the log waits for those of all replicas, and merging has a part of the time. These 8,192 take up
-/// to 240 ms if writes on their way make all their records the largest.
+/// the log waits for those of all replicas. These 8,192 take up to 240 ms if writes on their way make
+/// all their records the largest, and merging has a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
 /// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of
 /// them are sent at once.

@@ -231,10 +231,12 @@ impl<S: Store> Worker<S> {
         account.late += u64::from(late);
         match transaction.succeeded() {
             true => account.succeeded += 1,
-            false => account.failed += 1,
-        }
-        if let (None, Some(why)) = (&book.failure, &transaction.failure) {
-            book.failure = Some(why.clone());
+            false => {
+                account.failed += 1;
+                if book.failure.is_none() {
+                    book.failure.clone_from(&transaction.failure);
+                }
+            }
         }
     }
 

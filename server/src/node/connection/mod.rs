@@ -165,7 +165,7 @@ impl Connection {
             true => request.encoded_len(),
             false => bytes,
         };
-        if bytes > request_bytes + SMALL_BYTES {
+        if bytes > 2 * request_bytes + SMALL_BYTES {
             return Err(padded(request_bytes, bytes));
         }
         let is_command = matches!(&request.body, Some(Body::Command(_)));
@@ -469,7 +469,7 @@ fn out_of_order(id: u64) -> Error {
     Error::new(ErrorCode::BadRequest, message)
 }
 
-/// The frame is kept while what it holds is worked on, and after that, as long as its value.
+/// The frame is kept while what it holds is worked on, and as long as the log keeps that.
 fn padded(request: usize, frame: usize) -> Error {
     let message = format!(
         "the request takes {request} bytes, and its frame has {frame}: send nothing else in it that \

@@ -168,7 +168,7 @@ async fn a_frame_that_holds_much_beside_its_request_is_refused() {
     assert!(error.message.contains("its frame has 1048576"), "{error:?}");
     let value = Bytes::from(vec![b'v'; 1 << 19]);
     let long = request(3, Op::put("k", value));
-    assert!(connection.charge(&long, (1 << 19) + SMALL_BYTES).is_ok());
+    assert!(connection.charge(&long, (1 << 20) + SMALL_BYTES).is_ok());
     assert!(charged(4, 20).is_ok(), "the connection goes on");
 }
 

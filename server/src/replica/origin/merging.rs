@@ -15,6 +15,7 @@ use client::wire::command::Op;
 use leases::hashing::Seeded;
 
 use super::super::message::RequestId;
+use super::super::weight::command_weight;
 use crate::turns::Turns;
 
 /// What a merge counts for at least: writes on their way may make its record large.
@@ -23,9 +24,35 @@ const WORK_MIN: usize = 64;
 const WORK_MIN_OF_MANY: usize = 512;
 /// A merge of more is large. Large and small ones do not wait for each other.
 const SMALL_WORK_MAX: usize = 256;
+/// A merge of more bytes is long, and does not wait: large writes wait for each other at the node,
+/// also those that are no merges.
+const SHORT_BYTES_MAX: usize = 2 << 10;
+/// Long ones have this share of what the others have, for themselves.
+const LONG_SHARE: usize = 4;
 
 /// The session of a merge that waits, and its name.
 pub(super) type Held = ((u64, u64), RequestId);
+
+/// What a merge counts for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    work: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Small,
+    Large,
+    Long,
+}
+
+impl Counts {
+    /// Whether it is refused if it has no turn.
+    pub fn is_long(self) -> bool {
+        self.kind == Kind::Long
+    }
+}
 
 /// What is counted of merges.
 #[derive(Clone, Debug, Default)]
@@ -34,41 +61,21 @@ pub(super) struct Merging {
     by_key: HashMap<Bytes, usize, Seeded>,
     small: Class,
     large: Class,
+    long: Class,
 }
 
 /// Merges that wait for each other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Class {
+struct Class {
     /// The work of those that were sent and are not answered.
     work_sent: usize,
     /// Those that were not sent yet. Some may have been answered meanwhile: another origin may have
     /// brought them.
-    pub held: Turns<Held>,
-}
-
-impl Class {
-    /// Whether one of them may be sent, however much work it is.
-    pub fn may_send(&self, work_max: usize) -> bool {
-        self.work_sent < work_max
-    }
-
-    /// Whether one that comes now may be sent. Long ones cannot wait for a turn, and have a quarter
-    /// more for themselves.
-    pub fn has_turn(&self, work_max: usize, is_long: bool) -> bool {
-        match is_long {
-            true => self.may_send(work_max.saturating_add(work_max / 4)),
-            false => self.held.is_empty() && self.may_send(work_max),
-        }
-    }
-
-    /// One that counts so much was sent.
-    pub fn sent(&mut self, work: usize) {
-        self.work_sent += work;
-    }
+    held: Turns<Held>,
 }
 
 impl Hash for Merging {
-    /// The rest follows from the writes that wait.
+    /// The rest follows from the writes that wait, and what each counts for.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.small.held, &self.large.held).hash(state);
     }
@@ -83,29 +90,63 @@ fn merged_key(command: &Command) -> Option<&Bytes> {
 }
 
 impl Merging {
-    /// What is counted of a command, if merging takes so much `work` as far as is known, and so
-    /// many merges of one key are not many; nothing of what is no merge.
-    pub fn work_of(&self, command: &Command, work: usize, many: usize) -> usize {
-        let Some(key) = merged_key(command) else {
-            return 0;
+    /// What a command counts for, if merging takes so much `work` as far as is known, and so many
+    /// merges of one key are not many; `None` if it is no merge.
+    pub fn counts_of(&self, command: &Command, work: usize, many: usize) -> Option<Counts> {
+        let merges = self.by_key.get(merged_key(command)?);
+        let least = match merges.is_some_and(|merges| *merges >= many) {
+            true => WORK_MIN_OF_MANY,
+            false => WORK_MIN,
         };
-        let merges = self.by_key.get(key).copied().unwrap_or_default();
-        work.max(match merges < many {
-            true => WORK_MIN,
-            false => WORK_MIN_OF_MANY,
-        })
+        let work = work.max(least);
+        let kind = match (command_weight(command), work) {
+            (bytes, _) if bytes > SHORT_BYTES_MAX => Kind::Long,
+            (_, work) if work > SMALL_WORK_MAX => Kind::Large,
+            _ => Kind::Small,
+        };
+        Some(Counts { work, kind })
     }
 
-    pub fn classes(&mut self) -> [&mut Class; 2] {
-        [&mut self.small, &mut self.large]
-    }
-
-    /// That of merges that count so much.
-    pub fn class(&mut self, work: usize) -> &mut Class {
-        match work <= SMALL_WORK_MAX {
-            true => &mut self.small,
-            false => &mut self.large,
+    fn class(&mut self, kind: Kind) -> &mut Class {
+        match kind {
+            Kind::Small => &mut self.small,
+            Kind::Large => &mut self.large,
+            Kind::Long => &mut self.long,
         }
+    }
+
+    /// Whether one that comes now may be sent, however much work it is.
+    pub fn has_turn(&mut self, counts: Counts, work_max: usize) -> bool {
+        let work_max = match counts.kind {
+            Kind::Long => work_max.div_ceil(LONG_SHARE),
+            Kind::Small | Kind::Large => work_max,
+        };
+        let class = self.class(counts.kind);
+        class.held.is_empty() && class.work_sent < work_max
+    }
+
+    /// A merge was sent.
+    pub fn sent(&mut self, counts: Counts) {
+        self.class(counts.kind).work_sent += counts.work;
+    }
+
+    /// A merge of this connection waits for its turn.
+    pub fn hold(&mut self, counts: Counts, connection: u64, held: Held) {
+        self.class(counts.kind).held.push(connection, held);
+    }
+
+    /// Takes the next that has its turn, if there is one.
+    pub fn next(&mut self, work_max: usize) -> Option<Held> {
+        let classes = [&mut self.small, &mut self.large].into_iter();
+        let mut open = classes.filter(|class| class.work_sent < work_max);
+        open.find_map(|class| class.held.pop())
+            .map(|(_, held)| held)
+    }
+
+    /// Takes all that a connection holds here.
+    pub fn take(&mut self, connection: u64) -> impl Iterator<Item = Held> + use<> {
+        let taken = [&mut self.small, &mut self.large].map(|class| class.held.take(connection));
+        taken.into_iter().flatten()
     }
 
     /// A command waits for an answer.
@@ -120,10 +161,10 @@ impl Merging {
         }
     }
 
-    /// A command waits for no answer any more. If it was sent, it counted so much.
-    pub fn settle(&mut self, command: &Command, sent: Option<usize>) {
-        if let Some(work) = sent {
-            self.class(work).work_sent -= work;
+    /// A command waits for no answer any more. If it is a merge that was sent, it counted for this.
+    pub fn settle(&mut self, command: &Command, sent: Option<Counts>) {
+        if let Some(counts) = sent {
+            self.class(counts.kind).work_sent -= counts.work;
         }
         let Some(key) = merged_key(command) else {
             return;
@@ -136,22 +177,24 @@ impl Merging {
     }
 
     /// # Panics
-    /// If it is not what follows from the commands that wait for an answer, each with what it
-    /// counts if it was sent.
-    pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<usize>)>) {
+    /// If it is not what follows from the commands that wait for an answer: each with what it
+    /// counts for, if it is a merge, and whether it was sent.
+    pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<Counts>, bool)>) {
         let mut counted = Merging::default();
-        let mut held = false;
-        for (command, sent) in waiting {
+        for (command, counts, sent) in waiting {
             counted.count(command);
-            held |= sent.is_none();
-            let work = sent.unwrap_or_default();
-            counted.class(work).sent(work);
+            match counts {
+                Some(counts) if sent => counted.sent(counts),
+                Some(counts) => counted.hold(counts, 0, ((0, 0), RequestId(0))),
+                None => assert!(sent, "only merges are held"),
+            }
         }
         assert_eq!(self.by_key, counted.by_key, "merges are counted");
-        let work = [&self.small, &self.large].map(|class| class.work_sent);
-        let found = [&counted.small, &counted.large].map(|class| class.work_sent);
-        assert_eq!(work, found, "the work that was sent is counted");
-        let none_held = self.small.held.is_empty() && self.large.held.is_empty();
-        assert!(!held || !none_held, "what was not sent is held");
+        let classes = |of: &Merging| [&of.small, &of.large, &of.long].map(Clone::clone);
+        for (class, found) in classes(self).iter().zip(classes(&counted)) {
+            assert_eq!(class.work_sent, found.work_sent, "what was sent is counted");
+            let lost = class.held.is_empty() && !found.held.is_empty();
+            assert!(!lost, "what was not sent is held");
+        }
     }
 }

@@ -18,24 +18,20 @@ use super::super::step::Step;
 use super::super::unavailable::{asked_again, too_many_merges};
 use super::super::weight::command_weight;
 use super::leavers::{Gone, tell_gone};
-use super::merging::{Held, Merging};
+use super::merging::{Counts, Held, Merging};
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
-/// A merge of more bytes is refused instead of held: large writes wait for each other at
-/// the node, also those that are no merges.
-const HELD_BYTES_MAX: usize = 2 << 10;
-
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
 struct Pending {
     from: ClientHandle,
     command: Command,
     request: RequestId,
-    /// See [`Merging::work_of`].
-    work: usize,
+    /// `None` if it is no merge.
+    counts: Option<Counts>,
     /// `None`: it was not sent yet, for too much merging is in the log.
     sent: Option<Sent>,
 }
@@ -135,11 +131,10 @@ impl Writes {
         let is_write = command.is_write();
         let settings = &step.us.settings;
         let many = settings.merges_of_key_max;
-        let work = self.merging.work_of(&command, work, many);
-        let class = self.merging.class(work);
-        let is_long = command_weight(&command) > HELD_BYTES_MAX;
-        let may_send = work == 0 || class.has_turn(settings.merge_work_max, is_long);
-        if !may_send && is_long {
+        let counts = self.merging.counts_of(&command, work, many);
+        let work_max = settings.merge_work_max;
+        let may_send = counts.is_none_or(|it| self.merging.has_turn(it, work_max));
+        if !may_send && counts.is_some_and(Counts::is_long) {
             step.metrics.writes_held += 1;
             return step.reply(from, Path::Log, too_many_merges());
         }
@@ -147,16 +142,19 @@ impl Writes {
             from,
             command,
             request: step.name_request(),
-            work,
+            counts,
             sent: None,
         };
-        if may_send {
-            class.sent(work);
-            self.to_forward.push(pending.send(step.now));
-        } else {
-            step.metrics.writes_held += 1;
-            let held = &mut self.merging.class(work).held;
-            held.push(from.connection, (session, pending.request));
+        match counts.filter(|_| !may_send) {
+            Some(counts) => {
+                step.metrics.writes_held += 1;
+                let held = (session, pending.request);
+                self.merging.hold(counts, from.connection, held);
+            }
+            None => {
+                counts.into_iter().for_each(|it| self.merging.sent(it));
+                self.to_forward.push(pending.send(step.now));
+            }
         }
         self.merging.count(&pending.command);
         let known = match is_write {
@@ -168,14 +166,13 @@ impl Writes {
 
     /// Sends what was held, as far as may be.
     fn send_held(&mut self, step: &mut Step<'_>) {
-        for class in self.merging.classes() {
-            while class.may_send(step.us.settings.merge_work_max)
-                && let Some((_, held)) = class.held.pop()
-            {
-                if let Some(pending) = held_write(&mut self.writes, held) {
-                    class.sent(pending.work);
-                    self.to_forward.push(pending.send(step.now));
-                }
+        while let Some(held) = self.merging.next(step.us.settings.merge_work_max) {
+            if let Some(pending) = held_write(&mut self.writes, held) {
+                pending
+                    .counts
+                    .into_iter()
+                    .for_each(|it| self.merging.sent(it));
+                self.to_forward.push(pending.send(step.now));
             }
         }
     }
@@ -183,21 +180,18 @@ impl Writes {
     /// Gives up the held writes of clients that have gone: they never left.
     pub fn forget_held(&mut self, step: &mut Step<'_>, gone: &Gone) {
         for connection in gone.connections() {
-            let held = self
-                .merging
-                .classes()
-                .map(|class| class.held.take(connection));
-            for held in held.into_iter().flatten() {
+            for held in self.merging.take(connection) {
                 let Some(pending) = held_write(&mut self.writes, held) else {
                     continue;
                 };
-                let (from, work) = (pending.from, pending.work);
-                if gone.has(from) {
-                    self.take_write(&held.0);
-                    tell_gone(step, from);
-                } else {
+                let from = pending.from;
+                match pending.counts.filter(|_| !gone.has(from)) {
                     // It was asked again, on another connection.
-                    self.merging.class(work).held.push(from.connection, held);
+                    Some(counts) => self.merging.hold(counts, from.connection, held),
+                    None => {
+                        self.take_write(&held.0);
+                        tell_gone(step, from);
+                    }
                 }
             }
         }
@@ -294,7 +288,7 @@ impl Writes {
 
     fn take_write(&mut self, session: &(u64, u64)) -> Option<Pending> {
         let pending = self.writes.remove(session)?;
-        let sent = pending.sent.map(|_| pending.work);
+        let sent = pending.counts.filter(|_| pending.sent.is_some());
         self.merging.settle(&pending.command, sent);
         Some(pending)
     }
@@ -352,7 +346,7 @@ impl Writes {
     /// If what is held and what was sent do not add up.
     pub fn check(&self) {
         let writes = self.writes.values();
-        let waiting = writes.map(|it| (&it.command, it.sent.map(|_| it.work)));
+        let waiting = writes.map(|it| (&it.command, it.counts, it.sent.is_some()));
         self.merging.check(waiting);
     }
 
