@@ -20,7 +20,7 @@ use crate::wire::{Session, Wire, session_number, write};
 /// Pairs of connections that each replica is the first of, and the merges of each connection in
 /// one round.
 const PAIRS: u64 = 2;
-const MERGES: u64 = 4_000;
+const MERGES: u64 = 2_000;
 /// How long a round takes at least: without a pause small merges would fill the machine.
 const ROUND: Duration = Duration::from_secs(2);
 /// The record that a round writes.

@@ -220,7 +220,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "merges-ahead",
-        what: "every 2 s 12 connections send 4,000 merges each, and before them the writes that make their records large",
+        what: "every 2 s 12 connections send 2,000 merges each, and before them the writes that make their records large",
         seconds: 12,
         memory_mib: 256.0,
         after: &[
