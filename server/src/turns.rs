@@ -11,6 +11,7 @@ pub(crate) struct Turns<T> {
     /// The connections that have something waiting: the first has the next turn. Some may
     /// have nothing any more, for to look for them would take long: they are passed over.
     turns: VecDeque<u64>,
+    len: usize,
 }
 
 impl<T> Default for Turns<T> {
@@ -18,6 +19,7 @@ impl<T> Default for Turns<T> {
         Turns {
             waiting: BTreeMap::new(),
             turns: VecDeque::new(),
+            len: 0,
         }
     }
 }
@@ -28,6 +30,11 @@ impl<T> Turns<T> {
         self.waiting.is_empty()
     }
 
+    /// How much waits.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Adds what comes last of its connection.
     pub(crate) fn push(&mut self, connection: u64, one: T) {
         let of_connection = self.waiting.entry(connection).or_default();
@@ -35,6 +42,7 @@ impl<T> Turns<T> {
             self.turns.push_back(connection);
         }
         of_connection.push_back(one);
+        self.len += 1;
     }
 
     /// Takes the next, and whose it is.
@@ -45,6 +53,7 @@ impl<T> Turns<T> {
                 continue;
             };
             let one = of_connection.pop_front()?;
+            self.len -= 1;
             match of_connection.is_empty() {
                 true => drop(self.waiting.remove(&connection)),
                 false => self.turns.push_back(connection),
@@ -55,7 +64,22 @@ impl<T> Turns<T> {
 
     /// Takes all of a connection, which adds nothing any more.
     pub(crate) fn take(&mut self, connection: u64) -> VecDeque<T> {
-        self.waiting.remove(&connection).unwrap_or_default()
+        let taken = self.waiting.remove(&connection).unwrap_or_default();
+        self.len -= taken.len();
+        taken
+    }
+
+    /// Keeps nothing but what waits still.
+    pub(crate) fn retain(&mut self, mut waits: impl FnMut(&T) -> bool) {
+        self.waiting.retain(|_, of_connection| {
+            of_connection.retain(&mut waits);
+            !of_connection.is_empty()
+        });
+        // One that comes again has one turn.
+        let waiting = &self.waiting;
+        self.turns
+            .retain(|connection| waiting.contains_key(connection));
+        self.len = self.waiting.values().map(VecDeque::len).sum();
     }
 }
 
@@ -86,5 +110,23 @@ mod tests {
         assert_eq!(turns.take(2), [2]);
         assert_eq!(turns.pop(), Some((3, 3)));
         assert_eq!((turns.pop(), turns.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn what_does_not_wait_any_more_is_forgotten() {
+        let mut turns = Turns::default();
+        for one in 1..=6 {
+            turns.push(one % 2, one);
+        }
+        turns.retain(|one| *one < 5 && *one != 1);
+        assert_eq!(turns.len(), 3);
+        turns.push(1, 7);
+        let all: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(all, [(1, 3), (0, 2), (1, 7), (0, 4)]);
+        turns.push(1, 8);
+        turns.retain(|_| false);
+        assert!(turns.is_empty() && turns.len() == 0);
+        turns.push(1, 9);
+        assert_eq!((turns.pop(), turns.pop()), (Some((1, 9)), None));
     }
 }

@@ -15,9 +15,10 @@ pub const SCAN_ENTRIES_MAX: u32 = 10_000;
 /// Most keys of one MultiGet, entries of one MultiPut, fields of one PutFields:
 /// bounds the work of one command, which no limit in bytes does.
 pub const COMMAND_PARTS_MAX: usize = 10_000;
-/// How far the sequence of a write may be above its low-water mark: replicas keep the results
-/// of all writes in between, and write them down with the session.
-pub const UNACKNOWLEDGED_MAX: u64 = 4096;
+/// How far the sequence of a write may be above its low-water mark: each replica keeps the results
+/// of all writes in between, 24 bytes each, and writes them down whenever one is added. A client
+/// with more writes in flight has several sessions.
+pub const UNACKNOWLEDGED_MAX: u64 = 64;
 
 /// Longest command, in bytes as encoded: leaves room in a frame for what the
 /// replicas add when they pass it on.

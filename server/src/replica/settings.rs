@@ -195,6 +195,8 @@ const MERGE_WORK_MAX: usize = 512 << 10;
 /// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of
 /// them are sent at once.
 const MERGES_OF_KEY_MAX: usize = 64;
+/// A replica is behind with one byte in so many of what may be left to execute.
+const BEHIND_SHARE: usize = 4;
 /// As much as may wait for the disk.
 const TO_EXECUTE_BYTES_MAX: usize = BACKLOG_BYTES_MAX;
 
@@ -220,6 +222,11 @@ impl Settings {
             demand_bytes_max: 64 << 20,
             holders_bytes_s: 100_000,
         }
+    }
+
+    /// With more bytes left to execute a replica is behind.
+    pub(super) fn behind_bytes(&self) -> usize {
+        self.to_execute_bytes_max / BEHIND_SHARE
     }
 
     /// Most bytes of a report of demand.

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::{Command, Field};
-use leases::{ReplicaId, StrategySpec};
+use leases::{Ballot, ReplicaId, StrategySpec};
 use server::replica::action::{ClientHandle, Record};
 use server::replica::message::{Message, Value};
 use server::replica::{BACKLOG_BYTES_MAX, Input, Settings};
@@ -212,6 +212,73 @@ fn assert_merged_in_a_part_of_the_time(ask: impl FnOnce(&mut Cluster, Vec<Comman
     assert_eq!(cluster.node(0).executed().0 - before, 600);
 }
 
+/// Or it would never catch up with the others, which execute no faster than clients merge.
+#[test]
+fn a_replica_that_is_behind_merges_all_of_the_time() {
+    for (left_max, executed_in_time) in [(64 << 20, 200..400), (64 << 10, 590..601)] {
+        let mut settings = nothing_held();
+        settings.to_execute_bytes_max = left_max;
+        let mut cluster = Cluster::with(settings);
+        let put = write(1, 1, Op::put_fields("k", fields(1000, 240)));
+        let put = cluster.ask(0, put);
+        cluster.pass(100);
+        assert!(cluster.done(put));
+        let before = cluster.node(0).executed().0;
+        let merge = |client| write(client, 1, Op::put_fields("k", fields(1, 1)));
+        execute_at_once(&mut cluster, (2..602).map(merge).collect());
+        cluster.pass(30);
+        let executed = cluster.node(0).executed().0 - before;
+        assert!(executed_in_time.contains(&executed), "{executed} in 30 ms");
+        cluster.pass(1000);
+        assert_eq!(cluster.node(0).executed().0 - before, 600);
+    }
+}
+
+/// What needs execution would wait for all that is left there, although others have executed it.
+#[test]
+fn who_has_much_to_execute_does_not_take_over() {
+    let mut cluster = Cluster::with(slow_to_execute());
+    let ballot = accept_of_leader(&cluster);
+    let hand_over = |cluster: &mut Cluster| {
+        let message = Message::Transfer {
+            ballot,
+            by_operator: true,
+        };
+        let envelope = cluster.node(0).envelope(ReplicaId(2), message);
+        cluster.deliver((envelope, ReplicaId(2)));
+    };
+    let campaigns = |cluster: &Cluster| {
+        let prepares = cluster.sent.iter();
+        let prepares = prepares.filter(|(envelope, _)| envelope.from == ReplicaId(2));
+        prepares
+            .filter(|(envelope, _)| envelope.message.name() == "Prepare")
+            .count()
+    };
+    cluster.hold(|(_, to)| *to == ReplicaId(2));
+    for command in small_writes(1..60) {
+        cluster.ask(0, command);
+    }
+    cluster.pass(100);
+    let held = std::mem::take(&mut cluster.held);
+    cluster.forget_held();
+    let mut accepts = held.into_iter().filter(|packet| accept(packet).is_some());
+    let first = accepts.next().expect("the leader proposed");
+    accepts.for_each(|packet| cluster.deliver(packet));
+    cluster.deliver(first);
+    assert!(cluster.node(2).executed() < cluster.node(0).executed());
+    hand_over(&mut cluster);
+    assert_eq!(campaigns(&cluster), 0);
+    let caught_up = |cluster: &Cluster| cluster.node(2).executed() == cluster.node(0).executed();
+    cluster.pass_until(20_000, "it has caught up", caught_up);
+    hand_over(&mut cluster);
+    assert!(campaigns(&cluster) > 0);
+}
+
+fn accept_of_leader(cluster: &Cluster) -> Ballot {
+    let accepts = cluster.accepts(0);
+    accepts.last().expect("the leader proposed").ballot
+}
+
 /// All of the record is looked at before the merge can be refused.
 #[test]
 fn refused_merges_count_as_work() {
@@ -361,6 +428,40 @@ fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     cluster.assert_agreement();
 }
 
+/// The puts that they had to wait for are executed by then.
+#[test]
+fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    let to_leader = |packet: &Packet| between(packet, 1, 0) && forwarded(packet) > 0;
+    cluster.hold(to_leader);
+    let merge = |client: u64| {
+        let key = format!("k{}", client % 1000);
+        write(client, 1, Op::put_fields(key, fields(1, 1)))
+    };
+    let asked = cluster.ask_together(1, (2000..22_000).map(merge).collect());
+    assert_eq!(sent(&cluster), 8192);
+    let record = [0x0A, 0].repeat(1000);
+    let put = |key: u64| write(30_000 + key, 1, Op::put(format!("k{key}"), record.clone()));
+    let puts = cluster.ask_together(0, (0..1000).map(put).collect());
+    cluster.pass(100);
+    assert!(all_done(&cluster, &puts));
+
+    let first = std::mem::take(&mut cluster.held);
+    cluster.forget_held();
+    cluster.hold(to_leader);
+    first.into_iter().for_each(|packet| cluster.deliver(packet));
+    cluster.pass(1000);
+    let done = asked.iter().filter(|asked| cluster.done(**asked)).count();
+    assert_eq!(done, 8192);
+    // Into the largest record that each might be 170 of them.
+    let next = sent(&cluster);
+    assert!((500..520).contains(&next), "{next} at once");
+    cluster.release();
+    cluster.pass(5000);
+    assert!(all_done(&cluster, &asked));
+    cluster.assert_agreement();
+}
+
 /// A hot key whose record stays small is merged into by hundreds at a time.
 #[test]
 fn merges_into_a_small_record_hardly_wait_for_each_other() {
@@ -394,6 +495,13 @@ fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
     cluster.pass(200);
     // All of them that were held are told so, and the others may have left.
     assert!(cluster.replies_to(77).len() > 2000);
+    // One is asked again on another connection, which ends first.
+    cluster.inputs(1, vec![client(79, 5000), client(80, 5000)]);
+    assert_eq!(cluster.replies_to(79).len(), 1, "it was asked again");
+    cluster.input(1, Input::ClientGone { connection: 80 });
+    cluster.pass(200);
+    assert_eq!(cluster.replies_to(80).len(), 1, "it was given up");
+    cluster.input(1, Input::ClientGone { connection: 79 });
     cluster.release();
     cluster.pass_until(800, "its turn comes", |cluster| {
         cluster.replies_to(78).len() == 1

@@ -144,7 +144,7 @@ async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
 
 /// A request that puts so many bytes.
 fn put_of(id: u64, bytes: usize) -> BytesMut {
-    let put = Command::session(9, id, 1, Op::put("k", vec![7; bytes]));
+    let put = Command::session(9, id, id, Op::put("k", vec![7; bytes]));
     let mut buffer = BytesMut::new();
     encode_frame(&Request::new(id, Some(Body::Command(put))), &mut buffer).unwrap();
     buffer

@@ -138,6 +138,7 @@ impl Raw {
         {
             command.client = 1;
             command.sequence = self.last_id;
+            command.acked_below = self.last_id;
         }
         body
     }

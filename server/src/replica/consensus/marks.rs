@@ -12,7 +12,56 @@ use super::super::message::Value;
 
 /// Slots marked, by key.
 #[derive(Clone, Debug, Default)]
-pub struct Marks(HashMap<Key, SmallVec<[Slot; 2]>, Seeded>);
+pub struct Marks(HashMap<Key, Slots, Seeded>);
+
+/// The slots marked on a key, rising. There may be a hundred thousand, if much is left to
+/// execute, and the first is executed next: it is removed without moving the others.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    all: SmallVec<[Slot; 2]>,
+    /// So many of the first are marked no more. Fewer than half of all.
+    gone: usize,
+}
+
+impl Hash for Slots {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.marked().hash(state);
+    }
+}
+
+impl Slots {
+    fn marked(&self) -> &[Slot] {
+        &self.all[self.gone..]
+    }
+
+    fn add(&mut self, slot: Slot) {
+        let Err(at) = self.marked().binary_search(&slot) else {
+            return;
+        };
+        let marked = self.marked();
+        let rises = at == 0 || marked[at - 1] < slot;
+        let rises = rises && marked.get(at).is_none_or(|next| slot < *next);
+        assert!(rises, "marks rise");
+        self.all.insert(self.gone + at, slot);
+    }
+
+    /// Returns whether it was marked.
+    fn remove(&mut self, slot: Slot) -> bool {
+        let Ok(at) = self.marked().binary_search(&slot) else {
+            return false;
+        };
+        if at > 0 {
+            self.all.remove(self.gone + at);
+        } else {
+            self.gone += 1;
+        }
+        if 2 * self.gone >= self.all.len() {
+            self.all.drain(..self.gone);
+            self.gone = 0;
+        }
+        true
+    }
+}
 
 impl Hash for Marks {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -25,11 +74,7 @@ impl Marks {
     pub fn mark(&mut self, slot: Slot, value: &Value) {
         for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
             for key in proposed.command.keys() {
-                let slots = self.0.entry(key.clone()).or_default();
-                if let Err(at) = slots.binary_search(&slot) {
-                    slots.insert(at, slot);
-                }
-                assert!(slots.is_sorted(), "marks rise");
+                self.0.entry(key.clone()).or_default().add(slot);
             }
         }
     }
@@ -41,9 +86,8 @@ impl Marks {
                 let Some(slots) = self.0.get_mut(key) else {
                     continue;
                 };
-                if let Ok(at) = slots.binary_search(&slot) {
-                    slots.remove(at);
-                    if slots.is_empty() {
+                if slots.remove(slot) {
+                    if slots.marked().is_empty() {
                         self.0.remove(key);
                     }
                     unmarked(key);
@@ -54,13 +98,13 @@ impl Marks {
 
     /// The slots marked on `key`, rising.
     pub fn on(&self, key: &[u8]) -> &[Slot] {
-        self.0.get(key).map_or(&[], |slots| slots.as_slice())
+        self.0.get(key).map_or(&[], Slots::marked)
     }
 
     /// Every mark.
     pub fn all(&self) -> impl Iterator<Item = (&Key, Slot)> {
         let marks = self.0.iter();
-        marks.flat_map(|(key, slots)| slots.iter().map(move |slot| (key, *slot)))
+        marks.flat_map(|(key, slots)| slots.marked().iter().map(move |slot| (key, *slot)))
     }
 
     /// Whether no key is marked.
@@ -72,5 +116,44 @@ impl Marks {
     pub fn any_within(&self, from: &[u8], to: &[u8]) -> bool {
         let within = |key: &Key| key.as_ref() >= from && (to.is_empty() || key.as_ref() < to);
         self.0.keys().any(within)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a plain list, with every order of six slots that come and go.
+    #[test]
+    fn slots_are_those_of_a_plain_list() {
+        for case in 0..6u64.pow(6) {
+            let (mut slots, mut plain) = (Slots::default(), Vec::new());
+            for place in 0..6 {
+                let slot = Slot(case / 6u64.pow(place) % 6);
+                match plain.binary_search(&slot) {
+                    Ok(at) => {
+                        plain.remove(at);
+                        assert!(slots.remove(slot), "case {case}");
+                    }
+                    Err(at) => {
+                        assert!(!slots.remove(slot), "case {case}");
+                        plain.insert(at, slot);
+                        slots.add(slot);
+                    }
+                }
+                assert_eq!(slots.marked(), plain, "case {case}");
+            }
+        }
+    }
+
+    #[test]
+    fn marks_that_go_in_their_order_take_no_memory_and_move_little() {
+        let mut slots = Slots::default();
+        (0..1000).for_each(|slot| slots.add(Slot(slot)));
+        for slot in 0..1000 {
+            assert!(slots.remove(Slot(slot)));
+            assert!(2 * slots.gone < slots.all.len().max(1), "{slot}");
+        }
+        assert!(slots.all.is_empty());
     }
 }

@@ -79,7 +79,9 @@ impl Parts {
     /// Sends what clients asked since the last group to the leader. Without one it is
     /// sent again once one is heard of.
     pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
-        let commands = self.writes.take_forwards(step);
+        let machine = &self.machine;
+        let work = |command: &Command| machine.merge_work(command);
+        let commands = self.writes.take_forwards(step, work);
         if commands.is_empty() {
             return;
         }

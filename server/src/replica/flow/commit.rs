@@ -39,15 +39,16 @@ impl Executing {
         Executing { work: 0, ..self }
     }
 
-    fn executed(&mut self, now: Time, work: usize, merging: usize) {
+    fn executed(&mut self, now: Time, work: usize, merging: Duration) {
         self.work += work;
-        self.merged_until = self.merged_until.max(now) + merging_time(merging);
+        self.merged_until = self.merged_until.max(now) + merging;
     }
 
-    /// When to go on, if that is not now. Merges may be ahead of their part by what one group
-    /// executes. So much else is executed that what is `left` does not grow for ever.
-    fn later(&self, now: Time, work_max: usize, left: usize) -> Option<Time> {
-        let merge_from = self.merged_until - merging_time(work_max);
+    /// When to go on, if that is not now. Merges may be ahead of their part by `ahead`, which is
+    /// what one group executes. So much else is executed that what is `left` does not grow for
+    /// ever.
+    fn later(&self, now: Time, (work_max, ahead): (usize, Duration), left: usize) -> Option<Time> {
+        let merge_from = self.merged_until - ahead;
         if merge_from > now {
             return Some(merge_from);
         }
@@ -57,10 +58,17 @@ impl Executing {
     }
 }
 
-/// The time of which so much work of merges is their part.
-fn merging_time(work: usize) -> Duration {
+/// The time of which so much work of merges is their part. With the part that the others take, a
+/// replica that is behind would never catch up with them: there merges have the whole time, and
+/// half of it if it is half as far behind.
+fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
-    WORK_TIME * work * MERGING_SHARE
+    let share = match left {
+        left if left > behind => 1,
+        left if left > behind / 2 => MERGING_SHARE / 2,
+        _ => MERGING_SHARE,
+    };
+    WORK_TIME * work * share
 }
 
 impl Parts {
@@ -159,9 +167,12 @@ impl Parts {
     /// much is left, nothing more is accepted (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            let work_max = step.us.settings.executed_work_max;
+            let settings = &step.us.settings;
+            let (work_max, behind) = (settings.executed_work_max, settings.behind_bytes());
             let left = self.consensus.commands().to_execute_bytes();
-            if let Some(later) = self.executing.later(step.now, work_max, left) {
+            let merging_time = |work| merging_time(work, left, behind);
+            let in_a_group = (work_max, merging_time(work_max));
+            if let Some(later) = self.executing.later(step.now, in_a_group, left) {
                 step.metrics.executed_later += 1;
                 step.timers.set_earlier(Timer::Execute, later);
                 break;
@@ -171,7 +182,7 @@ impl Parts {
                 work += work_done(&proposed.command, &outcome);
                 self.writes.answer(step, proposed, outcome);
             }
-            let merging = self.machine.take_merge_work();
+            let merging = merging_time(self.machine.take_merge_work());
             self.executing.executed(step.now, work, merging);
             self.writes.settle(slot);
             let reads = &mut self.reads;

@@ -43,7 +43,7 @@ impl Parts {
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
-        let stays = stays && self.consensus.is_caught_up();
+        let stays = stays && self.consensus.is_caught_up(step);
         stays && step.us.writable && step.us.clock_trusted && !waits
     }
 
@@ -212,7 +212,7 @@ impl Parts {
         let Some(by_operator) = self.consensus.take_hand_over() else {
             return;
         };
-        let ready = self.consensus.is_caught_up() && !self.leasing.in_restart_wait(step.now);
+        let ready = self.consensus.is_caught_up(step) && !self.leasing.in_restart_wait(step.now);
         if ready && !self.leasing.is_leaving() {
             self.consensus.note_moved_here(by_operator);
             self.campaign(step);

@@ -320,7 +320,8 @@ fn too_large() -> Outcome {
     )
 }
 
-fn not_a_record() -> Outcome {
+/// To a client that merges into what is no record, or too large.
+pub(super) fn not_a_record() -> Outcome {
     Outcome::error(
         ErrorCode::NotARecord,
         "put_fields: the value stored under the key is not a record, or it or the merged record \

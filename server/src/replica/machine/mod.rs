@@ -127,7 +127,7 @@ impl Machine {
     /// Whether so much has changed that a checkpoint is to be made before its time. A long one
     /// is a long step, and all that is written after it waits for it.
     pub(super) fn wants_checkpoint(&self) -> bool {
-        self.kv.dirty_len() + self.kv.sessions.dirty_len() >= CHANGES_MAX
+        self.kv.dirty_len() + self.kv.sessions.dirty_weight() >= CHANGES_MAX
     }
 
     /// Writes down what changed in the state, so that a restart replays little.

@@ -60,6 +60,8 @@ const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// Sessions that end because of their age at most when a batch is executed, so that no step
 /// is long. The others end with the next batches: nothing relies on an early end.
 const EXPIRED_MAX: usize = 1024;
+/// To write down so many results takes as long as a session with one, or a key.
+const RESULTS_OF_ONE: usize = 16;
 /// Sessions that end at most to make room for one: two, so that their number falls after the
 /// bound was lowered.
 const ENDED_MAX: usize = 2;
@@ -106,6 +108,7 @@ pub struct Sessions {
     /// Whoever opened a session before this log time may have had one that ended to make room.
     opens_from_ms: u64,
     dirty: BTreeSet<u64>,
+    dirty_weight: usize,
     made_room: u64,
     no_room: u64,
 }
@@ -135,6 +138,7 @@ impl Sessions {
             max: limits.max,
             opens_from_ms: 0,
             dirty: BTreeSet::new(),
+            dirty_weight: 0,
             made_room: 0,
             no_room: 0,
         }
@@ -157,7 +161,14 @@ impl Sessions {
     fn end(&mut self, active_ms: u64, client: u64) {
         self.by_activity.remove(&(active_ms, client));
         self.by_client.remove(&client);
-        self.dirty.insert(client);
+        self.touch(client, 1);
+    }
+
+    /// A session with so many results has changed.
+    fn touch(&mut self, client: u64, results: usize) {
+        if self.dirty.insert(client) {
+            self.dirty_weight += results.div_ceil(RESULTS_OF_ONE);
+        }
     }
 
     /// What sessions say to a write at log time `now_ms`.
@@ -264,8 +275,8 @@ impl Sessions {
         // A client cannot have had the answer to what is being executed.
         let acked_below = command.acked_below.min(sequence);
         let step_ms = now_ms - now_ms % STEP_MS;
-        self.dirty.insert(client);
         let Some(session) = self.by_client.get_mut(&client) else {
+            self.touch(client, 1);
             self.make_room(now_ms);
             let session = Session {
                 acked_below,
@@ -284,21 +295,24 @@ impl Sessions {
         let results = &mut session.results;
         let is_new = results.insert(sequence, outcome.into(), session.acked_below);
         assert!(is_new || off(Rule::H21Once), "a sequence is executed once");
+        let count = results.len();
         if session.active_ms != step_ms {
             let before_ms = std::mem::replace(&mut session.active_ms, step_ms);
             self.by_activity.remove(&(before_ms, client));
             self.by_activity.insert((step_ms, client));
         }
+        self.touch(client, count);
     }
 
-    /// How many sessions have changed since [`Sessions::take_dirty`].
-    pub fn dirty_len(&self) -> usize {
-        self.dirty.len()
+    /// How much has changed since [`Sessions::take_dirty`], in sessions of one result, or keys.
+    pub fn dirty_weight(&self) -> usize {
+        self.dirty_weight
     }
 
     /// Sessions changed since the last call.
     pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
         let dirty = std::mem::take(&mut self.dirty);
+        self.dirty_weight = 0;
         let image = |client: u64| {
             self.by_client.get(&client).map(|session| SessionImage {
                 acked_below: session.acked_below,

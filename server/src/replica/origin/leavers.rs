@@ -28,11 +28,6 @@ impl Gone {
         (!self.0.is_empty()).then(|| std::mem::take(self))
     }
 
-    /// All of them.
-    pub(super) fn connections(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().copied()
-    }
-
     /// Whether this client has gone.
     pub(super) fn has(&self, client: ClientHandle) -> bool {
         self.0.contains(&client.connection)

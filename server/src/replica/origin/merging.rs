@@ -29,18 +29,20 @@ const SMALL_WORK_MAX: usize = 256;
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Long ones have this share of what the others have, for themselves.
 const LONG_SHARE: usize = 4;
+/// So many that were answered another way are kept among those that wait, at least.
+const ANSWERED_MAX: usize = 64;
 
 /// The session of a merge that waits, and its name.
 pub(super) type Held = ((u64, u64), RequestId);
 
 /// What a merge counts for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Counts {
     work: usize,
     kind: Kind,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Small,
     Large,
@@ -52,6 +54,26 @@ impl Counts {
     pub fn is_long(self) -> bool {
         self.kind == Kind::Long
     }
+
+    /// The same, if merging takes so much work as far as is known now.
+    pub fn raised_to(self, work: usize) -> Counts {
+        let kind = match self.kind {
+            Kind::Small if work > SMALL_WORK_MAX => Kind::Large,
+            kind => kind,
+        };
+        Counts {
+            work: self.work.max(work),
+            kind,
+        }
+    }
+}
+
+/// A merge that has its turn.
+#[derive(Debug)]
+pub(super) struct Next {
+    kind: Kind,
+    pub connection: u64,
+    pub held: Held,
 }
 
 /// What is counted of merges.
@@ -69,9 +91,11 @@ pub(super) struct Merging {
 struct Class {
     /// The work of those that were sent and are not answered.
     work_sent: usize,
-    /// Those that were not sent yet. Some may have been answered meanwhile: another origin may have
-    /// brought them.
+    /// Those that were not sent yet, and some that wait for no answer any more: another origin may
+    /// have brought them, or their client has gone.
     held: Turns<Held>,
+    /// How many of these there are.
+    answered: usize,
 }
 
 impl Hash for Merging {
@@ -135,18 +159,39 @@ impl Merging {
         self.class(counts.kind).held.push(connection, held);
     }
 
-    /// Takes the next that has its turn, if there is one.
-    pub fn next(&mut self, work_max: usize) -> Option<Held> {
-        let classes = [&mut self.small, &mut self.large].into_iter();
-        let mut open = classes.filter(|class| class.work_sent < work_max);
-        open.find_map(|class| class.held.pop())
-            .map(|(_, held)| held)
+    /// Takes the next that has its turn, if there is one; no small one if `large_only`.
+    pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<Next> {
+        let kinds = [Kind::Small, Kind::Large];
+        kinds[usize::from(large_only)..].iter().find_map(|kind| {
+            let class = self.class(*kind);
+            let open = class.work_sent < work_max;
+            let (connection, held) = open.then(|| class.held.pop())??;
+            Some(Next {
+                kind: *kind,
+                connection,
+                held,
+            })
+        })
     }
 
-    /// Takes all that a connection holds here.
-    pub fn take(&mut self, connection: u64) -> impl Iterator<Item = Held> + use<> {
-        let taken = [&mut self.small, &mut self.large].map(|class| class.held.take(connection));
-        taken.into_iter().flatten()
+    /// What had its turn waits for no answer any more.
+    pub fn pass_over(&mut self, next: &Next) {
+        self.class(next.kind).answered -= 1;
+    }
+
+    /// Whether what has its turn may be sent, which counts for this by now.
+    pub fn may_go(&mut self, next: &Next, counts: Counts, work_max: usize) -> bool {
+        next.kind == counts.kind || self.has_turn(counts, work_max)
+    }
+
+    /// Forgets those that wait for no answer any more, if they are many.
+    pub fn tidy(&mut self, waits: impl Fn(&Held) -> bool) {
+        for class in [&mut self.small, &mut self.large] {
+            if class.answered > ANSWERED_MAX + class.held.len() / 2 {
+                class.held.retain(&waits);
+                class.answered = 0;
+            }
+        }
     }
 
     /// A command waits for an answer.
@@ -161,10 +206,15 @@ impl Merging {
         }
     }
 
-    /// A command waits for no answer any more. If it is a merge that was sent, it counted for this.
-    pub fn settle(&mut self, command: &Command, sent: Option<Counts>) {
-        if let Some(counts) = sent {
-            self.class(counts.kind).work_sent -= counts.work;
+    /// A command waits for no answer any more. If it is a merge it counted for this, and was sent
+    /// or not.
+    pub fn settle(&mut self, command: &Command, counts: Option<Counts>, sent: bool) {
+        if let Some(counts) = counts {
+            let class = self.class(counts.kind);
+            match sent {
+                true => class.work_sent -= counts.work,
+                false => class.answered += 1,
+            }
         }
         let Some(key) = merged_key(command) else {
             return;
@@ -193,8 +243,41 @@ impl Merging {
         let classes = |of: &Merging| [&of.small, &of.large, &of.long].map(Clone::clone);
         for (class, found) in classes(self).iter().zip(classes(&counted)) {
             assert_eq!(class.work_sent, found.work_sent, "what was sent is counted");
-            let lost = class.held.is_empty() && !found.held.is_empty();
-            assert!(!lost, "what was not sent is held");
+            let waiting = class.held.len() - class.answered;
+            assert_eq!(waiting, found.held.len(), "what was not sent is held");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use client::wire::Field;
+
+    use super::*;
+
+    /// A client may have its writes answered another way as fast as it likes, and nobody counts
+    /// what is held for them.
+    #[test]
+    fn what_was_answered_another_way_is_not_kept() {
+        let field = Field {
+            name: "f".into(),
+            value: "v".into(),
+        };
+        let merge = Command::session(1, 1, 1, Op::put_fields("k", vec![field]));
+        let mut merging = Merging::default();
+        let counts = merging.counts_of(&merge, 0, 64).expect("it is a merge");
+        let held = |number| ((1, number), RequestId(number));
+        for number in 0..10 * ANSWERED_MAX as u64 {
+            merging.count(&merge);
+            merging.hold(counts, number % 3, held(number));
+            if number > 10 {
+                merging.settle(&merge, Some(counts), false);
+            }
+            merging.tidy(|(_, request)| request.0 <= 10);
+            let most = 2 * (11 + ANSWERED_MAX + 1);
+            assert!(merging.small.held.len() <= most, "{number}");
+        }
+        let waiting = (0..=10).map(|_| (&merge, Some(counts), false));
+        merging.check(waiting);
     }
 }

@@ -24,6 +24,8 @@ use super::merging::{Counts, Held, Merging};
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
+/// So many merges that were held as small ones turn out large in one go at most.
+const RECOUNTED_MAX: usize = 4096;
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
 struct Pending {
@@ -48,11 +50,16 @@ impl Hash for Pending {
     /// the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
-        self.sent.is_some().hash(state);
+        (self.counts, self.sent.is_some()).hash(state);
     }
 }
 
 impl Pending {
+    /// Whether it is the write that is held under this name.
+    fn is_held_as(&self, request: RequestId) -> bool {
+        self.sent.is_none() && self.request == request
+    }
+
     fn is_overdue(&self, now: Time, patience: Duration) -> bool {
         self.sent.is_some_and(|sent| {
             now.since(sent.last) >= patience * sent.attempts.min(ATTEMPTS_COUNTED_MAX)
@@ -75,7 +82,7 @@ type BySession = HashMap<(u64, u64), Pending, Seeded>;
 /// it.
 fn held_write(writes: &mut BySession, (session, request): Held) -> Option<&mut Pending> {
     let pending = writes.get_mut(&session)?;
-    (pending.sent.is_none() && pending.request == request).then_some(pending)
+    pending.is_held_as(request).then_some(pending)
 }
 
 /// Commands without an answer. Writes are known by their session, for a retry may have
@@ -164,43 +171,56 @@ impl Writes {
         assert!(known.is_none(), "a command waits once");
     }
 
-    /// Sends what was held, as far as may be.
-    fn send_held(&mut self, step: &mut Step<'_>) {
-        while let Some(held) = self.merging.next(step.us.settings.merge_work_max) {
-            if let Some(pending) = held_write(&mut self.writes, held) {
-                pending
-                    .counts
-                    .into_iter()
-                    .for_each(|it| self.merging.sent(it));
+    /// Sends what was held, as far as may be. `work` tells how much work a merge is as far as is
+    /// known by now: writes that were on their way may have made its record large.
+    fn send_held(&mut self, step: &mut Step<'_>, work: impl Fn(&Command) -> usize) {
+        let work_max = step.us.settings.merge_work_max;
+        let mut recounted = 0;
+        while let Some(next) = self.merging.next(work_max, recounted >= RECOUNTED_MAX) {
+            let Some(pending) = held_write(&mut self.writes, next.held) else {
+                self.merging.pass_over(&next);
+                continue;
+            };
+            let counts = pending.counts.expect("only merges are held");
+            let counts = counts.raised_to(work(&pending.command));
+            pending.counts = Some(counts);
+            if self.merging.may_go(&next, counts, work_max) {
+                self.merging.sent(counts);
                 self.to_forward.push(pending.send(step.now));
+            } else {
+                recounted += 1;
+                self.merging.hold(counts, next.connection, next.held);
             }
         }
     }
 
     /// Gives up the held writes of clients that have gone: they never left.
     pub fn forget_held(&mut self, step: &mut Step<'_>, gone: &Gone) {
-        for connection in gone.connections() {
-            for held in self.merging.take(connection) {
-                let Some(pending) = held_write(&mut self.writes, held) else {
-                    continue;
-                };
-                let from = pending.from;
-                match pending.counts.filter(|_| !gone.has(from)) {
-                    // It was asked again, on another connection.
-                    Some(counts) => self.merging.hold(counts, from.connection, held),
-                    None => {
-                        self.take_write(&held.0);
-                        tell_gone(step, from);
-                    }
-                }
+        let held = self.writes.iter().filter(|(_, it)| it.sent.is_none());
+        let of_gone = held.filter(|(_, it)| gone.has(it.from));
+        let mut given_up: Vec<_> = of_gone.map(|(of, it)| (it.request, *of)).collect();
+        given_up.sort_unstable();
+        for (_, session) in given_up {
+            if let Some(pending) = self.take_write(&session) {
+                tell_gone(step, pending.from);
             }
         }
     }
 
     /// Takes what clients asked since the last group, for the leader. Without a leader
-    /// it is sent again once one is heard of.
-    pub fn take_forwards(&mut self, step: &mut Step<'_>) -> Vec<(RequestId, Command)> {
-        self.send_held(step);
+    /// it is sent again once one is heard of. `work` is as for [`Writes::submit`].
+    pub fn take_forwards(
+        &mut self,
+        step: &mut Step<'_>,
+        work: impl Fn(&Command) -> usize,
+    ) -> Vec<(RequestId, Command)> {
+        self.send_held(step, work);
+        let writes = &self.writes;
+        let waits = |(session, request): &Held| {
+            let pending = writes.get(session);
+            pending.is_some_and(|pending| pending.is_held_as(*request))
+        };
+        self.merging.tidy(waits);
         std::mem::take(&mut self.to_forward)
     }
 
@@ -288,8 +308,8 @@ impl Writes {
 
     fn take_write(&mut self, session: &(u64, u64)) -> Option<Pending> {
         let pending = self.writes.remove(session)?;
-        let sent = pending.counts.filter(|_| pending.sent.is_some());
-        self.merging.settle(&pending.command, sent);
+        let sent = pending.sent.is_some();
+        self.merging.settle(&pending.command, pending.counts, sent);
         Some(pending)
     }
 

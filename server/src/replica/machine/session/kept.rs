@@ -1,9 +1,9 @@
 //! What a session keeps of the results that its client may still ask for, in few bytes.
 
-use std::collections::BTreeMap;
-
 use client::wire::outcome::Result as Answer;
 use client::wire::{Mismatch, Outcome, Version};
+
+use super::super::kv::not_a_record;
 
 /// The result of a write. Nearly all are versions; anything longer is in a box.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -11,6 +11,7 @@ pub(super) enum Kept {
     Written { slot: u64, index: u32 },
     Mismatch { slot: u64, index: u32 },
     Absent,
+    NotARecord,
     Other(Box<Outcome>),
 }
 
@@ -25,6 +26,7 @@ impl From<Outcome> for Kept {
                 Some(Version { slot, index }) => Kept::Mismatch { slot, index },
                 None => Kept::Absent,
             },
+            _ if outcome == not_a_record() => Kept::NotARecord,
             _ => Kept::Other(Box::new(outcome)),
         }
     }
@@ -43,63 +45,82 @@ impl Kept {
                 index: *index,
             })),
             Kept::Absent => Outcome::mismatch(None),
+            Kept::NotARecord => not_a_record(),
             Kept::Other(outcome) => (**outcome).clone(),
         }
     }
 }
 
-/// Results by sequence. A client that waits for each answer has one of them.
+/// Results by sequence. A client that waits for each answer has one of them, and none has more
+/// than `client::wire::UNACKNOWLEDGED_MAX`.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, Kept),
+    /// Rising by sequence.
     #[expect(
         clippy::box_collection,
         reason = "without the box every session is larger"
     )]
-    Many(Box<BTreeMap<u64, Kept>>),
+    Many(Box<Vec<(u64, Kept)>>),
 }
 
 impl Results {
     pub(super) fn get(&self, sequence: u64) -> Option<&Kept> {
         match self {
             Results::One(of, kept) => (*of == sequence).then_some(kept),
-            Results::Many(all) => all.get(&sequence),
+            Results::Many(all) => {
+                let at = all.binary_search_by_key(&sequence, |(of, _)| *of).ok()?;
+                Some(&all[at].1)
+            }
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Results::One(..) => 1,
+            Results::Many(all) => all.len(),
         }
     }
 
     /// Adds a result, and forgets those below the low-water mark. Returns whether the
     /// sequence is new.
     pub(super) fn insert(&mut self, sequence: u64, kept: Kept, acked_below: u64) -> bool {
-        let is_new = self.get(sequence).is_none();
         match self {
             Results::One(of, first) if *of < acked_below || *of == sequence => {
+                let is_new = *of != sequence;
                 (*of, *first) = (sequence, kept);
+                is_new
             }
             Results::One(of, first) => {
                 let first = (*of, std::mem::replace(first, Kept::Absent));
-                *self = Results::of([first, (sequence, kept)].into());
+                let mut all = vec![first, (sequence, kept)];
+                all.sort_unstable_by_key(|(of, _)| *of);
+                *self = Results::of(all);
+                true
             }
             Results::Many(all) => {
-                all.insert(sequence, kept);
-                while all
-                    .first_key_value()
-                    .is_some_and(|(of, _)| *of < acked_below)
-                {
-                    all.pop_first();
+                let found = all.binary_search_by_key(&sequence, |(of, _)| *of);
+                match found {
+                    Ok(at) => all[at].1 = kept,
+                    Err(at) => all.insert(at, (sequence, kept)),
                 }
+                let acknowledged = all.partition_point(|(of, _)| *of < acked_below);
+                all.drain(..acknowledged);
                 if all.len() == 1 {
                     *self = Results::of(std::mem::take(&mut **all));
                 }
+                found.is_err()
             }
         }
-        is_new
     }
 
-    fn of(mut all: BTreeMap<u64, Kept>) -> Results {
-        match all.pop_first() {
+    /// Of results that rise by sequence.
+    fn of(mut all: Vec<(u64, Kept)>) -> Results {
+        match all.pop() {
             Some((sequence, kept)) if all.is_empty() => Results::One(sequence, kept),
-            Some((sequence, kept)) => {
-                all.insert(sequence, kept);
+            Some(last) => {
+                all.push(last);
                 Results::Many(Box::new(all))
             }
             None => Results::Many(Box::default()),
@@ -114,17 +135,22 @@ impl Results {
         }
     }
 
-    /// The inverse of [`Results::image`].
+    /// The inverse of [`Results::image`], for results in any order.
     pub(super) fn restore(image: Vec<(u64, Outcome)>) -> Results {
         let kept = image
             .into_iter()
             .map(|(sequence, outcome)| (sequence, outcome.into()));
-        Results::of(kept.collect())
+        let mut kept: Vec<_> = kept.collect();
+        kept.sort_unstable_by_key(|(sequence, _)| *sequence);
+        kept.dedup_by_key(|(sequence, _)| *sequence);
+        Results::of(kept)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use client::wire::ErrorCode;
 
     use super::*;
@@ -136,6 +162,7 @@ mod tests {
             Outcome::written(version),
             Outcome::mismatch(Some(version)),
             Outcome::mismatch(None),
+            not_a_record(),
             Outcome::error(ErrorCode::NotARecord, "no record"),
         ] {
             assert_eq!(Kept::from(outcome.clone()).outcome(), outcome);

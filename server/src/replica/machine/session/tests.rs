@@ -3,7 +3,10 @@ use std::mem::size_of;
 use std::time::Duration;
 
 use client::wire::command::Op;
+use client::wire::{UNACKNOWLEDGED_MAX, Version};
 
+use super::super::kv::not_a_record;
+use super::kept::Kept;
 use super::*;
 
 fn lasting(ttl_ms: u64, stay_ms: u64) -> Sessions {
@@ -321,4 +324,46 @@ fn a_session_takes_at_most_200_bytes() {
     let mut all = sessions.by_client.iter();
     let is_small = |(_, kept): (&u64, &Session)| matches!(kept.results, Results::One(..));
     assert!(all.all(is_small), "nothing of it is elsewhere");
+}
+
+/// Whatever the results are, and however late the client acknowledges them.
+#[test]
+fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
+    assert_eq!(size_of::<(u64, Kept)>(), 24);
+    let mut sessions = lasting(LONG_MS, 0);
+    for sequence in 1..=10 * UNACKNOWLEDGED_MAX {
+        let acked_below = sequence.saturating_sub(UNACKNOWLEDGED_MAX).max(1);
+        let outcome = match sequence % 4 {
+            0 => Outcome::mismatch(None),
+            1 => not_a_record(),
+            _ => Outcome::written(Version::default()),
+        };
+        sessions.record(&write(7, sequence, acked_below), 0, outcome);
+        let Some(Results::Many(all)) = sessions.by_client.get(&7).map(|it| &it.results) else {
+            continue;
+        };
+        assert!(all.len() as u64 <= UNACKNOWLEDGED_MAX + 1 && all.capacity() <= 128);
+        let small = all.iter().all(|(_, kept)| !matches!(kept, Kept::Other(_)));
+        assert!(small, "nothing of it is elsewhere");
+    }
+}
+
+#[test]
+fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
+    let mut sessions = lasting(LONG_MS, 0);
+    (1..=100).for_each(|client| open(&mut sessions, client, 0));
+    assert_eq!(sessions.dirty_weight(), 100);
+    assert_eq!(sessions.take_dirty().len(), 100);
+    assert_eq!(sessions.dirty_weight(), 0);
+    for sequence in 2..=64 {
+        sessions.record(&write(7, sequence, 1), 0, Outcome::default());
+    }
+    assert_eq!(
+        sessions.dirty_weight(),
+        1,
+        "it had one when it changed first"
+    );
+    sessions.take_dirty();
+    sessions.record(&write(7, 65, 1), 0, Outcome::default());
+    assert_eq!(sessions.dirty_weight(), 5);
 }
