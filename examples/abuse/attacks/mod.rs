@@ -5,6 +5,7 @@ mod ahead;
 mod flood;
 mod handshakes;
 mod memory;
+mod link;
 mod merges;
 mod millions;
 mod padded;

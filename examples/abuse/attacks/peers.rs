@@ -1,59 +1,43 @@
-//! A stranger on the peers' ports, who says that it is a replica. What it must know of the
-//! cluster every client is told.
+//! A stranger on the peers' ports, who says that it is a replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
-use client::Client;
 use client::wire::command::Op;
-use client::wire::{Command, FrameReader, StatusReply, encode_frame};
-use leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
-use server::codec::{encode_envelope, proto};
+use client::wire::{Command, StatusReply, encode_frame};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use server::codec::proto;
 use server::replica::message::{
-    Accept, Batch, Envelope, LogId, LogNews, Message, Proposed, RequestId, Value,
+    Accept, Batch, LogId, LogNews, Message, Proposed, RequestId, Value,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::Target;
+use super::link::{Link, MAGICS, said_by, statuses};
 use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
-use crate::cluster::{CLUSTER, NAMES, options};
+use crate::cluster::{CLUSTER, NAMES};
 use crate::figures::{Figures, figures};
 
-/// "LHP" and the protocol's version.
-const MAGIC: u32 = 0x4C48_5005;
 /// What no correct replica ever says.
-const ABSURD: u64 = 1 << 56;
+pub(super) const ABSURD: u64 = 1 << 56;
 /// What a replica may say that was away for long.
 const FAR: u64 = 1000;
 /// Log time that is far ahead and might be believed: 17 years, in ms.
 const FAR_MS: u64 = 1 << 39;
 /// Between two rounds of messages.
-const EVERY: Duration = Duration::from_millis(200);
+pub(super) const EVERY: Duration = Duration::from_millis(200);
 /// A life that no replica has.
 const LIFE: u64 = 0xDEAD_BEEF_0BAD_F00D;
 
-fn said_by(from: usize, to: usize, members: usize) -> proto::Hello {
-    proto::Hello {
-        magic: MAGIC,
-        cluster: CLUSTER.to_owned(),
-        members: members as u32,
-        from: from as u32,
-        from_name: NAMES[from].to_owned(),
-        to: to as u32,
-        to_name: NAMES[to].to_owned(),
-    }
-}
-
 /// Hellos that are wrong in one field each.
-fn wrong_hellos(to: usize, members: usize) -> Vec<proto::Hello> {
+fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     let from = (to + 1) % members;
-    let right = || said_by(from, to, members);
+    let right = || said_by(magic, from, to, members);
     let other = || "somebody".to_owned();
-    vec![
+    [
         proto::Hello {
             cluster: other(),
             from_name: other(),
@@ -79,7 +63,8 @@ pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let (mut told, mut asked) = (0.0, 0.0);
     for (to, address) in target.peers.iter().enumerate() {
-        for hello in wrong_hellos(to, members) {
+        let hellos = MAGICS.map(|magic| wrong_hellos(magic, to, members));
+        for hello in hellos.into_iter().flatten() {
             let mut said = BytesMut::new();
             encode_frame(&hello, &mut said)?;
             let answer = answered(address, &said).await?;
@@ -104,63 +89,6 @@ async fn answered(address: &str, said: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await;
     Ok(answer)
-}
-
-/// A connection on which a replica believes that another one speaks, perhaps.
-struct Link {
-    from: usize,
-    to: usize,
-    stream: TcpStream,
-}
-
-impl Link {
-    /// `None` if the stranger is refused.
-    async fn open(target: &Target, from: usize, to: usize) -> anyhow::Result<Option<Link>> {
-        let mut stream = TcpStream::connect(&target.peers[to]).await?;
-        let mut hello = BytesMut::new();
-        encode_frame(&said_by(from, to, target.peers.len()), &mut hello)?;
-        stream.write_all(&hello).await?;
-        let mut reader = FrameReader::new(&mut stream);
-        let greeting = timeout(Duration::from_secs(2), reader.next::<proto::Greeting>()).await;
-        let welcome = matches!(greeting, Ok(Ok(Some(greeting))) if greeting.refusal.is_empty());
-        Ok(welcome.then_some(Link { from, to, stream }))
-    }
-
-    /// Whether the bytes of the message could be sent.
-    async fn say(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
-        let incarnation = runs[self.from].incarnation;
-        self.say_as(incarnation, runs, message).await
-    }
-
-    async fn say_as(
-        &mut self,
-        incarnation: u64,
-        runs: &[StatusReply],
-        message: Message,
-    ) -> anyhow::Result<bool> {
-        let envelope = Envelope {
-            from: ReplicaId(self.from as u8),
-            from_incarnation: Incarnation(incarnation),
-            to_incarnation: Incarnation(runs[self.to].incarnation),
-            message,
-        };
-        let mut bytes = BytesMut::new();
-        encode_envelope(envelope, &mut bytes).context("encoding a forged message")?;
-        Ok(self.stream.write_all(&bytes).await.is_ok())
-    }
-}
-
-/// What every replica tells a client.
-async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
-    let mut all = Vec::new();
-    for address in &target.clients {
-        let mut options = options(address, target.authority.as_deref())?;
-        options.request_timeout = Duration::from_secs(1);
-        let client = Client::connect(options).await?;
-        all.push(client.status().await?);
-        client.close();
-    }
-    Ok(all)
 }
 
 fn number_of(name: &str) -> usize {

@@ -48,3 +48,4 @@ mod transport;
 
 pub use config::{ClusterConfig, ConfigError};
 pub use serve::{NodeError, ServeOptions, serve, serve_until, terminated};
+pub use transport::MAGIC as PEER_MAGIC;

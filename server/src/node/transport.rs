@@ -33,7 +33,7 @@ use crate::codec::{self, proto};
 use crate::replica::message::{Envelope, Message};
 
 /// "LHP" and the protocol's version.
-pub(super) const MAGIC: u32 = 0x4C48_5006;
+pub const MAGIC: u32 = 0x4C48_5006;
 /// Bytes that may wait for a peer that reads nothing; promises may exceed that.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// The same for messages that are not short. Heartbeats wait behind them: more would take so

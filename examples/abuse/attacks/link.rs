@@ -1,0 +1,105 @@
+//! A connection to a port for peers, on which somebody says that it is a replica. What it must
+//! know of the cluster every client is told.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::BytesMut;
+use client::Client;
+use client::wire::{FrameReader, StatusReply, encode_frame};
+use leases::{Incarnation, ReplicaId};
+use server::codec::{encode_envelope, proto};
+use server::node::PEER_MAGIC;
+use server::replica::message::{Envelope, Message};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Target;
+use crate::cluster::{CLUSTER, NAMES, options};
+
+/// "LHP" and the versions of the protocol that a program under attack may speak, the newest
+/// first. A hello of another version is refused for that alone. What attackers say means the
+/// same in all of these versions.
+pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
+
+/// The right hello of replica `from`.
+pub fn said_by(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {
+    proto::Hello {
+        magic,
+        cluster: CLUSTER.to_owned(),
+        members: members as u32,
+        from: from as u32,
+        from_name: NAMES[from].to_owned(),
+        to: to as u32,
+        to_name: NAMES[to].to_owned(),
+    }
+}
+
+/// A connection on which a replica believes that another one speaks, perhaps.
+pub struct Link {
+    pub from: usize,
+    pub to: usize,
+    stream: TcpStream,
+}
+
+impl Link {
+    /// `None` if the stranger is refused, whichever version it speaks.
+    pub async fn open(target: &Target, from: usize, to: usize) -> anyhow::Result<Option<Link>> {
+        for magic in MAGICS {
+            let mut stream = TcpStream::connect(&target.peers[to]).await?;
+            let mut hello = BytesMut::new();
+            encode_frame(&said_by(magic, from, to, target.peers.len()), &mut hello)?;
+            stream.write_all(&hello).await?;
+            let mut reader = FrameReader::new(&mut stream);
+            let greeting = timeout(Duration::from_secs(2), reader.next::<proto::Greeting>()).await;
+            if matches!(greeting, Ok(Ok(Some(greeting))) if greeting.refusal.is_empty()) {
+                return Ok(Some(Link { from, to, stream }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the bytes of the message could be sent.
+    pub async fn say(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
+        let incarnation = runs[self.from].incarnation;
+        self.say_as(incarnation, runs, message).await
+    }
+
+    pub async fn say_as(
+        &mut self,
+        incarnation: u64,
+        runs: &[StatusReply],
+        message: Message,
+    ) -> anyhow::Result<bool> {
+        let envelope = Envelope {
+            from: ReplicaId(self.from as u8),
+            from_incarnation: Incarnation(incarnation),
+            to_incarnation: Incarnation(runs[self.to].incarnation),
+            message,
+        };
+        let mut bytes = BytesMut::new();
+        encode_envelope(envelope, &mut bytes).context("encoding a forged message")?;
+        Ok(self.stream.write_all(&bytes).await.is_ok())
+    }
+
+    /// Whether the replica has closed the connection. It says nothing more on an open one.
+    pub fn is_closed(&self) -> bool {
+        let read = self.stream.try_read(&mut [0]);
+        !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+}
+
+/// What every replica tells a client.
+pub async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
+    let mut all = Vec::new();
+    for address in &target.clients {
+        let mut options = options(address, target.authority.as_deref())?;
+        options.request_timeout = Duration::from_secs(1);
+        let client = Client::connect(options).await?;
+        all.push(client.status().await?);
+        client.close();
+    }
+    Ok(all)
+}
