@@ -135,27 +135,33 @@ impl Cluster {
         Ok(text)
     }
 
-    /// Makes certificates, if the program can; else anybody may pass for a replica.
+    /// Makes certificates, if the program can; else anybody may pass for a replica. A program
+    /// that can must: without certificates its row would be that of another cluster.
     fn certify(&mut self) -> anyhow::Result<()> {
+        if !self.makes_certificates()? {
+            return Ok(());
+        }
         let directory = self.dir.join("certificates");
         let mut cert = Command::new(&self.recipe.binary);
         let made = cert.arg("cert").arg(&directory).arg("--config");
         let made = made.arg(self.config()).stdin(Stdio::null()).output()?;
-        if !made.status.success() {
-            let known = Command::new(&self.recipe.binary)
-                .args(["cert", "--help"])
-                .output()?;
-            anyhow::ensure!(
-                !known.status.success(),
-                "leasehold cert: {}",
-                String::from_utf8_lossy(&made.stderr).trim()
-            );
-            return Ok(());
-        }
+        anyhow::ensure!(
+            made.status.success(),
+            "leasehold cert: {}",
+            String::from_utf8_lossy(&made.stderr).trim()
+        );
         let mut config = File::options().append(true).open(self.config())?;
         config.write_all(b"[security]\ncertificates = \"certificates\"\n")?;
         self.authority = Some(directory.join("ca.pem"));
         Ok(())
+    }
+
+    /// Whether the program's help names the command.
+    fn makes_certificates(&self) -> anyhow::Result<bool> {
+        let help = Command::new(&self.recipe.binary).arg("--help").output()?;
+        anyhow::ensure!(help.status.success(), "leasehold --help fails");
+        let help = String::from_utf8_lossy(&help.stdout);
+        Ok(names_command(&help, "cert"))
     }
 
     /// Lets a user without privileges use the directory and the program.
@@ -335,6 +341,12 @@ fn directory(recipe: &Recipe, name: &str) -> anyhow::Result<(Option<TempDir>, Pa
     Ok((Some(temporary), dir))
 }
 
+/// Whether a help text lists a command: first on a line of its own.
+fn names_command(help: &str, command: &str) -> bool {
+    let mut first = help.lines().map(|line| line.split_whitespace().next());
+    first.any(|word| word == Some(command))
+}
+
 /// Free ports on loopback, as addresses.
 fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
     let span = PORTS.len() as u32;
@@ -352,4 +364,18 @@ fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
         .iter()
         .map(|listener| Ok(listener.local_addr()?.to_string()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_known_by_its_line() {
+        let help =
+            "Runs things\n\nCommands:\n  serve  Runs a replica\n  cert   Makes certificates\n";
+        assert!(names_command(help, "cert"));
+        assert!(!names_command(help, "certificates"));
+        assert!(!names_command("  serve  Runs without cert\n", "cert"));
+    }
 }

@@ -99,6 +99,10 @@ impl Stage {
         row.checks.push(alive);
         let mut scene = Scene {
             cluster: &mut cluster,
+        if attack.setting.certified && cluster.authority.is_none() {
+            let found = "none: this program cannot make them";
+            row.checks.push(Check::said("certificates", found, true));
+        }
             watch: &watch,
             waged: &waged,
             seen: &seen,
