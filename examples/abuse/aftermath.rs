@@ -34,6 +34,10 @@ pub enum After {
     FilesLeft(u64),
     /// A counter of the status is on no replica above this.
     CounterAtMost(&'static str, u64),
+    /// The same, asked for now: after a restart, for example.
+    CounterAtMostNow(&'static str, u64),
+    /// A counter of the status has risen on every replica during the attack.
+    Rose(&'static str),
     /// No round of a replica's thread takes longer, in ms, if the program tells it.
     LongestRound(u64),
     /// Little passes between peers while nobody reads.
@@ -60,6 +64,8 @@ impl Scene<'_> {
             After::LogTime => Ok(self.log_time().await),
             After::FilesLeft(most) => Ok(self.files_left(most)),
             After::CounterAtMost(name, most) => Ok(self.counter(name, most)),
+            After::CounterAtMostNow(name, most) => Ok(self.counter_now(name, most).await),
+            After::Rose(name) => Ok(self.rose(name)),
             After::LongestRound(most) => Ok(self.longest_round(most)),
             After::PeerBytes => Ok(self.peer_bytes()),
             After::EndedByItself => Ok(self.seen.ends.check()),
@@ -122,6 +128,30 @@ impl Scene<'_> {
     fn counter(&self, name: &str, most: u64) -> Check {
         let found = self.watch.counter(name, self.seen.ended);
         Check::at_most(name, found.map(|value| value as f64), most as f64)
+    }
+
+    async fn counter_now(&self, name: &str, most: u64) -> Check {
+        let mut found = None;
+        for replica in 0..self.cluster.clients.len() {
+            let Ok(client) = self.cluster.client(replica).await else {
+                continue;
+            };
+            let counters = client.status().await.map(|status| status.counters);
+            let counters = counters.into_iter().flatten();
+            let values = counters.filter(|counter| counter.name == name);
+            found = found.max(values.map(|counter| counter.value).max());
+            client.close();
+        }
+        let what = format!("{name} now");
+        Check::at_most(&what, found.map(|value| value as f64), most as f64)
+    }
+
+    fn rose(&self, name: &str) -> Check {
+        let least = self
+            .watch
+            .least_rise(name, self.seen.began, self.seen.ended);
+        let what = format!("least rise of {name} on a replica");
+        Check::at_least(&what, least.map(|rise| rise as f64), 1.0)
     }
 
     fn longest_round(&self, most: u64) -> Check {

@@ -34,6 +34,15 @@ impl Check {
         }
     }
 
+    /// A figure, which must be known and must reach `bound`.
+    pub fn at_least(what: &str, found: Option<f64>, bound: f64) -> Check {
+        Check {
+            bound: format!("at least {}", plain(bound)),
+            good: found.is_some_and(|found| found >= bound),
+            ..Check::at_most(what, found, bound)
+        }
+    }
+
     /// Something that is told in words.
     pub fn said(what: &str, found: &str, good: bool) -> Check {
         Check {
@@ -209,3 +218,6 @@ mod tests {
         assert!(Check::at_most("sessions", Some(10.0), 10.0).good);
     }
 }
+        assert!(!Check::at_least("refused_messages", None, 1.0).good);
+        assert!(!Check::at_least("refused_messages", Some(0.0), 1.0).good);
+        assert!(Check::at_least("refused_messages", Some(1.0), 1.0).good);

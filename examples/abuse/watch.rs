@@ -115,6 +115,28 @@ impl Watch {
         newest.into_values().max()
     }
 
+    /// How far a counter rose on the replica on which it rose least; absent if no replica tells
+    /// it.
+    pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
+        let looks = self.looks.borrow();
+        let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for look in looks.iter().filter(|look| look.at < to) {
+            let counters = look.status.iter().flat_map(|status| &status.counters);
+            if let Some(counter) = counters.into_iter().find(|counter| counter.name == name) {
+                let (before, after) = seen.entry(look.replica).or_default();
+                *after = counter.value;
+                if look.at < from {
+                    *before = counter.value;
+                }
+            }
+        }
+        // A replica that was started again counts anew.
+        let rises = seen.into_values();
+        rises
+            .map(|(before, after)| after.saturating_sub(before))
+            .min()
+    }
+
     /// Counters that were 0 before, and are not any more: what acted. Their sum over all
     /// replicas.
     pub fn acted(&self, from: Instant, to: Instant) -> BTreeMap<String, u64> {

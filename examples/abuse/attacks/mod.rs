@@ -1,6 +1,7 @@
 //! The attacks. Each is a function that runs in a process of its own: it is told where the
 //! cluster is, does its worst for a while, and returns figures of what it did.
 
+mod absurd;
 mod ahead;
 mod flood;
 mod handshakes;
@@ -149,6 +150,16 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "scans-unread",
         what: "one connection sends 24 KB of scans of 4 MiB each and reads nothing; again every 3 s",
+    Attack {
+        name: "peer-absurd",
+        what: "a stranger that passes for a replica says rounds, runs, slots, spans and log times of 2^56; no certificates",
+        after: &[
+            After::Rose("refused_messages"),
+            After::LogTime,
+            After::Restart,
+        ],
+        ..USUAL
+    },
         prepares: true,
         seconds: 12,
         memory_mib: CONNECTION_MIB,
@@ -373,6 +384,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "connects" => handshakes::connects(target).await,
         "growth" => millions::grow(target).await,
         "demand" => millions::demand(target).await,
+        "peer-absurd" => absurd::numbers(target).await,
         "holders-quorum" | "holders-cost" => millions::holders(target).await,
         other => Err(anyhow::anyhow!("no attack is called {other}")),
     }
