@@ -16,11 +16,11 @@ use crate::wire::{Session, Wire, session_number, write};
 /// Connections of the writers, and operations in flight on each.
 const CONNECTIONS: u64 = 200;
 const IN_FLIGHT: u64 = 10;
-/// Sessions that are opened, a second and in the steps of a pace.
+/// Sessions that are opened, a second by all replicas together and in the steps of a pace.
 const SESSIONS_A_SECOND: u64 = 70_000;
 const STEP: Duration = Duration::from_millis(10);
-/// Answers that may be outstanding while sessions are opened: not so many that other clients
-/// wait for the queue.
+/// Answers that may be outstanding while sessions are opened, of all replicas together: not so
+/// many that other clients wait for the queue.
 const UNANSWERED_MAX: u64 = 1_000;
 
 /// 2,000 writers, each of which writes again as soon as it is answered.
@@ -78,21 +78,56 @@ async fn closed_loop(
     Ok(())
 }
 
-/// Writes at a fixed rate, each of a session of its own.
+/// Sessions that were asked for at one replica, or at all.
+#[derive(Clone, Copy, Default)]
+struct Opened {
+    asked_for: u64,
+    answered: u64,
+    refused: u64,
+}
+
+/// Writes at a fixed rate at every replica, each of a session of its own: every replica bounds
+/// what its own clients open.
 pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
-    let wire = Wire::connect(&target.clients[0]).await?;
+    let replicas = target.clients.len() as u64;
+    let one = |(number, address): (u64, &String)| {
+        let address = address.clone();
+        tokio::task::spawn_local(async move { open_at(number, replicas, &address, end).await })
+    };
+    let tasks: Vec<_> = (0..).zip(&target.clients).map(one).collect();
+    let mut all = Opened::default();
+    for task in tasks {
+        let opened = task.await??;
+        all.asked_for += opened.asked_for;
+        all.answered += opened.answered;
+        all.refused += opened.refused;
+    }
+    Ok(figures([
+        ("sessions_asked_for", all.asked_for as f64),
+        ("sessions_answered", all.answered as f64),
+        ("sessions_refused", all.refused as f64),
+    ]))
+}
+
+/// One replica's share.
+async fn open_at(
+    number: u64,
+    replicas: u64,
+    address: &str,
+    end: Instant,
+) -> anyhow::Result<Opened> {
+    let wire = Wire::connect(address).await?;
     let opened_ms = wire.welcome.log_time_ms;
     let (mut reader, mut writer) = (wire.reader, wire.writer);
-    let answered = Rc::new(Cell::new(0_u64));
-    let refused = Rc::new(Cell::new(0_u64));
-    let counts = (answered.clone(), refused.clone());
+    let counts = Rc::new(Cell::new(Opened::default()));
+    let counted = counts.clone();
     tokio::task::spawn_local(async move {
         while let Ok(Some(response)) = reader.next::<Response>().await {
-            counts.0.set(counts.0.get() + 1);
-            counts
-                .1
-                .set(counts.1.get() + u64::from(is_refusal(&response)));
+            let mut opened = counted.get();
+            opened.answered += 1;
+            opened.refused += u64::from(is_refusal(&response));
+            counted.set(opened);
         }
     });
     let begun = Instant::now();
@@ -101,27 +136,27 @@ pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     while Instant::now() < end {
         due += STEP;
         sleep_until(due).await;
-        let wanted = (begun.elapsed().as_secs_f64() * SESSIONS_A_SECOND as f64) as u64;
-        let room = (answered.get() + UNANSWERED_MAX).saturating_sub(sent);
+        let wanted = begun.elapsed().as_secs_f64() * SESSIONS_A_SECOND as f64;
+        let wanted = wanted as u64 / replicas;
+        let room = (counts.get().answered + UNANSWERED_MAX / replicas).saturating_sub(sent);
         for _ in 0..wanted.saturating_sub(sent).min(room) {
             sent += 1;
-            writer.feed(&opening(sent, opened_ms))?;
+            writer.feed(&opening(number, sent, opened_ms))?;
         }
         let left = end.saturating_duration_since(Instant::now());
         if !matches!(timeout(left, writer.flush()).await, Ok(Ok(()))) {
             break;
         }
     }
-    Ok(figures([
-        ("sessions_asked_for", sent as f64),
-        ("sessions_answered", answered.get() as f64),
-        ("sessions_refused", refused.get() as f64),
-    ]))
+    Ok(Opened {
+        asked_for: sent,
+        ..counts.get()
+    })
 }
 
-fn opening(number: u64, opened_ms: u64) -> Request {
+fn opening(replica: u64, number: u64, opened_ms: u64) -> Request {
     let session = Session {
-        client: session_number(3, number),
+        client: session_number(30 + replica, number),
         sequence: 1,
         opened_ms,
     };

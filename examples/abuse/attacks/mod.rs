@@ -27,6 +27,9 @@ const IN_FLIGHT_MIB: f64 = 512.0;
 /// The same of one connection, with the answers that it may leave unread.
 const CONNECTION_MIB: f64 = 48.0;
 
+/// How many sessions a replica remembers by default.
+const SESSIONS_MAX: u64 = 262_144;
+
 /// One attack, and what it must not do.
 pub struct Attack {
     pub name: &'static str,
@@ -268,10 +271,15 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "sessions",
-        what: "new sessions of one write each, up to 70,000 a second, 1,000 unanswered",
+        what: "new sessions of one write each, up to 70,000 a second by all replicas, 1,000 unanswered",
         seconds: 20,
         memory_mib: 256.0,
-        after: &[After::CounterAtMost("sessions", 262_144 + 1_000)],
+        judged: Judged::LongestPut,
+        after: &[
+            After::CounterAtMost("sessions", SESSIONS_MAX + 1_000),
+            After::Restart,
+            After::CounterAtMostNow("sessions", SESSIONS_MAX),
+        ],
         ..USUAL
     },
     Attack {
