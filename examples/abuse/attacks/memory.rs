@@ -88,13 +88,25 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("scans", scans), ("connections", connections)]))
 }
 
+/// Between two puts of one connection, where their rate is fixed.
+const LARGE_PUT_EVERY: Duration = Duration::from_millis(100);
+
 /// 4 connections with puts of 1 MiB at a fixed rate, whether they are answered or not.
 pub async fn large_puts(target: &Target) -> anyhow::Result<Figures> {
+    pipeline(target, LARGE_PUT_EVERY).await
+}
+
+/// The same as fast as the replica takes them.
+pub async fn large_puts_flood(target: &Target) -> anyhow::Result<Figures> {
+    pipeline(target, Duration::ZERO).await
+}
+
+async fn pipeline(target: &Target, pause: Duration) -> anyhow::Result<Figures> {
     let end = target.end();
     let value = Bytes::from(vec![b'l'; MIB - 16]);
     let one = |number: u64| {
         let (address, value) = (target.clients[0].clone(), value.clone());
-        tokio::task::spawn_local(async move { put_on(number, &address, &value, end).await })
+        tokio::task::spawn_local(async move { put_on(number, &address, &value, pause, end).await })
     };
     let tasks: Vec<_> = (0..4).map(one).collect();
     let mut sent = 0.0;
@@ -104,7 +116,13 @@ pub async fn large_puts(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("puts_of_1_mib", sent)]))
 }
 
-async fn put_on(number: u64, address: &str, value: &Bytes, end: Instant) -> anyhow::Result<f64> {
+async fn put_on(
+    number: u64,
+    address: &str,
+    value: &Bytes,
+    pause: Duration,
+    end: Instant,
+) -> anyhow::Result<f64> {
     let wire = Wire::connect(address).await?;
     let opened_ms = wire.welcome.log_time_ms;
     let mut writer = wire.forget_answers();
@@ -112,7 +130,7 @@ async fn put_on(number: u64, address: &str, value: &Bytes, end: Instant) -> anyh
     let mut sent = 0.0;
     for sequence in 1.. {
         sleep_until(due).await;
-        due += Duration::from_millis(100);
+        due += pause;
         if Instant::now() >= end {
             break;
         }

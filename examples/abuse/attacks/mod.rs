@@ -176,6 +176,14 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "large-puts-flood",
+        what: "4 clients pipeline puts of 1 MiB as fast as they are taken",
+        seconds: 10,
+        memory_mib: IN_FLIGHT_MIB,
+        judged: Judged::Nothing,
+        ..USUAL
+    },
+    Attack {
         name: "padded-puts",
         what: "2,000 tiny puts a second at each replica, in frames filled with 4,000 bytes, and 10 with 1 MiB",
         seconds: 10,
@@ -380,6 +388,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "partial-frames" => memory::partial_frames(target).await,
         "slow-readers" => memory::slow_readers(target).await,
         "idle-files" => memory::idle_files(target).await,
+        "large-puts-flood" => memory::large_puts_flood(target).await,
         "idle-many" => memory::idle_many(target).await,
         "writers" => flood::writers(target).await,
         "merges" if target.preparing => merges::prepare(target).await,
