@@ -13,7 +13,7 @@ pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
 /// Log time begins at 0 with a cluster, and no cluster here lives so long.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
-/// What choosing holders may cost each replica, in bytes a second between peers.
+/// What choosing holders may cost each replica in any second, in bytes between peers.
 const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 
 /// Something to look at.
@@ -40,7 +40,7 @@ pub enum After {
     Rose(&'static str),
     /// No round of a replica's thread takes longer, in ms, if the program tells it.
     LongestRound(u64),
-    /// Little passes between peers while nobody reads.
+    /// Little passes between peers in any second while nobody reads.
     PeerBytes,
     /// The last replica's directory was made read-only: it ended with an error, by no signal.
     EndedByItself,
@@ -164,11 +164,12 @@ impl Scene<'_> {
     }
 
     fn peer_bytes(&self) -> Check {
-        let (Some(quiet), Some(late)) = (self.seen.quiet_bytes_s, self.seen.late_bytes_s) else {
+        let (quiet, busiest) = (self.seen.quiet_bytes_s, self.seen.busiest_bytes_s);
+        let (Some(quiet), Some(busiest)) = (quiet, busiest) else {
             return Check::said("bytes between peers", "not known: there is no `ss`", true);
         };
-        let each = (late - quiet).max(0.0) / self.cluster.clients.len() as f64;
-        let what = "bytes a second that each replica sends for holders";
+        let each = (busiest - quiet).max(0.0) / self.cluster.clients.len() as f64;
+        let what = "bytes that each replica sends for holders in the busiest second";
         Check::at_most(what, Some(each.round()), HOLDERS_BYTES_A_SECOND)
     }
 }

@@ -9,7 +9,7 @@ use crate::well_behaved::Noticed;
 /// A p99 may be so many times that of the quiet time, and so much longer, in µs.
 const TIMES: f64 = 2.0;
 const LONGER_US: f64 = 20_000.0;
-/// No put may take longer where millions of keys are loaded, in µs.
+/// No put may take longer where the longest one is judged, in µs.
 const LONGEST_PUT_US: f64 = 100_000.0;
 /// Memory may exceed its bound by this share.
 const MEMORY_TOLERATED: f64 = 1.2;

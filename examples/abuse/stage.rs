@@ -22,8 +22,10 @@ use crate::well_behaved::WellBehaved;
 const SETTLES_IN: Duration = Duration::from_secs(2);
 /// How long clients go on after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
-/// The last part of an attack in which bytes between peers are counted.
+/// The last part of an attack in which bytes between peers are counted, and how often: what
+/// comes in bursts is little in the mean.
 const LATE: Duration = Duration::from_secs(8);
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
 /// How long attackers may take beyond the attack, for what they have begun.
 const OVERTIME: Duration = Duration::from_secs(60);
 
@@ -49,6 +51,8 @@ pub struct Seen {
     /// Bytes that all replicas together sent each other, a second; absent if not known.
     pub quiet_bytes_s: Option<f64>,
     pub late_bytes_s: Option<f64>,
+    /// The same in the busiest second of the last part.
+    pub busiest_bytes_s: Option<f64>,
     /// How the replica ended whose disk failed.
     pub ends: Ends,
 }
@@ -95,14 +99,14 @@ impl Stage {
         drop(calm);
         row.waged.extend(waged.clone());
         row.checks = usual(attack, &row.figures);
-        let alive = self.alive(&mut cluster);
-        row.checks.push(alive);
-        let mut scene = Scene {
-            cluster: &mut cluster,
         if attack.setting.certified && cluster.authority.is_none() {
             let found = "none: this program cannot make them";
             row.checks.push(Check::said("certificates", found, true));
         }
+        let alive = self.alive(&mut cluster);
+        row.checks.push(alive);
+        let mut scene = Scene {
+            cluster: &mut cluster,
             watch: &watch,
             waged: &waged,
             seen: &seen,
@@ -134,7 +138,7 @@ impl Stage {
         };
         sleep((began + length).saturating_duration_since(Instant::now() + LATE)).await;
         let (late, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
-        sleep((began + length).saturating_duration_since(Instant::now())).await;
+        let busiest_bytes_s = busiest(attack, cluster, began + length).await;
         let late_bytes_s = rate(sent, peer_bytes(attack, cluster).await, late);
         let last_moment = Instant::now() - Duration::from_millis(300);
         let waged = waging.await??;
@@ -148,6 +152,7 @@ impl Stage {
             recovered: Instant::now(),
             quiet_bytes_s,
             late_bytes_s,
+            busiest_bytes_s,
             ends,
         };
         Ok((seen, waged))
@@ -221,6 +226,7 @@ fn sum_up(row: &mut Row, seen: &Seen, watch: &Watch, calm: &WellBehaved) {
     let bytes = [
         ("quiet_peer_bytes_s", seen.quiet_bytes_s),
         ("late_peer_bytes_s", seen.late_bytes_s),
+        ("busiest_peer_bytes_s", seen.busiest_bytes_s),
     ];
     let known = bytes.map(|(name, value)| Some((name.to_owned(), value?.round())));
     row.figures.extend(known.into_iter().flatten());
@@ -257,6 +263,22 @@ async fn figures_of_owned(mut attackers: Child, name: &str) -> anyhow::Result<Fi
 fn rate(before: Option<u64>, after: Option<u64>, since: Instant) -> Option<f64> {
     let sent = after?.saturating_sub(before?);
     Some(sent as f64 / since.elapsed().as_secs_f64())
+}
+
+/// The most that all replicas together sent each other within a second before `end`, for which
+/// it waits.
+async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64> {
+    let (mut since, mut sent) = (Instant::now(), peer_bytes(attack, cluster).await);
+    let mut most = None::<f64>;
+    while sent.is_some() && since + COUNTED_EVERY <= end {
+        sleep(COUNTED_EVERY).await;
+        let (now, so_far) = (Instant::now(), peer_bytes(attack, cluster).await);
+        let found = rate(sent, so_far, since);
+        most = found.map(|found| most.map_or(found, |most| most.max(found)));
+        (since, sent) = (now, so_far);
+    }
+    sleep(end.saturating_duration_since(Instant::now())).await;
+    most
 }
 
 /// Bytes that were sent so far to the peers' ports, as `ss` counts them; only where they

@@ -5,8 +5,8 @@ mod absurd;
 mod ahead;
 mod flood;
 mod handshakes;
-mod memory;
 mod link;
+mod memory;
 mod merges;
 mod millions;
 mod padded;
@@ -151,9 +151,6 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
-        name: "scans-unread",
-        what: "one connection sends 24 KB of scans of 4 MiB each and reads nothing; again every 3 s",
-    Attack {
         name: "peer-absurd",
         what: "a stranger that passes for a replica says rounds, runs, slots, spans and log times of 2^56; no certificates",
         after: &[
@@ -163,6 +160,9 @@ pub const ATTACKS: &[Attack] = &[
         ],
         ..USUAL
     },
+    Attack {
+        name: "scans-unread",
+        what: "one connection sends 24 KB of scans of 4 MiB each and reads nothing; again every 3 s",
         prepares: true,
         seconds: 12,
         memory_mib: CONNECTION_MIB,
@@ -296,6 +296,7 @@ pub const ATTACKS: &[Attack] = &[
         seconds: 40,
         memory_mib: 1024.0,
         judged: Judged::LongestPut,
+        after: &[After::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -304,6 +305,8 @@ pub const ATTACKS: &[Attack] = &[
         setting: adaptive("quorum"),
         seconds: 20,
         memory_mib: 256.0,
+        judged: Judged::LongestPut,
+        after: &[After::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -313,7 +316,7 @@ pub const ATTACKS: &[Attack] = &[
         seconds: 57,
         memory_mib: 1536.0,
         judged: Judged::LongestPut,
-        after: &[After::PeerBytes],
+        after: &[After::LongestRound(100), After::PeerBytes],
         ..USUAL
     },
     Attack {
@@ -323,7 +326,7 @@ pub const ATTACKS: &[Attack] = &[
         seconds: 57,
         memory_mib: 1536.0,
         judged: Judged::LongestPut,
-        after: &[After::PeerBytes],
+        after: &[After::LongestRound(100), After::PeerBytes],
         ..USUAL
     },
     Attack {
@@ -381,14 +384,15 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "peer-hello" => peers::hellos(target).await,
         "peer-join" => peers::join(target).await,
         "peer-value" | "peer-log-time" => peers::proposals(target).await,
+        "peer-absurd" => absurd::numbers(target).await,
         name if name.starts_with("peer-") => peers::numbers(target).await,
         "scans-unread" => memory::scans_unread(target).await,
         "large-puts" => memory::large_puts(target).await,
+        "large-puts-flood" => memory::large_puts_flood(target).await,
         "padded-puts" => padded::puts(target).await,
         "partial-frames" => memory::partial_frames(target).await,
         "slow-readers" => memory::slow_readers(target).await,
         "idle-files" => memory::idle_files(target).await,
-        "large-puts-flood" => memory::large_puts_flood(target).await,
         "idle-many" => memory::idle_many(target).await,
         "writers" => flood::writers(target).await,
         "merges" if target.preparing => merges::prepare(target).await,
@@ -401,7 +405,6 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "connects" => handshakes::connects(target).await,
         "growth" => millions::grow(target).await,
         "demand" => millions::demand(target).await,
-        "peer-absurd" => absurd::numbers(target).await,
         "holders-quorum" | "holders-cost" => millions::holders(target).await,
         other => Err(anyhow::anyhow!("no attack is called {other}")),
     }
