@@ -62,6 +62,31 @@ fn plain(value: f64) -> String {
     }
 }
 
+/// A program that was attacked: rows of one run may be of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Program {
+    /// What it says of its version.
+    pub version: String,
+    /// The revision of its sources, as far as that is known.
+    pub revision: String,
+    /// When its file was written.
+    pub built: String,
+}
+
+impl std::fmt::Display for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Program {
+            version,
+            revision,
+            built,
+        } = self;
+        match revision.is_empty() {
+            true => write!(f, "a program that was not noted"),
+            false => write!(f, "{version}, revision {revision}, built {built}"),
+        }
+    }
+}
+
 /// What was measured of an attack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
@@ -69,6 +94,9 @@ pub struct Row {
     pub what: String,
     /// Why it was not measured, if it was not.
     pub skipped: Option<String>,
+    /// The program that was attacked.
+    #[serde(default)]
+    pub program: Program,
     pub figures: Figures,
     /// What the attackers say that they did.
     #[serde(default)]
@@ -216,8 +244,8 @@ mod tests {
     fn what_is_not_known_is_not_good() {
         assert!(!Check::at_most("sessions", None, 10.0).good);
         assert!(Check::at_most("sessions", Some(10.0), 10.0).good);
-    }
-}
         assert!(!Check::at_least("refused_messages", None, 1.0).good);
         assert!(!Check::at_least("refused_messages", Some(0.0), 1.0).good);
         assert!(Check::at_least("refused_messages", Some(1.0), 1.0).good);
+    }
+}

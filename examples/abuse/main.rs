@@ -45,6 +45,10 @@ struct RunArgs {
     /// The program that is attacked [default: the `leasehold` of the same build]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
+    /// The revision that the program was built from, for the report [default: that of the sources
+    /// here, unless --binary names another program]
+    #[arg(long, value_name = "NAME")]
+    revision: Option<String>,
     /// The name of this program in the report; results of other names in DIR are kept
     #[arg(long, value_name = "NAME", default_value = "after")]
     label: String,
@@ -135,7 +139,13 @@ fn run(args: &RunArgs) -> anyhow::Result<bool> {
         Some(binary) => std::path::absolute(binary).context("--binary")?,
         None => beside()?,
     };
-    let mut results = Results::open(&args.out, &args.label, &binary)?;
+    let revision = match (&args.revision, &args.binary) {
+        (Some(revision), _) => revision.clone(),
+        (None, None) => report::revision_here(),
+        (None, Some(_)) => "not known".to_owned(),
+    };
+    let program = report::program(&binary, revision)?;
+    let mut results = Results::open(&args.out, &args.label, program)?;
     let stage = Stage {
         binary,
         replicas: args.replicas.into(),

@@ -3,24 +3,24 @@
 
 mod picture;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::attacks::ATTACKS;
-use crate::judge::{Check, Row};
+use crate::judge::{Check, Program, Row};
 
 /// What was measured of one program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub label: String,
-    /// What the program says of its version.
-    pub version: String,
-    /// Revisions of the program that rows were measured with are in the report's foot.
+    /// The program of the newest rows; each row has its own.
+    #[serde(default)]
+    pub program: Program,
     pub command: String,
     pub machine: String,
     pub rows: Vec<Row>,
@@ -36,7 +36,7 @@ pub struct Results {
 
 impl Results {
     /// Reads what is there, to go on with the run called `label`.
-    pub fn open(dir: &Path, label: &str, binary: &Path) -> anyhow::Result<Results> {
+    pub fn open(dir: &Path, label: &str, program: Program) -> anyhow::Result<Results> {
         if label.is_empty() || !label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
             bail!("--label: {label:?} is not a name of letters, digits and hyphens");
         }
@@ -58,7 +58,7 @@ impl Results {
         let found = runs.iter().position(|run| run.label == label);
         let run = &mut runs[found.unwrap_or(last)];
         run.label = label.to_owned();
-        run.version = version(binary)?;
+        run.program = program;
         run.command = command();
         run.machine = machine();
         runs.sort_by_key(|run| (place(&run.label), run.label.clone()));
@@ -71,8 +71,10 @@ impl Results {
     }
 
     /// Adds a row to the run that goes on, in place of an earlier one of the same attack.
-    pub fn add(&mut self, row: Row) {
-        let rows = &mut self.runs[self.current].rows;
+    pub fn add(&mut self, mut row: Row) {
+        let run = &mut self.runs[self.current];
+        row.program = run.program.clone();
+        let rows = &mut run.rows;
         rows.retain(|other| other.name != row.name);
         rows.push(row);
         let order = |row: &Row| ATTACKS.iter().position(|attack| attack.name == row.name);
@@ -146,12 +148,15 @@ impl Results {
         for run in &self.runs {
             let Run {
                 label,
-                version,
                 command,
                 machine,
                 ..
             } = run;
-            let _ = writeln!(text, "- `{label}`: {version}, on {machine}, by `{command}`");
+            let programs = programs(run);
+            let _ = writeln!(
+                text,
+                "- `{label}`: {programs}, on {machine}, at last by `{command}`"
+            );
         }
         text
     }
@@ -190,6 +195,21 @@ impl Results {
             .map(|attack| (attack.name.to_owned(), attack.what.to_owned()))
             .collect()
     }
+}
+
+/// The program of a run's rows; if they are of several, which rows are of which.
+fn programs(run: &Run) -> String {
+    let mut of: BTreeMap<&Program, Vec<&str>> = BTreeMap::new();
+    for row in &run.rows {
+        of.entry(&row.program).or_default().push(&row.name);
+    }
+    if of.len() < 2 {
+        let program = of.keys().next().copied();
+        return program.unwrap_or(&run.program).to_string();
+    }
+    let of = of.into_iter();
+    let of = of.map(|(program, rows)| format!("{program} (of {})", rows.join(", ")));
+    of.collect::<Vec<_>>().join("; ")
 }
 
 const HEAD: &str = "\
@@ -267,9 +287,29 @@ fn capital(text: &str) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-fn version(binary: &Path) -> anyhow::Result<String> {
-    let output = Command::new(binary).arg("--version").output();
-    let output = output.with_context(|| format!("starting {}", binary.display()))?;
+/// What is known of a program.
+pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
+    let version = said_by(Command::new(binary).arg("--version"))
+        .with_context(|| format!("starting {}", binary.display()))?;
+    let mut date = Command::new("date");
+    let date = date.arg("-u").arg("-r").arg(binary).arg("+%F %H:%M UTC");
+    Ok(Program {
+        version,
+        revision,
+        built: said_by(date).unwrap_or_default(),
+    })
+}
+
+/// The revision of the sources in this directory. It ends with `-dirty` if they have changed.
+pub fn revision_here() -> String {
+    let mut git = Command::new("git");
+    let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
+    let said = said_by(git).ok().filter(|said| !said.is_empty());
+    said.unwrap_or_else(|| "not known".to_owned())
+}
+
+fn said_by(command: &mut Command) -> std::io::Result<String> {
+    let output = command.stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -329,6 +369,32 @@ mod tests {
         );
         assert!(text.contains("| elections | **1** (at most 0) | 0 (at most 0) |"));
         assert!(!results().all_passed("before") && results().all_passed("after"));
+    }
+
+    #[test]
+    fn rows_of_several_programs_say_of_which() {
+        let mut results = results();
+        let program = |revision: &str| Program {
+            version: "leasehold 1".to_owned(),
+            revision: revision.to_owned(),
+            built: "2026-01-01 00:00 UTC".to_owned(),
+        };
+        let row = |name: &str| Row {
+            name: name.to_owned(),
+            ..Row::default()
+        };
+        results.runs[1].program = program("aaa");
+        results.add(row("connects"));
+        let one = results.markdown();
+        assert!(
+            one.contains("- `after`: leasehold 1, revision aaa, built 2026-01-01 00:00 UTC, on"),
+            "{one}"
+        );
+        results.runs[1].program = program("bbb");
+        results.add(row("growth"));
+        let two = results.markdown();
+        assert!(two.contains("revision aaa, built 2026-01-01 00:00 UTC (of connects); "));
+        assert!(two.contains("revision bbb, built 2026-01-01 00:00 UTC (of growth), on"));
     }
 
     #[test]
