@@ -4,8 +4,9 @@
 //! messages and on its disk, and every decoder refuses what is above [`NUMBER_MAX`].
 //! So one wrong message near that limit would make everybody campaign above it, and no
 //! directory could be opened again. A message whose numbers leap too far beyond what is
-//! known here is therefore refused whole, before anything of it is believed. A peer
-//! that means harm can still do harm within the bounds: peers are not authenticated.
+//! known here is therefore refused whole, before anything of it is believed. A member
+//! that means harm can still do harm within the bounds, and without certificates so can
+//! whoever passes for a member.
 //!
 //! # A replica that was away
 //! It must believe an honest leader again, however much happened meanwhile:
