@@ -41,14 +41,7 @@ fn handed_to_disk(cluster: &Cluster, node: usize, since: usize) -> usize {
 }
 
 fn refused(cluster: &Cluster, node: usize) -> u64 {
-    counted(cluster, node, "refused_backlog")
-}
-
-fn counted(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    let status = cluster.node(node).status(cluster.clock(node));
-    let mut counters = status.counters.iter();
-    let found = counters.find(|counter| counter.name == name);
-    found.expect("there is such a counter").value
+    cluster.counter(node, "refused_backlog")
 }
 
 /// As many values as a replica takes while its disk takes none: as many as fit, and the one
@@ -347,7 +340,7 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     let mut asked = cluster.ask_together(1, dear.clone());
     let dear_sent = sent(&cluster);
     assert!((165..180).contains(&dear_sent), "{dear_sent} at once");
-    let held = counted(&cluster, 1, "writes_held");
+    let held = cluster.counter(1, "writes_held");
     assert_eq!(held, 1000 - dear_sent as u64);
 
     let others = (2000..3000).map(|client| match client % 2 {
@@ -599,7 +592,7 @@ fn what_waits_long_is_sent_again_in_parts() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     cluster.isolate(1);
     let asked = cluster.ask_together(1, small_writes(1..10_001));
-    let again = |cluster: &Cluster| counted(cluster, 1, "forwarded_again");
+    let again = |cluster: &Cluster| cluster.counter(1, "forwarded_again");
     cluster.pass_until(2000, "some are sent again", |cluster| again(cluster) > 0);
     assert_eq!(again(&cluster), 4096);
     cluster.pass_until(2000, "more are", |cluster| again(cluster) > 4096);

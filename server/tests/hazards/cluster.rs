@@ -182,6 +182,14 @@ impl Cluster {
         self.nodes[node].replica.as_ref().expect("it runs")
     }
 
+    /// A counter of `node` in this run, as operators see it.
+    pub fn counter(&self, node: usize, name: &str) -> u64 {
+        let status = self.node(node).status(self.clock(node));
+        let mut counters = status.counters.iter();
+        let found = counters.find(|counter| counter.name == name);
+        found.expect("there is such a counter").value
+    }
+
     /// Whether `node` runs and takes itself for the leader.
     pub fn leads(&self, node: usize) -> bool {
         let replica = self.nodes[node].replica.as_ref();

@@ -50,12 +50,6 @@ fn version(cluster: &Cluster, asked: Asked) -> Option<Version> {
     }
 }
 
-fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    let status = cluster.node(node).status(cluster.clock(node));
-    let found = status.counters.iter().find(|counter| counter.name == name);
-    found.expect("it is counted").value
-}
-
 #[test]
 pub(super) fn h84_a_session_that_made_room_is_not_opened_again() {
     let mut cluster = Cluster::with(narrow(2));
@@ -64,7 +58,7 @@ pub(super) fn h84_a_session_that_made_room_is_not_opened_again() {
         let command = first(&cluster, client, "k");
         do_write(&mut cluster, command);
     }
-    assert_eq!(counter(&cluster, 1, "sessions_made_room"), 1);
+    assert_eq!(cluster.counter(1, "sessions_made_room"), 1);
     cluster.pass(3000);
     // A copy comes late, through another replica, and when there is room again.
     let late = cluster.ask(1, late);
@@ -100,7 +94,7 @@ pub(super) fn h85_a_session_with_an_unanswered_write_does_not_make_room() {
     let other = first(&cluster, 2, "k");
     let refused = cluster.ask(0, other.clone());
     assert_eq!(code(&cluster, refused), Some(ErrorCode::Unavailable));
-    assert_eq!(counter(&cluster, 0, "sessions_refused"), 1);
+    assert_eq!(cluster.counter(0, "sessions_refused"), 1);
     // The first client had no answer, and asks again: its result is there.
     let again = cluster.ask(2, one);
     assert!(cluster.done(again), "{:?}", cluster.answer(again));
@@ -224,14 +218,14 @@ fn the_leaders_bound_counts_on_every_replica() {
         falls_silent(&mut cluster, client);
     }
     for node in 0..3 {
-        assert_eq!(counter(&cluster, node, "sessions"), 2);
+        assert_eq!(cluster.counter(node, "sessions"), 2);
     }
     cluster.crash(1);
     cluster.start_with(1, narrow(3));
     cluster.pass(3000);
-    assert_eq!(counter(&cluster, 1, "sessions"), 2);
+    assert_eq!(cluster.counter(1, "sessions"), 2);
     falls_silent(&mut cluster, 5);
-    assert_eq!(counter(&cluster, 1, "sessions"), 2);
+    assert_eq!(cluster.counter(1, "sessions"), 2);
     cluster.crash(0);
     cluster.elect(1);
     cluster.pass(5000);
@@ -240,8 +234,8 @@ fn the_leaders_bound_counts_on_every_replica() {
     cluster.pass(1000);
     assert!(cluster.done(after));
     for node in 1..3 {
-        assert_eq!(counter(&cluster, node, "sessions"), 3, "at {node}");
-        assert_eq!(counter(&cluster, node, "sessions_max"), 3, "at {node}");
+        assert_eq!(cluster.counter(node, "sessions"), 3, "at {node}");
+        assert_eq!(cluster.counter(node, "sessions_max"), 3, "at {node}");
     }
 }
 
@@ -258,7 +252,7 @@ fn clients_of_a_replica_open_so_many_sessions_in_a_second() {
         .collect();
     let refused = |asked: &&Asked| code(&cluster, **asked) == Some(ErrorCode::Unavailable);
     assert_eq!(asked.iter().filter(refused).count(), 2);
-    assert_eq!(counter(&cluster, 1, "openings_refused"), 2);
+    assert_eq!(cluster.counter(1, "openings_refused"), 2);
     assert_eq!(
         cluster.node(1).executed().0,
         slot.0 + 5,

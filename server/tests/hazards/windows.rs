@@ -31,13 +31,6 @@ fn all_done(cluster: &Cluster, writes: &[Asked]) -> bool {
     writes.iter().all(|asked| cluster.done(*asked))
 }
 
-fn counter(cluster: &Cluster, node: usize, name: &str) -> u64 {
-    let status = cluster.node(node).status(cluster.clock(node));
-    let mut counters = status.counters.iter();
-    let found = counters.find(|counter| counter.name == name);
-    found.expect("there is such a counter").value
-}
-
 /// The Phase 1 that `node` asks for.
 fn asked(cluster: &Cluster, node: usize) -> (Ballot, PerLog<Slot>) {
     let mut sent = cluster.sent.iter().rev();
@@ -117,7 +110,7 @@ fn the_whole_window_survives_a_restart() {
     cluster.elect(2);
     // What 2 would send if it led, with a checkpoint a whole window ahead of that of 1.
     let highest = cluster.node(1).highest_of(LogId::Commands);
-    let checkpoint = highest.0 - counter(&cluster, 1, "log_window_used");
+    let checkpoint = highest.0 - cluster.counter(1, "log_window_used");
     let accepted: Vec<Slot> = (highest.0 + 1..=checkpoint + WINDOW).map(Slot).collect();
     let beyond = Slot(checkpoint + WINDOW + 1);
     let (ballot, _) = asked(&cluster, 2);
@@ -141,7 +134,7 @@ fn the_whole_window_survives_a_restart() {
         Some(&cluster.node(1).highest_of(LogId::Commands)),
         accepted.last()
     );
-    assert_eq!(counter(&cluster, 1, "refused_beyond_window"), 1);
+    assert_eq!(cluster.counter(1, "refused_beyond_window"), 1);
     cluster.crash(1);
     cluster.start(1);
     for slot in accepted {
@@ -183,7 +176,7 @@ fn a_leader_waits_for_its_own_checkpoint_and_others_for_theirs() {
     cluster.pass(50);
     assert!(all_done(&cluster, &writes), "0 and 1 are a majority");
     assert!(cluster.node(2).executed() < cluster.node(0).executed());
-    assert!(counter(&cluster, 2, "refused_beyond_window") > 0);
+    assert!(cluster.counter(2, "refused_beyond_window") > 0);
     cluster.unstall(2);
     cluster.pass_until(5000, "2 catches up", |cluster| {
         cluster.node(2).executed() == cluster.node(0).executed()
@@ -226,11 +219,11 @@ fn a_candidate_leads_once_its_checkpoint_leaves_room_for_what_it_recovers() {
     // Fewer slots than force a checkpoint, more than none.
     let writes = write(&mut cluster, 1..3);
     assert!(all_done(&cluster, &writes));
-    let mut used = counter(&cluster, 1, "log_window_used");
+    let mut used = cluster.counter(1, "log_window_used");
     if used == 0 {
         write(&mut cluster, 5..6);
         cluster.pass(10);
-        used = counter(&cluster, 1, "log_window_used");
+        used = cluster.counter(1, "log_window_used");
     }
     assert!((1..WINDOW / 4).contains(&used), "{used}");
     lose_answers(&mut cluster);
