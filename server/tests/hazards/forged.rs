@@ -14,7 +14,7 @@ use server::replica::action::Record;
 use server::replica::message::{Accept, Batch, Envelope, LogId, LogNews, Message, Reported, Value};
 use server::replica::plausible::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
 
-use super::cluster::{Cluster, between, heartbeat_of, put};
+use super::cluster::{Cluster, Packet, between, heartbeat_of, put};
 
 /// What `message` would be if `from` said it to `to`.
 fn forged(cluster: &Cluster, from: usize, to: usize, message: Message) -> (Envelope, ReplicaId) {
@@ -25,6 +25,14 @@ fn forged(cluster: &Cluster, from: usize, to: usize, message: Message) -> (Envel
 fn forge(cluster: &mut Cluster, from: usize, to: usize, message: Message) {
     let packet = forged(cluster, from, to, message);
     cluster.deliver(packet);
+}
+
+/// Delivers it. Returns how many messages the addressee refused for it.
+fn refused_of(cluster: &mut Cluster, packet: Packet) -> u64 {
+    let to = packet.1.index();
+    let before = cluster.counter(to, "refused_messages");
+    cluster.deliver(packet);
+    cluster.counter(to, "refused_messages") - before
 }
 
 fn ballot(round: u64, replica: u8) -> Ballot {
@@ -92,8 +100,8 @@ pub(super) fn h81_a_round_near_the_limit_wedges_nobody() {
     for round in [NUMBER_MAX - 1, NUMBER_MAX] {
         for (client, message) in (1..).zip(of_round(round)) {
             let mut cluster = Cluster::new(3, StrategySpec::All);
-            forge(&mut cluster, 1, 0, message.clone());
-            forge(&mut cluster, 1, 2, message);
+            let packets = [0, 2].map(|to| forged(&cluster, 1, to, message.clone()));
+            let refused = packets.map(|packet| refused_of(&mut cluster, packet));
             let write = cluster.ask(2, put(client, 1, "k", "as before"));
             assert!(cluster.done(write), "the leader leads on");
             cluster.crash(0);
@@ -104,6 +112,7 @@ pub(super) fn h81_a_round_near_the_limit_wedges_nobody() {
             let write = cluster.ask(2, put(client, 3, "k", "all anew"));
             cluster.pass_until(60_000, "all went on", |cluster| cluster.done(write));
             assert_readable(&cluster);
+            assert_eq!(refused, [1, 1], "operators see it");
         }
     }
 }
@@ -140,9 +149,10 @@ pub(super) fn h81_an_incarnation_that_leaps_does_not_silence_its_peer() {
         },
     );
     envelope.from_incarnation = Incarnation(NUMBER_MAX);
-    cluster.deliver((envelope, to));
+    let refused = refused_of(&mut cluster, (envelope, to));
     let write = cluster.ask(1, put(1, 1, "k", "v"));
     assert!(cluster.done(write), "0 takes what 1 forwards");
+    assert_eq!(refused, 1);
 }
 
 #[test]
@@ -150,10 +160,12 @@ pub(super) fn h81_log_time_that_leaps_is_not_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     let leads = newest_ballot(&cluster);
     let slot = cluster.node(1).highest_accepted().next();
-    forge(&mut cluster, 0, 1, accept(leads, slot, NUMBER_MAX));
+    let leap = forged(&cluster, 0, 1, accept(leads, slot, NUMBER_MAX));
+    let refused = refused_of(&mut cluster, leap);
     assert!(cluster.node(1).highest_accepted() < slot);
     let write = cluster.ask(1, put(1, 1, "k", "v"));
     assert!(cluster.done(write));
+    assert_eq!(refused, 1);
 }
 
 #[test]
@@ -169,7 +181,8 @@ pub(super) fn h81_slots_that_leap_are_not_asked_for() {
         probe: 0,
         logs: [far.clone(), far].into(),
     };
-    forge(&mut cluster, 0, 1, message);
+    let leap = forged(&cluster, 0, 1, message);
+    let refused = refused_of(&mut cluster, leap);
     cluster.pass(20_000);
     let asks = |message: &Message| matches!(message, Message::Fetch { .. });
     assert!(!cluster.sent.iter().any(|(e, _)| asks(&e.message)));
@@ -177,13 +190,14 @@ pub(super) fn h81_slots_that_leap_are_not_asked_for() {
     assert!(cluster.last_promise(1, 2).is_some());
     let local = cluster.read(1, "k");
     assert!(cluster.answered(local));
+    assert_eq!(refused, 1);
 }
 
 #[test]
 pub(super) fn h81_an_answer_of_phase_1_that_leaps_hides_no_other() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     cluster.lose(|packet| between(packet, 0, 1));
-    let promise = |(e, _): &super::cluster::Packet| matches!(e.message, Message::Prepared { .. });
+    let promise = |(e, _): &Packet| matches!(e.message, Message::Prepared { .. });
     cluster.hold(promise);
     cluster.elect(1);
     let held = cluster.held.iter().find(|packet| between(packet, 2, 1));
@@ -204,11 +218,12 @@ pub(super) fn h81_an_answer_of_phase_1_that_leaps_hides_no_other() {
         ballot: Ballot::ZERO,
         value: Value::Noop,
     });
-    cluster.deliver((envelope, to));
+    let refused = refused_of(&mut cluster, (envelope, to));
     cluster.release();
     assert!(cluster.leads(1), "the answer that 2 gave counts");
     let read = cluster.read(1, "k");
     cluster.pass_until(5000, "reads are answered", |cluster| cluster.answered(read));
+    assert_eq!(refused, 1);
 }
 
 #[test]
@@ -256,13 +271,15 @@ pub(super) fn h81_a_lease_of_years_is_not_believed() {
     promise.sequence += 1;
     promise.t_lease = Duration::from_nanos(NUMBER_MAX);
     let message = Message::Lease(LeaseMessage::Promise(promise));
-    forge(&mut cluster, 1, 2, message);
+    let leap = forged(&cluster, 1, 2, message);
+    let refused = refused_of(&mut cluster, leap);
     cluster.isolate(2);
     cluster.pass(20_000);
     let read = cluster.read(2, "k");
     assert!(!cluster.answered(read), "its leases have ended");
     cluster.heal();
     cluster.pass_until(20_000, "it is served", |cluster| cluster.answered(read));
+    assert_eq!(refused, 1);
 }
 
 /// A replica waits for the longest lease there ever was, after each restart.
@@ -288,12 +305,15 @@ pub(super) fn h81_a_configuration_of_years_is_not_accepted() {
         last_multi: Slot::ZERO,
         sure: Arc::from([]),
     });
+    let mut refused = 0;
     for to in [1, 2] {
-        forge(&mut cluster, 0, to, message.clone());
+        let leap = forged(&cluster, 0, to, message.clone());
+        refused += refused_of(&mut cluster, leap);
         assert_eq!(cluster.node(to).configuration(), before);
     }
     (0..3).for_each(|node| cluster.crash(node));
     (0..3).for_each(|node| cluster.start(node));
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     cluster.pass_until(60_000, "all went on", |cluster| cluster.done(write));
+    assert_eq!(refused, 2);
 }
