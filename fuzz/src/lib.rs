@@ -8,6 +8,9 @@
 //! that decode something sealed (a checksum, compression) also seal the bytes
 //! themselves, or no change would ever get past the seal.
 //!
+//! `member` goes on where decoders end: a replica hears what a member says that has proved
+//! who it is.
+//!
 //! `tests/bounded.rs` feeds the bodies inputs that [`mutate`] makes of the seeds,
 //! the same in every run. `targets/` holds the same bodies as targets of
 //! cargo-fuzz, which searches without end (`make fuzz`); an input with which it
@@ -47,6 +50,7 @@ targets! {
     client_to_server: client,
     server_to_client: client,
     peer: peer,
+    member: member,
     disk_values: disk,
     disk_rows: disk,
     cluster_config: config,

@@ -30,9 +30,17 @@ pub const fn per_byte<T>() -> usize {
 /// # Panics
 /// If it took more than [`BASE_BYTES`] and `per_byte` for each of them at once.
 pub fn within<T>(input: usize, per_byte: usize, decode: impl FnOnce() -> T) -> T {
+    within_base(BASE_BYTES, input, per_byte, decode)
+}
+
+/// As [`within`], for what takes `base` bytes whatever the input says.
+///
+/// # Panics
+/// As [`within`].
+pub fn within_base<T>(base: usize, input: usize, per_byte: usize, decode: impl FnOnce() -> T) -> T {
     let mut decoded = None;
     let taken = allocation_counter::measure(|| decoded = Some(decode())).bytes_max;
-    let limit = BASE_BYTES + per_byte * input;
+    let limit = base + per_byte * input;
     assert!(
         taken <= limit as u64,
         "{taken} bytes were taken at once for an input of {input} bytes, the limit is {limit}"

@@ -59,6 +59,7 @@ bodies! {
     client_to_server,
     server_to_client,
     peer,
+    member,
     disk_values,
     disk_rows,
     cluster_config,

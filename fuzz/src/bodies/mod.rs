@@ -2,10 +2,13 @@
 
 pub mod access;
 pub mod client;
+mod cluster;
 pub mod config;
+mod contradictions;
 pub mod disk;
 pub mod frames;
 pub mod history;
+pub mod member;
 pub mod peer;
 mod samples;
 pub mod ycsb;

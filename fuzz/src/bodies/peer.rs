@@ -24,7 +24,7 @@ pub fn peer(input: &[u8]) {
 }
 
 /// `None` if it is too long, as it may become when what was left out is filled in.
-fn framed(envelope: Envelope) -> Option<Bytes> {
+pub(super) fn framed(envelope: Envelope) -> Option<Bytes> {
     let mut buffer = BytesMut::new();
     match encode_envelope(envelope, &mut buffer) {
         Ok(()) => {}

@@ -1,0 +1,292 @@
+//! Three replicas that bodies drive: messages arrive at once, disks sync at once, and time
+//! passes when the body says so.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use client::wire::{Command, Outcome, Path};
+use leases::{ReplicaId, Slot, StrategySpec, Time};
+use server::codec::{
+    Position, decode_ballot, decode_entry, decode_position, encode_ballot, encode_entry,
+    encode_position,
+};
+use server::replica::action::{Asker, Checkpoint, ClientHandle, Event, Record, Sequence};
+use server::replica::input::ReadFrom;
+use server::replica::message::{Envelope, LogId};
+use server::replica::{Input, Replica, Settings};
+use server::shell::{self, Answers, Fenced, Host};
+use server::sim::disk::Disk;
+use server::sim::oracle::Frames;
+
+use super::samples;
+
+/// The replica that hears what the input says.
+pub const VICTIM: ReplicaId = ReplicaId(0);
+/// The member whose connection the input is.
+pub const LIAR: ReplicaId = ReplicaId(1);
+/// The third member.
+pub const OTHER: ReplicaId = ReplicaId(2);
+
+/// More messages that follow one event go back and forth without end.
+const MESSAGES_MAX: usize = 10_000;
+/// Timers are looked at this often, at most.
+const TICK_MIN: Duration = Duration::from_millis(1);
+/// So small that inputs reach its end.
+const LOG_WINDOW: u64 = 256;
+
+#[derive(Clone, Debug)]
+struct Node {
+    replica: Replica,
+    disk: Disk,
+    /// Whether it runs and is connected.
+    up: bool,
+    /// Commands that its clients have asked.
+    asked: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    settings: Settings,
+    now: Time,
+    nodes: Vec<Node>,
+    flying: VecDeque<(ReplicaId, Envelope)>,
+    /// What the liar says to the victim is kept here instead of being delivered.
+    pub overheard: Option<VecDeque<Envelope>>,
+}
+
+/// The process of one replica, which performs what the replica asks for.
+struct At<'a>(&'a mut Cluster, ReplicaId, Answers);
+
+impl Host for At<'_> {
+    /// Whatever is said can be sent, and its addressee decodes it.
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        let At(cluster, from, _) = self;
+        let decoded = Frames::default().pass(envelope);
+        let envelope = decoded.unwrap_or_else(|refused| panic!("{refused:?}"));
+        match &mut cluster.overheard {
+            Some(overheard) if (*from, to) == (LIAR, VICTIM) => overheard.push_back(envelope),
+            _ => cluster.flying.push_back((to, envelope)),
+        }
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        records.iter().for_each(assert_readable);
+        let At(cluster, node, _) = self;
+        cluster.nodes[node.index()].disk.persist(sequence, records);
+    }
+
+    fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
+
+    fn fenced_reply(&mut self, read: Fenced) {
+        if !read.may_leave(self.0.now) {
+            return self.0.input(self.1, read.missed());
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
+        match to {
+            ReadFrom::Client(to) => self.reply(to, path, outcome),
+            ReadFrom::Peer(peer, request) => self.2.push(peer, request, outcome, path),
+        }
+    }
+
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+        let At(cluster, node, _) = self;
+        let entries = cluster.node(*node).disk.read_log(log, from, last);
+        cluster.input(*node, Input::LogRead { log, to, entries });
+    }
+
+    fn event(&mut self, _: Event) {}
+}
+
+/// What is written down can be read at the next start.
+fn assert_readable(record: &Record) {
+    let mut bytes = Vec::new();
+    match record {
+        Record::Promised(ballot) => {
+            encode_ballot(*ballot, &mut bytes);
+            assert_eq!(decode_ballot(bytes.into()), Ok(*ballot));
+        }
+        Record::Accepted { ballot, value, .. } => {
+            encode_entry(*ballot, value, &mut bytes);
+            let read = decode_entry(bytes.into());
+            assert_eq!(read.as_ref(), Ok(&(*ballot, value.clone())));
+        }
+        Record::Checkpoint(Checkpoint {
+            executed,
+            config,
+            log_time_ms,
+            opens_from_ms,
+            ..
+        }) => {
+            let position = Position {
+                executed: *executed,
+                config: *config,
+                log_time_ms: *log_time_ms,
+                opens_from_ms: *opens_from_ms,
+            };
+            encode_position(&position, &mut bytes);
+            assert_eq!(decode_position(bytes.into()), Ok(position));
+        }
+        _ => {}
+    }
+}
+
+impl Cluster {
+    /// Replicas that have run for a while under `leader`: they hold leases, and their clients
+    /// have written and read.
+    pub fn led_by(leader: ReplicaId, strategy: StrategySpec) -> Cluster {
+        let mut settings = Settings::new(VICTIM, 3);
+        settings.strategies = strategy.into();
+        settings.elections.preferred = Some(leader);
+        settings.log_window = LOG_WINDOW;
+        let now = Time(1_000_000_000_000);
+        let nodes = [VICTIM, LIAR, OTHER].map(|me| {
+            let mut disk = Disk::joined(0, 1 + u64::from(me.0));
+            let replica = start(now, &settings, me, &mut disk);
+            let (up, asked) = (true, 0);
+            Node {
+                replica,
+                disk,
+                up,
+                asked,
+            }
+        });
+        let mut cluster = Cluster {
+            settings,
+            now,
+            nodes: nodes.into(),
+            flying: VecDeque::new(),
+            overheard: None,
+        };
+        cluster.pass(Duration::from_secs(30));
+        for _ in samples::commands() {
+            [VICTIM, LIAR, OTHER]
+                .into_iter()
+                .for_each(|node| cluster.ask_next(node));
+            cluster.pass(Duration::from_millis(200));
+        }
+        cluster.pass(Duration::from_secs(5));
+        assert_eq!(cluster.replica(VICTIM).leader(), Some(leader));
+        assert!(cluster.replica(VICTIM).executed() > Slot(9), "all is done");
+        cluster
+    }
+
+    fn node(&self, id: ReplicaId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// One of them.
+    pub fn replica(&self, id: ReplicaId) -> &Replica {
+        &self.node(id).replica
+    }
+
+    /// Nothing comes from this one any more, and nothing reaches it.
+    pub fn cut_off(&mut self, id: ReplicaId) {
+        self.nodes[id.index()].up = false;
+    }
+
+    /// Its process ends and starts from its disk.
+    pub fn restart(&mut self, id: ReplicaId) {
+        let (now, settings) = (self.now, &self.settings);
+        let node = &mut self.nodes[id.index()];
+        node.disk.crash(0);
+        node.replica = start(now, settings, id, &mut node.disk);
+        node.replica.check();
+        self.flying.clear();
+    }
+
+    /// Hands a replica one input; what follows at once has followed.
+    pub fn give(&mut self, id: ReplicaId, input: Input) {
+        self.input(id, input);
+        self.settle();
+    }
+
+    /// A client of this replica asks what the samples hold, one after the other.
+    pub fn ask_next(&mut self, id: ReplicaId) {
+        let node = &mut self.nodes[id.index()];
+        node.asked += 1;
+        let asked = node.asked;
+        let all = samples::commands();
+        let op = all[asked as usize % all.len()].op.clone();
+        let op = op.expect("samples are complete");
+        let from = ClientHandle {
+            connection: 1,
+            request: asked,
+        };
+        let client = 1000 + u64::from(id.0);
+        let command = Command {
+            opened_ms: node.replica.log_time_ms(),
+            ..Command::session(client, asked, asked, op)
+        };
+        self.give(id, Input::Client { from, command });
+    }
+
+    /// Lets time pass for everybody.
+    pub fn pass(&mut self, span: Duration) {
+        let until = self.now + span;
+        loop {
+            let up = self.nodes.iter().filter(|node| node.up);
+            let next = up.map(|node| node.replica.next_deadline()).min();
+            let next = next.map_or(until, |next| next.max(self.now + TICK_MIN));
+            if next >= until {
+                break;
+            }
+            self.now = next;
+            self.tick();
+        }
+        self.now = until;
+        self.tick();
+    }
+
+    fn tick(&mut self) {
+        for id in [VICTIM, LIAR, OTHER] {
+            if self.node(id).replica.next_deadline() <= self.now {
+                self.give(id, Input::Tick);
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..MESSAGES_MAX {
+            let Some((to, envelope)) = self.flying.pop_front() else {
+                return;
+            };
+            self.input(to, Input::Peer(envelope));
+        }
+        panic!("messages go back and forth without end: {:?}", self.flying);
+    }
+
+    fn input(&mut self, id: ReplicaId, input: Input) {
+        let mut next = Some(input);
+        while let Some(input) = next {
+            let (now, node) = (self.now, &mut self.nodes[id.index()]);
+            if !node.up {
+                return;
+            }
+            let mut actions = Vec::new();
+            node.replica.step(now, input, &mut actions);
+            node.replica.flush(now, &mut actions);
+            node.replica.check();
+            let mut at = At(self, id, Answers::default());
+            for action in actions {
+                shell::perform(action, &mut at);
+            }
+            let mut answers = std::mem::take(&mut at.2);
+            for (to, message) in answers.take() {
+                let envelope = self.replica(id).envelope(to, message);
+                At(self, id, Answers::default()).send(to, envelope);
+            }
+            let (synced, _) = self.nodes[id.index()].disk.synced();
+            next = synced.map(Input::Persisted);
+        }
+    }
+}
+
+fn start(now: Time, settings: &Settings, me: ReplicaId, disk: &mut Disk) -> Replica {
+    let mut settings = settings.clone();
+    settings.me = me;
+    let recovered = disk.recover(|| unreachable!("the directory was made"));
+    Replica::new(now, settings, recovered, now.0 + u64::from(me.0))
+}
