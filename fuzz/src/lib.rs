@@ -8,8 +8,8 @@
 //! that decode something sealed (a checksum, compression) also seal the bytes
 //! themselves, or no change would ever get past the seal.
 //!
-//! `member` goes on where decoders end: a replica hears what a member says that has proved
-//! who it is.
+//! Two bodies go on where decoders end. `member` has a replica hear what a member says that
+//! has proved who it is, and `session` what a client asks that has said its token.
 //!
 //! `tests/bounded.rs` feeds the bodies inputs that [`mutate`] makes of the seeds,
 //! the same in every run. `targets/` holds the same bodies as targets of
@@ -56,6 +56,7 @@ targets! {
     cluster_config: config,
     tokens: access,
     rights: access,
+    session: session,
     topology: config,
     experiment: config,
     cluster_state: config,

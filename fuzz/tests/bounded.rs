@@ -65,6 +65,7 @@ bodies! {
     cluster_config,
     tokens,
     rights,
+    session,
     topology,
     experiment,
     cluster_state,

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Bytes;
 use client::wire::{Command, Outcome, Path};
 use leases::{ReplicaId, Slot, StrategySpec, Time};
 use server::codec::{
@@ -12,7 +13,7 @@ use server::codec::{
 };
 use server::replica::action::{Asker, Checkpoint, ClientHandle, Event, Record, Sequence};
 use server::replica::input::ReadFrom;
-use server::replica::message::{Envelope, LogId};
+use server::replica::message::{Envelope, LogId, Value};
 use server::replica::{Input, Replica, Settings};
 use server::shell::{self, Answers, Fenced, Host};
 use server::sim::disk::Disk;
@@ -53,6 +54,10 @@ pub struct Cluster {
     flying: VecDeque<(ReplicaId, Envelope)>,
     /// What the liar says to the victim is kept here instead of being delivered.
     pub overheard: Option<VecDeque<Envelope>>,
+    /// What clients were answered, and where.
+    pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
+    /// Values that replicas have accepted.
+    pub accepted: Vec<Value>,
 }
 
 /// The process of one replica, which performs what the replica asks for.
@@ -73,10 +78,17 @@ impl Host for At<'_> {
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
         records.iter().for_each(assert_readable);
         let At(cluster, node, _) = self;
+        for record in &records {
+            if let Record::Accepted { value, .. } = record {
+                cluster.accepted.push(value.clone());
+            }
+        }
         cluster.nodes[node.index()].disk.persist(sequence, records);
     }
 
-    fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
+    fn reply(&mut self, to: ClientHandle, _: Path, outcome: Outcome) {
+        self.0.replies.push((self.1, to, outcome));
+    }
 
     fn fenced_reply(&mut self, read: Fenced) {
         if !read.may_leave(self.0.now) {
@@ -159,6 +171,8 @@ impl Cluster {
             nodes: nodes.into(),
             flying: VecDeque::new(),
             overheard: None,
+            replies: Vec::new(),
+            accepted: Vec::new(),
         };
         cluster.pass(Duration::from_secs(30));
         for _ in samples::commands() {
@@ -170,6 +184,7 @@ impl Cluster {
         cluster.pass(Duration::from_secs(5));
         assert_eq!(cluster.replica(VICTIM).leader(), Some(leader));
         assert!(cluster.replica(VICTIM).executed() > Slot(9), "all is done");
+        cluster.replies.clear();
         cluster
     }
 
@@ -280,6 +295,35 @@ impl Cluster {
             }
             let (synced, _) = self.nodes[id.index()].disk.synced();
             next = synced.map(Input::Persisted);
+        }
+    }
+
+    /// All keys with their values, as a client reads them at this replica.
+    pub fn read_all(&mut self, id: ReplicaId) -> Vec<(Bytes, Bytes)> {
+        let from = ClientHandle {
+            connection: u64::MAX,
+            request: self.replies.len() as u64,
+        };
+        let op = client::wire::command::Op::scan("", "", 10_000);
+        let command = Command::from(op);
+        self.give(id, Input::Client { from, command });
+        let mut waited = 0;
+        let answer = loop {
+            if let Some((.., outcome)) = self.replies.iter().find(|(_, to, _)| *to == from) {
+                break outcome;
+            }
+            self.pass(Duration::from_millis(100));
+            waited += 1;
+            assert!(waited < 100, "a scan is answered within 10 s");
+        };
+        match &answer.result {
+            Some(client::wire::outcome::Result::Entries(found)) => {
+                let found = found.entries.iter();
+                found
+                    .map(|entry| (entry.key.clone(), entry.value.clone()))
+                    .collect()
+            }
+            other => panic!("a scan is answered with {other:?}"),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod history;
 pub mod member;
 pub mod peer;
 mod samples;
+pub mod session;
 pub mod ycsb;
 
 use std::fmt::Debug;

@@ -1,0 +1,383 @@
+//! A client's connection, from its first byte after the handshake on: what its token does not
+//! allow is neither done nor told.
+
+use std::cell::OnceCell;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::request::Body;
+use client::wire::{
+    Command, Hello, MAGIC, Outcome, PROBE_KEY, Received, decode_request, split_frame, validate_body,
+};
+use leases::{ReplicaId, StrategySpec};
+use prost::Message as _;
+use server::node::access::rights::{Rights, check};
+use server::node::access::tokens::{Digest, Entry, parse};
+use server::replica::Input;
+use server::replica::action::ClientHandle;
+use server::replica::input::Operator;
+use server::replica::message::Value;
+
+use super::cluster::{Cluster, LIAR, OTHER, VICTIM};
+use crate::memory;
+
+/// Requests that are taken of one input, at most.
+const REQUESTS_MAX: usize = 32;
+/// What three replicas take for a request and the time that it is given.
+const REQUEST_BYTES: usize = 256 << 10;
+/// Copies of a command: in the frame, on its way, in the logs and states of three replicas.
+const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
+const CONNECTION: u64 = 77;
+
+/// A token, and what it may do: the prefixes that it may read, those that it may write, and
+/// whether it may look at the cluster. What the file of tokens says is made of this.
+struct Grant {
+    token: &'static str,
+    read: &'static [&'static str],
+    write: &'static [&'static str],
+    admin: bool,
+}
+
+const fn grant(
+    token: &'static str,
+    read: &'static [&'static str],
+    write: &'static [&'static str],
+    admin: bool,
+) -> Grant {
+    Grant {
+        token,
+        read,
+        write,
+        admin,
+    }
+}
+
+const GRANTS: [Grant; 7] = [
+    grant("", &["open/"], &[], false),
+    grant("lh_reader", &["a/"], &[], false),
+    grant("lh_writer", &[], &["a/"], false),
+    grant("lh_both", &["a/", "b/x"], &["a/", "b/"], false),
+    grant("lh_all_read", &[""], &[], false),
+    grant("lh_all", &[""], &[""], false),
+    grant("lh_admin", &[], &[], true),
+];
+
+/// What is stored before the client comes.
+const STORED: [&str; 6] = ["a/1", "a/2", "b/1", "b/x1", "c", "open/1"];
+
+/// Replicas with something stored, and the tokens that count there.
+#[derive(Clone)]
+struct Ready {
+    cluster: Cluster,
+    tokens: Vec<Entry>,
+    stored: Vec<(Bytes, Bytes)>,
+    /// What was accepted until then: a new leader proposes some of it again.
+    before: usize,
+}
+
+fn ready(leader: ReplicaId) -> Ready {
+    let mut cluster = Cluster::led_by(leader, StrategySpec::All);
+    for (sequence, key) in (1..).zip(STORED) {
+        let value = format!("the secret of {key}");
+        let command = Command {
+            opened_ms: cluster.replica(VICTIM).log_time_ms(),
+            ..Command::session(5, sequence, sequence, Op::put(key, value))
+        };
+        let from = ClientHandle {
+            connection: 5,
+            request: sequence,
+        };
+        cluster.give(VICTIM, Input::Client { from, command });
+        cluster.pass(Duration::from_millis(300));
+    }
+    let stored = cluster.read_all(VICTIM);
+    assert!(stored.len() >= STORED.len());
+    let tokens = parse(&token_file(), Path::new("tokens.toml"));
+    let tokens = tokens.expect("the file is well-formed");
+    Ready {
+        before: cluster.accepted.len(),
+        cluster,
+        tokens,
+        stored,
+    }
+}
+
+fn token_file() -> String {
+    let entry = |(number, grant): (usize, &Grant)| {
+        let rights = |may: &str, prefixes: &[&str]| {
+            let right = |prefix: &&str| format!("{{ prefix = \"{prefix}\", may = \"{may}\" }}, ");
+            prefixes.iter().map(right).collect::<String>()
+        };
+        let digest = Digest::of(grant.token.as_bytes());
+        let who = match grant.token {
+            "" => "name = \"anonymous\"\n".to_owned(),
+            _ => format!("name = \"app{number}\"\nsha256 = \"{digest}\"\n"),
+        };
+        let admin = if grant.admin { "admin = true\n" } else { "" };
+        let (read, write) = (rights("read", grant.read), rights("write", grant.write));
+        format!("[[token]]\n{who}rights = [{read}{write}]\n{admin}")
+    };
+    GRANTS.iter().enumerate().map(entry).collect()
+}
+
+/// The first byte says who leads. Then come the frames of a client: its greeting, and requests.
+pub fn session(input: &[u8]) {
+    thread_local! {
+        static READY: [OnceCell<Ready>; 2] = const { [const { OnceCell::new() }; 2] };
+    }
+    let Some((&first, rest)) = input.split_first() else {
+        return;
+    };
+    let leader = usize::from(first & 1);
+    let leaders = [VICTIM, LIAR];
+    let mut ready = READY.with(|known| {
+        let known = known[leader].get_or_init(|| ready(leaders[leader]));
+        known.clone()
+    });
+    let mut stream = BytesMut::from(rest);
+    let requests = REQUESTS_MAX.min(1 + rest.len() / 4);
+    let grant = memory::within_base(requests * REQUEST_BYTES, rest.len(), PER_BYTE, || {
+        talk(&mut ready, &mut stream)
+    });
+    ready.judge(grant, input);
+}
+
+/// What a node does with the frames. Returns what the client may do, if it is let in.
+fn talk(ready: &mut Ready, stream: &mut BytesMut) -> Option<&'static Grant> {
+    let hello = Hello::decode(next(stream)?).ok()?;
+    if hello.magic != MAGIC {
+        return None;
+    }
+    let rights = ready.rights(&hello.token);
+    let grant = GRANTS
+        .iter()
+        .find(|grant| grant.token.as_bytes() == hello.token);
+    assert_eq!(
+        rights.is_some(),
+        grant.is_some(),
+        "who is let in has a token"
+    );
+    let (rights, grant) = rights.zip(grant)?;
+    let mut last = 0;
+    for _ in 0..REQUESTS_MAX {
+        let Some(frame) = next(stream) else { break };
+        let Ok(received) = decode_request(frame) else {
+            break;
+        };
+        let Received::Request(request) = received else {
+            continue;
+        };
+        let checked = validate_body(request.body.as_ref());
+        // The account of a connection takes rising numbers only.
+        if checked.is_err() || request.id <= last {
+            continue;
+        }
+        let Some(body) = request.body else { continue };
+        if check(&rights, &body).is_err() {
+            continue;
+        }
+        last = request.id;
+        ask(&mut ready.cluster, last, body, grant);
+    }
+    let connection = CONNECTION;
+    ready.cluster.give(VICTIM, Input::ClientGone { connection });
+    ready.cluster.pass(Duration::from_millis(300));
+    Some(grant)
+}
+
+fn next(stream: &mut BytesMut) -> Option<Bytes> {
+    split_frame(stream).ok().flatten()
+}
+
+fn ask(cluster: &mut Cluster, request: u64, body: Body, grant: &Grant) {
+    let input = match body {
+        Body::Command(command) => {
+            let from = ClientHandle {
+                connection: CONNECTION,
+                request,
+            };
+            if let Some(key) = command.keys().next() {
+                cluster.replica(VICTIM).hint(key);
+            }
+            Input::Client { from, command }
+        }
+        Body::Move(asked) => {
+            assert!(grant.admin, "leadership is moved for {:?}", grant.token);
+            let names = [("A", VICTIM), ("B", LIAR), ("C", OTHER)];
+            let Some((_, to)) = names.into_iter().find(|(name, _)| *name == asked.to) else {
+                return;
+            };
+            Input::Operator(Operator::Transfer(to))
+        }
+        Body::Lease(_) => return assert!(grant.admin, "leases change for {:?}", grant.token),
+        Body::Status(asked) => {
+            let wide = asked.leases || asked.demand || asked.holders && asked.key.is_empty();
+            let told = !asked.holders || grant.admin || covers(grant.read, &asked.key);
+            return assert!(told && (grant.admin || !wide), "{asked:?}");
+        }
+    };
+    cluster.give(VICTIM, input);
+    cluster.pass(Duration::from_millis(40));
+}
+
+fn covers(prefixes: &[&str], key: &[u8]) -> bool {
+    prefixes
+        .iter()
+        .any(|prefix| key.starts_with(prefix.as_bytes()))
+}
+
+impl Ready {
+    /// What the file of tokens says of this one.
+    fn rights(&self, token: &[u8]) -> Option<Rights> {
+        let digest = (!token.is_empty()).then(|| Digest::of(token));
+        let entry = self.tokens.iter().find(|entry| entry.digest == digest);
+        entry.map(Entry::rights)
+    }
+
+    /// Whatever the code under judgement has let pass: only what may be written has changed, and
+    /// only what may be read was told.
+    fn judge(&mut self, grant: Option<&Grant>, input: &[u8]) {
+        let (read, write) = grant.map_or((&[][..], &[][..]), |it| (it.read, it.write));
+        let (before, since) = self.cluster.accepted.split_at(self.before);
+        for value in since.iter().filter(|value| !before.contains(value)) {
+            assert_allowed(value, read, write);
+        }
+        let replies = std::mem::take(&mut self.cluster.replies);
+        let replies = replies
+            .iter()
+            .filter(|(_, to, _)| to.connection == CONNECTION);
+        for (.., outcome) in replies {
+            self.assert_told(outcome, read, input);
+        }
+        self.cluster.pass(Duration::from_secs(2));
+        let untouched = |all: &[(Bytes, Bytes)]| -> Vec<(Bytes, Bytes)> {
+            let kept = all.iter().filter(|(key, _)| !covers(write, key));
+            kept.cloned().collect()
+        };
+        let now = self.cluster.read_all(VICTIM);
+        assert_eq!(untouched(&now), untouched(&self.stored));
+    }
+
+    /// No value is told that may not be read, unless the client knew it.
+    fn assert_told(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
+        if let Some(Answer::Entries(found)) = &outcome.result {
+            let told = found.entries.iter();
+            told.for_each(|entry| assert!(covers(read, &entry.key), "{entry:?} is told"));
+        }
+        let told = outcome.encode_to_vec();
+        let has = |all: &[u8], part: &[u8]| all.windows(part.len()).any(|it| it == part);
+        for key in STORED.iter().filter(|key| !covers(read, key.as_bytes())) {
+            let secret = format!("the secret of {key}");
+            let known = has(input, secret.as_bytes());
+            assert!(known || !has(&told, secret.as_bytes()), "{outcome:?}");
+        }
+    }
+}
+
+fn assert_allowed(value: &Value, read: &[&str], write: &[&str]) {
+    for proposed in value.commands() {
+        let command = &proposed.command;
+        let prefixes = if command.is_write() { write } else { read };
+        let mut keys = command.keys();
+        let allowed = keys.all(|key| covers(prefixes, key) || *key == PROBE_KEY.as_bytes());
+        assert!(allowed, "{command:?} with {read:?}, {write:?}");
+    }
+}
+
+pub mod seeds {
+    use client::wire::command::Op;
+    use client::wire::request::Body;
+    use client::wire::{
+        Command, Field, Hello, KeyValue, LeaseRequest, MoveRequest, Request, StatusRequest, hello,
+    };
+    use prost::Message;
+
+    use super::GRANTS;
+
+    /// Each token with everything that can be asked, about keys that it may touch or may not.
+    pub fn session() -> Vec<Vec<u8>> {
+        let tokens = GRANTS.iter().map(|grant| grant.token).chain(["lh_nobody"]);
+        let each = tokens.flat_map(|token| {
+            ["a/1", "b/1", "b/x1", "c", "new", "a/new"].map(|key| conversation(token, key))
+        });
+        let each: Vec<Vec<u8>> = each.collect();
+        [0, 1]
+            .iter()
+            .flat_map(|first| each.iter().map(|frames| [&[*first], &frames[..]].concat()))
+            .collect()
+    }
+
+    fn conversation(token: &'static str, key: &'static str) -> Vec<u8> {
+        let greeting = Hello {
+            token: token.into(),
+            ..hello(Some("cluster"))
+        };
+        let mut frames = Vec::new();
+        push(&mut frames, &greeting);
+        for (id, body) in (1..).zip(bodies(key)) {
+            push(&mut frames, &Request::new(id, Some(body)));
+        }
+        frames
+    }
+
+    fn push(frames: &mut Vec<u8>, message: &impl Message) {
+        let encoded = message.encode_to_vec();
+        frames.extend((encoded.len() as u32).to_be_bytes());
+        frames.extend(encoded);
+    }
+
+    fn bodies(key: &'static str) -> Vec<Body> {
+        let pair = |key: &'static str| KeyValue {
+            key: key.into(),
+            value: "new".into(),
+        };
+        let field = Field {
+            name: "name".into(),
+            value: "new".into(),
+        };
+        let end = match key.split_once('/') {
+            Some(("a", _)) => "a0",
+            _ => "b0",
+        };
+        let ops = [
+            Op::get(key),
+            Op::put(key, "new"),
+            Op::cas(key, "newer", None),
+            Op::put_fields(key, vec![field]),
+            Op::multi_get(vec!["a/1".into(), key.into()]),
+            Op::multi_put(vec![pair("a/2"), pair(key)]),
+            Op::scan(key, end, 10),
+            Op::scan("a/", "a0", 10),
+            Op::scan("", "", 10),
+            Op::get("open/1"),
+            Op::delete(key),
+        ];
+        let commands = (1..).zip(ops).map(|(sequence, op)| {
+            let command = match op.is_write() {
+                true => Command::session(9, sequence, sequence, op),
+                false => Command::from(op),
+            };
+            Body::Command(command)
+        });
+        let others = [
+            Body::Status(StatusRequest {
+                holders: true,
+                key: key.into(),
+                ..StatusRequest::default()
+            }),
+            Body::Status(StatusRequest {
+                leases: true,
+                ..StatusRequest::default()
+            }),
+            Body::Lease(LeaseRequest {
+                strategy: "all".into(),
+                ..LeaseRequest::default()
+            }),
+            Body::Move(MoveRequest { to: "B".into() }),
+        ];
+        commands.chain(others).collect()
+    }
+}
