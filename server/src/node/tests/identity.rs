@@ -7,18 +7,23 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use client::tls::{Channel, Trust, provider, roots, shake};
+use leases::{Incarnation, ReplicaId};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection, version};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::codec::proto;
+use crate::codec::{encode_envelope, proto};
 use crate::node::ends::{self, Source as _};
 use crate::node::frames::Frames;
 use crate::node::handshakes::{Handshakes, Shaken, Side};
 use crate::node::inbox::Inbox;
 use crate::node::outbox::Outbox;
+use crate::node::places::Places;
+use crate::node::transport::{Door, MAGIC as PEER_MAGIC, Member, Peers};
+use crate::replica::input::Input;
+use crate::replica::message::{Envelope, Message};
 use crate::security::{
     AUTHORITY, Authority, Credentials, Validity, certificate_file, key_file, write_new,
 };
@@ -171,7 +176,7 @@ impl Line {
 
 fn hello_of_jp() -> proto::Hello {
     proto::Hello {
-        magic: 0x4C48_5006,
+        magic: PEER_MAGIC,
         cluster: "demo".to_owned(),
         members: 3,
         from: 1,
@@ -201,18 +206,22 @@ impl Pki {
     }
 }
 
+/// A connection to a peers' port of somebody who shows this; nothing if it is refused so early
+/// that nothing can be said on it.
+async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    if shown == Shown::PlainText {
+        return Some(Line::new(stream, None));
+    }
+    let connection = dialled(&pki.dials_with(shown), "CA");
+    let shaken = shake(&stream, connection, 1 << 16).await;
+    Some(Line::new(stream, Some(shaken.ok()?)))
+}
+
 /// Connects to the peers' port and introduces itself as JP. What the node answers to that;
 /// nothing if it ends the connection.
 async fn introduced(pki: &Pki, shown: Shown) -> Option<String> {
-    let stream = TcpStream::connect(&pki.config.nodes[0].peer).await.unwrap();
-    let mut line = match shown {
-        Shown::PlainText => Line::new(stream, None),
-        _ => {
-            let connection = dialled(&pki.dials_with(shown), "CA");
-            let shaken = shake(&stream, connection, 1 << 16).await;
-            Line::new(stream, Some(shaken.ok()?))
-        }
-    };
+    let mut line = shown_to(&pki.config.nodes[0].peer, pki, shown).await?;
     line.send(&hello_of_jp()).await;
     line.greeting().await
 }
@@ -236,6 +245,92 @@ fn on_the_peers_port_only_the_member_itself_is_let_in() {
         }
     });
     node.stop().unwrap();
+}
+
+/// Hellos that are wrong in one field each.
+fn wrong_hellos() -> Vec<proto::Hello> {
+    let changes: [fn(&mut proto::Hello); 7] = [
+        |hello| hello.magic -= 1,
+        |hello| hello.cluster = "prod".to_owned(),
+        |hello| hello.members = 5,
+        |hello| hello.to = 2,
+        |hello| hello.to_name = "OR".to_owned(),
+        |hello| hello.from = 2,
+        |hello| hello.from_name = "OR".to_owned(),
+    ];
+    let wrong = changes.map(|change| {
+        let mut hello = hello_of_jp();
+        change(&mut hello);
+        hello
+    });
+    wrong.into()
+}
+
+/// What JP says first, numbered.
+fn ping(stamp: u64) -> Envelope {
+    Envelope {
+        from: ReplicaId(1),
+        from_incarnation: Incarnation(1),
+        to_incarnation: Incarnation(1),
+        message: Message::Ping { stamp, cost_ms: 0 },
+    }
+}
+
+/// A message may come with the hello, in the same bytes.
+#[test]
+fn nothing_that_a_refused_peer_says_is_heard() {
+    let pki = Pki::new();
+    block_on(tokio::task::LocalSet::new().run_until(async {
+        let inbox = Rc::new(Inbox::default());
+        let door = Door {
+            strangers: Places::new(9, 9),
+            accepted: Places::new(9, 9),
+            handshakes: Rc::new(Handshakes::start(&pki.config, "CA").unwrap()),
+        };
+        let member = |name: &str| Member {
+            name: name.to_owned(),
+            address: "127.0.0.1:9".to_owned(),
+        };
+        let members = MEMBERS.map(member).into();
+        let peers = Peers::new("demo", ReplicaId(0), members, inbox.clone(), door);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let accepting = tokio::task::spawn_local(Rc::new(peers).accept(listener));
+
+        let foreign = ALL.into_iter().filter(|shown| *shown != Shown::Right);
+        let foreign = foreign.map(|shown| (shown, hello_of_jp()));
+        let wrong = wrong_hellos().into_iter();
+        let wrong = wrong.map(|hello| (Shown::Right, hello));
+        let all = foreign.chain(wrong).chain([(Shown::Right, hello_of_jp())]);
+        let all: Vec<_> = all.collect();
+        let last = all.len() as u64 - 1;
+        for (number, (shown, hello)) in (0..).zip(all) {
+            let Some(mut line) = shown_to(&address, &pki, shown).await else {
+                continue;
+            };
+            encode_frame(&hello, &mut line.outbox.buffer()).unwrap();
+            encode_envelope(ping(number), &mut line.outbox.buffer()).unwrap();
+            line.outbox.emptied().await;
+            if number < last {
+                while let Ok(Some(_)) = line.frames.wait().await {}
+                continue;
+            }
+            let mut heard = Vec::new();
+            while heard.is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                inbox.take(&mut heard);
+            }
+            let stamps = heard.iter().map(|input| match input {
+                Input::Peer(envelope) => match envelope.message {
+                    Message::Ping { stamp, .. } => Some(stamp),
+                    _ => None,
+                },
+                _ => None,
+            });
+            assert_eq!(stamps.collect::<Vec<_>>(), [Some(last)]);
+        }
+        accepting.abort();
+    }));
 }
 
 /// What the node says that dials JP, to somebody who shows this: its hello, if it says one.
@@ -666,4 +761,53 @@ fn a_stranger_cannot_make_a_handshake_long() {
         let said = shaken.unwrap_err().to_string();
         assert_eq!(said, "a handshake of more than 100 bytes");
     });
+}
+
+/// So many bytes of a first message of TLS that is longer.
+fn part_of_a_hello(bytes: usize) -> Vec<u8> {
+    const RECORD: usize = 1000;
+    let mut said = Vec::new();
+    while said.len() < bytes {
+        said.extend([22, 3, 1, (RECORD >> 8) as u8, RECORD as u8]);
+        let mut record = vec![0; RECORD];
+        if said.len() == 5 {
+            // A ClientHello of 60 KiB.
+            record[..4].copy_from_slice(&[1, 0, 0xf0, 0]);
+        }
+        said.extend(record);
+    }
+    said.truncate(bytes);
+    said
+}
+
+/// Whether whoever says more of a handshake is closed before somebody who came earlier and says
+/// less. In the end both are, for none of them finishes it in time.
+async fn longer_is_closed_first(address: &str, shorter: usize, longer: usize) -> bool {
+    let say = async |bytes: usize| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let _ = stream.write_all(&part_of_a_hello(bytes)).await;
+        stream
+    };
+    let (mut early, mut late) = (say(shorter).await, say(longer).await);
+    let (mut told_early, mut told_late) = (Vec::new(), Vec::new());
+    tokio::select! {
+        biased;
+        _ = early.read_to_end(&mut told_early) => false,
+        _ = late.read_to_end(&mut told_late) => true,
+    }
+}
+
+#[test]
+fn a_node_bounds_the_handshakes_of_strangers() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let ports = &pki.config.nodes[0];
+        let bounds = [(&ports.client, 4 << 10), (&ports.peer, 16 << 10)];
+        for (address, bound) in bounds {
+            // A machine that stands still for long may close the early one for its time.
+            while !longer_is_closed_first(address, bound, bound + 1).await {}
+        }
+    });
+    node.stop().unwrap();
 }
