@@ -56,7 +56,9 @@ fn a_token_is_made_given_used_and_revoked() {
     }
 
     let serve = [&serve[..], &["--until-stdin-closes"]].concat();
-    let mut replica = place.start(&serve, Stdio::piped());
+    // Its log has all that it can tell, and no token.
+    let traces = "RUST_LOG=trace exec \"$0\" \"$@\"";
+    let mut replica = place.start_in_shell(traces, &serve, Stdio::piped());
     let kv = |line: &str| {
         place.words(&format!(
             "kv --timeout 60 --address 127.0.0.1:{port} {line}"
@@ -103,8 +105,28 @@ fn a_token_is_made_given_used_and_revoked() {
     with("get users/1").refused(&["UNAUTHENTICATED", "revoked"]);
     drop(replica.child.stdin.take());
     let ended = replica.ended();
+    assert!(ended.err.contains("clients need a token"), "{}", ended.err);
     assert!(!ended.err.contains("lh_"), "{}", ended.err);
     ended.good();
+}
+
+/// Somebody may have taken the variable for that of the token itself, or of a token.
+#[test]
+fn no_help_shows_what_variables_of_tokens_hold() {
+    let token = format!("lh_{}", "5".repeat(64));
+    for command in ["kv", "leader", "lease", "token", "ycsb", "serve"] {
+        for help in ["-h", "--help"] {
+            let mut leasehold = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+            for variable in ["LEASEHOLD_TOKEN_FILE", "LEASEHOLD_TOKEN"] {
+                leasehold.env(variable, &token);
+            }
+            let said = leasehold.args([command, help]).output().unwrap();
+            let said = [said.stdout, said.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert!(said.contains("Usage"), "{command} {help}: {said}");
+            assert!(!said.contains("lh_5"), "{command} {help}: {said}");
+        }
+    }
 }
 
 #[test]
