@@ -116,8 +116,10 @@ impl Driver {
 
     /// Lets connections have their turn before the next round.
     async fn give_turns(&self) {
-        match self.inbox.has_others() || self.clients.has_waiting() {
-            // A round has left something: what peers have sent meanwhile is not to wait for it.
+        let left = self.inbox.has_others() || self.inbox.is_read_up() || self.clients.has_waiting();
+        match left {
+            // What peers have sent meanwhile is not to wait for what a round has left. And who may
+            // read since that round does, before others may.
             true => tokio::task::yield_now().await,
             // A missed fence puts a new input into the inbox: a replica without permits would
             // starve connections.

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::wire::{FrameError, encode_frame};
 use leases::{ReplicaId, ReplicaSet};
@@ -65,14 +65,16 @@ impl Peers {
             met = self.meet(stream) => met,
         };
         drop(place);
-        let outcome = match met {
-            Ok(met) => self.hear(met).await,
-            Err(problem) => Err(problem),
+        let (outcome, told) = match met {
+            Ok(met) => (self.hear(met).await, &self.door.closed.peers),
+            Err(problem) => (Err(problem), &self.door.closed.strangers),
         };
         // The driver still handles the messages that came before the end.
         self.inbox.ring();
-        if let Err(problem) = outcome {
-            tracing::warn!(%address, problem, "a peer's connection is closed");
+        if let Err(problem) = outcome
+            && let Some(untold) = told.due(Instant::now())
+        {
+            tracing::warn!(%address, problem, untold, "a peer's connection is closed");
         }
     }
 

@@ -8,7 +8,8 @@
 //!
 //! Connections read for as many bytes as a round takes, and then let the driver have a round
 //! ([`Inbox::turn`]): a hundred connections that all have megabytes to read take longer than
-//! others wait for a heartbeat.
+//! others wait for a heartbeat. Those that wait have their turns in the order in which they came,
+//! so one with little to read waits for what each other one has read once.
 //!
 //! [`large_writes`]: super::large_writes
 
@@ -16,7 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::large_writes::LargeWrites;
 use crate::replica::action::ClientHandle;
@@ -61,7 +62,7 @@ impl Queue {
 }
 
 /// Filled by connections, emptied by the driver, on one thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inbox {
     own: RefCell<Vec<Input>>,
     peers: RefCell<Queue>,
@@ -70,13 +71,32 @@ pub(super) struct Inbox {
     moves: RefCell<VecDeque<(ClientHandle, MoveRequest)>>,
     leases: RefCell<VecDeque<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
-    /// Bytes that connections of clients have read since the last round.
-    read: Cell<usize>,
-    /// A round has begun, so connections may read again.
-    next_turn: Notify,
+    /// Bytes that connections of clients may still read before the next round. Whoever waits for
+    /// some has its turn before all who come later.
+    may_read: Semaphore,
+    /// Connections that wait for a round to begin.
+    waiting: Cell<usize>,
     arrived: Notify,
     /// There is room for messages of peers again.
     room: Notify,
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox {
+            own: RefCell::default(),
+            peers: RefCell::default(),
+            clients: RefCell::default(),
+            statuses: RefCell::default(),
+            moves: RefCell::default(),
+            leases: RefCell::default(),
+            large_writes: RefCell::default(),
+            may_read: Semaphore::new(BYTES_A_ROUND),
+            waiting: Cell::default(),
+            arrived: Notify::default(),
+            room: Notify::default(),
+        }
+    }
 }
 
 impl Inbox {
@@ -131,17 +151,17 @@ impl Inbox {
     /// Counts what a connection of a client has read. Once all together have read as much as
     /// a round takes, it waits for the driver to have one.
     pub(super) async fn turn(&self, bytes: usize) {
-        self.read.set(self.read.get() + bytes);
-        if self.is_read_up() {
-            self.ring();
+        let bytes = bytes.min(BYTES_A_ROUND) as u32;
+        // None is left over while somebody waits.
+        if let Ok(permit) = self.may_read.try_acquire_many(bytes) {
+            return permit.forget();
         }
-        while self.is_read_up() {
-            self.next_turn.notified().await;
+        let _waits = Waits::begin(&self.waiting);
+        self.ring();
+        // It is never closed.
+        if let Ok(permit) = self.may_read.acquire_many(bytes).await {
+            permit.forget();
         }
-    }
-
-    fn is_read_up(&self) -> bool {
-        self.read.get() >= BYTES_A_ROUND
     }
 
     /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
@@ -162,6 +182,11 @@ impl Inbox {
     /// Wakes the driver.
     pub(super) fn ring(&self) {
         self.arrived.notify_one();
+    }
+
+    /// Whether a connection waits for a round, but for those that may go on since the last.
+    pub(super) fn is_read_up(&self) -> bool {
+        self.waiting.get() > 0 && self.may_read.available_permits() == 0
     }
 
     /// Waits for a ring, unless something is here already.
@@ -210,8 +235,9 @@ impl Inbox {
 
     /// Lets connections read again.
     pub(super) fn begin_turn(&self) {
-        self.read.set(0);
-        self.next_turn.notify_waiters();
+        let left = self.may_read.available_permits();
+        self.may_read
+            .add_permits(BYTES_A_ROUND.saturating_sub(left));
     }
 
     /// Takes wishes to move leadership.
@@ -227,6 +253,22 @@ impl Inbox {
     /// Takes questions.
     pub(super) fn take_statuses(&self) -> Vec<(ClientHandle, StatusRequest)> {
         some(&self.statuses)
+    }
+}
+
+/// Counts a connection that waits, for as long as it does: it may end meanwhile.
+struct Waits<'a>(&'a Cell<usize>);
+
+impl Waits<'_> {
+    fn begin(waiting: &Cell<usize>) -> Waits<'_> {
+        waiting.set(waiting.get() + 1);
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -337,7 +379,7 @@ mod tests {
     #[tokio::test]
     async fn connections_read_as_much_as_a_round_takes_and_then_wait_for_one() {
         let inbox = Inbox::default();
-        inbox.turn(BYTES_A_ROUND - 1).await;
+        inbox.turn(BYTES_A_ROUND).await;
         let waiting = [inbox.turn(1), inbox.turn(1)];
         let mut waiting = waiting.map(Box::pin);
         for one in &mut waiting {
@@ -346,9 +388,66 @@ mod tests {
         inbox.arrival().await;
         assert!(!inbox.has_others(), "the round has nothing else to do");
         round(&inbox);
+        assert!(!inbox.is_read_up(), "no other round is due for them");
         for one in waiting {
             one.await;
         }
+    }
+
+    /// However many others always have something to read.
+    #[tokio::test]
+    async fn whoever_reads_little_has_its_turn_before_others_have_two() {
+        tokio::task::unconstrained(read_much_and_little()).await;
+    }
+
+    async fn read_much_and_little() {
+        let inbox = Inbox::default();
+        let (turns_of_small, turns_of_large) = (Cell::new(0), Cell::new(0));
+        let large = async || {
+            loop {
+                inbox.turn(64 << 10).await;
+                turns_of_large.set(turns_of_large.get() + 1);
+            }
+        };
+        let small = async {
+            loop {
+                inbox.turn(100).await;
+                turns_of_small.set(turns_of_small.get() + 1);
+                // Its next request comes later.
+                tokio::task::yield_now().await;
+            }
+        };
+        let mut large: Vec<_> = (0..64).map(|_| Box::pin(large())).collect();
+        tokio::pin!(small);
+        for _ in 0..100 {
+            for one in &mut large {
+                assert!(!is_ready(one.as_mut()).await);
+            }
+            assert!(!is_ready(small.as_mut()).await);
+            round(&inbox);
+        }
+        let (small, large) = (turns_of_small.get(), turns_of_large.get());
+        assert!((3100..=3300).contains(&large), "{large} turns");
+        assert!(small >= 30, "{small} turns");
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_turn_and_leaves_holds_up_nobody() {
+        let inbox = Inbox::default();
+        inbox.turn(BYTES_A_ROUND).await;
+        {
+            let mut leaves = Box::pin(inbox.turn(BYTES_A_ROUND));
+            assert!(!is_ready(leaves.as_mut()).await);
+            assert_eq!(inbox.waiting.get(), 1);
+        }
+        assert_eq!(inbox.waiting.get(), 0);
+        round(&inbox);
+        inbox.turn(BYTES_A_ROUND).await;
+        // One that is longer than a round has all of one.
+        let mut long = Box::pin(inbox.turn(usize::MAX));
+        assert!(!is_ready(long.as_mut()).await);
+        round(&inbox);
+        long.await;
     }
 
     #[tokio::test]

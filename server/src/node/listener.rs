@@ -38,6 +38,7 @@ use super::handshakes::{Handshakes, Shaken, Side};
 use super::inbox::Inbox;
 use super::large_answers::LargeAnswers;
 use super::outbox::Outbox;
+use super::seldom::Seldom;
 use super::sockets;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
@@ -52,6 +53,9 @@ const HELLO_BYTES_MAX: usize = 4 << 10;
 const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// What it takes to close a connection, in bytes read that take as long.
 const END_WORK: usize = 16 << 10;
+/// The same of a request that is refused: it is decoded and answered before the next round, and
+/// may have a byte.
+const REFUSED_WORK: usize = 512;
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -86,6 +90,7 @@ pub(super) struct Clients {
     handshakes: Rc<Handshakes>,
     /// For clients that are being told why they are refused.
     farewells: Seats,
+    closed: Seldom,
     /// What tokens may do; without it everyone may do everything.
     pub(super) access: Option<Rc<Access>>,
 }
@@ -113,6 +118,7 @@ impl Clients {
             budget: Rc::new(Budget::new(limits)),
             handshakes: Rc::new(Handshakes::none()),
             farewells: Seats::new(FAREWELLS),
+            closed: Seldom::default(),
             access: None,
         }
     }
@@ -329,7 +335,9 @@ impl Clients {
         // Thousands may end at once.
         self.inbox.turn(END_WORK).await;
         if let Err(refusal) = ended {
-            tracing::info!(client = %address, reason = refusal.message, "closed");
+            if let Some(untold) = self.closed.due(std::time::Instant::now()) {
+                tracing::info!(client = %address, reason = refusal.message, untold, "closed");
+            }
             say_farewell(&connection, &mut frames, refusal).await;
         }
     }
@@ -371,7 +379,9 @@ impl Clients {
                     // decode them takes longer than to read them.
                     self.inbox.turn(frame.len()).await;
                 }
-                self.request(connection, frame)?;
+                if !self.request(connection, frame)? {
+                    self.inbox.turn(REFUSED_WORK).await;
+                }
             }
             self.hold(connection, frames);
             self.inbox.ring();
@@ -432,14 +442,15 @@ impl Clients {
         connection.outbox.flush();
     }
 
-    fn request(&self, connection: &Connection, frame: Bytes) -> Result<(), Error> {
+    /// Takes a request. False if it was refused, and answered so.
+    fn request(&self, connection: &Connection, frame: Bytes) -> Result<bool, Error> {
         let bytes = frame.len();
         let frame = connection.keep(frame);
         let request = match decode_request(frame).map_err(|error| malformed(&error))? {
             Received::Request(request) => request,
             Received::Refused { id, error } => {
                 connection.append(&Response::refusal(id, error));
-                return Ok(());
+                return Ok(false);
             }
         };
         let body = request.body.as_ref();
@@ -448,7 +459,7 @@ impl Clients {
             Ok(work) => work,
             Err(refusal) => {
                 connection.append(&Response::refusal(request.id, refusal));
-                return Ok(());
+                return Ok(false);
             }
         };
         let from = ClientHandle {
@@ -479,7 +490,7 @@ impl Clients {
             Some(Body::Lease(asked)) => self.inbox.push_lease(from, asked),
             None => {}
         }
-        Ok(())
+        Ok(true)
     }
 }
 

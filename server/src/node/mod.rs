@@ -37,6 +37,7 @@ mod moves;
 mod operators;
 mod outbox;
 mod places;
+mod seldom;
 mod serve;
 mod sockets;
 mod step_watch;

@@ -25,7 +25,7 @@ use super::places::Places;
 use super::step_watch::StepWatch;
 use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
 use super::timeout_watch::TimeoutWatch;
-use super::transport::{Door, Member, Peers};
+use super::transport::{Closed, Door, Member, Peers};
 use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
 use crate::security::SecurityError;
@@ -400,6 +400,7 @@ impl Node<'_> {
             strangers: Places::new(STRANGERS, STRANGERS / 2),
             accepted: Places::new(usize::MAX, self.config.limits.connections_per_peer),
             handshakes: self.handshakes.clone(),
+            closed: Closed::default(),
         };
         Peers::new(&self.config.cluster, self.me, members, inbox, door)
     }

@@ -28,6 +28,7 @@ use super::handshakes::{Handshakes, Side};
 use super::inbox::Inbox;
 use super::outbox::{Outbox, Unread};
 use super::places::Places;
+use super::seldom::Seldom;
 use super::sockets;
 use crate::codec::{self, proto};
 use crate::replica::message::{Envelope, Message};
@@ -87,6 +88,14 @@ pub(super) struct Door {
     pub(super) accepted: Places<ReplicaId>,
     /// On both, and on those that this replica dials.
     pub(super) handshakes: Rc<Handshakes>,
+    pub(super) closed: Closed,
+}
+
+/// What is told of connections that were closed.
+#[derive(Debug, Default)]
+pub(super) struct Closed {
+    pub(super) strangers: Seldom,
+    pub(super) peers: Seldom,
 }
 
 #[derive(Debug, Default)]
@@ -394,6 +403,7 @@ mod tests {
             strangers: Places::new(1, 1),
             accepted: Places::new(1, 1),
             handshakes: Rc::new(Handshakes::none()),
+            closed: Closed::default(),
         };
         let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), door);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

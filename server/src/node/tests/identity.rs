@@ -286,6 +286,7 @@ fn nothing_that_a_refused_peer_says_is_heard() {
             strangers: Places::new(9, 9),
             accepted: Places::new(9, 9),
             handshakes: Rc::new(Handshakes::start(&pki.config, "CA").unwrap()),
+            closed: Default::default(),
         };
         let member = |name: &str| Member {
             name: name.to_owned(),

@@ -528,6 +528,20 @@ async fn a_long_frame_is_decoded_in_its_turn() {
     .await;
 }
 
+/// A request without a byte takes as long to refuse as many bytes to read.
+#[tokio::test(start_paused = true)]
+async fn refused_requests_have_their_turns() {
+    within(async {
+        for (refused, is_much) in [(4000, false), (4200, true)] {
+            let port = Port::without_turns(Limits::default()).await;
+            let mut stream = port.connect().await;
+            stream.write_all(&vec![0; 4 * refused]).await.unwrap();
+            assert_eq!(is_read_up(&port.inbox).await, is_much, "{refused}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_strangers_send_counts_before_they_say_who_they_are() {
     within(async {

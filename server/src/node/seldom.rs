@@ -1,0 +1,45 @@
+//! Lines of the log that strangers may cause as fast as they connect. A log on the disk of the data
+//! would fill it, and what matters would be lost among them.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Lets one line a second through, and counts the others.
+#[derive(Debug, Default)]
+pub(super) struct Seldom {
+    last: Cell<Option<Instant>>,
+    untold: Cell<u64>,
+}
+
+impl Seldom {
+    /// How many lines were left out since the last one, if one may be told now.
+    pub(super) fn due(&self, now: Instant) -> Option<u64> {
+        let last = self.last.get();
+        if last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            self.untold.set(self.untold.get() + 1);
+            return None;
+        }
+        self.last.set(Some(now));
+        Some(self.untold.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_is_told_and_says_how_many_were_not() {
+        let seldom = Seldom::default();
+        let begin = Instant::now();
+        let at_ms = |ms| seldom.due(begin + Duration::from_millis(ms));
+        assert_eq!(at_ms(0), Some(0));
+        assert!((1..=999).all(|ms| at_ms(ms).is_none()));
+        assert_eq!(
+            (at_ms(1000), at_ms(1500), at_ms(2500)),
+            (Some(999), None, Some(1))
+        );
+    }
+}
