@@ -4,6 +4,7 @@
 mod absurd;
 mod ahead;
 mod flood;
+mod frames;
 mod handshakes;
 mod link;
 mod memory;
@@ -225,6 +226,16 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "needless-frames",
+        what: "33 connections send frames of 64 KiB that hold nothing, as fast as they are taken",
+        ..USUAL
+    },
+    Attack {
+        name: "empty-frames",
+        what: "250 connections send frames without a byte, as fast as they are refused",
+        ..USUAL
+    },
+    Attack {
         name: "writers",
         what: "2,000 closed-loop writers, as fast as they are answered",
         seconds: 10,
@@ -402,6 +413,8 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "disk-readonly" => flood::new_files(target).await,
         "handshakes" => handshakes::silent_and_long(target).await,
         "tls-handshakes" => handshakes::tls(target).await,
+        "needless-frames" => frames::needless(target).await,
+        "empty-frames" => frames::empty(target).await,
         "connects" => handshakes::connects(target).await,
         "growth" => millions::grow(target).await,
         "demand" => millions::demand(target).await,
