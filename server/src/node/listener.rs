@@ -55,7 +55,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(60);
 const END_WORK: usize = 16 << 10;
 /// The same of a request that is refused: it is decoded and answered before the next round, and
 /// may have a byte.
-const REFUSED_WORK: usize = 512;
+const REFUSED_WORK: usize = 1 << 10;
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -380,6 +380,10 @@ impl Clients {
                     self.inbox.turn(frame.len()).await;
                 }
                 if !self.request(connection, frame)? {
+                    // Answers are longer than what may be refused, and thousands may follow.
+                    if connection.outbox.pending_bytes() >= READ_BYTES {
+                        connection.outbox.flush();
+                    }
                     self.inbox.turn(REFUSED_WORK).await;
                 }
             }
