@@ -9,23 +9,16 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use client::read_private;
 use client::wire::Error;
 use client::wire::request::Body;
-use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::table::{Pass, Table};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
-
-/// How often the file is read.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a file system may take before the log says that it does not answer.
-const LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// How often the log says that the file cannot be used.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+use crate::node::reread::{LOOK_EVERY, Looks};
 
 /// See the module.
 #[derive(Debug)]
@@ -96,7 +89,7 @@ impl Access {
         loop {
             sleep(LOOK_EVERY).await;
             let found = watch.look(&self.file).await;
-            self.outdated.set(watch.told.is_some());
+            self.outdated.set(watch.looks.are_unusable());
             let now = unix_s();
             if self.has_changed(found, now) || self.has_expired(now) {
                 self.renewed_s.set(now);
@@ -159,10 +152,7 @@ struct Watch {
     text: Option<Arc<str>>,
     /// Why that cannot be used.
     refusal: Option<String>,
-    /// A look that has not ended.
-    pending: Option<JoinHandle<Look>>,
-    /// Why the file cannot be used now, and when the log said so last.
-    told: Option<(String, Instant)>,
+    looks: Looks<Look>,
 }
 
 impl Watch {
@@ -170,25 +160,20 @@ impl Watch {
     async fn look(&mut self, file: &Path) -> Option<Table> {
         match self.read(file).await {
             Ok(table) => {
-                self.told = None;
+                self.looks.usable();
                 table
             }
             Err(problem) => {
-                self.tell(file, problem);
+                self.tell(file, &problem);
                 None
             }
         }
     }
 
     async fn read(&mut self, file: &Path) -> Result<Option<Table>, String> {
-        let pending = self.pending.get_or_insert_with(|| {
-            let (file, known) = (file.to_owned(), self.text.clone());
-            spawn_blocking(move || look(&file, known.as_deref()))
-        });
-        let ended = timeout(LOOK_WITHIN, pending).await;
-        let ended = ended.map_err(|_| "the file system does not answer".to_owned())?;
-        self.pending = None;
-        match ended.map_err(|error| error.to_string())? {
+        let (path, known) = (file.to_owned(), self.text.clone());
+        let found = self.looks.look(move || look(&path, known.as_deref()));
+        match found.await? {
             Look::Same => self.refusal.clone().map_or(Ok(None), Err),
             Look::Other(text, parsed) => {
                 self.text = Some(text);
@@ -204,10 +189,8 @@ impl Watch {
         }
     }
 
-    fn tell(&mut self, file: &Path, problem: String) {
-        let recently =
-            |(known, told): &(String, Instant)| *known == problem && told.elapsed() < TELL_EVERY;
-        if self.told.as_ref().is_some_and(recently) {
+    fn tell(&mut self, file: &Path, problem: &str) {
+        if !self.looks.unusable(problem) {
             return;
         }
         tracing::error!(
@@ -216,7 +199,6 @@ impl Watch {
             "the file of tokens cannot be used: the tokens read before stay in force, and what \
              was to be REVOKED since then IS NOT; mend the file, it is read every second"
         );
-        self.told = Some((problem, Instant::now()));
     }
 }
 
