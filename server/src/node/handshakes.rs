@@ -4,7 +4,6 @@
 //! On the replica's thread, a few thousand a second would leave no time for heartbeats.
 
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,14 +19,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::config::ClusterConfig;
 use super::descriptors::STRANGERS;
+use super::renewal::Renewal;
 use crate::security::{Credentials, SecurityError, day, is_named};
 
 /// Bytes that a client may send before its handshake is done: it shows no certificate.
 const CLIENT_BYTES_MAX: usize = 4 << 10;
 /// The same for a peer, which shows a chain of them.
 const PEER_BYTES_MAX: usize = 16 << 10;
-/// How often the files of certificates are looked at, while there are handshakes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const TOO_LONG: &str = "the handshake took too long";
 /// How often the operator is told that the certificate is about to expire.
 const REMIND_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// And how long before it does.
@@ -98,7 +97,7 @@ impl Handshakes {
     /// # Errors
     /// They cannot be used; or no thread can be started.
     pub(super) fn start(config: &ClusterConfig, name: &str) -> Result<Handshakes, SecurityError> {
-        let Some(credentials) = Credentials::open(config, name)? else {
+        let Some((credentials, renewal)) = Renewal::open(config, name)? else {
             return Ok(Handshakes::none());
         };
         let failed = |error: std::io::Error| SecurityError::Failed {
@@ -110,16 +109,17 @@ impl Handshakes {
             .build();
         let runtime = runtime.map_err(failed)?;
         let usher = Usher {
-            files: stamps(&credentials.files),
             credentials,
             config: config.clone(),
-            name: name.to_owned(),
-            looked: Instant::now(),
         };
         let (thread, asked) = unbounded_channel();
         std::thread::Builder::new()
             .name("handshakes".to_owned())
-            .spawn(move || runtime.block_on(usher.run(asked)))
+            .spawn(move || {
+                runtime.block_on(usher.run(asked, renewal));
+                // A look at files may never end.
+                runtime.shutdown_background();
+            })
             .map_err(failed)?;
         Ok(Handshakes {
             thread: Some(thread),
@@ -150,7 +150,12 @@ impl Handshakes {
                 proved: None,
             });
         };
-        let shaken = ask(thread, stream, (side, until), self.permit(side).await).await;
+        let asked = async {
+            let permit = self.permit(side).await;
+            ask(thread, stream, (side, until), permit).await
+        };
+        let shaken = timeout_at(until, asked).await;
+        let shaken = shaken.unwrap_or_else(|_| Err(TOO_LONG.to_owned()));
         let count = match &shaken {
             Ok(_) => &self.done,
             Err(_) => &self.failed,
@@ -202,34 +207,29 @@ async fn ask(
 /// What the thread knows.
 struct Usher {
     config: ClusterConfig,
-    name: String,
     credentials: Credentials,
-    /// When each of the certificates' files was last changed.
-    files: Vec<Option<SystemTime>>,
-    looked: Instant,
 }
 
 impl Usher {
-    async fn run(mut self, mut asked: UnboundedReceiver<Asked>) {
+    async fn run(mut self, mut asked: UnboundedReceiver<Asked>, renewal: Renewal) {
         let mut remind = tokio::time::interval(REMIND_EVERY);
+        let (taken, mut renewed) = unbounded_channel();
+        tokio::spawn(renewal.follow(taken));
         loop {
             tokio::select! {
                 one = asked.recv() => match one {
                     Some(one) => self.begin(one),
                     None => return,
                 },
+                Some(credentials) = renewed.recv() => self.renew(credentials),
                 _ = remind.tick() => self.remind(),
             }
         }
     }
 
-    fn begin(&mut self, asked: Asked) {
+    fn begin(&self, asked: Asked) {
         if asked.answer.is_closed() {
             return;
-        }
-        if self.looked.elapsed() >= LOOK_EVERY {
-            self.looked = Instant::now();
-            self.refresh();
         }
         let Asked {
             stream,
@@ -286,25 +286,10 @@ impl Usher {
         connection.map_err(|error| error.to_string())
     }
 
-    /// Reads the files again if one was changed. The old certificates stay if the new ones
-    /// cannot be used: the files may be copied just now.
-    fn refresh(&mut self) {
-        let files = stamps(&self.credentials.files);
-        if files == self.files {
-            return;
-        }
-        self.files = files;
-        match Credentials::open(&self.config, &self.name) {
-            Ok(Some(credentials)) => {
-                self.credentials = credentials;
-                tracing::info!("the certificates were read again");
-                self.remind();
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%error, "the new certificates are not used, the old ones still are");
-            }
-        }
+    fn renew(&mut self, credentials: Credentials) {
+        self.credentials = credentials;
+        tracing::info!("the certificates were read again");
+        self.remind();
     }
 
     fn remind(&self) {
@@ -322,11 +307,6 @@ impl Usher {
     }
 }
 
-fn stamps(files: &[PathBuf]) -> Vec<Option<SystemTime>> {
-    let changed = |file: &PathBuf| std::fs::metadata(file).ok()?.modified().ok();
-    files.iter().map(changed).collect()
-}
-
 async fn converse(
     stream: std::net::TcpStream,
     connection: Connection,
@@ -342,7 +322,7 @@ async fn converse(
     let connection = match shaken {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return Err(error.to_string()),
-        Err(_) => return Err("the handshake took too long".to_owned()),
+        Err(_) => return Err(TOO_LONG.to_owned()),
     };
     let stream = stream.into_std().map_err(|error| error.to_string())?;
     Ok((stream, connection))
@@ -359,4 +339,28 @@ fn proved(connection: &Connection, cluster: &str, members: &[String]) -> Replica
         is_named(&certificate, &name).then_some(ReplicaId(index))
     };
     (0..).zip(members).filter_map(is_proved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_does_not_answer_is_waited_for_until_the_deadline() {
+        let (thread, _never_read) = unbounded_channel();
+        let handshakes = Handshakes {
+            thread: Some(thread),
+            ..Handshakes::none()
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for side in [Side::Client, Side::Peer] {
+            let stream = TcpStream::connect(listener.local_addr().unwrap());
+            let until = Instant::now() + Duration::from_millis(50);
+            let shaking = handshakes.shake(stream.await.unwrap(), side, until);
+            let ended = tokio::time::timeout(Duration::from_secs(60), shaking).await;
+            let said = ended.expect("it is given up").unwrap_err();
+            assert_eq!(said, TOO_LONG, "{side:?}");
+        }
+        assert_eq!(handshakes.counters()[1], ("tls_handshakes_failed", 2));
+    }
 }

@@ -37,6 +37,7 @@ mod moves;
 mod operators;
 mod outbox;
 mod places;
+mod renewal;
 mod reread;
 mod seldom;
 mod serve;

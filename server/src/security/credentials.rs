@@ -32,8 +32,6 @@ pub struct Credentials {
     pub dial: Arc<ClientConfig>,
     /// When the certificate expires, if it ever does.
     pub expires: Option<SystemTime>,
-    /// The files it was made from.
-    pub files: Vec<PathBuf>,
 }
 
 /// Certificates and a key, as they were found.
@@ -41,7 +39,6 @@ struct Found {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     roots: RootCertStore,
-    files: Vec<PathBuf>,
 }
 
 impl Credentials {
@@ -56,6 +53,19 @@ impl Credentials {
             Identity::Secret(file) => of_secret(&config.cluster, name, file)?,
         };
         found.credentials().map(Some)
+    }
+
+    /// The files that those of the node called `name` are made from.
+    pub(crate) fn files(config: &ClusterConfig, name: &str) -> Vec<PathBuf> {
+        match &config.security.identity {
+            Identity::None => Vec::new(),
+            Identity::Certificates(directory) => vec![
+                directory.join(AUTHORITY),
+                certificate_file(directory, name),
+                key_file(directory, name),
+            ],
+            Identity::Secret(file) => vec![file.clone()],
+        }
     }
 
     /// With a certificate as it was issued, and an authority to trust: for tests of what others
@@ -89,7 +99,6 @@ fn of_directory(cluster: &str, name: &str, directory: &Path) -> Result<Found, Se
         chain,
         key: private,
         roots,
-        files: vec![authority, certificate, key.clone()],
     };
     if found.server(None).is_err() {
         let problem = format!("it is not the key of the certificate in {name}.pem");
@@ -101,11 +110,7 @@ fn of_directory(cluster: &str, name: &str, directory: &Path) -> Result<Found, Se
 fn of_secret(cluster: &str, name: &str, file: &Path) -> Result<Found, SecurityError> {
     let authority = shared_authority(cluster, file)?;
     let issued = authority.issue(name, Validity::always())?;
-    let found = Found::issued(&issued, &authority)?;
-    Ok(Found {
-        files: vec![file.to_owned()],
-        ..found
-    })
+    Found::issued(&issued, &authority)
 }
 
 fn shared_authority(cluster: &str, file: &Path) -> Result<Authority, SecurityError> {
@@ -176,7 +181,6 @@ impl Found {
             chain: vec![issued.certificate.der().clone()],
             key: key.map_err(failed("using a new key"))?,
             roots,
-            files: Vec::new(),
         })
     }
 
@@ -186,7 +190,6 @@ impl Found {
             peers: self.server(Some(&self.roots))?,
             dial: self.client()?,
             expires: expires(&self.chain, &self.roots),
-            files: self.files.clone(),
         })
     }
 

@@ -28,7 +28,7 @@ pub fn key_file(directory: &Path, node: &str) -> PathBuf {
 
 /// Reads a file that anybody may read; `mend` says what to do if there is none.
 pub(super) fn read(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
-    let opened = File::open(file);
+    let opened = open(file);
     let opened = opened.map_err(|source| unread(file, source, mend))?;
     rest(opened, file, mend)
 }
@@ -38,7 +38,7 @@ pub(super) fn read(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
 /// # Errors
 /// `Read`; `Loose` if others may.
 pub fn read_private(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
-    let opened = File::open(file);
+    let opened = open(file);
     let opened = opened.map_err(|source| unread(file, source, mend))?;
     // Of the file that is read, whatever is put in its place meanwhile.
     let about = opened.metadata();
@@ -49,6 +49,15 @@ pub fn read_private(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
         return Err(SecurityError::Loose { file, mode });
     }
     rest(opened, file, mend)
+}
+
+/// Refuses what is no regular file: to open a pipe waits until somebody writes into it.
+fn open(file: &Path) -> io::Result<File> {
+    if !file.metadata()?.is_file() {
+        let kind = io::ErrorKind::InvalidInput;
+        return Err(io::Error::new(kind, "is no regular file"));
+    }
+    File::open(file)
 }
 
 fn rest(opened: File, file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {

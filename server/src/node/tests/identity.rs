@@ -2,9 +2,11 @@
 //! shown, on every port.
 
 use std::cell::Cell;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use client::tls::{Channel, Trust, provider, roots, shake};
 use leases::{Incarnation, ReplicaId};
@@ -725,6 +727,73 @@ fn new_certificates_are_used_without_a_restart() {
         }
         client.status().await.unwrap();
     });
+    node.stop().unwrap();
+}
+
+/// Permissions alone are changed between the refusal and the success: no time of writing tells.
+#[test]
+fn new_certificates_that_were_refused_are_tried_again() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    block_on(async {
+        let next = Authority::new("demo").unwrap();
+        let issued = next.issue("CA", Validity::days(30)).unwrap();
+        let key = key_file(pki.dir.path(), "CA");
+        let mode = |mode| std::fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        mode(0o644);
+        std::fs::write(&key, issued.key.serialize_pem()).unwrap();
+        std::fs::write(pki.dir.path().join(AUTHORITY), next.certificate().pem()).unwrap();
+        let certificate = certificate_file(pki.dir.path(), "CA");
+        std::fs::write(certificate, issued.certificate.pem()).unwrap();
+        let with = |trust| ClientOptions {
+            trust: Some(trust),
+            ..ClientOptions::new(&pki.config.nodes[0].client)
+        };
+        let old = with(Trust::from_pem(pki.authority.certificate().pem().as_bytes()).unwrap());
+        let new = with(pki.trust());
+        // Time for some attempts to read them.
+        let refused_until = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < refused_until {
+            Client::connect(old.clone()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        mode(0o600);
+        while Client::connect(new.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    node.stop().unwrap();
+}
+
+#[test]
+fn a_pipe_in_place_of_a_certificate_does_not_stop_handshakes() {
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    for file in [
+        key_file(pki.dir.path(), "CA"),
+        certificate_file(pki.dir.path(), "CA"),
+    ] {
+        std::fs::remove_file(&file).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .args(["-m", "600"])
+            .arg(&file)
+            .status();
+        assert!(made.unwrap().success());
+    }
+    block_on(async {
+        let options = ClientOptions {
+            trust: Some(pki.trust()),
+            ..ClientOptions::new(&pki.config.nodes[0].client)
+        };
+        let until = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < until {
+            Client::connect(options.clone()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let refused = Credentials::open(&pki.config, "CA").unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("CA.pem: is no regular file"), "{said}");
     node.stop().unwrap();
 }
 
