@@ -1,7 +1,7 @@
 //! The certificates of a cluster, made in one directory.
 
 use std::fs::{DirBuilder, rename};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -53,7 +53,7 @@ pub struct Directory {
 ///
 /// # Errors
 /// A file cannot be read or written, or what is there does not belong together. Nothing that
-/// is there is replaced, but by `renew`.
+/// is there is replaced, but by `renew`, and the authority's files never are.
 pub fn equip(wanted: &Wanted<'_>) -> Result<Directory, SecurityError> {
     let mut builder = DirBuilder::new();
     let built = builder.recursive(true).mode(0o700).create(wanted.directory);
@@ -62,6 +62,8 @@ pub fn equip(wanted: &Wanted<'_>) -> Result<Directory, SecurityError> {
         source,
     })?;
     let (authority, is_new) = authority(wanted)?;
+    let mut names = wanted.nodes.iter();
+    names.try_for_each(|node| check_files(wanted.directory, node))?;
     let nodes = wanted.nodes.iter();
     let nodes = nodes.map(|node| {
         let made = equip_node(wanted, &authority, node)?;
@@ -100,6 +102,29 @@ fn authority(wanted: &Wanted<'_>) -> Result<(Authority, bool), SecurityError> {
             wanted.cluster
         ),
     })
+}
+
+/// Refuses a node whose files are those of the authority, as those of a node called `CA` where
+/// case does not count in names of files.
+fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
+    for (file, authority) in [
+        (certificate_file(directory, node), AUTHORITY),
+        (key_file(directory, node), AUTHORITY_KEY),
+    ] {
+        if are_one(&file, &directory.join(authority)) {
+            let problem = format!(
+                "it is {authority}, the authority's own file, so node {node:?} can have none of this name; give the \
+                 node another name, or name a directory where case counts in names of files"
+            );
+            return Err(SecurityError::Malformed { file, problem });
+        }
+    }
+    Ok(())
+}
+
+fn are_one(a: &Path, b: &Path) -> bool {
+    let inode = |file: &Path| file.metadata().map(|it| (it.dev(), it.ino())).ok();
+    inode(a).is_some() && inode(a) == inode(b)
 }
 
 fn equip_node(

@@ -291,6 +291,46 @@ fn a_directory_is_made_added_to_and_renewed() {
     }
 }
 
+/// Two names of a file are as two ways to write one name where case does not count.
+#[test]
+fn the_authority_is_never_replaced_by_a_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let equip = |node: &str, renew| {
+        super::equip(&Wanted {
+            directory: dir.path(),
+            cluster: "demo",
+            nodes: &names(&["JP", node]),
+            days: 10,
+            renew,
+        })
+    };
+    let files = || {
+        let all = std::fs::read_dir(dir.path()).unwrap().map(|entry| {
+            let file = entry.unwrap().path();
+            (file.clone(), std::fs::read(file).unwrap())
+        });
+        all.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    equip("CA", false).unwrap();
+    for (authority, file) in [
+        (AUTHORITY, certificate_file(dir.path(), "CA")),
+        (AUTHORITY_KEY, key_file(dir.path(), "CA")),
+    ] {
+        let aside = dir.path().join("aside");
+        std::fs::rename(&file, &aside).unwrap();
+        std::fs::hard_link(dir.path().join(authority), &file).unwrap();
+        let before = files();
+        for (node, renew) in [("CA", true), ("CA", false), ("ca", true)] {
+            let said = equip(node, renew).unwrap_err().to_string();
+            let expected = format!("it is {authority}, the authority's own file");
+            assert!(said.contains(&expected) || node == "ca", "{said}");
+            assert!(before == files(), "nothing is done");
+        }
+        std::fs::rename(&aside, &file).unwrap();
+    }
+    equip("CA", true).unwrap();
+}
+
 #[test]
 fn a_directory_without_its_key_or_of_another_cluster_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,6 +12,7 @@ use crate::codec::BATCH_COMMANDS_MAX;
 use crate::node::storage::Durability;
 use crate::replica::lease_set::Durations;
 use crate::replica::settings::{AcceptReplies, Settings, Timing};
+use crate::security::{AUTHORITY, AUTHORITY_KEY, key_file};
 
 /// Replicas are bits of a set.
 const _: () = assert!(NODES_MAX == ReplicaId::COUNT_MAX);
@@ -141,6 +142,17 @@ impl Checker<'_> {
         Err(self.quoted(field, name, accepted))
     }
 
+    fn not_of_the_authority(&self, field: &str, name: &str) -> Checked<()> {
+        if key_file(Path::new(""), name) != Path::new(AUTHORITY_KEY) {
+            return Ok(());
+        }
+        let accepted = format!(
+            "its certificate and key would be {AUTHORITY} and {AUTHORITY_KEY}, the files of the cluster's \
+             authority; give the node another name"
+        );
+        Err(self.quoted(field, name, accepted))
+    }
+
     pub(super) fn known(&self, field: &str, name: &str, names: &Names) -> Checked<ReplicaId> {
         names.find(name).ok_or_else(|| {
             let accepted = format!("accepted are the names of nodes: {}", names.all());
@@ -208,6 +220,7 @@ impl Checker<'_> {
         for (index, node) in nodes.iter().enumerate() {
             let field = format!("node[{index}].name");
             self.name(&field, &node.name)?;
+            self.not_of_the_authority(&field, &node.name)?;
             if let Some(first) = names.insert(&node.name, index) {
                 let accepted = format!("node[{first}] has this name already; give another");
                 return Err(self.quoted(&field, &node.name, accepted));

@@ -400,6 +400,11 @@ fn nodes_that_would_collide_are_refused() {
             "\"../JP\"\nclient",
             ["node[1].name", "directory"],
         ),
+        (
+            "\"JP\"\nclient",
+            "\"ca\"\nclient",
+            ["node[1].name", "ca.pem and ca.key"],
+        ),
         ("127.0.0.1:7002", "7002", ["client of node JP", "\"7002\""]),
         (
             "127.0.0.1:7002",
