@@ -123,6 +123,29 @@ fn a_shared_secret_is_enough() {
 }
 
 #[test]
+fn a_data_directory_that_others_may_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    place.write("pantry.toml", &alone(ports(2), "127.0.0.1", ""));
+    let warnings = || {
+        let mut node = place.start(&SERVE, Stdio::piped());
+        until("the node to serve", || node.err().contains("serving"));
+        drop(node.child.stdin.take());
+        let told = node.ended().err;
+        let mend = format!("chmod 700 {}", place.path("data/A").display());
+        let relative = told.matches("chmod 700 data/A").count();
+        relative + told.matches(&mend).count()
+    };
+    assert_eq!(warnings(), 0);
+    let directory = place.path("data/A");
+    let mode = directory.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&directory, open).unwrap();
+    assert_eq!(warnings(), 1);
+}
+
+#[test]
 fn a_node_that_is_open_on_purpose_says_so() {
     let place = Place::new();
     let open = alone(ports(2), "127.0.0.1", "[security]\ninsecure = true");

@@ -1,6 +1,7 @@
 //! One replica as a process: opens the storage, binds the ports, runs the loop.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -199,6 +200,23 @@ fn warn_of_what_is_open(config: &ClusterConfig) {
     }
 }
 
+/// One line if others than its owner may read what a node has stored.
+fn warn_of_open_directory(directory: &Path) {
+    let Ok(found) = directory.metadata() else {
+        return; // opening it says why
+    };
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o055 == 0 {
+        return;
+    }
+    tracing::warn!(
+        mode = format!("{mode:04o}"),
+        "other users of this machine may read what this node stores, without any token, unless a \
+         directory above keeps them out: chmod 700 {}",
+        directory.display()
+    );
+}
+
 fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
     config.replica(name).ok_or_else(|| NodeError::UnknownNode {
         name: name.to_owned(),
@@ -316,6 +334,7 @@ impl Node<'_> {
         leases::hashing::seed_thread([seed(), seed()]);
         let directory = self.config.data.join(&self.configured().name);
         let (storage, recovered) = self.open_storage(&directory)?;
+        warn_of_open_directory(&directory);
         let events = self.events()?;
         let (writer, reports) = start_writer(storage)?;
         let inbox = Rc::new(Inbox::new(self.config.limits.large_writes_bytes));

@@ -1,7 +1,9 @@
 //! How a directory is opened: created if it is new, stamped with its replica's name, and
 //! given a new incarnation, higher than that of every earlier run.
 
+use std::fs::DirBuilder;
 use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use leases::Incarnation;
@@ -57,7 +59,9 @@ impl Storage {
         stamp: &Stamp,
         how: Use,
     ) -> Result<(Storage, Recovered), StorageError> {
-        std::fs::create_dir_all(path).map_err(|source| not_made(path, source))?;
+        // What clients need a token for is not for every user of this machine.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|source| not_made(path, source))?;
         let Found::Marked(marker) = Marker::open(path, draw_life())? else {
             return Err(StorageError::Damaged {
                 path: path.to_owned(),
@@ -275,6 +279,21 @@ mod tests {
         match Storage::open(path, &stamp(), Durability::Sync) {
             Err(error) => error,
             Ok(_) => panic!("{} is opened", path.display()),
+        }
+    }
+
+    #[test]
+    fn only_the_owner_reads_a_directory_that_is_made() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let above = dir.path().join("above");
+        std::fs::create_dir(&above).unwrap();
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&above, open).unwrap();
+        Storage::open(&above.join("data/CA"), &stamp(), Durability::Sync).unwrap();
+        for (made, expected) in [("data/CA", 0o700), ("data", 0o700), ("", 0o755)] {
+            let mode = above.join(made).metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, expected, "{made:?}");
         }
     }
 
