@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use leases::{Incarnation, ReplicaId};
+use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -217,6 +218,13 @@ fn warn_of_open_directory(directory: &Path) {
     );
 }
 
+/// Makes a write beyond the largest size of a file (`ulimit -f`) an error that the log tells. By
+/// default a signal ends the process without a word.
+fn outlive_file_size_limit() -> io::Result<()> {
+    // A handler stays when its listener is dropped.
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+}
+
 fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
     config.replica(name).ok_or_else(|| NodeError::UnknownNode {
         name: name.to_owned(),
@@ -276,6 +284,7 @@ impl Node<'_> {
         &self,
         shutdown: impl FnOnce() -> F,
     ) -> Result<(), NodeError> {
+        outlive_file_size_limit().map_err(system("handling a signal"))?;
         let clients = self.bind("client", &self.configured().client).await?;
         let peers = self.bind("peer", &self.configured().peer).await?;
         let driver = self.assemble()?;
