@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use rustix::fs::{FlockOperation, Gid, Uid, fchown, flock};
-use server::node::access::tokens::{self, ANONYMOUS, Digest, Entry, Expiry};
+use server::node::access::tokens::{self, ANONYMOUS, AccessError, Digest, Entry, Expiry};
 
 use crate::terminal::say;
 
@@ -250,7 +250,10 @@ impl Locked {
     fn entries_or_none(&self) -> anyhow::Result<Vec<Entry>> {
         match std::fs::metadata(&self.file) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            _ => Ok(tokens::load(&self.file)?),
+            _ => match tokens::load(&self.file) {
+                Err(AccessError::Empty { .. }) => Ok(Vec::new()),
+                loaded => Ok(loaded?),
+            },
         }
     }
 

@@ -183,6 +183,21 @@ fn mistakes_with_tokens_are_told() {
         ),
     );
     let serve = ["serve", "--config", "cluster.toml", "--node", "CA"];
+    place.words("token revoke a").good();
+    place.words("token revoke b").good();
+    let none = place.read("tokens.toml");
+    assert!(
+        none.contains("token = []"),
+        "told from a file that was cut off: {none}"
+    );
+    place.words("token list").good();
+    place.words("token new a").good();
+    place.words("token list").good();
+    place.write("tokens.toml", "");
+    place
+        .words("token list")
+        .refused(&["tokens.toml: holds no token", "token = []"]);
+    place.words("token new a").good();
     place
         .run(&serve)
         .refused_for_good(&["client of node CA", "token new", "insecure = true"]);

@@ -195,6 +195,16 @@ pub enum AccessError {
         /// What is wrong with it, and what is accepted.
         problem: String,
     },
+    /// It says nothing about tokens, as a file that is being written.
+    #[error(
+        "{}: holds no token: to revoke all, write `token = []`; to ask clients for none, take `tokens` out of \
+         [security] and start the node again",
+        file.display()
+    )]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
     /// No new token can be made.
     #[error("the operating system gives no random bytes for a token")]
     NoRandomness,
@@ -214,8 +224,7 @@ fn with_mend(error: &PrivateFileError) -> String {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
-    #[serde(default)]
-    token: Vec<RawToken>,
+    token: Option<Vec<RawToken>>,
 }
 
 #[derive(Deserialize)]
@@ -261,9 +270,13 @@ pub fn parse(text: &str, file: &Path) -> Result<Vec<Entry>, AccessError> {
         file: file.to_owned(),
         problem: error.to_string(),
     })?;
-    let mut entries = Vec::with_capacity(raw.token.len());
+    let Some(found) = raw.token else {
+        let file = file.to_owned();
+        return Err(AccessError::Empty { file });
+    };
+    let mut entries = Vec::with_capacity(found.len());
     let (mut names, mut digests) = (BTreeSet::new(), BTreeSet::new());
-    for raw in raw.token {
+    for raw in found {
         let name = raw.name.clone();
         let refuse = |problem| AccessError::Entry {
             file: file.to_owned(),
@@ -337,6 +350,10 @@ pub fn write(entries: &[Entry]) -> String {
         "# Tokens of clients, as `leasehold token` keeps them: it leaves out other comments.\n\
                     # A node reads this file again within seconds of a change.\n"
             .to_owned();
+    if entries.is_empty() {
+        // Told from a file that was cut off.
+        text += "\ntoken = []\n";
+    }
     for entry in entries {
         // Writing to a text cannot fail.
         let _ = write_entry(&mut text, entry);

@@ -274,6 +274,11 @@ fn a_token_that_is_taken_out_of_the_file_ends_its_connections() {
         outdated(0).await;
         guarded.write_text(&good, 0o644);
         outdated(1).await;
+        guarded.write(&guarded.entries);
+        outdated(0).await;
+        // As while somebody writes a new file in its place.
+        guarded.write_text("# Tokens of clients\n", 0o600);
+        outdated(1).await;
         std::fs::remove_file(guarded.file()).unwrap();
         let bare = Body::Status(StatusRequest::default());
         assert_eq!(
@@ -353,6 +358,12 @@ fn a_node_does_not_start_with_a_file_of_tokens_that_it_cannot_use() {
     assert!(
         wrong.starts_with(&file) && wrong.contains("sha256 is missing"),
         "{wrong}"
+    );
+    guarded.write_text("", 0o600);
+    let empty = ends(&guarded.config);
+    assert!(
+        empty.starts_with(&file) && empty.contains("to revoke all, write `token = []`"),
+        "{empty}"
     );
     std::fs::remove_file(guarded.file()).unwrap();
     let gone = ends(&guarded.config);
