@@ -29,6 +29,10 @@ pub struct Credentials {
         hide_env_values = true
     )]
     token_file: Option<PathBuf>,
+    /// Sends the token in plain text if there is no --ca, also to other machines: whoever reads the network
+    /// can use it
+    #[arg(long, global = true)]
+    plain_token: bool,
 }
 
 impl Credentials {
@@ -117,6 +121,7 @@ impl Place {
             self.options.trust = Some(trust);
         }
         self.options.token = credentials.token()?;
+        self.options.plain_token = credentials.plain_token;
         Ok(self)
     }
 

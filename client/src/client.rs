@@ -70,7 +70,7 @@ impl Client {
     /// not repeated.
     ///
     /// # Errors
-    /// `Connect` if none answers, `WrongCluster`, `Refused` if one refuses the token.
+    /// `Connect` if none answers, `WrongCluster`, `Refused` if one refuses the token, `PlainToken`.
     pub async fn connect(options: ClientOptions) -> Result<Client, Error> {
         let (replicas, tasks) = Replicas::connect(options).await?;
         let told = replicas.all().iter().find_map(Connection::welcome);

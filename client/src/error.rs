@@ -54,6 +54,16 @@ pub enum Error {
         /// The server's own words.
         message: String,
     },
+    /// The token would be sent in plain text to a replica that not only this machine reaches.
+    #[error(
+        "the token is not sent to {address} in plain text, where whoever reads the network could use it: with \
+         --token-file give --ca FILE, the certificate of the cluster's authority (ClientOptions::trust); or, if \
+         nobody else reaches the network, --plain-token (ClientOptions::plain_token)"
+    )]
+    PlainToken {
+        /// The address as it was given.
+        address: String,
+    },
     /// No answer within the request timeout, retries included.
     #[error("no answer within {after:?} ({}){}", list(.tried), doubt(*.sent))]
     Timeout {
@@ -102,7 +112,7 @@ impl Error {
     /// means that it has not and never will.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
-            Error::Connect { .. } | Error::WrongCluster { .. } => false,
+            Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,
             Error::Timeout { sent, .. } => *sent,
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
             Error::Refused { code, resent, .. } => match code {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::reach::is_loopback;
 use crate::routing::Routing;
 use crate::secret::Secret;
 use crate::tls::Trust;
@@ -21,7 +22,11 @@ pub struct ClientOptions {
     /// Whose replicas to talk to, over TLS; default: anybody's, in plain text.
     pub trust: Option<Trust>,
     /// Whose rights the client has, if the cluster asks for tokens; default: nobody's.
+    /// Replicas that not only this machine reaches are told it over TLS alone, see `plain_token`.
     pub token: Option<Secret>,
+    /// Whether to say the token in plain text to others than this machine: whoever reads the
+    /// network can use it then; default: no.
+    pub plain_token: bool,
     /// For a connection and its handshake, if there is one address; default 5 s.
     pub connect_timeout: Duration,
     /// How long a replica may be silent before another is asked, too; default 1 s, and at
@@ -57,6 +62,7 @@ impl ClientOptions {
             cluster: None,
             trust: None,
             token: None,
+            plain_token: false,
             connect_timeout: Duration::from_secs(5),
             attempt_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(10),
@@ -65,6 +71,14 @@ impl ClientOptions {
             hint_bytes_max: 16 << 20,
             watcher: Watcher::default(),
         }
+    }
+
+    /// The first address to which the token would go in plain text, unless that is meant.
+    pub(crate) fn plain_text_to(&self) -> Option<&String> {
+        if self.token.is_none() || self.trust.is_some() || self.plain_token {
+            return None;
+        }
+        self.addresses.iter().find(|address| !is_loopback(address))
     }
 
     /// How long a replica may be silent before another is asked.

@@ -52,8 +52,12 @@ impl Replicas {
     /// Connects to the first that answers.
     ///
     /// # Errors
-    /// `Connect` if none does, `WrongCluster`, `Refused` if one refuses the token.
+    /// `Connect` if none does, `WrongCluster`, `Refused` if one refuses the token, `PlainToken`.
     pub async fn connect(options: ClientOptions) -> Result<(Arc<Replicas>, Tasks), Error> {
+        if let Some(address) = options.plain_text_to() {
+            let address = address.clone();
+            return Err(Error::PlainToken { address });
+        }
         let replicas = Arc::new(Replicas::new(options));
         let (first, link) = replicas.first_link().await?;
         let welcome = &link.welcome;

@@ -85,20 +85,35 @@ fn a_token_is_made_given_used_and_revoked() {
         .refused(&["moving leadership", "admin"]);
 
     // The path may come from a variable; the token may not.
-    let by_variable = |value: &str| {
+    let by_variable = |host: &str, value: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        let address = format!("127.0.0.1:{port}");
+        let address = format!("{host}:{port}");
         let words = ["kv", "--address", &address, "get", "users/1"];
         let command = command.args(words).current_dir(place.path(""));
         command.env("LEASEHOLD_TOKEN_FILE", value).output().unwrap()
     };
-    assert_eq!(by_variable("app1.token").stdout, b"Ada\n");
-    let misused = by_variable(app1.trim_end());
+    assert_eq!(by_variable("127.0.0.1", "app1.token").stdout, b"Ada\n");
+    let misused = by_variable("127.0.0.1", app1.trim_end());
     let told = String::from_utf8_lossy(&misused.stderr).into_owned();
     assert!(
         told.contains("revoke it") && !told.contains("lh_"),
         "{told}"
     );
+
+    let elsewhere = by_variable("192.0.2.1", "app1.token");
+    let told = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    for part in [
+        "not sent to 192.0.2.1",
+        "--token-file",
+        "--ca FILE",
+        "--plain-token",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    let ycsb = "ycsb load -P workloada --token-file app1.token --address 192.0.2.1:1";
+    place
+        .words(ycsb)
+        .refused(&["not sent to 192.0.2.1:1", "--ca FILE"]);
 
     assert!(place.words("token revoke app1").good().contains("revoked"));
     until("the revocation", || !with("get users/1").status.success());
@@ -168,21 +183,6 @@ fn mistakes_with_tokens_are_told() {
         .refused(&["mode 0640", "chmod 600"]);
     assert!(!place.read("tokens.toml").contains("\"c\""));
     set_mode(&place, "tokens.toml", 0o600);
-    place.write("tokens.toml", "nonsense");
-    place
-        .words("token list")
-        .refused(&["tokens.toml", "line 1"]);
-
-    let port = ports(2);
-    place.write(
-        "cluster.toml",
-        &format!(
-            "cluster = \"test\"\ndata = \"data\"\n[security]\ncertificates = \"certs\"\n[[node]]\n\
-             name = \"CA\"\nclient = \"0.0.0.0:{port}\"\npeer = \"127.0.0.1:{}\"\n",
-            port + 1
-        ),
-    );
-    let serve = ["serve", "--config", "cluster.toml", "--node", "CA"];
     place.words("token revoke a").good();
     place.words("token revoke b").good();
     let none = place.read("tokens.toml");
@@ -198,6 +198,21 @@ fn mistakes_with_tokens_are_told() {
         .words("token list")
         .refused(&["tokens.toml: holds no token", "token = []"]);
     place.words("token new a").good();
+    place.write("tokens.toml", "nonsense");
+    place
+        .words("token list")
+        .refused(&["tokens.toml", "line 1"]);
+
+    let port = ports(2);
+    place.write(
+        "cluster.toml",
+        &format!(
+            "cluster = \"test\"\ndata = \"data\"\n[security]\ncertificates = \"certs\"\n[[node]]\n\
+             name = \"CA\"\nclient = \"0.0.0.0:{port}\"\npeer = \"127.0.0.1:{}\"\n",
+            port + 1
+        ),
+    );
+    let serve = ["serve", "--config", "cluster.toml", "--node", "CA"];
     place
         .run(&serve)
         .refused_for_good(&["client of node CA", "token new", "insecure = true"]);

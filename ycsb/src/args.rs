@@ -68,6 +68,8 @@ Options (long ones with one dash or two):
                       the token of the clients, which only its owner may read
                       (leasehold.token_file; otherwise the file that the environment's
                       LEASEHOLD_TOKEN_FILE names)
+      --plain-token   send the token in plain text if there is no --ca, also to other
+                      machines (leasehold.plain_token=true)
       --threads N     operations in flight at most (threadcount, default 1)
       --target OPS    operations a second in all (target, default: as many as go);
                       latency then also counts from each operation's intended start
@@ -201,6 +203,7 @@ impl Options {
                 return Ok(());
             }
             "p" => value("name=value")?,
+            "plain-token" => "leasehold.plain_token=true".to_owned(),
             "s" => "status=true".to_owned(),
             "l" | "label" => format!("label={}", value("a label")?),
             "threads" => format!("threadcount={}", value("a number")?),

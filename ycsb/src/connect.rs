@@ -56,6 +56,7 @@ impl Survey {
             options.cluster = settings.cluster.clone();
             options.trust = trust.clone();
             options.token.clone_from(&token);
+            options.plain_token = settings.plain_token;
             options.connect_timeout = ASKED_WITHIN;
             options.request_timeout = ASKED_WITHIN;
             asked.spawn(async move { (place, ask(options).await) });
@@ -65,7 +66,11 @@ impl Survey {
         let mut found = Vec::new();
         for (_, answer) in answers {
             found.push(match answer {
-                Err(error @ (Error::WrongCluster { .. } | Error::Refused { .. })) => {
+                Err(
+                    error @ (Error::WrongCluster { .. }
+                    | Error::Refused { .. }
+                    | Error::PlainToken { .. }),
+                ) => {
                     return Err(error.into());
                 }
                 other => other.map_err(|error| said(&error)),
@@ -223,6 +228,7 @@ impl Survey {
                 cluster: settings.cluster.clone(),
                 trust: self.trust.clone(),
                 token: self.token.clone(),
+                plain_token: settings.plain_token,
                 request_timeout: settings.timeout,
                 attempt_timeout: settings.attempt_timeout,
                 routing: settings.routing,

@@ -63,6 +63,8 @@ pub struct Settings {
     pub ca: Option<PathBuf>,
     /// `leasehold.token_file`, else the environment's `LEASEHOLD_TOKEN_FILE`: where the token is. Properties show in lists of processes.
     pub token_file: Option<PathBuf>,
+    /// `leasehold.plain_token`: the token may be sent in plain text.
+    pub plain_token: bool,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
     /// `leasehold.attempt_timeout_ms`: how long a replica may be silent before another one
@@ -144,6 +146,7 @@ impl Settings {
             cluster: properties.text("leasehold.cluster").map(str::to_owned),
             ca: file(properties, "leasehold.ca", "LEASEHOLD_CA"),
             token_file: file(properties, "leasehold.token_file", "LEASEHOLD_TOKEN_FILE"),
+            plain_token: properties.flag("leasehold.plain_token")?,
             timeout: milliseconds(properties, "leasehold.timeout_ms")?,
             attempt_timeout: milliseconds(properties, "leasehold.attempt_timeout_ms")?,
             routing: properties.choice(

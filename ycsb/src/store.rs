@@ -76,7 +76,10 @@ fn returned(error: &Error) -> Return {
             | ErrorCode::Idle => Return::Error,
         },
         Error::Connect { .. } | Error::Lost { .. } => Return::ServiceUnavailable,
-        Error::WrongCluster { .. } | Error::Protocol { .. } | Error::Closed => Return::Error,
+        Error::WrongCluster { .. }
+        | Error::PlainToken { .. }
+        | Error::Protocol { .. }
+        | Error::Closed => Return::Error,
     }
 }
 

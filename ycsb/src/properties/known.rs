@@ -83,6 +83,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("leasehold.cluster", Optional),
     ("leasehold.connections", Optional),
     ("leasehold.cores", Optional),
+    ("leasehold.plain_token", Default("false")),
     ("leasehold.routing", Default("local")),
     ("leasehold.start", Optional),
     ("leasehold.token_file", Optional),

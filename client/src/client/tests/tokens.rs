@@ -90,3 +90,30 @@ async fn who_loses_its_token_is_told_so_until_it_counts_again() {
     };
     tokio::time::timeout(LONG, back).await.expect("it is taken");
 }
+
+/// Names of machines that do not exist: nobody is asked.
+#[tokio::test]
+async fn a_token_is_not_said_in_plain_text_to_other_machines() {
+    let (near, here) = two(Some("lh_right")).await;
+    let elsewhere = |plain_token| {
+        let mut options = here.clone();
+        options.addresses.push("db.example.invalid:7001".to_owned());
+        options.plain_token = plain_token;
+        options
+    };
+    let refused = Client::connect(elsewhere(false)).await.unwrap_err();
+    assert!(matches!(&refused, Error::PlainToken { address } if address.starts_with("db.")));
+    assert!(!refused.may_have_taken_effect());
+    let said = refused.to_string();
+    assert!(
+        said.contains("--ca FILE") && said.contains("--token-file"),
+        "{said}"
+    );
+    assert_eq!(near.state().connections, 0);
+    Client::connect(elsewhere(true)).await.unwrap();
+    let mut without = elsewhere(false);
+    without.token = None;
+    let unknown = Client::connect(without).await.unwrap_err();
+    assert_eq!(code(&unknown), Some(ErrorCode::Unauthenticated));
+    Client::connect(here).await.unwrap();
+}

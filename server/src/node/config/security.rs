@@ -1,8 +1,8 @@
 //! `[security]`: how nodes prove who they are, and clients what they may do.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use client::is_loopback;
 use serde::Deserialize;
 
 use super::check::{Checked, Checker};
@@ -137,14 +137,6 @@ impl ClusterConfig {
     }
 }
 
-/// Whether only this machine reaches an address, `host:port`. A name may mean any machine.
-fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let ip = host.parse::<IpAddr>();
-    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,24 +150,6 @@ mod tests {
     }
 
     const HERE: [&str; 2] = ["127.0.0.1:7001", "localhost:7101"];
-
-    #[test]
-    fn only_this_machine_reaches_loopback() {
-        for address in ["127.0.0.1:1", "127.9.8.7:1", "[::1]:1", "localhost:1"] {
-            assert!(is_loopback(address), "{address}");
-        }
-        for address in [
-            "0.0.0.0:1",
-            "[::]:1",
-            "10.0.0.1:1",
-            "localhost.example:1",
-            "db:1",
-            "127.0.0.1.example:1",
-            "[::ffff:10.0.0.1]:1",
-        ] {
-            assert!(!is_loopback(address), "{address}");
-        }
-    }
 
     #[test]
     fn beyond_this_machine_somebody_must_say_how_peers_are_known() {
