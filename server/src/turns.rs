@@ -125,7 +125,8 @@ mod tests {
         assert_eq!(all, [(1, 3), (0, 2), (1, 7), (0, 4)]);
         turns.push(1, 8);
         turns.retain(|_| false);
-        assert!(turns.is_empty() && turns.len() == 0);
+        assert!(turns.is_empty());
+        assert_eq!(turns.len(), 0);
         turns.push(1, 9);
         assert_eq!((turns.pop(), turns.pop()), (Some((1, 9)), None));
     }

@@ -25,13 +25,17 @@ pub const UNACKNOWLEDGED_MAX: u64 = 64;
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
 /// Refuses what no replica can ever do for anybody, before it costs anything: commands as
-/// [`validate`] does, and names and keys that are too long in what operators ask.
+/// [`validate`] does, writes whose session would keep too many results, and names and keys that
+/// are too long in what operators ask.
 ///
 /// # Errors
 /// As [`validate`]. Nothing that is too long is quoted.
 pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     match body {
-        Some(Body::Command(command)) => validate(command),
+        Some(Body::Command(command)) => {
+            validate(command)?;
+            check_unacknowledged(command)
+        }
         Some(Body::Status(asked)) => check_size("status.key", asked.key.len(), KEY_BYTES_MAX),
         Some(Body::Move(asked)) => check_name("move.to", &asked.to),
         Some(Body::Lease(asked)) => check_lease(asked),
@@ -98,17 +102,22 @@ fn validate_session(command: &Command) -> Result<(), Error> {
     if command.sequence == 0 {
         return Err(bad("sequence is 0, a write needs one above 0"));
     }
-    let kept = command.sequence - command.acked_below.min(command.sequence);
-    if kept > UNACKNOWLEDGED_MAX {
-        return Err(bad(format!(
-            "acked_below is {} and sequence is {}: results of at most {UNACKNOWLEDGED_MAX} writes are \
-             kept for a session, so wait for the oldest, or open another session",
-            command.acked_below, command.sequence
-        )));
-    }
     if command.acked_below > command.sequence {
         return Err(bad(format!(
             "acked_below is {}, the limit is this command's own sequence {}",
+            command.acked_below, command.sequence
+        )));
+    }
+    Ok(())
+}
+
+/// Replicas pass on what they have taken, also those of an older version that took more.
+fn check_unacknowledged(command: &Command) -> Result<(), Error> {
+    let kept = command.sequence.saturating_sub(command.acked_below);
+    if command.is_write() && kept > UNACKNOWLEDGED_MAX {
+        return Err(bad(format!(
+            "acked_below is {} and sequence is {}: results of at most {UNACKNOWLEDGED_MAX} writes are \
+             kept for a session, so wait for the oldest, or open another session",
             command.acked_below, command.sequence
         )));
     }
@@ -326,6 +335,14 @@ mod tests {
         assert!(refused(0, 1, 0).starts_with("client is 0"));
         assert!(refused(1, 0, 0).starts_with("sequence is 0"));
         assert!(refused(1, 4, 5).starts_with("acked_below is 5"));
+        let of_client = |sequence| {
+            let command = Command::session(1, sequence, 7, Op::put("k", "v"));
+            assert_eq!(validate(&command), Ok(()), "replicas pass it on");
+            validate_body(Some(&Body::Command(command)))
+        };
+        assert_eq!(of_client(7 + UNACKNOWLEDGED_MAX), Ok(()));
+        let message = of_client(8 + UNACKNOWLEDGED_MAX).unwrap_err().message;
+        assert!(message.starts_with("acked_below is 7"), "{message}");
         assert!(validate(&Command::default()).is_err());
     }
 

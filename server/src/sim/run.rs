@@ -265,7 +265,7 @@ mod tests {
     /// if disks bring so many entries a read from then on.
     fn catching_up(read_max: usize) -> Option<&'static str> {
         healed(13_007_956, 90, |mut run| {
-            assert!(run.catch_up() > Duration::from_secs(20));
+            assert!(run.catch_up() > Duration::from_secs(50));
             for node in 0..run.world.n() {
                 run.world.set_read_max(node, read_max);
             }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn who_is_far_behind_has_the_time_to_catch_up_and_no_more() {
         assert_eq!(catching_up(READ_MAX), None);
-        let slow = READ_MAX / 8;
+        let slow = READ_MAX * 3 / 8;
         assert_eq!(catching_up(slow), Some("liveness"), "it crawls");
         assert_eq!(catching_up(0), Some("liveness"), "it is stuck");
     }
