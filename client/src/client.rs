@@ -1,5 +1,5 @@
 //! A client of a cluster. It is cheap to clone: all clones share its connections and
-//! one session. Every caller may have an operation in flight.
+//! sessions. Every caller may have an operation in flight.
 //!
 //! It knows the addresses of several replicas, or of one. It asks the nearest that serves,
 //! and returns to a nearer one when that serves again (see `replicas`). Operations are sent
@@ -16,7 +16,7 @@ use crate::copies::{Answer, Operation, Trace, refused};
 use crate::error::Error;
 use crate::options::ClientOptions;
 use crate::replicas::{Health, Replicas, Tasks};
-use crate::session::{Session, Ticket};
+use crate::session::{Sessions, Ticket};
 use crate::wire::command::Op;
 use crate::wire::request::Body;
 use crate::wire::{
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Client {
 
 struct Inner {
     replicas: Arc<Replicas>,
-    session: Mutex<Session>,
+    sessions: Mutex<Sessions>,
     tasks: Tasks,
 }
 
@@ -77,7 +77,7 @@ impl Client {
         let opened_ms = told.unwrap_or_default().log_time_ms;
         let inner = Inner {
             replicas,
-            session: Mutex::new(Session::new(opened_ms)),
+            sessions: Mutex::new(Sessions::new(opened_ms)),
             tasks,
         };
         Ok(Client {
@@ -340,18 +340,18 @@ impl Client {
             ..
         }) = &result
         {
-            self.session().renew(issued.ticket, *log_time_ms);
+            self.sessions().renew(issued.ticket, *log_time_ms);
         }
         result
     }
 
-    fn session(&self) -> MutexGuard<'_, Session> {
-        let session = &self.inner.session;
-        session.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        let sessions = &self.inner.sessions;
+        sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn issue(&self) -> Issued<'_> {
-        let ticket = self.session().issue();
+        let ticket = self.sessions().issue();
         Issued {
             client: self,
             ticket,
@@ -436,7 +436,7 @@ struct Issued<'a> {
 
 impl Drop for Issued<'_> {
     fn drop(&mut self) {
-        self.client.session().settle(self.ticket);
+        self.client.sessions().settle(self.ticket);
     }
 }
 

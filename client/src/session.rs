@@ -22,9 +22,62 @@ pub(crate) struct Ticket {
     pub opened_ms: u64,
 }
 
-/// Issues tickets, and keeps the low-water mark.
+/// Issues tickets of as many sessions as the writes in flight need: replicas keep the results of
+/// only so many writes of each.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct Sessions {
+    open: Vec<Session>,
+    /// The newest log time that is known, in ms, for sessions that are opened.
+    log_time_ms: u64,
+}
+
+impl Sessions {
+    pub fn new(log_time_ms: u64) -> Self {
+        Sessions {
+            open: Vec::new(),
+            log_time_ms,
+        }
+    }
+
+    /// A ticket of the session that was opened last among those with room, or of a new one.
+    pub fn issue(&mut self) -> Ticket {
+        let with_room = self.open.iter_mut().filter(|session| session.has_room());
+        // Those that were opened earlier may have expired.
+        match with_room.max_by_key(|session| session.opened_ms) {
+            Some(session) => session.issue(),
+            None => {
+                let mut session = Session::new(self.log_time_ms);
+                let ticket = session.issue();
+                self.open.push(session);
+                ticket
+            }
+        }
+    }
+
+    /// The ticket will not be used again. Has no effect for a ticket of a session that was
+    /// replaced.
+    pub fn settle(&mut self, ticket: Ticket) {
+        let mut open = self.open.iter_mut();
+        if let Some(session) = open.find(|session| session.client == ticket.client) {
+            session.outstanding.remove(&ticket.sequence);
+        }
+    }
+
+    /// Gives up the session of `ticket`, which has expired, and others as old that nobody waits
+    /// for. New ones are opened at this log time, in ms. Writes in flight keep the identity that
+    /// they were sent with.
+    pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
+        self.log_time_ms = self.log_time_ms.max(log_time_ms);
+        self.open.retain(|session| {
+            let is_needed = session.opened_ms > ticket.opened_ms || !session.outstanding.is_empty();
+            is_needed && session.client != ticket.client
+        });
+    }
+}
+
+/// One session, and its low-water mark.
+#[derive(Debug)]
+struct Session {
     /// Never 0, which means "no session" on the wire.
     client: u64,
     /// A log time from before the session's first write, in ms. With it a replica can tell
@@ -37,7 +90,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub fn new(opened_ms: u64) -> Self {
+    fn new(opened_ms: u64) -> Self {
         Session {
             client: random_u64().max(1),
             opened_ms,
@@ -46,12 +99,12 @@ impl Session {
         }
     }
 
-    pub fn issue(&mut self) -> Ticket {
+    fn has_room(&self) -> bool {
         let oldest = *self.outstanding.first().unwrap_or(&self.next);
-        if self.next - oldest > UNACKNOWLEDGED_MAX {
-            // An old write is still in flight: it keeps the session that it was sent with.
-            *self = Session::new(self.opened_ms);
-        }
+        self.next - oldest <= UNACKNOWLEDGED_MAX
+    }
+
+    fn issue(&mut self) -> Ticket {
         let sequence = self.next;
         self.next += 1;
         self.outstanding.insert(sequence);
@@ -60,22 +113,6 @@ impl Session {
             sequence,
             acked_below: *self.outstanding.first().unwrap_or(&sequence),
             opened_ms: self.opened_ms,
-        }
-    }
-
-    /// The ticket will not be used again. Has no effect for a ticket of an earlier
-    /// session.
-    pub fn settle(&mut self, ticket: Ticket) {
-        if ticket.client == self.client {
-            self.outstanding.remove(&ticket.sequence);
-        }
-    }
-
-    /// Starts over under a new identity at a log time, in ms, unless someone else
-    /// has since `ticket` was issued. Writes in flight keep the identity that they were sent with.
-    pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
-        if ticket.client == self.client {
-            *self = Session::new(log_time_ms);
         }
     }
 }
@@ -88,26 +125,58 @@ pub(crate) fn random_u64() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     #[test]
     fn a_write_that_is_never_answered_does_not_keep_others_from_their_results() {
-        let mut session = Session::new(7);
-        let first = session.issue();
+        let mut sessions = Sessions::new(7);
+        let first = sessions.issue();
         for _ in 0..UNACKNOWLEDGED_MAX {
-            let next = session.issue();
+            let next = sessions.issue();
             assert_eq!((next.client, next.acked_below), (first.client, 1));
             assert!(next.sequence - next.acked_below <= UNACKNOWLEDGED_MAX);
-            session.settle(next);
+            sessions.settle(next);
         }
-        let next = session.issue();
+        let next = sessions.issue();
         assert_ne!(next.client, first.client);
         assert_eq!((next.sequence, next.opened_ms), (1, 7));
+        // When it is answered at last, the session is used again.
+        sessions.settle(next);
+        sessions.settle(first);
+        let again = sessions.issue();
+        assert!(sessions.open.iter().any(|it| it.client == again.client));
+        assert_eq!(sessions.open.len(), 2);
+    }
+
+    #[test]
+    fn there_are_as_many_sessions_as_writes_in_flight_need() {
+        let mut sessions = Sessions::new(0);
+        let mut in_flight: VecDeque<Ticket> = (0..200).map(|_| sessions.issue()).collect();
+        for _ in 0..10_000 {
+            sessions.settle(in_flight.pop_front().expect("200 are in flight"));
+            in_flight.push_back(sessions.issue());
+        }
+        assert!(sessions.open.len() <= 5, "{}", sessions.open.len());
+    }
+
+    /// All that were opened at one time may have expired, and their refusals come when all are in
+    /// use.
+    #[test]
+    fn what_is_refused_because_sessions_expired_is_issued_again_in_a_new_one() {
+        let mut sessions = Sessions::new(0);
+        let refused: Vec<Ticket> = (0..200).map(|_| sessions.issue()).collect();
+        for ticket in refused {
+            sessions.renew(ticket, 70);
+            assert_eq!(sessions.issue().opened_ms, 70);
+        }
+        assert!(sessions.open.iter().all(|session| session.opened_ms == 70));
     }
 
     #[test]
     fn the_mark_stops_below_the_oldest_write_that_is_not_settled() {
-        let mut session = Session::new(0);
+        let mut session = Sessions::new(0);
         let tickets: Vec<Ticket> = (0..4).map(|_| session.issue()).collect();
         let sequences: Vec<u64> = tickets.iter().map(|t| t.sequence).collect();
         assert_eq!(sequences, [1, 2, 3, 4]);
@@ -121,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_write_alone_marks_all_before_it_as_settled() {
-        let mut session = Session::new(0);
+        let mut session = Sessions::new(0);
         for sequence in 1..5 {
             let ticket = session.issue();
             assert_eq!((ticket.sequence, ticket.acked_below), (sequence, sequence));
@@ -131,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_session_is_renewed_once_for_all_its_refused_writes() {
-        let mut session = Session::new(0);
+        let mut session = Sessions::new(0);
         let (one, two) = (session.issue(), session.issue());
         session.renew(one, 70);
         let renewed = session.issue();

@@ -38,7 +38,6 @@ use super::handshakes::{Handshakes, Shaken, Side};
 use super::inbox::Inbox;
 use super::large_answers::LargeAnswers;
 use super::outbox::Outbox;
-use super::seldom::Seldom;
 use super::sockets;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
@@ -90,7 +89,6 @@ pub(super) struct Clients {
     handshakes: Rc<Handshakes>,
     /// For clients that are being told why they are refused.
     farewells: Seats,
-    closed: Seldom,
     /// What tokens may do; without it everyone may do everything.
     pub(super) access: Option<Rc<Access>>,
 }
@@ -118,7 +116,6 @@ impl Clients {
             budget: Rc::new(Budget::new(limits)),
             handshakes: Rc::new(Handshakes::none()),
             farewells: Seats::new(FAREWELLS),
-            closed: Seldom::default(),
             access: None,
         }
     }
@@ -335,7 +332,7 @@ impl Clients {
         // Thousands may end at once.
         self.inbox.turn(END_WORK).await;
         if let Err(refusal) = ended {
-            if let Some(untold) = self.closed.due(std::time::Instant::now()) {
+            if let Some(untold) = self.budget.closed.due(std::time::Instant::now()) {
                 tracing::info!(client = %address, reason = refusal.message, untold, "closed");
             }
             say_farewell(&connection, &mut frames, refusal).await;

@@ -1,6 +1,7 @@
 //! Tokens at the clients' port.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use client::wire::Error;
 use client::wire::request::Body;
@@ -28,8 +29,10 @@ impl Clients {
     fn renew_rights(&self, access: &Access) {
         for connection in self.connections.borrow().values() {
             if !access.renew(&connection.pass) {
-                let client = connection.address;
-                tracing::info!(%client, "closed: its token was revoked, or has expired");
+                if let Some(untold) = self.budget.closed.due(Instant::now()) {
+                    let client = connection.address;
+                    tracing::info!(%client, untold, "closed: its token was revoked, or has expired");
+                }
                 connection.outbox.abandon();
             }
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::node::config::Limits;
 use crate::node::outbox::Unread;
+use crate::node::seldom::Seldom;
 
 /// Counts of what the replica did to keep its limits.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(in crate::node) struct Budget {
     /// By kind, the bytes that answers to all clients are expected to have.
     pub(super) expected: [Cell<usize>; 3],
     pub(in crate::node) acted: Acted,
+    /// What the log tells of connections that are closed.
+    pub(in crate::node) closed: Seldom,
 }
 
 impl Budget {

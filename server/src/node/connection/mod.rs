@@ -28,7 +28,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use client::wire::command::Op;
@@ -306,7 +306,10 @@ impl Connection {
     /// Closes the connection of a client that does not read, and frees what it left.
     pub(super) fn give_up(&self) {
         let unread = self.outbox.pending_bytes();
-        tracing::info!(client = %self.address, unread, "closed: it does not read its answers");
+        if let Some(untold) = self.budget.closed.due(Instant::now()) {
+            let client = self.address;
+            tracing::info!(%client, unread, untold, "closed: it does not read its answers");
+        }
         count(&self.budget.acted.given_up);
         self.outbox.abandon();
     }
@@ -368,7 +371,10 @@ impl Connection {
             Late::Stalled => {
                 count(&acted.timed_out);
                 let unread = self.outbox.pending_bytes();
-                tracing::info!(client = %self.address, unread, "closed: it reads its answers too slowly");
+                if let Some(untold) = self.budget.closed.due(Instant::now()) {
+                    let client = self.address;
+                    tracing::info!(%client, unread, untold, "closed: it reads its answers too slowly");
+                }
                 self.outbox.abandon();
             }
             Late::Idle => {

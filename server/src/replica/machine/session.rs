@@ -164,11 +164,14 @@ impl Sessions {
         self.touch(client, 1);
     }
 
-    /// A session with so many results has changed.
+    /// A session has changed, and has so many results by now.
     fn touch(&mut self, client: u64, results: usize) {
-        if self.dirty.insert(client) {
-            self.dirty_weight += results.div_ceil(RESULTS_OF_ONE);
-        }
+        let weight = results.div_ceil(RESULTS_OF_ONE);
+        self.dirty_weight += match self.dirty.insert(client) {
+            true => weight,
+            // About: some results may have been forgotten.
+            false => usize::from(results % RESULTS_OF_ONE == 1 && weight > 1),
+        };
     }
 
     /// What sessions say to a write at log time `now_ms`.

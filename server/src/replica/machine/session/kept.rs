@@ -5,6 +5,9 @@ use client::wire::{Mismatch, Outcome, Version};
 
 use super::super::kv::not_a_record;
 
+/// More results for which there is room, as soon as there is none for one.
+const ROOM: usize = 16;
+
 /// The result of a write. Nearly all are versions; anything longer is in a box.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum Kept {
@@ -52,7 +55,7 @@ impl Kept {
 }
 
 /// Results by sequence. A client that waits for each answer has one of them, and none has more
-/// than `client::wire::UNACKNOWLEDGED_MAX`.
+/// than `client::wire::UNACKNOWLEDGED_MAX` and one.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, Kept),
@@ -101,6 +104,9 @@ impl Results {
             }
             Results::Many(all) => {
                 let found = all.binary_search_by_key(&sequence, |(of, _)| *of);
+                if all.len() == all.capacity() {
+                    all.reserve_exact(ROOM);
+                }
                 match found {
                     Ok(at) => all[at].1 = kept,
                     Err(at) => all.insert(at, (sequence, kept)),
