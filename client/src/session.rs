@@ -29,6 +29,8 @@ pub(crate) struct Sessions {
     open: Vec<Session>,
     /// The newest log time that is known, in ms, for sessions that are opened.
     log_time_ms: u64,
+    /// Sessions that were opened before this log time, in ms, may have expired.
+    expired_before_ms: u64,
 }
 
 impl Sessions {
@@ -36,14 +38,17 @@ impl Sessions {
         Sessions {
             open: Vec::new(),
             log_time_ms,
+            expired_before_ms: 0,
         }
     }
 
-    /// A ticket of the session that was opened last among those with room, or of a new one.
+    /// A ticket of a session that has room and has not expired, as far as is known, or of a new
+    /// one.
     pub fn issue(&mut self) -> Ticket {
-        let with_room = self.open.iter_mut().filter(|session| session.has_room());
-        // Those that were opened earlier may have expired.
-        match with_room.max_by_key(|session| session.opened_ms) {
+        let expired_before_ms = self.expired_before_ms;
+        let lives = |session: &&mut Session| session.opened_ms >= expired_before_ms;
+        let mut living = self.open.iter_mut().filter(lives);
+        match living.find(|session| session.has_room()) {
             Some(session) => session.issue(),
             None => {
                 let mut session = Session::new(self.log_time_ms);
@@ -68,8 +73,10 @@ impl Sessions {
     /// they were sent with.
     pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
+        let later_ms = self.log_time_ms.min(ticket.opened_ms + 1);
+        self.expired_before_ms = self.expired_before_ms.max(later_ms);
         self.open.retain(|session| {
-            let is_needed = session.opened_ms > ticket.opened_ms || !session.outstanding.is_empty();
+            let is_needed = session.opened_ms >= later_ms || !session.outstanding.is_empty();
             is_needed && session.client != ticket.client
         });
     }
@@ -172,6 +179,7 @@ mod tests {
             assert_eq!(sessions.issue().opened_ms, 70);
         }
         assert!(sessions.open.iter().all(|session| session.opened_ms == 70));
+        assert_eq!(sessions.open.len(), 4);
     }
 
     #[test]

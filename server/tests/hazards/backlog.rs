@@ -247,16 +247,10 @@ fn who_has_much_to_execute_does_not_take_over() {
             .filter(|(envelope, _)| envelope.message.name() == "Prepare")
             .count()
     };
-    cluster.hold(|(_, to)| *to == ReplicaId(2));
-    for command in small_writes(1..60) {
-        cluster.ask(0, command);
-    }
-    cluster.pass(100);
-    let held = std::mem::take(&mut cluster.held);
-    cluster.forget_held();
-    let mut accepts = held.into_iter().filter(|packet| accept(packet).is_some());
-    let first = accepts.next().expect("the leader proposed");
-    accepts.for_each(|packet| cluster.deliver(packet));
+    let (first, others) = withheld_accepts(&mut cluster);
+    others
+        .into_iter()
+        .for_each(|packet| cluster.deliver(packet));
     cluster.deliver(first);
     assert!(cluster.node(2).executed() < cluster.node(0).executed());
     hand_over(&mut cluster);
@@ -558,9 +552,9 @@ fn a_leader_with_much_to_execute_proposes_nothing_more_until_it_is_executed() {
     cluster.assert_agreement();
 }
 
-#[test]
-fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
-    let mut cluster = Cluster::with(slow_to_execute());
+/// Accepts of far more than may wait to be executed, of which replica 2 has none yet: the first,
+/// without which nothing can be executed there, and the others.
+fn withheld_accepts(cluster: &mut Cluster) -> (Packet, Vec<Packet>) {
     cluster.hold(|(_, to)| *to == ReplicaId(2));
     for command in small_writes(1..60) {
         cluster.ask(0, command);
@@ -568,11 +562,19 @@ fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
     cluster.pass(100);
     let held = std::mem::take(&mut cluster.held);
     cluster.forget_held();
-    // The first comes last: until then nothing can be executed.
     let mut accepts = held.into_iter().filter(|packet| accept(packet).is_some());
     let first = accepts.next().expect("the leader proposed");
+    (first, accepts.collect())
+}
+
+#[test]
+fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
+    let mut cluster = Cluster::with(slow_to_execute());
+    let (first, others) = withheld_accepts(&mut cluster);
     let before = cluster.node(2).executed();
-    accepts.for_each(|packet| cluster.deliver(packet));
+    others
+        .into_iter()
+        .for_each(|packet| cluster.deliver(packet));
     assert_eq!(cluster.node(2).executed(), before);
     assert_eq!(refused(&cluster, 2), 0);
     cluster.deliver(first);
