@@ -233,7 +233,6 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "empty-frames",
         what: "250 connections send frames without a byte, as fast as they are refused",
-        memory_mib: IN_FLIGHT_MIB,
         ..USUAL
     },
     Attack {
