@@ -294,37 +294,40 @@ impl Client {
     }
 
     /// Executes a command under one identity. If its session refuses the only attempt,
-    /// once more under the identity of a new session.
+    /// once more under the identity of a session that was opened since.
     ///
     /// The command is not executed twice. The replica answers by the first copy in the
     /// log, so no copy was executed before the refused one. And a refusal is final: no
     /// later copy is executed either. After more attempts than one, through whichever
-    /// replicas, an earlier attempt may have been executed, and its answer lost. The new
-    /// session begins at the log time of the refusal, which holds at every replica.
+    /// replicas, an earlier attempt may have been executed, and its answer lost. The other
+    /// session begins at the log time of the refusal or later, which holds at every replica.
     async fn execute_once(&self, op: Op, operation: &Operation<'_>) -> Result<Reply, Error> {
         if !op.is_write() {
             return reply(operation.request(Body::Command(op.into())).await?);
         }
-        match self.attempt_write(&op, operation).await {
+        match self.attempt_write(&op, operation, 0).await {
             Err(Error::Refused {
                 code: ErrorCode::SessionExpired,
                 resent: false,
+                log_time_ms,
                 ..
             }) => {
                 // What was refused for good leaves no doubt behind.
                 operation.settle();
-                reply(self.attempt_write(&op, operation).await?)
+                reply(self.attempt_write(&op, operation, log_time_ms).await?)
             }
             result => reply(result?),
         }
     }
 
+    /// In a session that was opened at log time `since_ms` or later.
     async fn attempt_write<'a>(
         &self,
         op: &Op,
         operation: &'a Operation<'_>,
+        since_ms: u64,
     ) -> Result<Answer<'a>, Error> {
-        let issued = self.issue();
+        let issued = self.issue(since_ms);
         let Ticket {
             client,
             sequence,
@@ -350,8 +353,8 @@ impl Client {
         sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn issue(&self) -> Issued<'_> {
-        let ticket = self.sessions().issue();
+    fn issue(&self, since_ms: u64) -> Issued<'_> {
+        let ticket = self.sessions().issue_since(since_ms);
         Issued {
             client: self,
             ticket,

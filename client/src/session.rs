@@ -43,10 +43,11 @@ impl Sessions {
     }
 
     /// A ticket of a session that has room and has not expired, as far as is known, or of a new
-    /// one.
-    pub fn issue(&mut self) -> Ticket {
-        let expired_before_ms = self.expired_before_ms;
-        let lives = |session: &&mut Session| session.opened_ms >= expired_before_ms;
+    /// one. It was opened at this log time, in ms, or later, which must not be above the newest
+    /// that is known.
+    pub fn issue_since(&mut self, log_time_ms: u64) -> Ticket {
+        let from_ms = self.expired_before_ms.max(log_time_ms);
+        let lives = |session: &&mut Session| session.opened_ms >= from_ms;
         let mut living = self.open.iter_mut().filter(lives);
         match living.find(|session| session.has_room()) {
             Some(session) => session.issue(),
@@ -136,6 +137,12 @@ mod tests {
 
     use super::*;
 
+    impl Sessions {
+        fn issue(&mut self) -> Ticket {
+            self.issue_since(0)
+        }
+    }
+
     #[test]
     fn a_write_that_is_never_answered_does_not_keep_others_from_their_results() {
         let mut sessions = Sessions::new(7);
@@ -180,6 +187,30 @@ mod tests {
         }
         assert!(sessions.open.iter().all(|session| session.opened_ms == 70));
         assert_eq!(sessions.open.len(), 4);
+    }
+
+    /// Refusals say when they came, so sessions that were opened after one another expire one
+    /// after another, as far as is known. A write has only one more attempt.
+    #[test]
+    fn what_is_refused_is_issued_again_in_a_session_that_was_opened_since() {
+        let mut sessions = Sessions::new(0);
+        for log_time_ms in [50, 60, 70] {
+            let refused: Vec<Ticket> = (0..200).map(|_| sessions.issue()).collect();
+            for (later_ms, ticket) in (0..).zip(&refused) {
+                sessions.renew(*ticket, log_time_ms + later_ms / 50);
+                let again = sessions.issue_since(log_time_ms + later_ms / 50);
+                assert!(again.opened_ms >= log_time_ms + later_ms / 50);
+                assert_ne!(again.client, ticket.client);
+            }
+        }
+        // Hours later.
+        let ticket = sessions.issue();
+        sessions.renew(ticket, 9000);
+        assert!(
+            sessions.issue().opened_ms < 9000,
+            "others may live, as far as is known"
+        );
+        assert_eq!(sessions.issue_since(9000).opened_ms, 9000);
     }
 
     #[test]
