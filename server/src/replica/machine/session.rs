@@ -45,7 +45,7 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use client::wire::{Command, Outcome};
@@ -107,7 +107,9 @@ pub struct Sessions {
     max: u32,
     /// Whoever opened a session before this log time may have had one that ended to make room.
     opens_from_ms: u64,
-    dirty: BTreeSet<u64>,
+    /// Sessions that have changed since the last checkpoint, and how much of each is counted in
+    /// `dirty_weight`.
+    dirty: BTreeMap<u64, usize>,
     dirty_weight: usize,
     made_room: u64,
     no_room: u64,
@@ -137,7 +139,7 @@ impl Sessions {
             stay_ms: limits.stay.as_millis() as u64,
             max: limits.max,
             opens_from_ms: 0,
-            dirty: BTreeSet::new(),
+            dirty: BTreeMap::new(),
             dirty_weight: 0,
             made_room: 0,
             no_room: 0,
@@ -167,11 +169,9 @@ impl Sessions {
     /// A session has changed, and has so many results by now.
     fn touch(&mut self, client: u64, results: usize) {
         let weight = results.div_ceil(RESULTS_OF_ONE);
-        self.dirty_weight += match self.dirty.insert(client) {
-            true => weight,
-            // About: some results may have been forgotten.
-            false => usize::from(results % RESULTS_OF_ONE == 1 && weight > 1),
-        };
+        let counted = self.dirty.entry(client).or_default();
+        self.dirty_weight += weight.saturating_sub(*counted);
+        *counted = weight.max(*counted);
     }
 
     /// What sessions say to a write at log time `now_ms`.
@@ -324,7 +324,7 @@ impl Sessions {
             })
         };
         dirty
-            .into_iter()
+            .into_keys()
             .map(|client| (client, image(client)))
             .collect()
     }

@@ -362,4 +362,10 @@ fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
     sessions.take_dirty();
     sessions.record(&write(7, 65, 1), 0, Outcome::default());
     assert_eq!(sessions.dirty_weight(), 5);
+    // A busy client, whose session has as many results all of the time, is written down once.
+    for sequence in 66..10_000 {
+        sessions.record(&write(7, sequence, sequence - 64), 0, Outcome::default());
+    }
+    assert_eq!(sessions.dirty_weight(), 5);
+    assert_eq!(sessions.take_dirty().len(), 1);
 }
