@@ -7,7 +7,7 @@ use client::wire::{Command, Field};
 use leases::{Ballot, ReplicaId, StrategySpec};
 use server::replica::action::{ClientHandle, Record};
 use server::replica::message::{Message, Value};
-use server::replica::{BACKLOG_BYTES_MAX, Input, Settings};
+use server::replica::{BACKLOG_BYTES_MAX, Input, Operator, Settings};
 
 use super::cluster::{Asked, Cluster, Packet, accept, between, settings, votes_on, write};
 
@@ -255,9 +255,22 @@ fn who_has_much_to_execute_does_not_take_over() {
     assert!(cluster.node(2).executed() < cluster.node(0).executed());
     hand_over(&mut cluster);
     assert_eq!(campaigns(&cluster), 0);
+    // Nor does the leader wait for it, if an operator wants that.
+    let ping = Message::Ping {
+        stamp: 0,
+        cost_ms: 0,
+    };
+    let ping = cluster.node(2).envelope(ReplicaId(0), ping);
+    cluster.deliver((ping, ReplicaId(0)));
+    let wish = Operator::Transfer(ReplicaId(2));
+    cluster.input(0, Input::Operator(wish));
+    let written = cluster.ask(0, write(100, 1, Op::put("k", "v")));
+    cluster.pass(50);
+    assert!(cluster.done(written), "the leader goes on");
+    assert!(cluster.leads(0));
     let caught_up = |cluster: &Cluster| cluster.node(2).executed() == cluster.node(0).executed();
     cluster.pass_until(20_000, "it has caught up", caught_up);
-    hand_over(&mut cluster);
+    cluster.pass_until(1000, "it takes over at last", |cluster| cluster.leads(2));
     assert!(campaigns(&cluster) > 0);
 }
 

@@ -47,7 +47,8 @@ impl Hash for Succession {
 
 impl Consensus {
     /// An operator wants `to` to lead, from now on and whoever is preferred. Nothing is handed
-    /// over to who does not answer.
+    /// over to who does not answer. Who does not say that it would lead well has time for that
+    /// until `give_up`, and meanwhile this leader leads on: else writes would wait in vain.
     pub fn begin_move(&mut self, step: &mut Step<'_>, to: ReplicaId, give_up: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -58,8 +59,10 @@ impl Consensus {
         } else if to == step.me() {
             leadership.transfer.end();
             self.succession.moved_here = true;
-        } else {
+        } else if step.us.fit().contains(to) {
             leadership.transfer.begin(to, true, give_up);
+        } else {
+            leadership.transfer.want(to, give_up);
         }
     }
 
@@ -130,7 +133,7 @@ impl Consensus {
             && preferred
             && over
             && !stays
-            && !leadership.transfer.is_under_way()
+            && !leadership.transfer.is_planned()
             && leadership
                 .in_touch(step.now, step.us.hand_over_span())
                 .contains(from)
@@ -139,8 +142,16 @@ impl Consensus {
         }
     }
 
-    /// Hands over once everything proposed is committed.
+    /// Begins what an operator wants, and hands over once everything proposed is committed.
     pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        if let Some((to, give_up)) = leadership.transfer.wanted(step.now)
+            && step.us.fit().contains(to)
+        {
+            leadership.transfer.begin(to, true, give_up);
+        }
         let Some(leadership) = self.leadership() else {
             return;
         };

@@ -54,6 +54,8 @@ struct UnderWay {
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     under_way: Option<UnderWay>,
+    /// Whom an operator wants to lead who is not ready for it, and until when.
+    wanted: Option<(ReplicaId, Time)>,
     /// Who was to take over and did not, while this leader leaves.
     failed: ReplicaSet,
 }
@@ -74,8 +76,30 @@ impl Transfer {
         self.under_way.is_some()
     }
 
+    /// Whether one has begun, or is to begin for an operator.
+    pub fn is_planned(&self) -> bool {
+        self.is_under_way() || self.wanted.is_some()
+    }
+
+    /// An operator's is to begin once `to` is ready, in place of any other. Until then this
+    /// leader leads on.
+    pub fn want(&mut self, to: ReplicaId, give_up: Time) {
+        self.under_way = None;
+        self.wanted = Some((to, give_up));
+    }
+
+    /// Who is to lead for an operator, once it is ready. A wish that has come too late is
+    /// forgotten.
+    pub fn wanted(&mut self, now: Time) -> Option<(ReplicaId, Time)> {
+        self.wanted = self.wanted.filter(|(_, give_up)| now < *give_up);
+        self.wanted
+    }
+
     /// Begins. An operator's takes the place of any other, but one to the same replica goes on.
     pub fn begin(&mut self, to: ReplicaId, by_operator: bool, give_up: Time) {
+        if by_operator {
+            self.wanted = None;
+        }
         if let Some(begun) = self.under_way.as_mut().filter(|begun| begun.to == to) {
             begun.by_operator |= by_operator;
         } else if by_operator || self.under_way.is_none() {
@@ -111,9 +135,9 @@ impl Transfer {
         self.failed
     }
 
-    /// Ends what has begun: this replica leads on.
+    /// Ends what has begun, or is to begin: this replica leads on.
     pub fn end(&mut self) {
-        self.under_way = None;
+        (self.under_way, self.wanted) = (None, None);
     }
 
     /// Whom to tell now to take over, and whether an operator wants it; again after `again`.
