@@ -6,7 +6,9 @@
 //! asks a dead one, as long as others serve. Its task looks after it, with pauses that grow
 //! and differ, and are short while nobody serves: it connects, and asks for a key that
 //! nobody writes. That shows more than a greeting does, which comes also from a replica that
-//! is cut off from the others. The first answer brings it back.
+//! is cut off from the others. It asks with a multi-get, which nobody else answers for the
+//! replica: one that has just started answers when it has caught up, and writes would wait
+//! there until then. The first answer brings it back.
 //!
 //! New operations go to the nearest replica that serves; those under way stay where they
 //! are. A connection that is no longer needed ends with its last call.
@@ -329,7 +331,8 @@ impl Replicas {
         let sent = AtomicBool::new(false);
         let patience = self.options.patience();
         let asked = Instant::now();
-        let body = Body::Command(Op::get(PROBE_KEY).into());
+        let probe = Op::multi_get(vec![Bytes::from_static(PROBE_KEY.as_bytes())]);
+        let body = Body::Command(probe.into());
         let Ok(mut call) = connection.ask(body, false, &sent) else {
             return std::future::pending().await;
         };

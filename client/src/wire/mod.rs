@@ -25,7 +25,7 @@ pub use validate::{
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;
-/// Read by clients that ask whether a replica serves. Nobody writes it, and every token may
+/// Read by clients that ask whether a replica serves, alone in a multi-get. Nobody writes it, and every token may
 /// read it.
 pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
 /// Every token begins so, for whoever looks for tokens where none should be.

@@ -4,6 +4,7 @@ use super::*;
 use crate::connection::State;
 use crate::options::{Liveness, ReplicaChange, Watcher};
 use crate::replicas::ReplicaHealth;
+use crate::wire::PROBE_KEY;
 
 /// Far beyond what anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -222,6 +223,11 @@ async fn a_replica_that_only_greets_stays_dead() {
     };
     until(|| probes() >= 2).await;
     assert!(near(&client).dead.is_some());
+    // Another replica would answer a get for it, also while it has not caught up.
+    let probe = Op::multi_get(vec![PROBE_KEY.into()]);
+    let state = near_server.state().arrived.clone();
+    let reads = state.into_iter().filter(|it| !it.is_write());
+    reads.for_each(|read| assert_eq!(read.op, Some(probe.clone())));
     assert_eq!(answered_by(&client, Op::put("a", "2")).await, "OR");
     near_server.state().deaf.clear();
     until(|| near(&client).dead.is_none()).await;

@@ -139,7 +139,7 @@ impl Clients<'_> {
                 connection: PROBES + (site * self.routes.len() + node) as u64,
                 request: 0,
             };
-            let read = Op::get(key_name(PROBE_KEY)).into();
+            let read = Op::multi_get(vec![key_name(PROBE_KEY)]).into();
             self.world.request(node, vec![(from, read)]);
         }
         let at_ns = self.world.now_ns() + PROBE_NS;

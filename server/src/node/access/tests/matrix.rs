@@ -269,6 +269,8 @@ pub(in crate::node) fn bodies_about(key: &Bytes) -> Vec<Body> {
         command(Op::cas(key.clone(), "v", None)),
         command(Op::put_fields(key.clone(), vec![field])),
         multi_get(&one),
+        multi_get(&[Bytes::from_static(PROBE_KEY.as_bytes())]),
+        multi_get(&[key.clone(), Bytes::from_static(PROBE_KEY.as_bytes())]),
         multi_put(&one),
         Body::Move(MoveRequest { to: "CA".into() }),
         Body::Lease(LeaseRequest::default()),
@@ -348,9 +350,10 @@ impl Oracle {
         let reads = |key: &Bytes| covers(&self.role.read, key);
         let writes = |key: &Bytes| covers(&self.role.write, key);
         let (tells, changes) = match op {
-            Op::Get(get) if get.key == PROBE_KEY => return true,
             Op::Scan(scan) => return self.allows_scan(&scan.from, &scan.to),
-            Op::Get(_) | Op::MultiGet(_) => (true, false),
+            Op::Get(_) | Op::MultiGet(_) => {
+                return named.all(|key| *key == PROBE_KEY || reads(key));
+            }
             Op::Put(_) | Op::Delete(_) | Op::MultiPut(_) => (false, true),
             Op::Cas(_) | Op::PutFields(_) => (true, true),
         };
