@@ -80,6 +80,8 @@ impl Stage {
             durability: self.durability.clone(),
             keep: self.keep.clone(),
         };
+        // What the attack before has written and removed is not for this one's disk to wait for.
+        rustix::fs::sync();
         let mut cluster = Cluster::start(&recipe, attack.setting, attack.name)?;
         if attack.setting.one_late {
             sleep(SETTLES_IN).await;
