@@ -70,7 +70,10 @@ impl Trust {
     }
 
     /// The client's side of a connection to any replica, of `cluster` if that is known.
-    pub(crate) fn connection(&self, cluster: Option<&str>) -> Result<ClientConnection, String> {
+    ///
+    /// # Errors
+    /// What is wrong with the name.
+    pub fn connection(&self, cluster: Option<&str>) -> Result<ClientConnection, String> {
         let name = match cluster {
             Some(cluster) if !cluster.is_empty() => names::of_cluster(cluster),
             _ => names::REPLICA.to_owned(),

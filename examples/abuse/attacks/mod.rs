@@ -12,6 +12,7 @@ mod merges;
 mod millions;
 mod padded;
 mod peers;
+mod unread;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -167,6 +168,15 @@ pub const ATTACKS: &[Attack] = &[
         prepares: true,
         seconds: 12,
         memory_mib: CONNECTION_MIB,
+        ..USUAL
+    },
+    Attack {
+        name: "tls-unread",
+        what: "8 connections over TLS ask for small and large values, 2,500 a second each, and read nothing",
+        setting: CERTIFIED,
+        prepares: true,
+        seconds: 10,
+        memory_mib: IN_FLIGHT_MIB,
         ..USUAL
     },
     Attack {
@@ -398,6 +408,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "peer-absurd" => absurd::numbers(target).await,
         name if name.starts_with("peer-") => peers::numbers(target).await,
         "scans-unread" => memory::scans_unread(target).await,
+        "tls-unread" => unread::over_tls(target).await,
         "large-puts" => memory::large_puts(target).await,
         "large-puts-flood" => memory::large_puts_flood(target).await,
         "padded-puts" => padded::puts(target).await,

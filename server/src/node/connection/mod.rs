@@ -286,21 +286,22 @@ impl Connection {
         if self.outbox.is_broken() {
             return 0;
         }
-        let before = self.outbox.pending_bytes();
-        if before > self.budget.limits.connection_unread_bytes {
+        if self.outbox.pending_bytes() > self.budget.limits.connection_unread_bytes {
             self.give_up();
             return 0;
         }
         let mut buffer = self.outbox.buffer();
+        // What is sealed for TLS has left the buffer, and is pending all the same.
+        let before = buffer.len();
         if let Err(error) = encode_response(response, &mut buffer) {
             let error = Error::new(ErrorCode::TooLarge, format!("the answer is a {error}"));
             // A short refusal always fits.
             let _ = encode_response(&Response::refusal(response.id, error), &mut buffer);
         }
-        let after = buffer.len();
+        let appended = buffer.len() - before;
         drop(buffer);
         self.outbox.account();
-        after - before
+        appended
     }
 
     /// Closes the connection of a client that does not read, and frees what it left.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use client::tls::{Channel, Trust, provider, roots, shake};
+use client::wire::{Outcome, Version};
 use leases::{Incarnation, ReplicaId};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection, version};
@@ -17,6 +18,9 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::codec::{encode_envelope, proto};
+use crate::node::config::Limits;
+use crate::node::connection;
+use crate::node::connection::Budget;
 use crate::node::ends::{self, Source as _};
 use crate::node::frames::Frames;
 use crate::node::handshakes::{Handshakes, Shaken, Side};
@@ -500,6 +504,34 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadEnd, ends::Writ
         proved: None,
     });
     (sender, stream, halves)
+}
+
+/// What is sealed has left the buffer, and is more than a short answer takes there.
+#[test]
+fn short_answers_are_appended_while_a_client_reads_nothing() {
+    let pki = Pki::new();
+    block_on(async {
+        let (_client, _unread, (_reader, writer)) = linked(&pki).await;
+        let budget = Rc::new(Budget::new(Limits::default()));
+        let outbox = Outbox::new(writer, budget.unread.clone());
+        let address = "127.0.0.1:1".parse().unwrap();
+        let connection = connection::Connection::new(1, address, outbox, budget);
+        let answer = |id: u64, bytes: usize| {
+            let outcome = Outcome::value(vec![7; bytes], Version::default());
+            let appended = connection.append(&Response::answer(id, WirePath::Local, outcome));
+            connection.outbox.flush();
+            appended
+        };
+        let mut id = 0;
+        while connection.outbox.pending_bytes() < 1 << 20 {
+            id += 1;
+            assert!(answer(id, 64 << 10) > 64 << 10);
+        }
+        for bytes in [0, 10, 100] {
+            id += 1;
+            assert!((bytes..bytes + 100).contains(&answer(id, bytes)));
+        }
+    });
 }
 
 /// What waits in a connection, sealed.
