@@ -27,9 +27,12 @@ const CLIENT_BYTES_MAX: usize = 4 << 10;
 /// The same for a peer, which shows a chain of them.
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
-/// How often the operator is told that the certificate is about to expire.
+/// How often the end of the certificate is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How often the operator is told that the certificate is about to expire, and that it has.
 const REMIND_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// And how long before it does.
+const REMIND_EVERY_EXPIRED: Duration = Duration::from_secs(3600);
+/// How long before its end the certificate is about to expire.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Who is at the other end.
@@ -111,6 +114,7 @@ impl Handshakes {
         let usher = Usher {
             credentials,
             config: config.clone(),
+            reminded: None,
         };
         let (thread, asked) = unbounded_channel();
         std::thread::Builder::new()
@@ -208,11 +212,14 @@ async fn ask(
 struct Usher {
     config: ClusterConfig,
     credentials: Credentials,
+    /// Whether the operator was told that the certificate has expired or that it is about to,
+    /// and when.
+    reminded: Option<(bool, Instant)>,
 }
 
 impl Usher {
     async fn run(mut self, mut asked: UnboundedReceiver<Asked>, renewal: Renewal) {
-        let mut remind = tokio::time::interval(REMIND_EVERY);
+        let mut remind = tokio::time::interval(LOOK_EVERY);
         let (taken, mut renewed) = unbounded_channel();
         tokio::spawn(renewal.follow(taken));
         loop {
@@ -288,22 +295,47 @@ impl Usher {
 
     fn renew(&mut self, credentials: Credentials) {
         self.credentials = credentials;
+        self.reminded = None;
         tracing::info!("the certificates were read again");
         self.remind();
     }
 
-    fn remind(&self) {
+    fn remind(&mut self) {
+        let now = SystemTime::now();
         let Some(expires) = self.credentials.expires else {
             return;
         };
-        if expires < SystemTime::now() + REMIND_BEFORE {
-            let on = day(expires);
+        if expires >= now + REMIND_BEFORE || !self.is_reminder_due(expires <= now) {
+            return;
+        }
+        let on = day(expires);
+        if expires <= now {
+            tracing::error!(
+                on,
+                "the certificate of this node has expired: nobody connects to it any more, and it to nobody; \
+                 `leasehold cert --renew` makes new ones"
+            );
+        } else {
             tracing::warn!(
                 on,
                 "the certificate of this node is about to expire: nobody connects to it then, and it to nobody; \
                  `leasehold cert --renew` makes new ones"
             );
         }
+    }
+
+    fn is_reminder_due(&mut self, expired: bool) -> bool {
+        let every = match expired {
+            true => REMIND_EVERY_EXPIRED,
+            false => REMIND_EVERY,
+        };
+        let now = Instant::now();
+        let told = self.reminded;
+        let due = told.is_none_or(|(told, at)| told != expired || now - at >= every);
+        if due {
+            self.reminded = Some((expired, now));
+        }
+        due
     }
 }
 

@@ -245,6 +245,9 @@ pub(super) fn check(
         TlsError::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
             format!("it has expired on {}", super::day(at(not_after)))
         }
+        TlsError::InvalidCertificate(CertificateError::NotValidYetContext {
+            not_before, ..
+        }) => format!("it is not valid before {}", super::day(at(not_before))),
         TlsError::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "it was not signed by the authority in ca.pem".to_owned(),
