@@ -22,12 +22,13 @@ use tokio::sync::{Notify, Semaphore};
 use super::large_writes::LargeWrites;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
+use crate::turns::Turns;
 
 /// Inputs of peers that a round takes at most, and of clients: a few ms of work.
 const INPUTS_A_ROUND: usize = 4096;
 /// The same in bytes. The last one taken may exceed it.
 const BYTES_A_ROUND: usize = 2 << 20;
-/// Questions of operators that a round answers at most, of each kind.
+/// Questions of operators that a round answers at most, of each kind, by turns of connections.
 const QUESTIONS_A_ROUND: usize = 16;
 /// With more bytes waiting here, peers are not read from.
 const PEER_BYTES_MAX: usize = 32 << 20;
@@ -67,9 +68,9 @@ pub(super) struct Inbox {
     own: RefCell<Vec<Input>>,
     peers: RefCell<Queue>,
     clients: RefCell<Queue>,
-    statuses: RefCell<VecDeque<(ClientHandle, StatusRequest)>>,
-    moves: RefCell<VecDeque<(ClientHandle, MoveRequest)>>,
-    leases: RefCell<VecDeque<(ClientHandle, LeaseRequest)>>,
+    statuses: RefCell<Turns<(ClientHandle, StatusRequest)>>,
+    moves: RefCell<Turns<(ClientHandle, MoveRequest)>>,
+    leases: RefCell<Turns<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
     /// Bytes that connections of clients may still read before the next round. Whoever waits for
     /// some has its turn before all who come later.
@@ -133,6 +134,12 @@ impl Inbox {
             .push(connection, input, bytes);
     }
 
+    /// A connection has gone: its large writes that the replica never had are given up. Returns
+    /// which requests they were.
+    pub(super) fn forget_large_writes(&self, connection: u64) -> Vec<u64> {
+        self.large_writes.borrow_mut().forget(connection)
+    }
+
     /// The replica has answered so many bytes of large writes.
     pub(super) fn answered(&self, bytes: usize) {
         if bytes > 0 {
@@ -166,17 +173,17 @@ impl Inbox {
 
     /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_status(&self, from: ClientHandle, asked: StatusRequest) {
-        self.statuses.borrow_mut().push_back((from, asked));
+        push(&self.statuses, from, asked);
     }
 
     /// Adds a wish to move leadership. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_move(&self, from: ClientHandle, asked: MoveRequest) {
-        self.moves.borrow_mut().push_back((from, asked));
+        push(&self.moves, from, asked);
     }
 
     /// Adds a wish to change leases. Call [`Inbox::ring`] afterwards.
     pub(super) fn push_lease(&self, from: ClientHandle, asked: LeaseRequest) {
-        self.leases.borrow_mut().push_back((from, asked));
+        push(&self.leases, from, asked);
     }
 
     /// Wakes the driver.
@@ -272,11 +279,17 @@ impl Drop for Waits<'_> {
     }
 }
 
+fn push<T>(waiting: &RefCell<Turns<(ClientHandle, T)>>, from: ClientHandle, asked: T) {
+    let mut waiting = waiting.borrow_mut();
+    waiting.push(from.connection, (from, asked));
+}
+
 /// As many as are answered in a round.
-fn some<T>(asked: &RefCell<VecDeque<T>>) -> Vec<T> {
+fn some<T>(asked: &RefCell<Turns<(ClientHandle, T)>>) -> Vec<(ClientHandle, T)> {
     let mut asked = asked.borrow_mut();
-    let count = asked.len().min(QUESTIONS_A_ROUND);
-    asked.drain(..count).collect()
+    let taken = std::iter::from_fn(|| asked.pop());
+    let taken = taken.take(QUESTIONS_A_ROUND);
+    taken.map(|(_, one)| one).collect()
 }
 
 #[cfg(test)]
@@ -357,6 +370,30 @@ mod tests {
         assert_eq!(round(&inbox).len(), 2);
         inbox.push_client(command(0), usize::MAX / 2);
         assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
+    }
+
+    /// However much others ask before.
+    #[test]
+    fn questions_are_answered_by_turns_of_connections() {
+        let inbox = Inbox::default();
+        let ask = |connection, request| {
+            let from = ClientHandle {
+                connection,
+                request,
+            };
+            inbox.push_status(from, StatusRequest::default());
+        };
+        (1..=1000).for_each(|request| ask(1, request));
+        (1..=1000).for_each(|request| ask(2, request));
+        ask(3, 1);
+        let first: Vec<_> = inbox.take_statuses();
+        assert_eq!(first.len(), QUESTIONS_A_ROUND);
+        let of = |connection| first.iter().filter(move |it| it.0.connection == connection);
+        assert_eq!(of(3).count(), 1);
+        assert!(of(1).count() <= 8 && of(2).count() <= 8);
+        let left = std::iter::from_fn(|| Some(inbox.take_statuses()).filter(|it| !it.is_empty()));
+        assert_eq!(left.flatten().count(), 2001 - QUESTIONS_A_ROUND);
+        assert!(!inbox.has_others());
     }
 
     #[tokio::test]

@@ -63,6 +63,17 @@ impl LargeWrites {
         Some(input)
     }
 
+    /// Gives up what waits of a connection that has gone. Returns which requests they were.
+    pub(super) fn forget(&mut self, connection: u64) -> Vec<u64> {
+        let forgotten = self.waiting.take(connection);
+        self.kept -= forgotten.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        let request = |(input, _)| match input {
+            Input::Client { from, .. } => Some(from.request),
+            _ => None,
+        };
+        forgotten.into_iter().filter_map(request).collect()
+    }
+
     /// Bytes that the replica has not answered yet.
     pub(super) fn given(&self) -> usize {
         self.given
@@ -125,6 +136,21 @@ mod tests {
         assert_eq!(given(&mut writes), expected);
         assert_eq!((writes.delayed(), writes.given()), (0, 5 * MIB));
         assert!(writes.waiting.is_empty());
+    }
+
+    #[test]
+    fn what_waits_of_a_connection_that_has_gone_is_given_up() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=4 {
+            writes.push(1, write(1, request), MIB);
+            writes.push(2, write(2, request), MIB);
+        }
+        assert_eq!(given(&mut writes), [(1, 1), (2, 1)]);
+        assert_eq!(writes.forget(1), [2, 3, 4]);
+        assert!(writes.forget(1).is_empty() && writes.forget(3).is_empty());
+        assert_eq!((writes.given(), writes.kept), (2 * MIB, 3 * MIB));
+        writes.answered(2 * MIB);
+        assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
     #[test]

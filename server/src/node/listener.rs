@@ -260,6 +260,10 @@ impl Clients {
         for response in self.large_answers.borrow_mut().forget(connection.id) {
             self.inbox.answered(account.settle(response.id));
         }
+        // Nor is written what the replica does not have yet.
+        for request in self.inbox.forget_large_writes(connection.id) {
+            account.settle(request);
+        }
         if account.in_flight() > 0 {
             account.leave();
             self.leavers.borrow_mut().insert(connection.id, account);

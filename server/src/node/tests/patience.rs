@@ -480,13 +480,18 @@ async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes()
         port.until("client_bytes_in_flight", |bytes| bytes >= 4 << 20)
             .await;
         sleep(S).await;
+        let mut inputs = Vec::new();
+        port.inbox.take(&mut inputs);
+        // The replica does not have this one yet.
+        stream.write_all(&put_of(6, 1_000_000)).await.unwrap();
+        port.until("client_bytes_in_flight", |bytes| bytes >= 5 << 20)
+            .await;
         stream.set_zero_linger().unwrap();
         drop(stream);
         port.until("clients", |count| count == 0).await;
         let held = port.counted("client_bytes_in_flight");
         let put = 100_000..101_000;
         assert!(put.contains(&(held - 4 * 4096)), "{held} bytes");
-        let mut inputs = Vec::new();
         port.inbox.take(&mut inputs);
         let gone = |input: &Input| matches!(input, Input::ClientGone { .. });
         let at = inputs.iter().position(gone).expect("the replica is told");
