@@ -44,8 +44,8 @@ Examples:
   leasehold cluster up                        five replicas that stay up, and then:
   leasehold kv put greeting hello
   leasehold kv get greeting --site JP -v
-  leasehold ycsb load -P workloada -p recordcount=1000 --address 127.0.0.1:7002 \\
-      --ca leasehold-cluster/certificates/ca.pem
+  leasehold ycsb load -P workloada -p recordcount=1000 -threads 100 \\
+      --address 127.0.0.1:7002 --ca leasehold-cluster/certificates/ca.pem
   leasehold cluster kill leader               see what the others do; then: cluster start all
   leasehold fault partition JP --for 20       nothing passes to and from JP for 20 s
   leasehold cluster down

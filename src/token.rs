@@ -22,7 +22,7 @@ LEASEHOLD_TOKEN_FILE.
 
 Examples:
   leasehold token new app1 --read users/ --write users/ --out app1.token
-  leasehold token new backup --read '' --expires 2027-01-01 --out backup.token
+  leasehold token new backup --read '' --expires 2099-01-01 --out backup.token
   leasehold token new operator --admin --out operator.token
   leasehold token list
   leasehold token revoke app1";
@@ -71,7 +71,7 @@ struct NewArgs {
     /// It may see who holds which keys and what is asked for, change leases and move leadership
     #[arg(long)]
     admin: bool,
-    /// It counts until this day begins in UTC (2027-01-01), or until a time (2027-01-01T12:00:00Z)
+    /// It counts until this day begins in UTC (2099-01-01), or until a time (2099-01-01T12:00:00Z)
     #[arg(long, value_name = "DATE")]
     expires: Option<String>,
     /// Writes the token to a new file that only you may read, instead of to standard output
