@@ -174,8 +174,9 @@ fn is_refusal(response: &Response) -> bool {
 pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut wire = Wire::connect(&target.clients[0]).await?;
+    // A file is full in less than a second, and the disk is not.
     let puts = Puts {
-        a_second: 100,
+        a_second: 20,
         most: u64::MAX,
     };
     let written = put_large(&mut wire, puts, end).await;

@@ -57,7 +57,7 @@ pub enum Judged {
     P99,
     /// The longest put, too.
     LongestPut,
-    /// None: the attack fills the machine on purpose, or stops a replica.
+    /// None: the attack fills the machine on purpose.
     Nothing,
 }
 
@@ -359,7 +359,6 @@ pub const ATTACKS: &[Attack] = &[
         },
         seconds: 60,
         memory_mib: 256.0,
-        judged: Judged::Nothing,
         after: &[After::EndedByItself],
         ..USUAL
     },
