@@ -115,7 +115,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static Attack>> {
     let begins = |attack: &Attack, name: &String| attack.name.starts_with(name.as_str());
     if let Some(name) = only
         .iter()
-        .find(|name| !ATTACKS.iter().any(|attack| begins(attack, name)))
+        .find(|name| name.is_empty() || !ATTACKS.iter().any(|attack| begins(attack, name)))
     {
         bail!("--only: no attack's name begins with {name:?}; --list names them");
     }

@@ -91,22 +91,31 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
 /// Between two puts of one connection, where their rate is fixed.
 const LARGE_PUT_EVERY: Duration = Duration::from_millis(100);
 
+/// Puts of 1 MiB on one connection.
+#[derive(Clone, Copy)]
+struct LargePuts {
+    pause: Duration,
+    keys: u64,
+}
+
 /// 4 connections with puts of 1 MiB at a fixed rate, whether they are answered or not.
 pub async fn large_puts(target: &Target) -> anyhow::Result<Figures> {
-    pipeline(target, LARGE_PUT_EVERY).await
+    let pause = LARGE_PUT_EVERY;
+    pipeline(target, LargePuts { pause, keys: 1 }).await
 }
 
-/// The same as fast as the replica takes them.
-pub async fn large_puts_flood(target: &Target) -> anyhow::Result<Figures> {
-    pipeline(target, Duration::ZERO).await
+/// The same as fast as the replica takes them, over so many keys of each connection.
+pub async fn large_puts_flood(target: &Target, keys: u64) -> anyhow::Result<Figures> {
+    let pause = Duration::ZERO;
+    pipeline(target, LargePuts { pause, keys }).await
 }
 
-async fn pipeline(target: &Target, pause: Duration) -> anyhow::Result<Figures> {
+async fn pipeline(target: &Target, puts: LargePuts) -> anyhow::Result<Figures> {
     let end = target.end();
     let value = Bytes::from(vec![b'l'; MIB - 16]);
     let one = |number: u64| {
         let (address, value) = (target.clients[0].clone(), value.clone());
-        tokio::task::spawn_local(async move { put_on(number, &address, &value, pause, end).await })
+        tokio::task::spawn_local(async move { put_on(number, &address, &value, puts, end).await })
     };
     let tasks: Vec<_> = (0..4).map(one).collect();
     let mut sent = 0.0;
@@ -120,7 +129,7 @@ async fn put_on(
     number: u64,
     address: &str,
     value: &Bytes,
-    pause: Duration,
+    puts: LargePuts,
     end: Instant,
 ) -> anyhow::Result<f64> {
     let wire = Wire::connect(address).await?;
@@ -130,7 +139,7 @@ async fn put_on(
     let mut sent = 0.0;
     for sequence in 1.. {
         sleep_until(due).await;
-        due += pause;
+        due += puts.pause;
         if Instant::now() >= end {
             break;
         }
@@ -139,7 +148,8 @@ async fn put_on(
             sequence,
             opened_ms,
         };
-        let op = Op::put(format!("large-{number}"), value.clone());
+        let key = format!("large-{number}-{}", sequence % puts.keys);
+        let op = Op::put(key, value.clone());
         writer.feed(&write(sequence, session, op))?;
         // Waits no longer than the attack lasts, if the replica reads no more.
         match timeout(

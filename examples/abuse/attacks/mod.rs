@@ -191,7 +191,13 @@ pub const ATTACKS: &[Attack] = &[
         what: "4 clients pipeline puts of 1 MiB as fast as they are taken",
         seconds: 10,
         memory_mib: IN_FLIGHT_MIB,
-        judged: Judged::Nothing,
+        ..USUAL
+    },
+    Attack {
+        name: "large-puts-spread",
+        what: "the same over 64 keys, of which each is to be written down",
+        seconds: 10,
+        memory_mib: IN_FLIGHT_MIB,
         ..USUAL
     },
     Attack {
@@ -409,7 +415,8 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "scans-unread" => memory::scans_unread(target).await,
         "tls-unread" => unread::over_tls(target).await,
         "large-puts" => memory::large_puts(target).await,
-        "large-puts-flood" => memory::large_puts_flood(target).await,
+        "large-puts-flood" => memory::large_puts_flood(target, 1).await,
+        "large-puts-spread" => memory::large_puts_flood(target, 16).await,
         "padded-puts" => padded::puts(target).await,
         "partial-frames" => memory::partial_frames(target).await,
         "slow-readers" => memory::slow_readers(target).await,

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 
 use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout_at;
 
 use super::large_writes::LargeWrites;
 use crate::replica::action::ClientHandle;
@@ -26,8 +27,9 @@ use crate::turns::Turns;
 
 /// Inputs of peers that a round takes at most, and of clients: a few ms of work.
 const INPUTS_A_ROUND: usize = 4096;
-/// The same in bytes. The last one taken may exceed it.
-const BYTES_A_ROUND: usize = 2 << 20;
+/// The same in bytes. The last one taken may exceed it. A round copies and sends each byte some
+/// times, and memory that is used for the first time is slow: a MiB may take some ms.
+pub(super) const BYTES_A_ROUND: usize = 512 << 10;
 /// Questions of operators that a round answers at most, of each kind, by turns of connections.
 const QUESTIONS_A_ROUND: usize = 16;
 /// With more bytes waiting here, peers are not read from.
@@ -196,10 +198,18 @@ impl Inbox {
         self.waiting.get() > 0 && self.may_read.available_permits() == 0
     }
 
-    /// Waits for a ring, unless something is here already.
+    /// Waits for a ring, or for a large write to be due, unless something is here already.
     pub(super) async fn arrival(&self) {
         while !self.has_own() && !self.has_others() && !self.is_read_up() {
-            self.arrived.notified().await;
+            let due = self.large_writes.borrow().due();
+            let arrived = self.arrived.notified();
+            match due {
+                Some(due) => {
+                    // Either way something may be here now.
+                    let _ = timeout_at(due, arrived).await;
+                }
+                None => arrived.await,
+            }
         }
     }
 
@@ -442,7 +452,7 @@ mod tests {
         let (turns_of_small, turns_of_large) = (Cell::new(0), Cell::new(0));
         let large = async || {
             loop {
-                inbox.turn(64 << 10).await;
+                inbox.turn(BYTES_A_ROUND / 32).await;
                 turns_of_large.set(turns_of_large.get() + 1);
             }
         };
@@ -487,11 +497,11 @@ mod tests {
         long.await;
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn small_commands_pass_large_writes_that_wait() {
         let inbox = Inbox::new(2 << 20);
         for number in 1..=4 {
-            inbox.push_large_write(1, command(number), 1 << 20);
+            inbox.push_large_write(1, command(number), 1 << 19);
         }
         inbox.push_client(command(100), 10);
         let numbers = |taken: Vec<(bool, u64)>| -> Vec<u64> {
@@ -501,9 +511,27 @@ mod tests {
         inbox.push_client(command(101), 10);
         assert_eq!(numbers(round(&inbox)), [101]);
         assert!(!inbox.has_others(), "the replica has its part");
-        inbox.answered(1 << 20);
+        inbox.answered(1 << 19);
         inbox.arrival().await;
         assert_eq!(numbers(round(&inbox)), [3]);
+    }
+
+    /// Although nothing arrives meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn the_driver_wakes_when_a_large_write_is_due() {
+        let inbox = Inbox::new(2 << 20);
+        for number in 1..=3 {
+            inbox.push_large_write(1, command(number), 1 << 20);
+        }
+        assert_eq!(round(&inbox), [(false, 1)]);
+        let began = tokio::time::Instant::now();
+        inbox.arrival().await;
+        assert!(!began.elapsed().is_zero());
+        assert_eq!(round(&inbox), [(false, 2)]);
+        // The third takes an answer.
+        let mut arrival = Box::pin(inbox.arrival());
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        assert!(!is_ready(arrival.as_mut()).await);
     }
 
     async fn is_ready(mut future: std::pin::Pin<&mut impl Future>) -> bool {

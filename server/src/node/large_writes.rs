@@ -4,9 +4,27 @@
 //! else wait for all of them, and so would renewals of leases behind them on the same sockets.
 //! So the replica gets only some bytes of large writes at a time, and more as it answers. The
 //! others wait here, where small commands pass them.
+//!
+//! How many bytes are right depends on what an answer waits for. Near the others it waits for
+//! disks, where each further write only makes the queue longer. Far from them it waits for
+//! messages, and writes may be on their way together. Time tells the two apart: what is answered
+//! soon is followed by the next, and only what is not is joined by it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::replica::input::Input;
 use crate::turns::Turns;
+
+/// Bytes that the replica gets at once, if it may have as many.
+const AT_ONCE: usize = 1 << 20;
+/// It gets more than that once it has neither got nor answered any for so long: disks are faster,
+/// most round trips between sites are not.
+const JOINED_AFTER: Duration = Duration::from_millis(20);
+/// The next waits for half of the time that an answer took: what was written is written once more
+/// after its answer, with the next checkpoint. But no longer than this.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// Writes of connections, and how many bytes of such writes the replica has.
 #[derive(Debug)]
@@ -19,11 +37,15 @@ pub(super) struct LargeWrites {
     given: usize,
     /// Bytes that it may have. One write may exceed it.
     max: usize,
+    /// When it last got or answered one.
+    changed: Instant,
+    /// When it may get the next.
+    rested: Instant,
     /// Writes that had to wait, so far.
     delayed: u64,
 }
 
-/// The replica may have all.
+/// The replica may have as many as there are.
 impl Default for LargeWrites {
     fn default() -> LargeWrites {
         LargeWrites::new(usize::MAX)
@@ -32,24 +54,43 @@ impl Default for LargeWrites {
 
 impl LargeWrites {
     pub(super) fn new(max: usize) -> LargeWrites {
+        let now = Instant::now();
         LargeWrites {
             waiting: Turns::default(),
             kept: 0,
             given: 0,
             max,
+            changed: now,
+            rested: now,
             delayed: 0,
         }
     }
 
+    fn at_once(&self) -> usize {
+        AT_ONCE.min(self.max)
+    }
+
     pub(super) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
-        self.delayed += u64::from(self.given + self.kept >= self.max);
+        self.delayed += u64::from(self.given + self.kept >= self.at_once());
         self.kept += bytes;
         self.waiting.push(connection, (input, bytes));
     }
 
+    /// When [`LargeWrites::pop`] has something, unless an answer changes that; `None` if it takes
+    /// an answer, or nothing waits.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.waiting.is_empty() || self.given >= self.max {
+            return None;
+        }
+        match self.given < self.at_once() {
+            true => Some(self.rested),
+            false => Some(self.changed + JOINED_AFTER),
+        }
+    }
+
     /// Whether [`LargeWrites::pop`] has something.
     pub(super) fn is_due(&self) -> bool {
-        !self.waiting.is_empty() && self.given < self.max
+        self.due().is_some_and(|due| due <= Instant::now())
     }
 
     /// The next write that the replica may have.
@@ -60,6 +101,7 @@ impl LargeWrites {
         let (_, (input, bytes)) = self.waiting.pop()?;
         self.kept -= bytes;
         self.given += bytes;
+        self.changed = Instant::now();
         Some(input)
     }
 
@@ -90,7 +132,14 @@ impl LargeWrites {
     /// If it never had them.
     pub(super) fn answered(&mut self, bytes: usize) {
         assert!(bytes <= self.given, "what is answered was given");
+        let now = Instant::now();
+        // Where less is written than could be at once, nothing rests.
+        if self.given >= self.at_once() {
+            let pause = now.duration_since(self.changed) / 2;
+            self.rested = now + pause.min(PAUSE_MAX);
+        }
         self.given -= bytes;
+        self.changed = now;
     }
 }
 
@@ -98,11 +147,13 @@ impl LargeWrites {
 mod tests {
     use client::wire::Command;
     use client::wire::command::Op;
+    use tokio::time::advance;
 
     use super::*;
     use crate::replica::action::ClientHandle;
 
     const MIB: usize = 1 << 20;
+    const MS: Duration = Duration::from_millis(1);
 
     fn write(connection: u64, request: u64) -> Input {
         Input::Client {
@@ -124,57 +175,113 @@ mod tests {
         shown.collect()
     }
 
-    #[test]
-    fn connections_have_turns_and_keep_their_order() {
+    #[tokio::test(start_paused = true)]
+    async fn connections_have_turns_and_keep_their_order() {
         let mut writes = LargeWrites::new(100 * MIB);
         for request in 1..=3 {
-            writes.push(1, write(1, request), MIB);
+            writes.push(1, write(1, request), MIB / 8);
         }
-        writes.push(2, write(2, 1), MIB);
-        writes.push(3, write(3, 1), MIB);
+        writes.push(2, write(2, 1), MIB / 8);
+        writes.push(3, write(3, 1), MIB / 8);
         let expected = [(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)];
         assert_eq!(given(&mut writes), expected);
-        assert_eq!((writes.delayed(), writes.given()), (0, 5 * MIB));
+        assert_eq!((writes.delayed(), writes.given()), (0, 5 * MIB / 8));
         assert!(writes.waiting.is_empty());
     }
 
-    #[test]
-    fn what_waits_of_a_connection_that_has_gone_is_given_up() {
-        let mut writes = LargeWrites::new(2 * MIB);
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_of_a_connection_that_has_gone_is_given_up() {
+        let mut writes = LargeWrites::new(MIB);
         for request in 1..=4 {
-            writes.push(1, write(1, request), MIB);
-            writes.push(2, write(2, request), MIB);
+            writes.push(1, write(1, request), MIB / 2);
+            writes.push(2, write(2, request), MIB / 2);
         }
         assert_eq!(given(&mut writes), [(1, 1), (2, 1)]);
         assert_eq!(writes.forget(1), [2, 3, 4]);
         assert!(writes.forget(1).is_empty() && writes.forget(3).is_empty());
-        assert_eq!((writes.given(), writes.kept), (2 * MIB, 3 * MIB));
-        writes.answered(2 * MIB);
+        assert_eq!((writes.given(), writes.kept), (MIB, 3 * MIB / 2));
+        writes.answered(MIB);
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
-    #[test]
-    fn the_replica_has_a_bounded_part_until_it_answers() {
+    /// What the replica answers soon is followed by as much.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_waits_for_disks_is_joined_by_none() {
         let mut writes = LargeWrites::new(2 * MIB);
         for request in 1..=10 {
             writes.push(1, write(1, request), MIB);
         }
-        assert_eq!(given(&mut writes), [(1, 1), (1, 2)]);
-        assert!(!writes.is_due());
-        assert_eq!(writes.delayed(), 8);
-        writes.answered(MIB);
-        assert_eq!(given(&mut writes), [(1, 3)]);
-        writes.answered(2 * MIB);
-        assert_eq!(given(&mut writes).len(), 2);
+        assert_eq!(writes.delayed(), 9);
+        for request in 1..=3 {
+            assert_eq!(given(&mut writes), [(1, request)]);
+            advance(JOINED_AFTER - MS).await;
+            assert!(!writes.is_due());
+            writes.answered(MIB);
+            advance(PAUSE_MAX).await;
+        }
     }
 
-    #[test]
-    fn one_write_that_is_larger_than_all_may_be_is_given() {
+    /// The longer the way, the more are on it, up to the limit.
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_wait_for_messages_join_each_other() {
+        let mut writes = LargeWrites::new(3 * MIB);
+        for request in 1..=10 {
+            writes.push(1, write(1, request), MIB);
+        }
+        for request in 1..=3 {
+            assert_eq!(given(&mut writes), [(1, request)]);
+            assert_eq!(writes.given(), request as usize * MIB);
+            advance(JOINED_AFTER).await;
+        }
+        assert_eq!((given(&mut writes), writes.due()), (vec![], None));
+        writes.answered(MIB);
+        assert!(!writes.is_due(), "an answer counts as a write");
+        advance(JOINED_AFTER).await;
+        assert_eq!(given(&mut writes), [(1, 4)]);
+    }
+
+    /// So that what follows an answer has the disk for a while.
+    #[tokio::test(start_paused = true)]
+    async fn the_next_write_waits_for_half_of_the_time_that_an_answer_took() {
         let mut writes = LargeWrites::new(MIB);
+        for request in 1..=4 {
+            writes.push(1, write(1, request), MIB);
+        }
+        for (request, took, pause) in [(1, 8 * MS, 4 * MS), (2, 100 * MS, PAUSE_MAX)] {
+            assert_eq!(given(&mut writes), [(1, request)]);
+            advance(took).await;
+            writes.answered(MIB);
+            assert_eq!(writes.due(), Some(Instant::now() + pause));
+            advance(pause - MS).await;
+            assert!(!writes.is_due());
+            advance(MS).await;
+        }
+        assert_eq!(given(&mut writes), [(1, 3)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_rests_while_less_is_written_than_could_be_at_once() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=100 {
+            writes.push(1, write(1, request), MIB / 4);
+            writes.push(2, write(2, request), MIB / 4);
+            assert_eq!(given(&mut writes), [(1, request), (2, request)]);
+            advance(MS).await;
+            writes.answered(MIB / 2);
+        }
+        assert_eq!(writes.delayed(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_write_that_is_larger_than_all_may_be_is_given() {
+        let mut writes = LargeWrites::new(MIB / 2);
         writes.push(1, write(1, 1), 3 * MIB);
         writes.push(1, write(1, 2), MIB);
         assert_eq!(given(&mut writes), [(1, 1)]);
+        advance(JOINED_AFTER).await;
+        assert!(!writes.is_due());
         writes.answered(3 * MIB);
+        advance(PAUSE_MAX).await;
         assert_eq!(given(&mut writes), [(1, 2)]);
     }
 }

@@ -25,8 +25,10 @@ pub(super) const FORMAT: u32 = 4;
 const CACHE_BYTES: usize = 16 << 20;
 /// Tables kept open where the caller sets no limit.
 const TABLES_OPEN: usize = 246;
-/// Past this the oldest data in the write-ahead log is flushed to tables.
-const WAL_BYTES: u64 = 256 << 20;
+/// Past this the oldest data in the write-ahead log is flushed to tables. Files of the log are
+/// then deleted together, and what is synced meanwhile waits for the file system to free them: the
+/// less there is, the shorter. It is twice what fills a table of the log.
+const WAL_BYTES: u64 = 32 << 20;
 /// Bytes of a table that are written before the disk is asked to take them.
 const SYNC_BYTES: u64 = 1 << 20;
 

@@ -12,7 +12,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use super::super::config::Limits;
-use super::super::inbox::Inbox;
+use super::super::inbox::{BYTES_A_ROUND, Inbox};
 use super::super::listener::{Clients, Names};
 use super::*;
 use crate::replica::action::ClientHandle;
@@ -524,7 +524,10 @@ async fn a_long_frame_is_decoded_in_its_turn() {
         let port = Port::without_turns(Limits::default()).await;
         let mut stream = port.connect().await;
         // To read it takes half of a round, and to decode it the other half.
-        stream.write_all(&put_of(1, MIB)).await.unwrap();
+        stream
+            .write_all(&put_of(1, BYTES_A_ROUND / 2))
+            .await
+            .unwrap();
         assert!(is_read_up(&port.inbox).await, "no round is waited for");
         port.inbox.begin_turn();
         sleep(S).await;
@@ -537,7 +540,8 @@ async fn a_long_frame_is_decoded_in_its_turn() {
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
-        for (refused, is_much) in [(2000, false), (2100, true)] {
+        let round = BYTES_A_ROUND / 1024;
+        for (refused, is_much) in [(round - 20, false), (round + 20, true)] {
             let port = Port::without_turns(Limits::default()).await;
             let mut stream = port.connect().await;
             stream.write_all(&vec![0; 4 * refused]).await.unwrap();
@@ -552,7 +556,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     within(async {
         let port = Port::without_turns(Limits::default()).await;
         // Others have read nearly as much as a round takes.
-        port.inbox.turn((2 << 20) - (100 << 10)).await;
+        port.inbox.turn(BYTES_A_ROUND - (100 << 10)).await;
         let mut open = Vec::new();
         // The begin of a hello. Nobody is refused, or waits for a round yet.
         let mut sent = BytesMut::from(&4096_u32.to_be_bytes()[..]);

@@ -102,7 +102,13 @@ impl Parts {
     /// Brings a checkpoint forward if too much has changed, or a log would run out.
     fn hasten_checkpoint(&self, step: &mut Step<'_>) {
         let checkpointed = self.machine.checkpointed();
-        if self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint() {
+        // Large values one after the other take the disk no longer than each took as a command;
+        // what is written while one is on its way becomes the next.
+        let is_large = self.machine.has_written_much() && !step.persister.has_checkpoint();
+        if is_large
+            || self.consensus.wants_checkpoint(checkpointed)
+            || self.machine.wants_checkpoint()
+        {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
         }
     }

@@ -14,6 +14,7 @@ use leases::{Key, Slot};
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
+use super::super::weight::command_weight;
 use super::merge::{merge, work_ahead};
 use super::session::{Admission, Sessions};
 
@@ -49,6 +50,8 @@ pub struct Kv {
     dirty: GrowingIndexMap<Key, Option<Stored>>,
     /// The newest version given in this run.
     newest: (u64, u32),
+    /// See [`Kv::written_bytes`].
+    written_bytes: usize,
     /// See [`Kv::take_merge_work`].
     merge_work: usize,
 }
@@ -71,6 +74,7 @@ impl Kv {
             log_time_ms: 0,
             dirty: Default::default(),
             newest: (0, 0),
+            written_bytes: 0,
             merge_work: 0,
         }
     }
@@ -168,6 +172,7 @@ impl Kv {
             "versions rise with the log"
         );
         self.newest = (version.slot, version.index);
+        self.written_bytes += command_weight(command);
         let outcome = self.write(version, command);
         let now = self.log_time_ms;
         self.sessions.record(command, now, outcome.clone());
@@ -273,8 +278,16 @@ impl Kv {
         self.dirty.len()
     }
 
+    /// Bytes of the commands that have written since the last checkpoint. A record into which
+    /// fields are merged again and again counts for the fields alone: the longer its checkpoint
+    /// waits, the more of them become one.
+    pub fn written_bytes(&self) -> usize {
+        self.written_bytes
+    }
+
     /// What changed since the last call, in the order in which it was first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
+        self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()
     }
 
