@@ -90,11 +90,15 @@ impl Peers {
         let mut frames = Frames::new(reader, READ_BYTES);
         let hello = timeout_at(until, self.read_hello(&mut frames, proved));
         match self.greet(hello.await, &outbox) {
-            Ok(from) => Ok(Met {
-                from,
-                frames,
-                outbox,
-            }),
+            Ok(from) => {
+                // The socket may not be known to take anything yet, and nothing is written later.
+                let _ = timeout_at(until, outbox.emptied()).await;
+                Ok(Met {
+                    from,
+                    frames,
+                    outbox,
+                })
+            }
             Err(problem) => {
                 say_farewell(&outbox, &mut frames).await;
                 Err(problem)

@@ -253,6 +253,33 @@ fn on_the_peers_port_only_the_member_itself_is_let_in() {
     node.stop().unwrap();
 }
 
+/// Nothing comes after those bytes that would let the node write.
+#[test]
+fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
+    use std::io::Write as _;
+
+    let pki = Pki::new();
+    let node = Running::started(&pki.config, "CA");
+    let mut stream = std::net::TcpStream::connect(&pki.config.nodes[0].peer).unwrap();
+    let mut dialled = dialled(&pki.dials_with(Shown::Right), "CA");
+    while dialled.is_handshaking() {
+        stream.write_all(&sealed(&mut dialled)).unwrap();
+        dialled.read_tls(&mut stream).unwrap();
+        dialled.process_new_packets().unwrap();
+    }
+    let mut hello = BytesMut::new();
+    encode_frame(&hello_of_jp(), &mut hello).unwrap();
+    dialled.writer().write_all(&hello).unwrap();
+    stream.write_all(&sealed(&mut dialled)).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    block_on(async {
+        let stream = TcpStream::from_std(stream).unwrap();
+        let mut line = Line::new(stream, Some(dialled));
+        assert_eq!(line.greeting().await.as_deref(), Some(""));
+    });
+    node.stop().unwrap();
+}
+
 /// Hellos that are wrong in one field each.
 fn wrong_hellos() -> Vec<proto::Hello> {
     let changes: [fn(&mut proto::Hello); 7] = [
