@@ -19,8 +19,9 @@ use crate::wire::{Session, Wire, session_number, write};
 /// connection allow (16 MiB, of which the least request counts for 4 KiB).
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
-/// Records of each shape.
-const RECORDS: u64 = 4;
+/// Records of each shape: some, and so many that all together are much to write down.
+pub const FEW: u64 = 4;
+pub const MANY: u64 = 64;
 
 /// What a record consists of. Both shapes stay, with the field that is merged, within the
 /// limits of records that take merges: 256 KiB and 1,024 fields.
@@ -43,10 +44,10 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Shapes take turns.
-fn key(number: u64) -> String {
+/// Shapes take turns, and so do as many records of each.
+fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
-    let record = number / SHAPES.len() as u64 % RECORDS;
+    let record = number / SHAPES.len() as u64 % records;
     format!("record-{}-{record}", shape.name)
 }
 
@@ -56,9 +57,9 @@ pub(super) fn field(name: String, value: Bytes) -> Field {
 }
 
 /// Writes the records.
-pub async fn prepare(target: &Target) -> anyhow::Result<Figures> {
+pub async fn prepare(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let mut wire = Wire::connect(&target.clients[0]).await?;
-    for number in 0..RECORDS * SHAPES.len() as u64 {
+    for number in 0..records * SHAPES.len() as u64 {
         let shape = &SHAPES[number as usize % SHAPES.len()];
         let value = Bytes::from(vec![b'r'; shape.value_bytes]);
         let fields = (0..shape.fields).map(|i| field(format!("f{i:04}"), value.clone()));
@@ -67,7 +68,7 @@ pub async fn prepare(target: &Target) -> anyhow::Result<Figures> {
             sequence: number + 1,
             opened_ms: wire.welcome.log_time_ms,
         };
-        let op = Op::put_fields(key(number), fields.collect());
+        let op = Op::put_fields(key(number, records), fields.collect());
         let answer = wire.ask(&write(number + 1, session, op)).await?;
         anyhow::ensure!(!is_refusal(&answer), "a record was refused: {answer:?}");
     }
@@ -90,14 +91,16 @@ impl Counts {
 }
 
 /// Merges without a pause, at every replica: each that is answered is followed by another.
-pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
+pub async fn merge(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let end = target.end();
     let counts = Rc::new(Counts::default());
     let connections = CONNECTIONS * target.clients.len() as u64;
     let one = |number: u64| {
         let address = target.clients[number as usize % target.clients.len()].clone();
         let counts = counts.clone();
-        tokio::task::spawn_local(async move { closed_loop(number, &address, end, &counts).await })
+        tokio::task::spawn_local(async move {
+            closed_loop(number, &address, end, records, &counts).await
+        })
     };
     let tasks: Vec<_> = (0..connections).map(one).collect();
     let mut broken = 0.0;
@@ -116,6 +119,7 @@ async fn closed_loop(
     number: u64,
     address: &str,
     end: Instant,
+    records: u64,
     counts: &Counts,
 ) -> anyhow::Result<()> {
     let mut wire = Wire::connect(address).await?;
@@ -127,7 +131,7 @@ async fn closed_loop(
             opened_ms,
         };
         let fields = vec![field("merged".to_owned(), "m".into())];
-        let op = Op::put_fields(key(number + sequence), fields);
+        let op = Op::put_fields(key(number + sequence, records), fields);
         write(sequence, session, op)
     };
     let mut next = 0;

@@ -57,7 +57,7 @@ pub enum Judged {
     P99,
     /// The longest put, too.
     LongestPut,
-    /// None: the attack fills the machine on purpose.
+    /// None: the attack fills the machine on purpose, or does what others are not guarded against.
     Nothing,
 }
 
@@ -269,6 +269,16 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "merges-spread",
+        what: "the same with 128 such records, which are all written down once a second",
+        prepares: true,
+        seconds: 12,
+        memory_mib: 256.0,
+        judged: Judged::Nothing,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
         name: "merges-ahead",
         what: "every 2 s 12 connections send 2,000 merges each, and before them the writes that make their records large",
         seconds: 12,
@@ -423,8 +433,10 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "idle-files" => memory::idle_files(target).await,
         "idle-many" => memory::idle_many(target).await,
         "writers" => flood::writers(target).await,
-        "merges" if target.preparing => merges::prepare(target).await,
-        "merges" => merges::merge(target).await,
+        "merges" if target.preparing => merges::prepare(target, merges::FEW).await,
+        "merges" => merges::merge(target, merges::FEW).await,
+        "merges-spread" if target.preparing => merges::prepare(target, merges::MANY).await,
+        "merges-spread" => merges::merge(target, merges::MANY).await,
         "merges-ahead" => ahead::merge(target).await,
         "sessions" => flood::sessions(target).await,
         "disk-readonly" => flood::new_files(target).await,

@@ -52,9 +52,9 @@ const HELLO_BYTES_MAX: usize = 4 << 10;
 const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// What it takes to close a connection, in bytes read that take as long.
 const END_WORK: usize = 16 << 10;
-/// The same of a request that is refused: it is decoded and answered before the next round, and
-/// may have a byte.
-const REFUSED_WORK: usize = 1 << 10;
+/// The least that a request counts for, in the same unit. It may have a byte, but it is decoded, and
+/// refused or handed on, before the next round.
+const REQUEST_WORK: usize = 1 << 10;
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -370,22 +370,26 @@ impl Clients {
     ) -> Result<bool, Error> {
         let drained = connection.outbox.drain();
         tokio::pin!(drained);
+        // What short requests count for beyond their bytes.
+        let mut short = 0;
         loop {
             while !connection.congested()
                 && let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))?
             {
                 connection.take_frame();
+                short += REQUEST_WORK.saturating_sub(frame.len());
+                if short >= READ_BYTES {
+                    self.inbox.turn(std::mem::take(&mut short)).await;
+                }
                 if frame.len() > READ_BYTES {
                     // Many connections may hold back the last bytes of a long frame each: to
                     // decode them takes longer than to read them.
                     self.inbox.turn(frame.len()).await;
                 }
-                if !self.request(connection, frame)? {
-                    // Answers are longer than what may be refused, and thousands may follow.
-                    if connection.outbox.pending_bytes() >= READ_BYTES {
-                        connection.outbox.flush();
-                    }
-                    self.inbox.turn(REFUSED_WORK).await;
+                let is_refused = !self.request(connection, frame)?;
+                // Answers are longer than what may be refused, and thousands may follow.
+                if is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
+                    connection.outbox.flush();
                 }
             }
             self.hold(connection, frames);

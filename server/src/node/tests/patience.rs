@@ -536,12 +536,38 @@ async fn a_long_frame_is_decoded_in_its_turn() {
     .await;
 }
 
+/// To take a short request takes as long as to read many bytes.
+#[tokio::test(start_paused = true)]
+async fn short_requests_have_their_turns() {
+    within(async {
+        let port = Port::without_turns(Limits::default()).await;
+        let mut requests = BytesMut::new();
+        for id in 1..=400 {
+            requests.extend_from_slice(&put_of(id, 1));
+        }
+        let mut open = Vec::new();
+        for _ in 0..5 {
+            open.push(port.connect().await);
+        }
+        for stream in &mut open {
+            stream.write_all(&requests).await.unwrap();
+        }
+        let round = BYTES_A_ROUND / 1024;
+        for _ in 0..3 {
+            sleep(S).await;
+            let read = taken(&port.inbox).len();
+            assert!((round - 80..=round + 80).contains(&read), "{read}");
+        }
+    })
+    .await;
+}
+
 /// To refuse a request without a byte takes as long as to read many.
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
         let round = BYTES_A_ROUND / 1024;
-        for (refused, is_much) in [(round - 20, false), (round + 20, true)] {
+        for (refused, is_much) in [(round - 20, false), (round + 40, true)] {
             let port = Port::without_turns(Limits::default()).await;
             let mut stream = port.connect().await;
             stream.write_all(&vec![0; 4 * refused]).await.unwrap();

@@ -13,8 +13,9 @@ use super::super::timers::Timer;
 use super::super::weight::work_done;
 use super::Parts;
 
-/// About how long a unit of work takes, as `weight` counts it.
-const WORK_TIME: Duration = Duration::from_nanos(10);
+/// About how long a unit of work takes, as `weight` counts it, where replicas share the memory of
+/// one machine; alone it takes half of that.
+const WORK_TIME: Duration = Duration::from_nanos(20);
 /// Merges into records have one part in so many of the time: a write waits at each replica that
 /// it passes.
 const MERGING_SHARE: u32 = 4;

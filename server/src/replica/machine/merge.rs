@@ -85,7 +85,7 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
         return 0;
     }
     let mut rest = old;
-    let fields = std::iter::from_fn(|| take_field(&mut rest));
+    let fields = std::iter::from_fn(|| take_bytes(FIELD, &mut rest));
     match fields.take(FIELDS_COUNTED + 1).count() {
         few @ ..=FIELDS_COUNTED => merge_work(few, old.len()),
         _ => merge_work(FIELDS_MAX, old.len()),
