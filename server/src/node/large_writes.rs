@@ -19,7 +19,7 @@ use crate::turns::Turns;
 
 /// Bytes that the replica gets at once, if it may have as many.
 const AT_ONCE: usize = 1 << 20;
-/// It gets more than that once it has neither got nor answered any for so long: disks are faster,
+/// It gets as much again once it has neither got nor answered any for so long: disks are faster,
 /// most round trips between sites are not.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
 /// The next waits for half of the time that an answer took: what was written is written once more
@@ -35,7 +35,8 @@ pub(super) struct LargeWrites {
     kept: usize,
     /// Bytes that the replica has not answered yet.
     given: usize,
-    /// Bytes that it may have. One write may exceed it.
+    /// Bytes that it may have now, and ever. One write may exceed either.
+    allowed: usize,
     max: usize,
     /// When it last got or answered one.
     changed: Instant,
@@ -45,7 +46,7 @@ pub(super) struct LargeWrites {
     delayed: u64,
 }
 
-/// The replica may have as many as there are.
+/// The replica may have as many as there are, a part after the other.
 impl Default for LargeWrites {
     fn default() -> LargeWrites {
         LargeWrites::new(usize::MAX)
@@ -59,6 +60,7 @@ impl LargeWrites {
             waiting: Turns::default(),
             kept: 0,
             given: 0,
+            allowed: AT_ONCE.min(max),
             max,
             changed: now,
             rested: now,
@@ -71,7 +73,8 @@ impl LargeWrites {
     }
 
     pub(super) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
-        self.delayed += u64::from(self.given + self.kept >= self.at_once());
+        let may_go = self.given + self.kept < self.allowed && self.rested <= Instant::now();
+        self.delayed += u64::from(!may_go);
         self.kept += bytes;
         self.waiting.push(connection, (input, bytes));
     }
@@ -82,7 +85,7 @@ impl LargeWrites {
         if self.waiting.is_empty() || self.given >= self.max {
             return None;
         }
-        match self.given < self.at_once() {
+        match self.given < self.allowed {
             true => Some(self.rested),
             false => Some(self.changed + JOINED_AFTER),
         }
@@ -99,6 +102,9 @@ impl LargeWrites {
             return None;
         }
         let (_, (input, bytes)) = self.waiting.pop()?;
+        if self.given >= self.allowed {
+            self.allowed = self.allowed.saturating_add(AT_ONCE).min(self.max);
+        }
         self.kept -= bytes;
         self.given += bytes;
         self.changed = Instant::now();
@@ -136,9 +142,11 @@ impl LargeWrites {
         // Where less is written than could be at once, nothing rests.
         if self.given >= self.at_once() {
             let pause = now.duration_since(self.changed) / 2;
-            self.rested = now + pause.min(PAUSE_MAX);
+            // What is answered together with another took as long.
+            self.rested = self.rested.max(now + pause.min(PAUSE_MAX));
         }
         self.given -= bytes;
+        self.allowed = self.at_once();
         self.changed = now;
     }
 }
@@ -238,6 +246,40 @@ mod tests {
         assert!(!writes.is_due(), "an answer counts as a write");
         advance(JOINED_AFTER).await;
         assert_eq!(given(&mut writes), [(1, 4)]);
+    }
+
+    /// However short they are.
+    #[tokio::test(start_paused = true)]
+    async fn as_many_bytes_join_each_time_as_went_at_once() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=400 {
+            writes.push(1, write(1, request), 8 << 10);
+        }
+        assert_eq!(given(&mut writes).len(), 128);
+        advance(JOINED_AFTER).await;
+        assert_eq!(given(&mut writes).len(), 128);
+        advance(JOINED_AFTER).await;
+        assert_eq!((given(&mut writes), writes.due()), (vec![], None));
+        writes.answered(8 << 10);
+        assert!(!writes.is_due());
+        writes.answered(MIB);
+        advance(PAUSE_MAX).await;
+        assert_eq!(given(&mut writes).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_come_together_end_no_rest() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=3 {
+            writes.push(1, write(1, request), MIB);
+        }
+        given(&mut writes);
+        advance(JOINED_AFTER).await;
+        given(&mut writes);
+        advance(100 * MS).await;
+        writes.answered(MIB);
+        writes.answered(MIB);
+        assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
     }
 
     /// So that what follows an answer has the disk for a while.

@@ -395,6 +395,7 @@ impl Clients {
             self.hold(connection, frames);
             self.inbox.ring();
             connection.outbox.flush();
+            self.inbox.turn(std::mem::take(&mut short)).await;
             tokio::select! {
                 biased; // which saves a random number
                 () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),

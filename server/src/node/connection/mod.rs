@@ -249,7 +249,10 @@ impl Connection {
         let usual = self.budget.expected[kind].get().clamp(USUAL_BYTES, most);
         Expected {
             charged: known.unwrap_or(most).max(entries * ENTRY_BYTES),
-            likely: known.unwrap_or(usual).max(entries * ENTRY_BYTES),
+            // What is known falls slowly from the most.
+            likely: known
+                .map_or(usual, |known| known.min(usual))
+                .max(entries * ENTRY_BYTES),
         }
     }
 

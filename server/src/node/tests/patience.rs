@@ -562,6 +562,27 @@ async fn short_requests_have_their_turns() {
     .await;
 }
 
+/// Some of each of many connections are as much work as many of one.
+#[tokio::test(start_paused = true)]
+async fn a_few_short_requests_of_many_connections_have_their_turns() {
+    within(async {
+        let port = Port::without_turns(Limits::default()).await;
+        let mut open = Vec::new();
+        for _ in 0..100 {
+            open.push(port.connect().await);
+        }
+        for stream in &mut open {
+            for id in 1..=10 {
+                stream.write_all(&put_of(id, 1)).await.unwrap();
+            }
+        }
+        sleep(S).await;
+        let read = taken(&port.inbox).len();
+        assert!(read <= BYTES_A_ROUND / 1024 + 10, "{read}");
+    })
+    .await;
+}
+
 /// To refuse a request without a byte takes as long as to read many.
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {

@@ -18,6 +18,9 @@ use super::super::weight::command_weight;
 use super::merge::{merge, work_ahead};
 use super::session::{Admission, Sessions};
 
+/// A record is many times as long as what is merged into it.
+const MERGED_FACTOR: usize = 8;
+
 /// The entries of one answer: they fit into a frame, with what is around them.
 const RESULT_BYTES_MAX: usize = client::wire::FRAME_BYTES_MAX - (64 << 10);
 /// What an entry costs on the wire besides its key and value, at most.
@@ -172,7 +175,6 @@ impl Kv {
             "versions rise with the log"
         );
         self.newest = (version.slot, version.index);
-        self.written_bytes += command_weight(command);
         let outcome = self.write(version, command);
         let now = self.log_time_ms;
         self.sessions.record(command, now, outcome.clone());
@@ -189,6 +191,7 @@ impl Kv {
     }
 
     fn write(&mut self, version: Version, command: &Command) -> Outcome {
+        let mut written_bytes = command_weight(command);
         match &command.op {
             Some(Op::Put(put)) => self.put(&put.key, own(&put.value), version),
             Some(Op::Delete(delete)) => self.delete(&delete.key),
@@ -204,7 +207,12 @@ impl Kv {
                 let (merged, work) = merge(old.unwrap_or_default(), &put.fields);
                 self.merge_work += work;
                 match merged {
-                    Some(merged) => self.put(&put.key, merged.into(), version),
+                    Some(merged) => {
+                        if merged.len() > written_bytes * MERGED_FACTOR {
+                            written_bytes = 0;
+                        }
+                        self.put(&put.key, merged.into(), version);
+                    }
                     None => return not_a_record(),
                 }
             }
@@ -215,6 +223,7 @@ impl Kv {
             }
             _ => return Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
         }
+        self.written_bytes += written_bytes;
         Outcome::written(version)
     }
 
@@ -278,9 +287,9 @@ impl Kv {
         self.dirty.len()
     }
 
-    /// Bytes of the commands that have written since the last checkpoint. A record into which
-    /// fields are merged again and again counts for the fields alone: the longer its checkpoint
-    /// waits, the more of them become one.
+    /// Bytes of the commands that have written since the last checkpoint. A merge into a record that
+    /// is many times as long does not count: the longer its checkpoint waits, the more of them
+    /// become one.
     pub fn written_bytes(&self) -> usize {
         self.written_bytes
     }
