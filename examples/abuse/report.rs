@@ -220,8 +220,8 @@ their own with a lower priority. Well-behaved clients beside each replica put an
 before the attack (*quiet*) and during it (*attacked*); latency counts from the moment at which an
 operation should have begun. An attack fails if the p99 of puts or of gets is above twice the quiet one
 plus 20 ms, if an operation fails, if there is an election, if a replica ends, or if it takes more than
-its bound of memory and 20%. Some attacks are judged by more, and two not by latency: `writers` fills
-the machine on purpose, and `merges-spread` measures what SECURITY.md does not promise. Where the program can make certificates, strangers attack clusters that have
+its bound of memory and 20%. Some attacks are judged by more, and `writers` not by latency: it fills
+the machine on purpose. Where the program can make certificates, strangers attack clusters that have
 them (`peer-…` but `peer-absurd`, `connects`, `tls-…`). `figures.csv` has all figures.
 
 ";

@@ -57,7 +57,7 @@ pub enum Judged {
     P99,
     /// The longest put, too.
     LongestPut,
-    /// None: the attack fills the machine on purpose, or does what others are not guarded against.
+    /// None: the attack fills the machine on purpose.
     Nothing,
 }
 
@@ -270,11 +270,10 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "merges-spread",
-        what: "the same with 128 such records, which are all written down once a second",
+        what: "the same with 128 such records",
         prepares: true,
         seconds: 12,
         memory_mib: 256.0,
-        judged: Judged::Nothing,
         after: &[After::LongestRound(100)],
         ..USUAL
     },
