@@ -35,8 +35,9 @@ pub(super) struct LargeWrites {
     kept: usize,
     /// Bytes that the replica has not answered yet.
     given: usize,
-    /// Bytes that it may have now, and ever. One write may exceed either.
+    /// Bytes that it may have now. One write may exceed it.
     allowed: usize,
+    /// The most that it may have at any time, likewise.
     max: usize,
     /// When it last got or answered one.
     changed: Instant,

@@ -104,7 +104,7 @@ struct Link {
     dirty: Cell<bool>,
     /// The number of the newest promise of which a part was taken; 0: none.
     promise: Cell<u64>,
-    /// Messages dropped since the link was last idle.
+    /// Messages dropped since the peer last took what waited. The first is told in the log.
     dropped: Cell<u64>,
     held: RefCell<Held>,
     /// The first answer was held back.
@@ -222,7 +222,10 @@ impl Peers {
             }
             return;
         }
-        link.dropped.set(0);
+        // A peer that hangs still gets short messages.
+        if outbox.pending_bytes() <= BULK_BYTES_MAX / 2 {
+            link.dropped.set(0);
+        }
         link.promise.set(link.promise.get().max(promise));
         self.append(to, envelope, outbox);
         link.dirty.set(true);
@@ -555,5 +558,20 @@ mod tests {
         append(&peers, &accept, QUEUE_BYTES_MAX * 5 / 4);
         let pending = pending(&peers);
         assert!(pending <= QUEUE_BYTES_MAX + 100, "{pending}");
+    }
+
+    #[tokio::test]
+    async fn that_messages_are_dropped_is_told_once_although_short_ones_are_sent() {
+        let (peers, _silent) = unread_peers().await;
+        let put = Command::session(9, 1, 1, Op::put("k", vec![7; 1 << 20]));
+        let long = Message::Forward {
+            commands: vec![(RequestId(1), put)],
+        };
+        append(&peers, &long, BULK_BYTES_MAX + (2 << 20));
+        for dropped in 3..6 {
+            append(&peers, &Message::TransferRequest, 1);
+            append(&peers, &long, 1);
+            assert_eq!(peers.links[TO.index()].dropped.get(), dropped);
+        }
     }
 }

@@ -249,7 +249,7 @@ impl Connection {
         let usual = self.budget.expected[kind].get().clamp(USUAL_BYTES, most);
         Expected {
             charged: known.unwrap_or(most).max(entries * ENTRY_BYTES),
-            // What is known falls slowly from the most.
+            // What is known of one connection begins with the most, and falls by half each time.
             likely: known
                 .map_or(usual, |known| known.min(usual))
                 .max(entries * ENTRY_BYTES),

@@ -172,6 +172,19 @@ async fn a_frame_that_holds_much_beside_its_request_is_refused() {
     assert!(charged(4, 20).is_ok(), "the connection goes on");
 }
 
+/// Or a new connection's next reads would take a round each.
+#[tokio::test]
+async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    for id in 1..=3 {
+        let work = connection.charge(&request(id, Op::get("k")), 20).unwrap();
+        assert!(work.bytes <= USUAL_BYTES + 20, "{}", work.bytes);
+        let missing = Response::answer(id, Path::Local, Outcome::missing());
+        answer(&connection, &missing);
+    }
+}
+
 #[tokio::test]
 async fn large_writes_are_told_apart_and_given_back_once() {
     let budget = budget(Limits::default());

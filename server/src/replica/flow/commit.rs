@@ -14,7 +14,8 @@ use super::super::weight::work_done;
 use super::Parts;
 
 /// About how long a unit of work takes, as `weight` counts it, where replicas share the memory of
-/// one machine. Alone it takes half of that, and merges half of their part.
+/// one machine. A replica that has a machine for itself takes half of that, and its merges half of their
+/// part.
 const WORK_TIME: Duration = Duration::from_nanos(20);
 /// Merges into records have one part in so many of the time: a write waits at each replica that
 /// it passes.

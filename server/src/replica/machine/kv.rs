@@ -18,7 +18,7 @@ use super::super::weight::command_weight;
 use super::merge::{merge, work_ahead};
 use super::session::{Admission, Sessions};
 
-/// A record is many times as long as what is merged into it.
+/// A merge into a record of more than so many times its own bytes hastens no checkpoint.
 const MERGED_FACTOR: usize = 8;
 
 /// The entries of one answer: they fit into a frame, with what is around them.
@@ -288,7 +288,7 @@ impl Kv {
     }
 
     /// Bytes of the commands that have written since the last checkpoint. A merge into a record that
-    /// is many times as long does not count: the longer its checkpoint waits, the more of them
+    /// is much longer ([`MERGED_FACTOR`]) does not count: the longer its checkpoint waits, the more of them
     /// become one.
     pub fn written_bytes(&self) -> usize {
         self.written_bytes
