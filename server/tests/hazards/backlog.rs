@@ -656,14 +656,14 @@ fn merges_into_large_records_are_checkpointed_together() {
     cluster.ask(0, record(1, fields(1000, 200)));
     cluster.pass(2000);
     let since = cluster.written.len();
-    // Together they bring more than a MiB.
-    for client in 2..=100 {
+    // Together they bring some MiB.
+    for client in 2..=200 {
         let one = Field {
             name: "1".into(),
-            value: vec![b'w'; 12_000].into(),
+            value: vec![b'w'; 20_000].into(),
         };
         cluster.ask(0, record(client, vec![one]));
-        cluster.pass(5);
+        cluster.pass(4);
     }
     for node in 0..3 {
         let sizes = checkpoints(&cluster, node, since);
