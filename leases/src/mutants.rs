@@ -104,6 +104,7 @@ rules! {
     H84Room: 84, "a session that ended to make room is opened again by a late copy";
     H84Durable: 84, "a restart forgets which sessions may have ended to make room";
     H85Stays: 85, "a session ends to make room however lately it was active";
+    H86OneSlot: 86, "a checkpoint in parts reaches as far as was executed when its last part is written";
 }
 
 /// Whether this thread runs without `rule`. Never, but for mutants.

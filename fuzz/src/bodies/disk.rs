@@ -7,6 +7,7 @@ use server::codec::{
     encode_ballot, encode_entry, encode_position, encode_session, encode_stored, proto,
 };
 use server::node::storage::records::{Column, meta, seal, unseal};
+use server::node::storage::staged;
 
 use super::{comes_back, peer};
 use crate::memory::{self, per_byte};
@@ -19,7 +20,9 @@ pub fn disk_values(input: &[u8]) {
     returns(input, decode_entry, |(ballot, value), out| {
         encode_entry(*ballot, value, out);
     });
-    returns(input, decode_stored, encode_stored);
+    returns(input, decode_stored, |(stored, staged), out| {
+        encode_stored(stored, *staged, out);
+    });
     returns(input, decode_session, encode_session);
     returns(input, decode_position, encode_position);
     returns(input, decode_ballot, |ballot, out| {
@@ -59,6 +62,9 @@ pub fn disk_rows(input: &[u8]) {
     if let Some((log, ballot)) = meta::parse_log_start(key) {
         assert_eq!(meta::log_start(log, ballot), key);
     }
+    if let Some((staged, version)) = staged::parse_row(key) {
+        assert_eq!(staged::row(&staged, version), key);
+    }
     if let Some(replica) = meta::parse_life(key) {
         assert_eq!(meta::life(replica), key);
     }
@@ -87,6 +93,7 @@ pub mod seeds {
         proto,
     };
     use server::node::storage::records::{Column, meta, seal};
+    use server::node::storage::staged;
     use server::replica::action::{SessionImage, Stored};
     use server::replica::message::LogId;
 
@@ -103,18 +110,23 @@ pub mod seeds {
         replica: ReplicaId(3),
     };
 
+    fn version(slot: u64) -> Version {
+        Version { slot, index: 5 }
+    }
+
     pub fn disk_values() -> Vec<Vec<u8>> {
         let values = samples::values().into_iter();
         let mut seeds: Vec<Vec<u8>> = values
             .map(|value| encoded(|out| encode_entry(BALLOT, &value, out)))
             .collect();
-        let version = |slot| Version { slot, index: 5 };
         let stored = Stored {
             value: "value".into(),
             version: version(9),
             created: version(1 << 50),
         };
-        seeds.push(encoded(|out| encode_stored(&stored, out)));
+        for staged in [true, false] {
+            seeds.push(encoded(|out| encode_stored(&stored, staged, out)));
+        }
         let session = SessionImage {
             acked_below: 3,
             active_ms: 1 << 40,
@@ -159,6 +171,7 @@ pub mod seeds {
             row(Column::Meta, b"identity", b""),
             row(Column::Log, &slot, &disk_values()[1]),
             row(Column::State, b"key", b"value"),
+            row(Column::Staged, &staged::row(b"key", version(9)), b"value"),
             row(Column::Sessions, &[0xFF; 8], b""),
         ]
     }

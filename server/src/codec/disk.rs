@@ -41,27 +41,40 @@ pub fn decode_entry(encoded: Bytes) -> Checked<(Ballot, Value)> {
     Ok((accepted_at, value::decode("entry.value", entry.value)?))
 }
 
-/// A stored value, for the disk.
-pub fn encode_stored(stored: &Stored, out: &mut Vec<u8>) {
+/// A stored value, for the disk; without the value if that is `staged`.
+pub fn encode_stored(stored: &Stored, staged: bool, out: &mut Vec<u8>) {
     let encoded = proto::Stored {
-        value: stored.value.clone(),
+        value: match staged {
+            true => Bytes::new(),
+            false => stored.value.clone(),
+        },
         version: Some(stored.version),
         created: Some(stored.created),
+        staged,
     };
     encoded.encode_raw(out);
 }
 
-/// The inverse of [`encode_stored`].
+/// The inverse of [`encode_stored`]: with an empty value if it is staged.
 ///
 /// # Errors
 /// Any but `TooLong`, naming the field.
-pub fn decode_stored(encoded: Bytes) -> Checked<Stored> {
-    let stored = proto::Stored::decode(encoded)?;
-    Ok(Stored {
-        value: stored.value,
-        version: version("stored.version", stored.version)?,
-        created: version("stored.created", stored.created)?,
-    })
+pub fn decode_stored(encoded: Bytes) -> Checked<(Stored, bool)> {
+    let proto::Stored {
+        value,
+        version: written,
+        created,
+        staged,
+    } = proto::Stored::decode(encoded)?;
+    let stored = Stored {
+        value: match staged {
+            true => Bytes::new(),
+            false => value,
+        },
+        version: version("stored.version", written)?,
+        created: version("stored.created", created)?,
+    };
+    Ok((stored, staged))
 }
 
 /// A session, for the disk.

@@ -67,8 +67,11 @@ proptest! {
         results in vec((any::<u64>(), outcome()), 0..4),
     ) {
         let stored = Stored { value, version: versions.0, created: versions.1 };
-        let bytes = on_disk(|out| encode_stored(&stored, out));
-        prop_assert_eq!(decode_stored(bytes).unwrap(), stored);
+        let named = Stored { value: Bytes::new(), ..stored.clone() };
+        for (staged, expected) in [(true, named), (false, stored.clone())] {
+            let bytes = on_disk(|out| encode_stored(&stored, staged, out));
+            prop_assert_eq!(decode_stored(bytes).unwrap(), (expected, staged));
+        }
         let session = SessionImage { acked_below: marks.0, active_ms: marks.1, results };
         let bytes = on_disk(|out| encode_session(&session, out));
         prop_assert_eq!(decode_session(bytes).unwrap(), session);

@@ -16,6 +16,7 @@ mod read;
 pub mod records;
 #[cfg(test)]
 mod small_disk;
+pub mod staged;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -32,6 +33,7 @@ pub use self::writer::{Durable, Report, Writer};
 
 use self::marker::Marker;
 use self::records::Column;
+use self::staged::Staged;
 use crate::replica::action::Record;
 
 /// Bytes that the memtables of all column families may take together.
@@ -96,6 +98,7 @@ pub struct Storage {
     durability: Durability,
     marker: Marker,
     full_while: Option<PathBuf>,
+    staged: Staged,
 }
 
 impl Storage {
@@ -103,16 +106,14 @@ impl Storage {
     ///
     /// # Errors
     /// `Full`: nothing is written, and it may be tried again. Any other is final.
-    pub fn write(&self, records: &[Record]) -> Result<(), StorageError> {
+    pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         if records.is_empty() {
             return Ok(());
         }
         if self.durability != Durability::Sync {
             self.sync_restart_waits(records)?;
         }
-        let mut batch = WriteBatch::default();
-        records::append(&self.db, records, &mut batch);
-        self.write_batch(batch, self.durability)?;
+        self.append(records, self.durability)?;
         let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
         if self.durability == Durability::Sync && records.iter().any(checkpoint) {
             let synced = self.marker.sync();
@@ -143,15 +144,24 @@ impl Storage {
     /// Restart waits are synced whatever the durability, before anything beside them. A run
     /// that ended as planned has left a wait of zero. Should the next one lose the wait that it
     /// wrote, the third would vote while promises of the second are believed (hazard 15).
-    fn sync_restart_waits(&self, records: &[Record]) -> Result<(), StorageError> {
+    fn sync_restart_waits(&mut self, records: &[Record]) -> Result<(), StorageError> {
         let waits = records.iter().filter(|record| record.is_synced_always());
         let waits: Vec<Record> = waits.cloned().collect();
         if waits.is_empty() {
             return Ok(());
         }
+        self.append(&waits, Durability::Sync)
+    }
+
+    fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
         let mut batch = WriteBatch::default();
-        records::append(&self.db, &waits, &mut batch);
-        self.write_batch(batch, Durability::Sync)
+        records::append(&self.db, records, &mut self.staged, &mut batch);
+        let written = self.write_batch(batch, durability);
+        match written {
+            Ok(()) => self.staged.written(),
+            Err(_) => self.staged.give_up(),
+        }
+        written
     }
 
     /// Synced whatever the durability: two runs with one incarnation would honour

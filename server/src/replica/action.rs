@@ -120,6 +120,9 @@ pub enum Record {
     },
     /// Enough others know this directory's life.
     Joined,
+    /// Values of a checkpoint that follows. They count for nothing before, and it holds them once
+    /// more: who has written them writes only that it names them.
+    Staged(Vec<(Key, Stored)>),
     /// The state changed: applied index and data as one.
     Checkpoint(Checkpoint),
 }

@@ -16,13 +16,14 @@ use super::flow::Parts;
 use super::timers::Timer;
 
 /// Work that no replica may have before the horizon: its timers.
-const RESTING: [Timer; 6] = [
+const RESTING: [Timer; 7] = [
     Timer::Election,
     Timer::Heartbeat,
     Timer::Ping,
     Timer::Retransmit,
     Timer::Report,
     Timer::Checkpoint,
+    Timer::Stage,
 ];
 
 impl Replica {
@@ -79,6 +80,10 @@ impl Replica {
         let span = horizon.since(start);
         let timing = &self.us.settings.timing;
         let grace = self.parts.leasing.grace();
+        assert!(
+            !self.parts.machine.is_staging(),
+            "a model's checkpoints are small"
+        );
         for timer in RESTING {
             assert!(
                 self.timers.rests(timer, horizon),

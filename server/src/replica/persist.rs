@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 use smallvec::SmallVec;
 
 use super::action::{Action, Record};
@@ -52,6 +52,8 @@ pub(super) enum After {
     RestartWait(Duration),
     /// That nobody believes this replica any more.
     Left,
+    /// Values of a checkpoint are durable that were handed over then: the next may follow.
+    Staged { since: Time },
     /// The checkpoint up to these slots is durable: windows move.
     Checkpointed(PerLog<Slot>),
 }
@@ -106,7 +108,7 @@ impl Persister {
     pub(super) fn record(&mut self, record: Record) {
         let weight = record_weight(&record);
         match record {
-            Record::Checkpoint(_) => self.bytes.checkpoints += weight,
+            Record::Checkpoint(_) | Record::Staged(_) => self.bytes.checkpoints += weight,
             _ => self.bytes.others += weight,
         }
         self.records.push(record);
@@ -130,7 +132,7 @@ impl Persister {
         waiting <= BACKLOG_BYTES_MAX
     }
 
-    /// Whether a checkpoint is on its way to the disk.
+    /// Whether a checkpoint, or a part of one, is on its way to the disk.
     pub(super) fn has_checkpoint(&self) -> bool {
         self.backlog.checkpoints + self.bytes.checkpoints > 0
     }

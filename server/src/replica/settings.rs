@@ -171,6 +171,9 @@ pub struct Settings {
     /// Most bytes of what is committed and to be executed. With more a leader proposes no more
     /// commands. With twice as many others accept none; what they miss they fetch later.
     pub to_execute_bytes_max: usize,
+    /// Most bytes of long values that a checkpoint has the disk write at once. What it holds
+    /// beyond that is written ahead of it, in parts.
+    pub checkpoint_piece_bytes: usize,
     /// How many slots above its durable checkpoint a replica accepts, in each log.
     /// A leader proposes in the first half, and a quarter executed forces the next
     /// checkpoint. At least 4, and the same for all replicas, in every version that
@@ -195,6 +198,8 @@ const MERGE_WORK_MAX: usize = 512 << 10;
 /// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of
 /// them are sent at once.
 const MERGES_OF_KEY_MAX: usize = 64;
+/// As much as a command may write at once.
+const CHECKPOINT_PIECE_BYTES: usize = 1 << 20;
 /// A replica is behind with one byte in so many of what may be left to execute.
 const BEHIND_SHARE: usize = 4;
 /// As much as may wait for the disk.
@@ -217,6 +222,7 @@ impl Settings {
             merge_work_max: MERGE_WORK_MAX,
             merges_of_key_max: MERGES_OF_KEY_MAX,
             to_execute_bytes_max: TO_EXECUTE_BYTES_MAX,
+            checkpoint_piece_bytes: CHECKPOINT_PIECE_BYTES,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),
             demand_bytes_max: 64 << 20,

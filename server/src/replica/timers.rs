@@ -25,9 +25,11 @@ pub(super) enum Timer {
     Fetch,
     /// Committed slots are left to execute.
     Execute,
+    /// More values of a checkpoint are written ahead.
+    Stage,
 }
 
-const TIMERS: usize = 10;
+const TIMERS: usize = 11;
 
 const NAMES: [&str; TIMERS] = [
     "election",
@@ -40,6 +42,7 @@ const NAMES: [&str; TIMERS] = [
     "checkpoint",
     "fetch",
     "execution",
+    "checkpoint in parts",
 ];
 
 /// Which timers are due: for who reports what a step had to do.

@@ -2,8 +2,9 @@
 
 use client::wire::command::Op;
 use client::wire::{Outcome, outcome};
+use leases::Key;
 
-use super::action::{Checkpoint, Record};
+use super::action::{Checkpoint, Record, Stored};
 use super::message::{Batch, Value};
 use super::parts::outcome_weight;
 
@@ -23,6 +24,10 @@ pub fn record_weight(record: &Record) -> usize {
     let held = match record {
         Record::Accepted { value, .. } => weigh(value),
         Record::Checkpoint(checkpoint) => checkpoint_weight(checkpoint),
+        Record::Staged(values) => values
+            .iter()
+            .map(|(key, stored)| stored_weight(key, Some(stored)))
+            .sum(),
         Record::Promised(_)
         | Record::Erased { .. }
         | Record::LogStart { .. }
@@ -35,16 +40,18 @@ pub fn record_weight(record: &Record) -> usize {
 }
 
 fn checkpoint_weight(checkpoint: &Checkpoint) -> usize {
-    let entries = checkpoint.entries.iter().map(|(key, stored)| {
-        let value = stored.as_ref().map_or(0, |stored| stored.value.len());
-        RECORD_BYTES + key.len() + value
-    });
+    let entries = checkpoint.entries.iter();
+    let entries = entries.map(|(key, stored)| stored_weight(key, stored.as_ref()));
     let sessions = checkpoint.sessions.iter().map(|(_, session)| {
         let results = session.iter().flat_map(|session| &session.results);
         let results = results.map(|(_, outcome)| outcome_weight(outcome));
         RECORD_BYTES + results.sum::<usize>()
     });
     entries.sum::<usize>() + sessions.sum::<usize>()
+}
+
+fn stored_weight(key: &Key, stored: Option<&Stored>) -> usize {
+    RECORD_BYTES + key.len() + stored.map_or(0, |stored| stored.value.len())
 }
 
 /// About how many bytes a value keeps in memory.

@@ -1,7 +1,7 @@
 //! A replica's disk: what is durable, and how long it takes to become so.
 //! Persists that arrive during a sync share the next one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
@@ -24,6 +24,8 @@ pub struct Image {
     log_time_ms: u64,
     opens_from_ms: u64,
     entries: BTreeMap<Key, Stored>,
+    /// Values of a checkpoint that is not written yet: nothing to a start.
+    staged: Vec<(Key, Stored)>,
     sessions: BTreeMap<u64, SessionImage>,
 }
 
@@ -54,11 +56,24 @@ impl Image {
                 self.lives.insert(replica, life);
             }
             Record::Joined => self.joined = true,
+            Record::Staged(values) => self.staged.extend(values),
             Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
         }
     }
 
+    /// # Panics
+    /// If it does not hold what was written ahead of it.
     fn checkpoint(&mut self, checkpoint: Checkpoint) {
+        let entries: HashMap<_, _> = checkpoint.entries.iter().map(|(k, s)| (k, s)).collect();
+        for (key, stored) in self.staged.drain(..) {
+            let held = entries
+                .get(&key)
+                .is_some_and(|it| it.as_ref() == Some(&stored));
+            assert!(
+                held,
+                "{key:?} is not in its checkpoint as it was written ahead"
+            );
+        }
         self.executed = checkpoint.executed;
         self.config = checkpoint.config;
         self.log_time_ms = checkpoint.log_time_ms;
@@ -268,6 +283,7 @@ impl Disk {
             };
         };
         image.incarnation.0 += 1;
+        image.staged.clear();
         Recovered {
             life,
             ..image.recovered()

@@ -234,6 +234,7 @@ impl Scenario {
         let mut replica = draw_settings(&mut rng, n, seed, choices);
         draw_window(&mut replica, seed);
         draw_executed_work(&mut replica, seed);
+        draw_checkpoint_piece(&mut replica, seed);
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
         let mut load = Load::draw(&mut rng, n, rate);
@@ -387,6 +388,14 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
             replica.to_execute_bytes_max = 1 << rng.random_range(10..16);
         }
         replica.merges_of_key_max = 1 << rng.random_range(0..6);
+    }
+}
+
+/// Some write most values ahead of their checkpoint, in many parts. Drawn apart, too.
+fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xc4_ec97);
+    if rng.random::<f64>() < 0.3 {
+        replica.checkpoint_piece_bytes = 1 << rng.random_range(0..8);
     }
 }
 

@@ -134,6 +134,7 @@ fn record(record: &Record) -> String {
             log, slot, ballot, ..
         } => format!("{} {slot:?} at {ballot:?}", short(*log)),
         Record::Checkpoint(checkpoint) => format!("state at {:?}", checkpoint.executed),
+        Record::Staged(values) => format!("{} values of a state", values.len()),
         other => format!("{other:?}"),
     }
 }

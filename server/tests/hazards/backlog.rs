@@ -11,7 +11,7 @@ use server::replica::{BACKLOG_BYTES_MAX, Input, Operator, Settings};
 
 use super::cluster::{Asked, Cluster, Packet, accept, between, settings, votes_on, write};
 
-const VALUE_BYTES: usize = 1 << 20;
+pub const VALUE_BYTES: usize = 1 << 20;
 /// More than may wait.
 const WRITES: u64 = (BACKLOG_BYTES_MAX / VALUE_BYTES) as u64 + 20;
 
@@ -125,7 +125,7 @@ fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<Asked>, 
     (asked, cluster.node(0).executed().0 - before.0)
 }
 
-fn fields(count: usize, bytes: usize) -> Vec<Field> {
+pub fn fields(count: usize, bytes: usize) -> Vec<Field> {
     let field = |number: usize| Field {
         name: number.to_string().into(),
         value: vec![b'v'; bytes].into(),
@@ -134,7 +134,7 @@ fn fields(count: usize, bytes: usize) -> Vec<Field> {
 }
 
 /// Settings with which no merge waits at its origin.
-fn nothing_held() -> Settings {
+pub fn nothing_held() -> Settings {
     let mut settings = settings(3, StrategySpec::None);
     settings.merge_work_max = usize::MAX;
     settings
@@ -616,78 +616,4 @@ fn what_waits_long_is_sent_again_in_parts() {
     cluster.pass_until(20_000, "all are written", |cluster| {
         all_done(cluster, &asked)
     });
-}
-
-/// How many entries each checkpoint holds that `node` has handed to its disk since
-/// `cluster.written` was this long.
-fn checkpoints(cluster: &Cluster, node: usize, since: usize) -> Vec<usize> {
-    let records = cluster.written[since..].iter();
-    let of_node = records.filter(|(at, _)| *at == node);
-    let entries = of_node.filter_map(|(_, record)| match record {
-        Record::Checkpoint(checkpoint) => Some(checkpoint.entries.len()),
-        _ => None,
-    });
-    entries.collect()
-}
-
-/// A checkpoint is one write, for which all others wait.
-#[test]
-fn large_values_do_not_wait_for_each_other_to_be_checkpointed() {
-    let mut cluster = Cluster::new(3, StrategySpec::None);
-    cluster.pass(1000);
-    let since = cluster.written.len();
-    for client in 1..=20 {
-        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
-        cluster.ask(0, write(client, 1, Op::put(format!("k{client}"), value)));
-        cluster.pass(5);
-    }
-    for node in 0..3 {
-        let sizes = checkpoints(&cluster, node, since);
-        assert!(sizes.len() >= 10, "{sizes:?} of replica {node}");
-        assert!(sizes.iter().all(|entries| *entries <= 2), "{sizes:?}");
-    }
-}
-
-/// A record into which fields are merged is written once for many of them.
-#[test]
-fn merges_into_large_records_are_checkpointed_together() {
-    let mut cluster = Cluster::with(nothing_held());
-    let record = |client, fields| write(client, 1, Op::put_fields("k", fields));
-    cluster.ask(0, record(1, fields(1000, 200)));
-    cluster.pass(2000);
-    let since = cluster.written.len();
-    // Together they bring some MiB.
-    for client in 2..=200 {
-        let one = Field {
-            name: "1".into(),
-            value: vec![b'w'; 20_000].into(),
-        };
-        cluster.ask(0, record(client, vec![one]));
-        cluster.pass(4);
-    }
-    for node in 0..3 {
-        let sizes = checkpoints(&cluster, node, since);
-        assert!(sizes.len() <= 1, "{sizes:?} of replica {node}");
-    }
-}
-
-/// While a checkpoint waits for the disk, what is written gathers for the next.
-#[test]
-fn large_values_are_checkpointed_together_behind_a_slow_disk() {
-    let mut cluster = Cluster::new(3, StrategySpec::None);
-    cluster.pass(1000);
-    cluster.stall(2);
-    let since = cluster.written.len();
-    for client in 1..=20 {
-        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
-        cluster.ask(0, write(client, 1, Op::put(format!("k{client}"), value)));
-        cluster.pass(5);
-    }
-    assert!(cluster.node(2).executed() >= cluster.node(0).executed());
-    let sizes = checkpoints(&cluster, 2, since);
-    assert!(sizes.len() <= 2, "{sizes:?}");
-    cluster.unstall(2);
-    cluster.pass(2000);
-    let sizes = checkpoints(&cluster, 2, since);
-    assert_eq!(sizes.iter().sum::<usize>(), 20, "{sizes:?}");
 }

@@ -5,6 +5,7 @@
 mod asking;
 mod backlog;
 mod catchup;
+mod checkpoints;
 mod cluster;
 mod elections;
 mod forged;

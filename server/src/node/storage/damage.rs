@@ -28,7 +28,8 @@ const SMALL_BYTES: usize = 200;
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// A data directory as a killed replica leaves it: tables of several runs, a
-/// write-ahead log that is no longer written to, and one that was.
+/// write-ahead log that is no longer written to, and one that was. Some values were written ahead of
+/// their checkpoint, and the newest of these are of none.
 struct Specimen {
     files: Files,
     contents: String,
@@ -56,7 +57,20 @@ fn state(slot: u64) -> Record {
     })
 }
 
-fn write_some(storage: &Storage, slots: std::ops::RangeInclusive<u64>) {
+/// Half of the values of [`state`], for a checkpoint that follows.
+fn ahead(slot: u64) -> Record {
+    let Record::Checkpoint(checkpoint) = state(slot) else {
+        unreachable!("it is a checkpoint");
+    };
+    let values = checkpoint.entries.into_iter().step_by(2);
+    Record::Staged(
+        values
+            .filter_map(|(key, stored)| Some((key, stored?)))
+            .collect(),
+    )
+}
+
+fn write_some(storage: &mut Storage, slots: std::ops::RangeInclusive<u64>) {
     for slot in slots {
         let start = Record::LogStart {
             log: LogId::Commands,
@@ -76,8 +90,10 @@ fn write_some(storage: &Storage, slots: std::ops::RangeInclusive<u64>) {
             Record::RestartWait(Duration::from_millis(slot)),
         ];
         storage.write(&group).unwrap();
-        if slot % 4 == 0 {
-            storage.write(&[state(slot - 2)]).unwrap();
+        match slot % 4 {
+            0 => storage.write(&[state(slot - 2)]).unwrap(),
+            2 => storage.write(&[ahead(slot)]).unwrap(),
+            _ => {}
         }
     }
 }
@@ -93,22 +109,22 @@ fn open(path: &Path) -> Result<(Storage, Recovered), StorageError> {
 impl Specimen {
     fn new() -> Specimen {
         let dir = tempfile::tempdir().unwrap();
-        let (storage, _) = open(dir.path()).unwrap();
+        let (mut storage, _) = open(dir.path()).unwrap();
         let life = |replica, life| Record::Life {
             replica: ReplicaId(replica),
             life,
         };
         let joined = [life(0, 7), life(2, 9), Record::Joined, configured(1)];
         storage.write(&joined).unwrap();
-        write_some(&storage, 1..=20);
+        write_some(&mut storage, 1..=20);
         drop(storage);
         // This start makes tables of what it finds in the log.
-        let (storage, _) = open(dir.path()).unwrap();
-        write_some(&storage, 21..=30);
+        let (mut storage, _) = open(dir.path()).unwrap();
+        write_some(&mut storage, 21..=30);
         // The others stay in a log that is no longer written to.
         flush(&storage, Column::Log);
         flush(&storage, Column::Meta);
-        write_some(&storage, 31..=40);
+        write_some(&mut storage, 31..=42);
         drop(storage);
         let files = files(dir.path());
         let contents = read(&files).unwrap();
@@ -299,8 +315,8 @@ fn log_of(files: &Files) -> String {
 #[test]
 fn a_torn_tail_is_forgotten_group_by_group_unless_it_was_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path()).unwrap();
-    let write = |slots: std::ops::RangeInclusive<u64>| {
+    let (mut storage, _) = open(dir.path()).unwrap();
+    let mut write = |slots: std::ops::RangeInclusive<u64>| {
         for slot in slots {
             let group = [
                 accepted(slot, "x"),

@@ -16,12 +16,13 @@ use rocksdb::{
 use super::error::unopened;
 use super::marker::{self, Found, Marker};
 use super::records::{Column, meta};
+use super::staged::Staged;
 use super::{Durability, Stamp, Storage, StorageError, Use, WRITE_BUFFER_BYTES, wal};
 use crate::codec::{self, proto};
 use crate::replica::action::Recovered;
 
 /// Raised when older binaries could no longer read the directory.
-pub(super) const FORMAT: u32 = 4;
+pub(super) const FORMAT: u32 = 5;
 const CACHE_BYTES: usize = 16 << 20;
 /// Tables kept open where the caller sets no limit.
 const TABLES_OPEN: usize = 246;
@@ -75,12 +76,13 @@ impl Storage {
         check_logs(path)?;
         let db = open_db(path, &marker, options(how.durability, how.tables))?;
         marker.check_sequence(db.latest_sequence_number())?;
-        let storage = Storage {
+        let mut storage = Storage {
             db,
             path: path.to_owned(),
             durability: how.durability,
             marker,
             full_while: how.full_while,
+            staged: Staged::default(),
         };
         storage.claim(stamp)?;
         let incarnation = storage.raise_incarnation()?;
@@ -265,7 +267,7 @@ fn column_options(column: Column) -> Options {
     options.set_block_based_table_factory(&table);
     options.set_compression_type(DBCompressionType::Lz4);
     let share = match column {
-        Column::Log | Column::State => WRITE_BUFFER_BYTES / 4,
+        Column::Log | Column::State | Column::Staged => WRITE_BUFFER_BYTES / 4,
         Column::Configs | Column::Sessions | Column::Meta => WRITE_BUFFER_BYTES / 16,
     };
     options.set_write_buffer_size(share);

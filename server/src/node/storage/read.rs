@@ -1,13 +1,16 @@
 //! Reads the storage: at the start, the state that a replica continues from; while it
 //! runs, entries of its logs for other replicas. Every value's checksum is checked.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use leases::{Incarnation, ReplicaId, Slot};
-use rocksdb::{Direction, IteratorMode, ReadOptions};
+use client::wire::Version;
+use leases::{Incarnation, Key, ReplicaId, Slot};
+use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 
 use super::records::{self, Column, meta};
+use super::staged::{self, Staged};
 use super::{Storage, StorageError};
 use crate::codec;
 use crate::replica::action::{Checkpoint, Recovered};
@@ -42,7 +45,7 @@ impl Storage {
         Ok(entries)
     }
 
-    pub(super) fn recover(&self, incarnation: Incarnation) -> Result<Recovered, StorageError> {
+    pub(super) fn recover(&mut self, incarnation: Incarnation) -> Result<Recovered, StorageError> {
         let mut recovered = Recovered {
             incarnation,
             life: self.marker.life(),
@@ -66,7 +69,7 @@ impl Storage {
         Ok(recovered)
     }
 
-    fn recover_state(&self) -> Result<Checkpoint, StorageError> {
+    fn recover_state(&mut self) -> Result<Checkpoint, StorageError> {
         let mut state = Checkpoint::default();
         if let Some(bytes) = self.get(Column::Meta, meta::POSITION)? {
             let decoded = codec::decode_position(bytes);
@@ -76,14 +79,24 @@ impl Storage {
             state.log_time_ms = position.log_time_ms;
             state.opens_from_ms = position.opens_from_ms;
         }
-        self.each(Column::State, &[], |key, value| {
+        let mut staged = self.recover_staged()?;
+        let mut named = Vec::new();
+        self.each(Column::State, &[], |row, value| {
             let decoded = codec::decode_stored(value);
-            let stored = self.intact(Column::State, key, decoded)?;
-            state
-                .entries
-                .push((Bytes::copy_from_slice(key), Some(stored)));
+            let (mut stored, is_staged) = self.intact(Column::State, row, decoded)?;
+            let key = Key::copy_from_slice(row);
+            if is_staged {
+                let name = (key.clone(), stored.version);
+                stored.value = staged.remove(&name).ok_or_else(|| {
+                    self.damaged(Column::State, row, "its value is missing".to_owned())
+                })?;
+                named.push(name);
+            }
+            state.entries.push((key, Some(stored)));
             Ok(true)
         })?;
+        self.staged = Staged::found(named.into_iter());
+        self.forget_staged(staged.into_keys())?;
         self.each(Column::Sessions, &[], |key, value| {
             let client = self.number(Column::Sessions, key, key)?;
             let decoded = codec::decode_session(value);
@@ -92,6 +105,35 @@ impl Storage {
             Ok(true)
         })?;
         Ok(state)
+    }
+
+    /// All values that were written before their checkpoint.
+    fn recover_staged(&self) -> Result<HashMap<(Key, Version), Bytes>, StorageError> {
+        let mut staged = HashMap::new();
+        self.each(Column::Staged, &[], |row, value| {
+            let name = staged::parse_row(row).ok_or_else(|| {
+                self.damaged(Column::Staged, row, "not a key and its version".to_owned())
+            })?;
+            staged.insert(name, value);
+            Ok(true)
+        })?;
+        Ok(staged)
+    }
+
+    /// Removes what no checkpoint names: a crash came before it.
+    fn forget_staged(
+        &self,
+        unnamed: impl Iterator<Item = (Key, Version)>,
+    ) -> Result<(), StorageError> {
+        let mut batch = WriteBatch::default();
+        for (key, version) in unnamed {
+            let row = staged::row(&key, version);
+            batch.delete_cf(Column::Staged.handle(&self.db), row);
+        }
+        match batch.is_empty() {
+            true => Ok(()),
+            false => self.write_batch(batch, self.durability),
+        }
     }
 
     fn recover_lives(&self) -> Result<Vec<(ReplicaId, u64)>, StorageError> {

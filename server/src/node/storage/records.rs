@@ -4,11 +4,12 @@
 //! that a disk may have changed. They are public so that fuzz targets can call them.
 
 use bytes::{Buf, Bytes};
-use leases::Ballot;
+use leases::{Ballot, Key};
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
+use super::staged::{self, Staged};
 use crate::codec::{self, Position};
-use crate::replica::action::{Checkpoint, Record};
+use crate::replica::action::{Checkpoint, Record, Stored};
 use crate::replica::message::LogId;
 
 /// Bytes of the checksum after each value.
@@ -24,6 +25,8 @@ pub enum Column {
     Configs,
     /// Key -> value.
     State,
+    /// Version and key -> value; see [`super::staged`].
+    Staged,
     /// Client -> session.
     Sessions,
     /// See [`meta`].
@@ -32,10 +35,11 @@ pub enum Column {
 
 impl Column {
     /// All of them.
-    pub const ALL: [Column; 5] = [
+    pub const ALL: [Column; 6] = [
         Column::Log,
         Column::Configs,
         Column::State,
+        Column::Staged,
         Column::Sessions,
         Column::Meta,
     ];
@@ -52,6 +56,7 @@ impl Column {
             Column::Log => "log",
             Column::Configs => "configs",
             Column::State => "state",
+            Column::Staged => "staged",
             Column::Sessions => "sessions",
             Column::Meta => "meta",
         }
@@ -172,10 +177,11 @@ pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut
 }
 
 /// Appends all records to a batch, in order.
-pub(super) fn append(db: &DB, records: &[Record], batch: &mut WriteBatch) {
+pub(super) fn append(db: &DB, records: &[Record], staged: &mut Staged, batch: &mut WriteBatch) {
     let mut appender = Appender {
         db,
         batch,
+        staged,
         scratch: Vec::new(),
     };
     records.iter().for_each(|record| appender.record(record));
@@ -184,6 +190,7 @@ pub(super) fn append(db: &DB, records: &[Record], batch: &mut WriteBatch) {
 struct Appender<'a> {
     db: &'a DB,
     batch: &'a mut WriteBatch,
+    staged: &'a mut Staged,
     scratch: Vec<u8>,
 }
 
@@ -243,6 +250,7 @@ impl Appender<'_> {
             }
             Record::Life { replica, life } => self.put_number(&meta::life(*replica), *life),
             Record::Joined => self.put(Column::Meta, meta::JOINED, |_| {}),
+            Record::Staged(values) => self.stage(values),
             Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
         }
     }
@@ -256,9 +264,24 @@ impl Appender<'_> {
         self.batch.delete_range_cf(meta, from, to);
     }
 
+    fn stage(&mut self, values: &[(Key, Stored)]) {
+        for (key, stored) in values {
+            self.staged.stage(key, stored.version);
+            let row = staged::row(key, stored.version);
+            self.put(Column::Staged, &row, |out| out.extend(&stored.value));
+        }
+    }
+
     fn checkpoint(&mut self, checkpoint: &Checkpoint) {
         for (key, stored) in &checkpoint.entries {
-            self.put_or_delete(Column::State, key, stored.as_ref(), codec::encode_stored);
+            let version = stored.as_ref().map(|stored| stored.version);
+            let (is_staged, replaced) = self.staged.settle(key, version);
+            for version in replaced {
+                self.delete(Column::Staged, &staged::row(key, version));
+            }
+            self.put_or_delete(Column::State, key, stored.as_ref(), |stored, out| {
+                codec::encode_stored(stored, is_staged, out);
+            });
         }
         for (client, session) in &checkpoint.sessions {
             let key = client.to_be_bytes();

@@ -53,7 +53,7 @@ impl Drop for Mounted {
 }
 
 /// Writes until there is no room; returns the slot that was refused.
-fn fill(storage: &Storage) -> u64 {
+fn fill(storage: &mut Storage) -> u64 {
     let text = "x".repeat(64 << 10);
     for slot in 1..4096 {
         match storage.write(&[accepted(slot, &text)]) {
@@ -66,7 +66,7 @@ fn fill(storage: &Storage) -> u64 {
 }
 
 /// Tries again, as the storage's thread does, until the write is taken.
-fn again(storage: &Storage, slot: u64) {
+fn again(storage: &mut Storage, slot: u64) {
     for _ in 0..600 {
         match storage.write(&[accepted(slot, "after")]) {
             Ok(()) => return,
@@ -84,11 +84,11 @@ fn a_disk_that_is_really_full_is_told_and_written_to_again_whatever_its_path() {
     for name in ["plain", "sync", "LOCK", "fsync: LOCK"] {
         let Some(disk) = Mounted::new(12) else { return };
         let path: PathBuf = disk.path().join(name).join("A");
-        let (storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
-        let refused = fill(&storage);
+        let (mut storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
+        let refused = fill(&mut storage);
         assert!(refused > 1, "something fits");
         disk.resize(256);
-        again(&storage, refused);
+        again(&mut storage, refused);
         storage.close().unwrap();
         let (_, recovered) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
         let slots: Vec<u64> = recovered.accepted.iter().map(|e| e.slot.0).collect();

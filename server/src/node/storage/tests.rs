@@ -106,7 +106,7 @@ fn a_new_directory_holds_nothing_and_is_the_first_run() {
 #[test]
 fn a_directory_has_a_life_of_its_own_and_keeps_what_it_heard_of_others() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, first) = open(dir.path());
+    let (mut storage, first) = open(dir.path());
     assert!(first.life != 0 && !first.joined && first.lives.is_empty());
     let heard = |replica, life| Record::Life {
         replica: ReplicaId(replica),
@@ -145,7 +145,7 @@ fn a_directory_of_another_format_is_refused() {
 #[test]
 fn a_restart_finds_the_newest_of_each_kind() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
+    let (mut storage, _) = open(dir.path());
     let session = SessionImage {
         acked_below: 3,
         active_ms: 70,
@@ -161,7 +161,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
         ballot: ballot(round),
         slot: Slot(round),
     };
-    let write = |records: &[Record]| storage.write(records).unwrap();
+    let mut write = |records: &[Record]| storage.write(records).unwrap();
     write(&[
         Record::Promised(ballot(4)),
         accepted(1, "a"),
@@ -227,7 +227,7 @@ fn a_restart_finds_the_newest_of_each_kind() {
 #[test]
 fn a_replica_restarts_with_every_entry_however_far_above_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
+    let (mut storage, _) = open(dir.path());
     let settings = Settings::new(ReplicaId(1), 3);
     let far = 2 * settings.log_window;
     let promised = Record::Promised(ballot(far));
@@ -252,7 +252,7 @@ fn a_replica_restarts_with_every_entry_however_far_above_its_checkpoint() {
 #[test]
 fn a_log_is_read_in_pieces_of_at_least_one_entry() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
+    let (mut storage, _) = open(dir.path());
     let entries: Vec<Record> = (1..=10).map(|slot| accepted(slot, "0123456789")).collect();
     storage.write(&entries).unwrap();
     let read = |from, last, bytes| {
@@ -337,7 +337,7 @@ fn a_flipped_bit_is_found_wherever_it_is() {
     ];
     for (column, key, name) in places {
         let dir = tempfile::tempdir().unwrap();
-        let (storage, _) = open(dir.path());
+        let (mut storage, _) = open(dir.path());
         let state = checkpoint(1, "kept", Some(stored("y", 1)));
         storage
             .write(&[accepted(2, "b"), configured(1), state])
@@ -354,7 +354,7 @@ fn a_flipped_bit_is_found_wherever_it_is() {
 #[test]
 fn a_value_in_the_wrong_place_is_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
+    let (mut storage, _) = open(dir.path());
     storage
         .write(&[accepted(1, "a"), accepted(2, "b")])
         .unwrap();
@@ -372,7 +372,7 @@ fn a_value_in_the_wrong_place_is_damage() {
 #[test]
 fn a_write_ahead_log_damaged_before_its_end_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (storage, _) = open(dir.path());
+    let (mut storage, _) = open(dir.path());
     for slot in 1..=50 {
         storage
             .write(&[accepted(slot, "some text to make it longer")])
@@ -398,7 +398,7 @@ fn a_write_ahead_log_damaged_before_its_end_is_refused() {
 fn every_durability_survives_a_clean_end() {
     for durability in [Durability::Sync, Durability::Async, Durability::None] {
         let dir = tempfile::tempdir().unwrap();
-        let (storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        let (mut storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
         storage.write(&[accepted(1, "a")]).unwrap();
         storage.close().unwrap();
         let (_, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
@@ -411,12 +411,12 @@ fn every_durability_survives_a_clean_end() {
 fn a_restart_wait_survives_a_kill_whatever_the_durability() {
     for durability in [Durability::Sync, Durability::Async, Durability::None] {
         let dir = tempfile::tempdir().unwrap();
-        let (storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        let (mut storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
         storage
             .write(&[Record::RestartWait(Duration::ZERO)])
             .unwrap();
         storage.close().unwrap();
-        let (storage, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        let (mut storage, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
         assert_eq!(recovered.restart_wait, Some(Duration::ZERO));
         let wait = Duration::from_millis(1760);
         let records = [accepted(1, "a"), Record::RestartWait(wait)];

@@ -26,6 +26,9 @@ const EXECUTED_SHARE: usize = 8;
 /// But never more than so many times what it would.
 const EXECUTED_FACTOR: usize = 16;
 
+/// No longer than this rests the disk between the parts of a checkpoint.
+const STAGING_REST_MAX: Duration = Duration::from_millis(20);
+
 /// How much is executed, and when.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Executing {
@@ -103,27 +106,50 @@ impl Parts {
 
     /// Brings a checkpoint forward if too much has changed, or a log would run out.
     fn hasten_checkpoint(&self, step: &mut Step<'_>) {
-        let checkpointed = self.machine.checkpointed();
         // Large values one after the other take the disk no longer than each took as a command;
         // what is written while one is on its way becomes the next.
         let is_large = self.machine.has_written_much() && !step.persister.has_checkpoint();
-        if is_large
-            || self.consensus.wants_checkpoint(checkpointed)
-            || self.machine.wants_checkpoint()
-        {
+        if is_large || self.wants_checkpoint() {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
         }
     }
 
+    /// Whether the next checkpoint should not wait for its time.
+    fn wants_checkpoint(&self) -> bool {
+        let checkpointed = self.machine.checkpointed();
+        self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint()
+    }
+
     /// Writes down what was executed since the last checkpoint, unless too much waits for
-    /// the disk already: the next one holds it too.
+    /// the disk already, or the last one is not written down yet: the next one holds it too.
     pub(super) fn checkpoint(&mut self, step: &mut Step<'_>) {
-        if !step.persister.may_checkpoint() {
+        if !step.persister.may_checkpoint() || self.machine.is_staging() {
             return;
         }
-        let executed = self.consensus.commands().executed();
-        let config = self.leasing.configs().newest();
+        let (executed, config) = self.reached();
         self.machine.checkpoint(step, executed, config);
+    }
+
+    /// Up to where commands and configurations are executed.
+    fn reached(&self) -> (Slot, ConfigId) {
+        let executed = self.consensus.commands().executed();
+        (executed, self.leasing.configs().newest())
+    }
+
+    /// Values of a checkpoint are durable that were written ahead, and handed over at `since`. The
+    /// disk is others' for as long before the next, unless the checkpoint is wanted.
+    pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
+        let rest = match self.wants_checkpoint() {
+            true => Duration::ZERO,
+            false => step.now.since(since).min(STAGING_REST_MAX),
+        };
+        step.set_timer(Timer::Stage, step.now + rest);
+    }
+
+    /// Writes the next values of a checkpoint ahead, or the checkpoint.
+    pub(super) fn stage(&mut self, step: &mut Step<'_>) {
+        self.machine.go_on_staging(step, self.reached());
+        self.hasten_checkpoint(step);
     }
 
     /// Takes a leader's news of commits.

@@ -75,6 +75,9 @@ impl Parts {
         if due(step, Timer::Checkpoint, now + timing.checkpoint) {
             self.checkpoint(step);
         }
+        if due(step, Timer::Stage, Time::MAX) {
+            self.stage(step);
+        }
     }
 
     /// Measures round trips, and says how well this replica would lead.
@@ -129,6 +132,7 @@ impl Parts {
                 After::Campaign { ballot } => self.ask_for_promises(step, ballot),
                 After::Joined { to } => self.joining.answer_join(step, to),
                 After::TakePart => self.take_part(step),
+                After::Staged { since } => self.values_staged(step, since),
                 After::Checkpointed(slots) => self.move_windows(step, slots),
                 After::Left => self.leasing.left_durable(),
                 After::RestartWait(wait) => self.leasing.restart_wait_durable(step, wait),

@@ -4,9 +4,11 @@
 mod kv;
 mod merge;
 mod session;
+mod staging;
 
 use client::wire::command::Op;
 use client::wire::{Command, Outcome};
+use leases::mutants::{Rule, off};
 use leases::{ConfigId, ReplicaId, Slot};
 
 use super::action::{Checkpoint, Record};
@@ -19,6 +21,8 @@ use super::weight::work;
 
 pub use kv::{Kv, version_of};
 pub use session::{Admission, Flying, Sessions};
+
+use self::staging::Staging;
 
 /// By how much more room than work the merges of a slot take.
 const MERGES_ROOM: usize = 8;
@@ -36,12 +40,15 @@ pub(super) struct Machine {
     kv: Kv,
     /// What the newest checkpoint holds: commands and configurations executed.
     checkpointed: (Slot, ConfigId),
+    /// The next one, while values of it are written ahead.
+    staging: Option<Staging>,
 }
 
 impl Machine {
     pub(super) fn restore(sessions: &SessionLimits, state: Checkpoint) -> Machine {
         Machine {
             checkpointed: (state.executed, state.config),
+            staging: None,
             kv: Kv::restore(sessions, state),
         }
     }
@@ -137,8 +144,21 @@ impl Machine {
         self.kv.written_bytes() >= WRITTEN_BYTES_MAX
     }
 
-    /// Writes down what changed in the state, so that a restart replays little.
+    /// Whether values of the next checkpoint are being written ahead.
+    pub(super) fn is_staging(&self) -> bool {
+        self.staging.is_some()
+    }
+
+    /// Writes down what changed in the state, so that a restart replays little: what does not
+    /// fit into one write before the rest, which [`Machine::go_on_staging`] adds.
+    ///
+    /// # Panics
+    /// If the last one is not written down yet.
     pub(super) fn checkpoint(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
+        assert!(
+            !self.is_staging(),
+            "checkpoints are made one after the other"
+        );
         assert!(
             (executed, config) >= self.checkpointed,
             "no state goes back behind its checkpoint"
@@ -146,16 +166,39 @@ impl Machine {
         if (executed, config) == self.checkpointed {
             return;
         }
-        self.checkpointed = (executed, config);
-        step.after(After::Checkpointed(self.checkpointed()));
-        step.record(Record::Checkpoint(Checkpoint {
+        let checkpoint = Checkpoint {
             executed,
             config,
             log_time_ms: self.kv.log_time_ms,
             entries: self.kv.take_dirty(),
             sessions: self.kv.sessions.take_dirty(),
             opens_from_ms: self.kv.sessions.opens_from_ms(),
-        }));
+        };
+        let piece_bytes = step.us.settings.checkpoint_piece_bytes;
+        self.staging = Some(Staging::new(checkpoint, piece_bytes));
+        self.go_on_staging(step, (executed, config));
+    }
+
+    /// Writes down the next values of a checkpoint, or the checkpoint. It holds the state of the
+    /// slot at which it was begun, whatever was executed since (hazard 86): a restart executes the
+    /// log from there on.
+    pub(super) fn go_on_staging(&mut self, step: &mut Step<'_>, now: (Slot, ConfigId)) {
+        let Some(mut staging) = self.staging.take() else {
+            return;
+        };
+        if let Some(piece) = staging.piece() {
+            self.staging = Some(staging);
+            step.after(After::Staged { since: step.now });
+            step.record(Record::Staged(piece));
+            return;
+        }
+        let mut checkpoint = staging.finish();
+        if off(Rule::H86OneSlot) {
+            (checkpoint.executed, checkpoint.config) = now;
+        }
+        self.checkpointed = (checkpoint.executed, checkpoint.config);
+        step.after(After::Checkpointed(self.checkpointed()));
+        step.record(Record::Checkpoint(checkpoint));
     }
 }
 
