@@ -132,11 +132,6 @@ impl Persister {
         waiting <= BACKLOG_BYTES_MAX
     }
 
-    /// Whether a checkpoint, or a part of one, is on its way to the disk.
-    pub(super) fn has_checkpoint(&self) -> bool {
-        self.backlog.checkpoints + self.bytes.checkpoints > 0
-    }
-
     pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
         if self.records.is_empty() && self.afters.is_empty() {
             return;

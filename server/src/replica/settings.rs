@@ -198,8 +198,8 @@ const MERGE_WORK_MAX: usize = 512 << 10;
 /// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of
 /// them are sent at once.
 const MERGES_OF_KEY_MAX: usize = 64;
-/// As much as a command may write at once.
-const CHECKPOINT_PIECE_BYTES: usize = 1 << 20;
+/// The disk takes some ms for it, with what the store writes behind it.
+const CHECKPOINT_PIECE_BYTES: usize = 512 << 10;
 /// A replica is behind with one byte in so many of what may be left to execute.
 const BEHIND_SHARE: usize = 4;
 /// As much as may wait for the disk.

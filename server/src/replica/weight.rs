@@ -19,6 +19,12 @@ const FIELD_WORK: usize = 1;
 /// So many of its bytes are copied in the time that a put takes for one.
 const COPIED_BYTES: usize = 128;
 
+/// Long values have memory of their own. The operating system clears so many of its bytes in the time
+/// that a put takes for one.
+const CLEARED_BYTES: usize = 16;
+/// Shorter ones find memory that was used before.
+const CLEARED_FROM_BYTES: usize = 16 << 10;
+
 /// About how many bytes a record takes, in memory or on disk.
 pub fn record_weight(record: &Record) -> usize {
     let held = match record {
@@ -114,6 +120,14 @@ pub fn work_done(command: &client::wire::Command, outcome: &Outcome) -> usize {
         _ => work(command),
     };
     COMMAND_BYTES + work
+}
+
+/// The same of a value of so many bytes for which there is no memory yet.
+pub const fn clearing_work(bytes: usize) -> usize {
+    match bytes < CLEARED_FROM_BYTES {
+        true => 0,
+        false => bytes / CLEARED_BYTES,
+    }
 }
 
 /// The same of the merge of fields into a record of so many fields and bytes.

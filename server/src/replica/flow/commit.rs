@@ -26,8 +26,10 @@ const EXECUTED_SHARE: usize = 8;
 /// But never more than so many times what it would.
 const EXECUTED_FACTOR: usize = 16;
 
-/// No longer than this rests the disk between the parts of a checkpoint.
-const STAGING_REST_MAX: Duration = Duration::from_millis(20);
+/// Between the parts of a checkpoint the disk rests so many times as long as one took.
+const STAGING_REST: u32 = 2;
+/// But no longer than this.
+const STAGING_REST_MAX: Duration = Duration::from_millis(30);
 
 /// How much is executed, and when.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,10 +108,7 @@ impl Parts {
 
     /// Brings a checkpoint forward if too much has changed, or a log would run out.
     fn hasten_checkpoint(&self, step: &mut Step<'_>) {
-        // Large values one after the other take the disk no longer than each took as a command;
-        // what is written while one is on its way becomes the next.
-        let is_large = self.machine.has_written_much() && !step.persister.has_checkpoint();
-        if is_large || self.wants_checkpoint() {
+        if self.wants_checkpoint() {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
         }
     }
@@ -137,11 +136,11 @@ impl Parts {
     }
 
     /// Values of a checkpoint are durable that were written ahead, and handed over at `since`. The
-    /// disk is others' for as long before the next, unless the checkpoint is wanted.
+    /// disk rests before the next, unless the next checkpoint should not wait.
     pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
         let rest = match self.wants_checkpoint() {
             true => Duration::ZERO,
-            false => step.now.since(since).min(STAGING_REST_MAX),
+            false => (step.now.since(since) * STAGING_REST).min(STAGING_REST_MAX),
         };
         step.set_timer(Timer::Stage, step.now + rest);
     }

@@ -14,12 +14,9 @@ use leases::{Key, Slot};
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
-use super::super::weight::command_weight;
+use super::super::weight::clearing_work;
 use super::merge::{merge, work_ahead};
 use super::session::{Admission, Sessions};
-
-/// A merge into a record of more than so many times its own bytes hastens no checkpoint.
-const MERGED_FACTOR: usize = 8;
 
 /// The entries of one answer: they fit into a frame, with what is around them.
 const RESULT_BYTES_MAX: usize = client::wire::FRAME_BYTES_MAX - (64 << 10);
@@ -53,8 +50,6 @@ pub struct Kv {
     dirty: GrowingIndexMap<Key, Option<Stored>>,
     /// The newest version given in this run.
     newest: (u64, u32),
-    /// See [`Kv::written_bytes`].
-    written_bytes: usize,
     /// See [`Kv::take_merge_work`].
     merge_work: usize,
 }
@@ -77,7 +72,6 @@ impl Kv {
             log_time_ms: 0,
             dirty: Default::default(),
             newest: (0, 0),
-            written_bytes: 0,
             merge_work: 0,
         }
     }
@@ -191,7 +185,6 @@ impl Kv {
     }
 
     fn write(&mut self, version: Version, command: &Command) -> Outcome {
-        let mut written_bytes = command_weight(command);
         match &command.op {
             Some(Op::Put(put)) => self.put(&put.key, own(&put.value), version),
             Some(Op::Delete(delete)) => self.delete(&delete.key),
@@ -204,15 +197,11 @@ impl Kv {
             }
             Some(Op::PutFields(put)) => {
                 let old = self.get(&put.key).map(|stored| &stored.value[..]);
-                let (merged, work) = merge(old.unwrap_or_default(), &put.fields);
-                self.merge_work += work;
+                let old = old.unwrap_or_default();
+                let (merged, work) = merge(old, &put.fields);
+                self.merge_work += work + self.clearing_work(&put.key, old.len());
                 match merged {
-                    Some(merged) => {
-                        if merged.len() > written_bytes * MERGED_FACTOR {
-                            written_bytes = 0;
-                        }
-                        self.put(&put.key, merged.into(), version);
-                    }
+                    Some(merged) => self.put(&put.key, merged.into(), version),
                     None => return not_a_record(),
                 }
             }
@@ -223,7 +212,6 @@ impl Kv {
             }
             _ => return Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
         }
-        self.written_bytes += written_bytes;
         Outcome::written(version)
     }
 
@@ -274,7 +262,17 @@ impl Kv {
 
     /// About how much work it will be to merge fields into what is stored under `key`.
     pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
-        self.get(key).map_or(0, |stored| work_ahead(&stored.value))
+        self.get(key).map_or(0, |stored| {
+            work_ahead(&stored.value) + self.clearing_work(key, stored.value.len())
+        })
+    }
+
+    /// The first merge into a record since a checkpoint needs memory beside the checkpoint's.
+    fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
+        match self.dirty.contains_key(key) {
+            true => 0,
+            false => clearing_work(bytes),
+        }
     }
 
     /// What the merges since this was asked last have taken.
@@ -287,16 +285,8 @@ impl Kv {
         self.dirty.len()
     }
 
-    /// Bytes of the commands that have written since the last checkpoint. A merge into a record that
-    /// is much longer ([`MERGED_FACTOR`]) does not count: the longer its checkpoint waits, the more of them
-    /// become one.
-    pub fn written_bytes(&self) -> usize {
-        self.written_bytes
-    }
-
     /// What changed since the last call, in the order in which it was first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
-        self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()
     }
 

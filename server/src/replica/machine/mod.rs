@@ -31,8 +31,6 @@ const MERGE_ROOM_MIN: usize = 8 << 10;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
-/// Bytes that are written before a checkpoint is made, unless one is on its way.
-const WRITTEN_BYTES_MAX: usize = 1 << 20;
 
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
@@ -137,11 +135,6 @@ impl Machine {
     /// is a long step, and all that is written after it waits for it.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.kv.dirty_len() + self.kv.sessions.dirty_weight() >= CHANGES_MAX
-    }
-
-    /// Whether values of so many bytes were written that they should not wait for more.
-    pub(super) fn has_written_much(&self) -> bool {
-        self.kv.written_bytes() >= WRITTEN_BYTES_MAX
     }
 
     /// Whether values of the next checkpoint are being written ahead.

@@ -11,7 +11,7 @@ use leases::Key;
 use super::super::action::{Checkpoint, Stored};
 
 /// A value is long if no more than so many of its length make a piece.
-const LONG_SHARE: usize = 256;
+const LONG_SHARE: usize = 128;
 
 /// See the module.
 #[derive(Clone, Debug)]
