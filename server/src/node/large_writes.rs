@@ -22,9 +22,9 @@ const AT_ONCE: usize = 1 << 20;
 /// It gets as much again once it has neither got nor answered any for so long: disks are faster,
 /// most round trips between sites are not.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// The next waits for half of the time that an answer took: what was written is written once more
-/// after its answer, with the next checkpoint. But no longer than this.
-const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// The next waits for as long as an answer took: what was written is written once more, with a
+/// checkpoint. But no longer than this.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Writes of connections, and how many bytes of such writes the replica has.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl LargeWrites {
         let now = Instant::now();
         // Where less is written than could be at once, nothing rests.
         if self.given >= self.at_once() {
-            let pause = now.duration_since(self.changed) / 2;
+            let pause = now.duration_since(self.changed);
             // What is answered together with another took as long.
             self.rested = self.rested.max(now + pause.min(PAUSE_MAX));
         }
@@ -285,12 +285,12 @@ mod tests {
 
     /// So that what follows an answer has the disk for a while.
     #[tokio::test(start_paused = true)]
-    async fn the_next_write_waits_for_half_of_the_time_that_an_answer_took() {
+    async fn the_next_write_waits_for_as_long_as_an_answer_took() {
         let mut writes = LargeWrites::new(MIB);
         for request in 1..=4 {
             writes.push(1, write(1, request), MIB);
         }
-        for (request, took, pause) in [(1, 8 * MS, 4 * MS), (2, 100 * MS, PAUSE_MAX)] {
+        for (request, took, pause) in [(1, 8 * MS, 8 * MS), (2, 100 * MS, PAUSE_MAX)] {
             assert_eq!(given(&mut writes), [(1, request)]);
             advance(took).await;
             writes.answered(MIB);

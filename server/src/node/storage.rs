@@ -35,6 +35,7 @@ use self::marker::Marker;
 use self::records::Column;
 use self::staged::Staged;
 use crate::replica::action::Record;
+use crate::replica::record_weight;
 
 /// Bytes that the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
@@ -154,7 +155,9 @@ impl Storage {
     }
 
     fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
-        let mut batch = WriteBatch::default();
+        // Else it is copied each time that it grows.
+        let bytes = records.iter().map(record_weight).sum();
+        let mut batch = WriteBatch::with_capacity_bytes(bytes);
         records::append(&self.db, records, &mut self.staged, &mut batch);
         let written = self.write_batch(batch, durability);
         match written {

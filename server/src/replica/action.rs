@@ -120,8 +120,8 @@ pub enum Record {
     },
     /// Enough others know this directory's life.
     Joined,
-    /// Values of a checkpoint that follows. They count for nothing before, and it holds them once
-    /// more: who has written them writes only that it names them.
+    /// Values of a checkpoint that follows. Until then they have no effect. The checkpoint holds
+    /// them too; a disk that has them writes only a reference.
     Staged(Vec<(Key, Stored)>),
     /// The state changed: applied index and data as one.
     Checkpoint(Checkpoint),

@@ -122,7 +122,7 @@ impl Persister {
 
     /// Whether so much waits for the disk that nothing more may be accepted.
     pub(super) fn is_behind(&self) -> bool {
-        self.backlog.others + self.bytes.others > BACKLOG_BYTES_MAX
+        self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
     /// Whether a checkpoint may follow: one may always wait, several only if they are small.
@@ -130,6 +130,11 @@ impl Persister {
     pub(super) fn may_checkpoint(&self) -> bool {
         let waiting = self.backlog.checkpoints + self.bytes.checkpoints;
         waiting <= BACKLOG_BYTES_MAX
+    }
+
+    /// Bytes that wait for the disk, but for checkpoints.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.backlog.others + self.bytes.others
     }
 
     pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {

@@ -171,8 +171,8 @@ pub struct Settings {
     /// Most bytes of what is committed and to be executed. With more a leader proposes no more
     /// commands. With twice as many others accept none; what they miss they fetch later.
     pub to_execute_bytes_max: usize,
-    /// Most bytes of long values that a checkpoint has the disk write at once. What it holds
-    /// beyond that is written ahead of it, in parts.
+    /// Most bytes of long values that a checkpoint has the disk write at once; one longer value goes
+    /// alone. More than that is written ahead of it, in parts.
     pub checkpoint_piece_bytes: usize,
     /// How many slots above its durable checkpoint a replica accepts, in each log.
     /// A leader proposes in the first half, and a quarter executed forces the next
@@ -191,8 +191,8 @@ pub struct Settings {
 
 /// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
 const EXECUTED_WORK_MAX: usize = 128 << 10;
-/// Some 5 ms, so 170 merges into the largest records, or 8,192 into small ones: what follows them in
-/// the log waits for those of all replicas. These 8,192 take up to 240 ms if writes on their way make
+/// Some 5 ms, so 170 merges into the largest records (27 if they are the first since a checkpoint), or
+/// 8,192 into small ones: what follows them in the log waits for those of all replicas. These 8,192 take up to 240 ms if writes on their way make
 /// all their records the largest, and merging has a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
 /// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of

@@ -19,11 +19,10 @@ const FIELD_WORK: usize = 1;
 /// So many of its bytes are copied in the time that a put takes for one.
 const COPIED_BYTES: usize = 128;
 
-/// Long values have memory of their own. The operating system clears so many of its bytes in the time
-/// that a put takes for one.
+/// Bytes of new memory that the operating system clears in the time that a put takes for one.
 const CLEARED_BYTES: usize = 16;
-/// Shorter ones find memory that was used before.
-const CLEARED_FROM_BYTES: usize = 16 << 10;
+/// Shorter values find memory that was used before.
+const CLEARED_FROM_BYTES: usize = 32 << 10;
 
 /// About how many bytes a record takes, in memory or on disk.
 pub fn record_weight(record: &Record) -> usize {

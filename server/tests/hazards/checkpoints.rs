@@ -174,7 +174,7 @@ fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
     assert!(parts(&cluster) > 1);
 }
 
-/// Then what was changed meanwhile makes the next one long.
+/// Else what was changed meanwhile would make the next one long.
 #[test]
 fn parts_of_a_checkpoint_follow_at_once_if_much_has_changed() {
     let mut cluster = with_records();
@@ -192,21 +192,61 @@ fn parts_of_a_checkpoint_follow_at_once_if_much_has_changed() {
     assert!(parts(&cluster) > 2, "{} parts", parts(&cluster));
 }
 
-/// Whoever writes much writes it once more with each checkpoint.
+/// Values that are replaced within a second are mostly written once.
 #[test]
 fn a_value_that_is_soon_replaced_is_in_no_checkpoint() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
     cluster.pass(1000);
     let since = cluster.written.len();
-    for client in 1..=20 {
-        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
-        cluster.ask(0, write(client, 1, Op::put("k", value)));
-        cluster.pass(5);
-    }
+    write_large(&mut cluster, |_| "k".into());
     cluster.pass(2000);
     for node in 0..3 {
         let (staged, _) = handed_over(&cluster, node, since);
         let values = staged.iter().flatten().count();
-        assert!((1..=2).contains(&values), "{values} at replica {node}");
+        assert!((1..=4).contains(&values), "{values} at replica {node}");
     }
+}
+
+/// 20 MiB within 20 ms.
+fn write_large(cluster: &mut Cluster, key: impl Fn(u64) -> String) {
+    for client in 1..=20 {
+        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
+        cluster.ask(0, write(client, 1, Op::put(key(client), value)));
+        cluster.pass(1);
+    }
+}
+
+/// A leader that restarts proposes it all again, and a restart has it in memory.
+#[test]
+fn little_is_above_a_checkpoint_however_fast_large_values_are_written() {
+    let mut cluster = Cluster::new(3, StrategySpec::None);
+    cluster.pass(1000);
+    let since = cluster.written.len();
+    write_large(&mut cluster, |client| format!("k{client}"));
+    for node in 0..3 {
+        let (_, checkpoints) = handed_over(&cluster, node, since);
+        let newest = checkpoints.last().expect("one is written").executed;
+        let above = cluster.node(node).executed().0 - newest.0;
+        assert!(above <= 8, "{above} MiB at replica {node}");
+    }
+}
+
+/// While a part waits for a slow disk, so much is written that the next parts do not wait.
+#[test]
+fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
+    let mut cluster = with_records();
+    cluster.pass(1000);
+    let since = cluster.written.len();
+    merge_into_all(&mut cluster, 2);
+    cluster.stall(2);
+    let parts = |cluster: &Cluster| handed_over(cluster, 2, since).0.len();
+    cluster.pass_until(2000, "a checkpoint is begun", |cluster| parts(cluster) == 1);
+    for client in 100..108 {
+        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
+        cluster.ask(0, write(client, 1, Op::put("k", value)));
+    }
+    cluster.pass(10);
+    cluster.unstall(2);
+    cluster.pass(11);
+    assert!(parts(&cluster) > 1, "half of 20 ms");
 }

@@ -29,7 +29,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 /// A data directory as a killed replica leaves it: tables of several runs, a
 /// write-ahead log that is no longer written to, and one that was. Some values were written ahead of
-/// their checkpoint, and the newest of these are of none.
+/// their checkpoint, and no checkpoint names the newest of these.
 struct Specimen {
     files: Files,
     contents: String,

@@ -23,6 +23,8 @@ use crate::replica::action::Recovered;
 
 /// Raised when older binaries could no longer read the directory.
 pub(super) const FORMAT: u32 = 5;
+/// Without the column family `staged`. Such a directory becomes one of [`FORMAT`].
+pub(super) const FORMAT_UNSTAGED: u32 = 4;
 const CACHE_BYTES: usize = 16 << 20;
 /// Tables kept open where the caller sets no limit.
 const TABLES_OPEN: usize = 246;
@@ -108,16 +110,19 @@ impl Storage {
         };
         let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
         let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
-        self.check_identity(found, wanted)
+        let is_older = found.format != FORMAT;
+        let identity = is_older.then(|| wanted.encode_to_vec());
+        self.check_identity(found, wanted)?;
+        identity.map_or(Ok(()), |it| self.put_meta(meta::IDENTITY, &it))
     }
 
-    /// Checks that the directory is this replica's, and in the format that we write.
+    /// Checks that the directory is this replica's, and in a format that we read.
     fn check_identity(
         &self,
         found: proto::Identity,
         wanted: proto::Identity,
     ) -> Result<(), StorageError> {
-        if found.format != wanted.format {
+        if ![FORMAT, FORMAT_UNSTAGED].contains(&found.format) {
             return Err(StorageError::Format {
                 path: self.path.clone(),
                 found: found.format,
@@ -196,11 +201,16 @@ fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
 }
 
 fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, StorageError> {
+    let unopened = |error| unopened(path, marker, error);
     options.create_if_missing(!marker.is_made());
-    options.create_missing_column_families(!marker.is_made());
+    let is_older = marker.is_made() && {
+        let found = DB::list_cf(&options, path).map_err(unopened)?;
+        !found.iter().any(|name| name == Column::Staged.name())
+    };
+    options.create_missing_column_families(!marker.is_made() || is_older);
     let columns = Column::ALL
         .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
-    DB::open_cf_descriptors(&options, path, columns).map_err(|error| unopened(path, marker, error))
+    DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 
 /// Never 0, and never drawn again.

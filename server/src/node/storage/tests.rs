@@ -10,7 +10,7 @@ use client::wire::{Command, Outcome, Version};
 use leases::{Ballot, ConfigChange, ConfigId, Incarnation, ReplicaSet, Slot, Time};
 use prost::Message as _;
 
-use super::open::FORMAT;
+use super::open::{FORMAT, FORMAT_UNSTAGED};
 use super::records::meta;
 use super::*;
 use crate::codec::proto;
@@ -130,15 +130,42 @@ fn a_directory_of_another_format_is_refused() {
     let (storage, _) = open(dir.path());
     let identity = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
     let mut identity = proto::Identity::decode(identity).unwrap();
-    identity.format = FORMAT - 1;
+    identity.format = FORMAT + 1;
     storage
         .put_meta(meta::IDENTITY, &identity.encode_to_vec())
         .unwrap();
     drop(storage);
     let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
     let message = refused.err().unwrap().to_string();
-    for part in [FORMAT - 1, FORMAT].map(|format| format.to_string()) {
+    for part in [FORMAT + 1, FORMAT].map(|format| format.to_string()) {
         assert!(message.contains(&part), "{part:?} is not in {message:?}");
+    }
+}
+
+#[test]
+fn a_directory_of_the_format_before_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    storage
+        .write(&[checkpoint(1, "kept", Some(stored("y", 1)))])
+        .unwrap();
+    storage.db.drop_cf(Column::Staged.name()).unwrap();
+    let identity = |storage: &Storage| {
+        let found = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
+        proto::Identity::decode(found).unwrap()
+    };
+    let older = proto::Identity {
+        format: FORMAT_UNSTAGED,
+        ..identity(&storage)
+    };
+    storage
+        .put_meta(meta::IDENTITY, &older.encode_to_vec())
+        .unwrap();
+    drop(storage);
+    for _ in 0..2 {
+        let (storage, recovered) = open(dir.path());
+        assert_eq!(recovered.state.entries.len(), 1);
+        assert_eq!(identity(&storage).format, FORMAT);
     }
 }
 
@@ -329,7 +356,9 @@ fn flip(storage: &Storage, column: Column, key: &[u8]) {
 
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
-    let places: [(Column, &[u8], &str); 4] = [
+    let staged_row = super::staged::row(b"long", stored("", 1).version);
+    let places: [(Column, &[u8], &str); 5] = [
+        (Column::Staged, &staged_row, "staged/"),
         (Column::Log, &2u64.to_be_bytes(), "log/2"),
         (Column::Configs, &1u64.to_be_bytes(), "configs/1"),
         (Column::State, b"kept", "state/kept"),
@@ -339,8 +368,9 @@ fn a_flipped_bit_is_found_wherever_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let (mut storage, _) = open(dir.path());
         let state = checkpoint(1, "kept", Some(stored("y", 1)));
+        let ahead = Record::Staged(vec![("long".into(), stored("value", 1))]);
         storage
-            .write(&[accepted(2, "b"), configured(1), state])
+            .write(&[accepted(2, "b"), configured(1), state, ahead])
             .unwrap();
         flip(&storage, column, key);
         drop(storage);

@@ -135,14 +135,16 @@ impl Parts {
         (executed, self.leasing.configs().newest())
     }
 
-    /// Values of a checkpoint are durable that were written ahead, and handed over at `since`. The
-    /// disk rests before the next, unless the next checkpoint should not wait.
+    /// The values of a checkpoint that were handed over at `since` are durable. The disk rests
+    /// before the next part, the shorter the more urgent the checkpoint is.
     pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
-        let rest = match self.wants_checkpoint() {
-            true => Duration::ZERO,
-            false => (step.now.since(since) * STAGING_REST).min(STAGING_REST_MAX),
+        let checkpointed = self.machine.checkpointed();
+        let urgency = match self.consensus.wants_checkpoint(checkpointed) {
+            true => 1.0,
+            false => self.machine.urgency(),
         };
-        step.set_timer(Timer::Stage, step.now + rest);
+        let rest = (step.now.since(since) * STAGING_REST).min(STAGING_REST_MAX);
+        step.set_timer(Timer::Stage, step.now + rest.mul_f64(1.0 - urgency));
     }
 
     /// Writes the next values of a checkpoint ahead, or the checkpoint.

@@ -14,8 +14,8 @@ use leases::{Key, Slot};
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
-use super::super::weight::clearing_work;
-use super::merge::{merge, work_ahead};
+use super::super::weight::{clearing_work, command_weight};
+use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
 use super::session::{Admission, Sessions};
 
 /// The entries of one answer: they fit into a frame, with what is around them.
@@ -50,6 +50,8 @@ pub struct Kv {
     dirty: GrowingIndexMap<Key, Option<Stored>>,
     /// The newest version given in this run.
     newest: (u64, u32),
+    /// See [`Kv::written_bytes`].
+    written_bytes: usize,
     /// See [`Kv::take_merge_work`].
     merge_work: usize,
 }
@@ -72,6 +74,7 @@ impl Kv {
             log_time_ms: 0,
             dirty: Default::default(),
             newest: (0, 0),
+            written_bytes: 0,
             merge_work: 0,
         }
     }
@@ -154,6 +157,7 @@ impl Kv {
         if !command.is_write() {
             return self.query(command);
         }
+        self.written_bytes += command_weight(command);
         match self.sessions.admit(command, self.log_time_ms) {
             Admission::Done(outcome) => return outcome,
             Admission::Refused => return refused(self.log_time_ms),
@@ -199,11 +203,13 @@ impl Kv {
                 let old = self.get(&put.key).map(|stored| &stored.value[..]);
                 let old = old.unwrap_or_default();
                 let (merged, work) = merge(old, &put.fields);
-                self.merge_work += work + self.clearing_work(&put.key, old.len());
-                match merged {
-                    Some(merged) => self.put(&put.key, merged.into(), version),
-                    None => return not_a_record(),
-                }
+                let clearing = self.clearing_work(&put.key, old.len());
+                self.merge_work += work;
+                let Some(merged) = merged else {
+                    return not_a_record();
+                };
+                self.merge_work += clearing;
+                self.put(&put.key, merged.into(), version);
             }
             Some(Op::MultiPut(multi)) => {
                 for entry in &multi.entries {
@@ -269,7 +275,7 @@ impl Kv {
 
     /// The first merge into a record since a checkpoint needs memory beside the checkpoint's.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
-        match self.dirty.contains_key(key) {
+        match bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             true => 0,
             false => clearing_work(bytes),
         }
@@ -285,8 +291,14 @@ impl Kv {
         self.dirty.len()
     }
 
+    /// Bytes of the writes that were executed since the last checkpoint.
+    pub fn written_bytes(&self) -> usize {
+        self.written_bytes
+    }
+
     /// What changed since the last call, in the order in which it was first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
+        self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()
     }
 
@@ -398,6 +410,43 @@ mod tests {
                 .map(|(key, value)| (Key::from(key), value))
         );
         assert!(kv.take_dirty().is_empty());
+    }
+
+    const LONG: &str = match str::from_utf8(&[b'v'; 300_000]) {
+        Ok(long) => long,
+        Err(_) => unreachable!(),
+    };
+
+    /// The checkpoint keeps the record as it was.
+    #[test]
+    fn the_first_merge_into_a_long_record_after_a_checkpoint_is_more_work() {
+        let mut kv = Kv::new(&limits());
+        kv.execute(Slot(1), 0, &put(2, 1, LONG));
+        let mut sequence = 1;
+        let mut merge = |kv: &mut Kv, key: &'static str, bytes: usize| {
+            sequence += 1;
+            let ahead = kv.merge_work_ahead(key.as_bytes());
+            let field = client::wire::Field {
+                name: "f".into(),
+                value: vec![b'v'; bytes].into(),
+            };
+            let op = Op::put_fields(key, vec![field]);
+            let command = Command::session(1, sequence, sequence, op);
+            kv.execute(Slot(sequence), 0, &command);
+            (ahead, kv.take_merge_work())
+        };
+        merge(&mut kv, "long", 200_000);
+        merge(&mut kv, "short", 1000);
+        let again = merge(&mut kv, "long", 200_000);
+        let short = merge(&mut kv, "short", 1000);
+        kv.take_dirty();
+        let first = merge(&mut kv, "long", 200_000);
+        assert!(first.0 > 5 * again.0 && first.1 > 5 * again.1);
+        assert_eq!(merge(&mut kv, "long", 200_000), again);
+        assert_eq!(merge(&mut kv, "short", 1000), short);
+        // What cannot be merged into is refused at once.
+        kv.take_dirty();
+        assert_eq!(merge(&mut kv, "k", 1000), (0, 0));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::super::weight::merge_work;
 
 /// The longest record into which fields are put: every replica goes through all of it
 /// for each command, of which thousands may come at once.
-const RECORD_BYTES_MAX: usize = 256 << 10;
+pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The most fields of such a record, for the same reason.
 const FIELDS_MAX: usize = 1024;
 /// As many fields are counted ahead of a merge. A record of more may have any number.

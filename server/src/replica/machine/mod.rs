@@ -32,6 +32,12 @@ const MERGE_ROOM_MIN: usize = 8 << 10;
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
 
+/// Bytes of commands that are written before a checkpoint is made. When all replicas restart, their
+/// leader proposes all that is above a checkpoint again.
+const WRITTEN_BYTES_MAX: usize = 8 << 20;
+/// With so many of them above the last checkpoint the next one is urgent.
+const URGENT_BYTES: usize = 16 << 20;
+
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
@@ -134,12 +140,26 @@ impl Machine {
     /// Whether so much has changed that a checkpoint is to be made before its time. A long one
     /// is a long step, and all that is written after it waits for it.
     pub(super) fn wants_checkpoint(&self) -> bool {
+        self.has_many_changes() || self.kv.written_bytes() >= WRITTEN_BYTES_MAX
+    }
+
+    fn has_many_changes(&self) -> bool {
         self.kv.dirty_len() + self.kv.sessions.dirty_weight() >= CHANGES_MAX
     }
 
     /// Whether values of the next checkpoint are being written ahead.
     pub(super) fn is_staging(&self) -> bool {
         self.staging.is_some()
+    }
+
+    /// How urgent it is that the checkpoint is written down of which parts are, from 0 to 1.
+    pub(super) fn urgency(&self) -> f64 {
+        if self.has_many_changes() {
+            return 1.0;
+        }
+        let staged = self.staging.as_ref().map_or(0, Staging::written_bytes);
+        let written = staged + self.kv.written_bytes();
+        (written as f64 / URGENT_BYTES as f64).min(1.0)
     }
 
     /// Writes down what changed in the state, so that a restart replays little: what does not
@@ -159,6 +179,7 @@ impl Machine {
         if (executed, config) == self.checkpointed {
             return;
         }
+        let written_bytes = self.kv.written_bytes();
         let checkpoint = Checkpoint {
             executed,
             config,
@@ -168,7 +189,7 @@ impl Machine {
             opens_from_ms: self.kv.sessions.opens_from_ms(),
         };
         let piece_bytes = step.us.settings.checkpoint_piece_bytes;
-        self.staging = Some(Staging::new(checkpoint, piece_bytes));
+        self.staging = Some(Staging::new(checkpoint, written_bytes, piece_bytes));
         self.go_on_staging(step, (executed, config));
     }
 
@@ -179,7 +200,11 @@ impl Machine {
         let Some(mut staging) = self.staging.take() else {
             return;
         };
-        if let Some(piece) = staging.piece() {
+        // What follows waits no more than twice as long for it. And the log gets no more of a slow
+        // disk than the checkpoint, which would never catch up else.
+        let waiting = step.persister.waiting_bytes();
+        let piece_bytes = waiting.max(step.us.settings.checkpoint_piece_bytes);
+        if let Some(piece) = staging.piece(piece_bytes) {
             self.staging = Some(staging);
             step.after(After::Staged { since: step.now });
             step.record(Record::Staged(piece));
