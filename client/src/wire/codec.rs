@@ -30,7 +30,7 @@ const WRITE_BYTES_KEPT: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length prefix, or the message to send, is above the limit.
-    #[error("frame of {length} bytes, the limit is {limit} bytes")]
+    #[error("frame of {length} bytes, the limit is {limit} bytes{}", hint(*length))]
     TooLong {
         /// Bytes claimed by the prefix, or needed by the message.
         length: usize,
@@ -43,6 +43,18 @@ pub enum FrameError {
     /// The connection failed, or ended inside a frame.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// What the prefix may be instead of a length: the first bytes of a TLS record are its type and
+/// version (RFC 8446 §5.1). No frame is so long.
+fn hint(length: usize) -> &'static str {
+    match u32::try_from(length).map(u32::to_be_bytes) {
+        Ok([0x14..=0x17, 3, ..]) => {
+            "; these bytes are TLS, which this side does not speak: both need certificates, or \
+             neither"
+        }
+        _ => "",
+    }
 }
 
 /// Appends one frame to `buffer`. Many may be appended before a single write.
@@ -341,6 +353,20 @@ mod tests {
             let error = split_frame(&mut buffer).unwrap_err();
             assert!(error.to_string().contains(&length.to_string()), "{error}");
             assert_eq!(buffer.capacity(), capacity);
+        }
+    }
+
+    #[test]
+    fn tls_where_none_is_expected_is_told() {
+        let prefixes = [
+            ([0x16, 3, 1, 2], true),
+            ([0x15, 3, 3, 0], true),
+            (*b"GET ", false),
+            ([0xFF; 4], false),
+        ];
+        for (prefix, is_tls) in prefixes {
+            let error = split_frame(&mut BytesMut::from(&prefix[..])).unwrap_err();
+            assert_eq!(error.to_string().contains("are TLS"), is_tls, "{error}");
         }
     }
 

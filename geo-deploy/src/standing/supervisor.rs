@@ -194,7 +194,7 @@ impl<'a> Supervisor<'a> {
             return vec![format!(
                 "{}: {sites}{}",
                 fault.action.name(),
-                mend(fault.action)
+                mend(fault.action, &sites)
             )];
         }
         self.numbered += 1;
@@ -380,12 +380,13 @@ fn is_of_link(effect: Effect) -> bool {
 }
 
 /// What undoes what was done to a process.
-fn mend(action: Action) -> &'static str {
+fn mend(action: Action, sites: &str) -> String {
+    let nodes = sites.replace(", ", " ");
     match action {
-        Action::Kill | Action::Stop => "; `leasehold cluster start` starts it again",
-        Action::Pause => "; `leasehold cluster resume` lets it go on",
-        Action::Restart => "; each starts again when it has ended",
-        _ => "",
+        Action::Kill | Action::Stop => format!("; mend: `leasehold cluster start {nodes}`"),
+        Action::Pause => format!("; mend: `leasehold cluster resume {nodes}`"),
+        Action::Restart => "; each starts again when it has ended".to_owned(),
+        _ => String::new(),
     }
 }
 

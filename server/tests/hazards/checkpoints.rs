@@ -75,6 +75,19 @@ fn is_staging(cluster: &Cluster, node: usize) -> bool {
     newest == Some(true)
 }
 
+/// A cluster in which the disk of replica 2 takes nothing, with the first part of a checkpoint on its
+/// way there. The function says how many parts there are.
+fn with_a_part_on_its_way() -> (Cluster, impl Fn(&Cluster) -> usize) {
+    let mut cluster = with_records();
+    cluster.pass(1000);
+    let since = cluster.written.len();
+    merge_into_all(&mut cluster, 2);
+    cluster.stall(2);
+    let parts = move |cluster: &Cluster| handed_over(cluster, 2, since).0.len();
+    cluster.pass_until(2000, "a checkpoint is begun", |cluster| parts(cluster) == 1);
+    (cluster, parts)
+}
+
 fn bytes<'a>(values: impl IntoIterator<Item = &'a Stored>) -> usize {
     values.into_iter().map(|stored| stored.value.len()).sum()
 }
@@ -159,13 +172,7 @@ fn a_replica_that_ends_within_a_checkpoint_begins_with_the_one_before() {
 /// So that others write meanwhile.
 #[test]
 fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
-    let mut cluster = with_records();
-    cluster.pass(1000);
-    let since = cluster.written.len();
-    merge_into_all(&mut cluster, 2);
-    cluster.stall(2);
-    let parts = |cluster: &Cluster| handed_over(cluster, 2, since).0.len();
-    cluster.pass_until(2000, "a checkpoint is begun", |cluster| parts(cluster) == 1);
+    let (mut cluster, parts) = with_a_part_on_its_way();
     cluster.pass(10);
     cluster.unstall(2);
     cluster.pass(19);
@@ -177,13 +184,7 @@ fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
 /// Else what was changed meanwhile would make the next one long.
 #[test]
 fn parts_of_a_checkpoint_follow_at_once_if_much_has_changed() {
-    let mut cluster = with_records();
-    cluster.pass(1000);
-    let since = cluster.written.len();
-    merge_into_all(&mut cluster, 2);
-    cluster.stall(2);
-    let parts = |cluster: &Cluster| handed_over(cluster, 2, since).0.len();
-    cluster.pass_until(2000, "a checkpoint is begun", |cluster| parts(cluster) == 1);
+    let (mut cluster, parts) = with_a_part_on_its_way();
     let small = (100..1200).map(|client| write(client, 1, Op::put(format!("k{client}"), "v")));
     cluster.ask_together(0, small.collect());
     cluster.pass(10);
@@ -234,13 +235,7 @@ fn little_is_above_a_checkpoint_however_fast_large_values_are_written() {
 /// While a part waits for a slow disk, so much is written that the next parts do not wait.
 #[test]
 fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
-    let mut cluster = with_records();
-    cluster.pass(1000);
-    let since = cluster.written.len();
-    merge_into_all(&mut cluster, 2);
-    cluster.stall(2);
-    let parts = |cluster: &Cluster| handed_over(cluster, 2, since).0.len();
-    cluster.pass_until(2000, "a checkpoint is begun", |cluster| parts(cluster) == 1);
+    let (mut cluster, parts) = with_a_part_on_its_way();
     for client in 100..108 {
         let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
         cluster.ask(0, write(client, 1, Op::put("k", value)));

@@ -12,9 +12,10 @@
 //!
 //! # What is found out, and what is not
 //! The file is overwritten in place and reaches the disk by itself, within half a
-//! minute or so, and by a sync of its own at every checkpoint (once a second where
-//! anything happens). A second sync for each group
-//! would double the price of a write; an overwrite costs some microseconds.
+//! minute or so, and by a sync of its own at every checkpoint (about once a second
+//! where anything happens; one of very many values takes longer). A second sync
+//! for each group would double the price of a write; an overwrite costs some
+//! microseconds.
 //! - The process was killed, or ended: the file is exact. Whatever is missing or
 //!   changed afterwards, in any file, is found out.
 //! - The machine lost its power: the file may be some moments old. A torn tail is

@@ -1,7 +1,8 @@
 //! Records as keys and values, each value sealed with a checksum.
 //!
-//! The functions that read a row back ([`unseal`], [`meta::parse_log_start`]) take bytes
-//! that a disk may have changed. They are public so that fuzz targets can call them.
+//! The functions that read a row back ([`unseal`], [`meta::parse_log_start`],
+//! [`staged::parse_row`]) take bytes that a disk may have changed. They are public so that fuzz
+//! targets can call them.
 
 use bytes::{Buf, Bytes};
 use leases::{Ballot, Key};
