@@ -3,43 +3,48 @@
 #
 # usage: benchmarks/tls.sh [OUT]
 #
-# Each pair is a run of one-site.sh without TLS and one with it, each first every other time; its environment
-# counts here, too. Results go to OUT (default results/tls): the reports, and summary.txt with each pair's CPU
-# for each operation, its ratio, and the median of the ratios.
+# Two clusters run side by side, one of which has certificates, and one of them has clients at a time.
+# A pair is a short run on each, the first being the other each time: the two of a pair see the
+# same machine, whose speed changes from minute to minute where others share it. Reads come first, then
+# writes. OUT (default results/tls) gets summary.txt, with each pair's CPU for each operation, its ratio,
+# and the median of the ratios.
 #
-# PAIRS says how many (default 5).
+# PAIRS says how many there are (default 21), SECONDS_EACH how long a run lasts (3), REPLICAS how many a
+# cluster has (3), DURABILITY how they write (async). The variables that lib/site.sh names count, too.
 set -euo pipefail
+REPLICAS=${REPLICAS:-3}
+source "$(dirname "${BASH_SOURCE[0]}")/lib/site.sh"
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-results/tls}
-pairs=${PAIRS:-5}
-export DURABILITIES=${DURABILITIES:-async}
+pairs=${PAIRS:-21}
+seconds=${SECONDS_EACH:-3}
+durability=${DURABILITY:-async}
 mkdir -p "$out"
+declare -A ports=([plain]=$first_port [tls]=$((first_port + 200))) costs=()
 
-one() { # pair tls
-    TLS=${2#0} "$here/one-site.sh" "$out/$1-$([ "$2" = 1 ] && echo tls || echo plain)" >/dev/null
+one() { # site properties...
+    local site=$1 found
+    shift
+    read -ra found < <(measure_site "$site" "${ports[$site]}" "$work/report" "$seconds" "$@")
+    costs[$site]=${found[3]}
 }
 
-# The last column of a row of a summary.
-cost() { # pair kind work
-    awk -v work="$3" '$2 == work { print $NF }' "$out/$1-$2/summary.txt"
-}
-
-for ((pair = 1; pair <= pairs; pair++)); do
-    first=$((pair % 2))
-    one "$pair" "$first"
-    one "$pair" $((1 - first))
-done
+start_site plain "${ports[plain]}" "$durability"
+start_site tls "${ports[tls]}" "$durability" tls
 {
-    sed 's/, TLS//' "$out/1-tls/summary.txt" | head -2
+    echo "$replicas replicas, $connections closed-loop connections to the leader, 100-byte values, ${seconds} s each"
+    echo "$(uname -sr), $(nproc) processors, $("$leasehold" --version)"
     printf '%-8s %4s %12s %12s %7s\n' work pair plain_us/op tls_us/op ratio
-    for work in reads writes; do
+    for label in reads writes; do
+        declare -n properties=$label
         for ((pair = 1; pair <= pairs; pair++)); do
-            awk -v work="$work" -v pair="$pair" -v a="$(cost "$pair" plain "$work")" -v b="$(cost "$pair" tls "$work")" \
-                'BEGIN { printf "%-8s %4d %12.1f %12.1f %7.3f\n", work, pair, a, b, b / a }'
-        done | tee "$out/$work.rows"
-        sort -n -k5 "$out/$work.rows" | awk -v work="$work" '{ r[NR] = $5 }
+            order=(plain tls)
+            ((pair % 2)) || order=(tls plain)
+            for site in "${order[@]}"; do one "$site" "${properties[@]}"; done
+            awk -v work="$label" -v pair="$pair" -v plain="${costs[plain]}" -v tls="${costs[tls]}" \
+                'BEGIN { printf "%-8s %4d %12.2f %12.2f %7.3f\n", work, pair, plain, tls, tls / plain }'
+        done | tee "$work/rows"
+        sort -n -k5 "$work/rows" | awk -v work="$label" '{ r[NR] = $5 }
             END { printf "%-8s median ratio %.3f\n", work, NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2 }'
-        rm "$out/$work.rows"
     done
 } | tee "$out/summary.txt"

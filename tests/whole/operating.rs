@@ -126,6 +126,30 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     cluster.done();
 }
 
+/// What undoes it, as it is printed.
+fn mend(told: &str) -> &str {
+    let found = told.split_once("mend: `leasehold ");
+    let found = found.and_then(|(_, rest)| rest.split('`').next());
+    found.unwrap_or_else(|| panic!("{told} names no mend"))
+}
+
+#[test]
+fn the_mends_that_are_printed_work_as_they_are() {
+    let cluster = Cluster::up();
+    for (done, state) in [("stop", "down"), ("pause", "paused"), ("kill", "down")] {
+        let both = told(&cluster, &format!("cluster {done} OR JP")).good();
+        for site in ["OR", "JP"] {
+            until("it to be noticed", || {
+                line_of(&cluster, site).contains(state)
+            });
+        }
+        told(&cluster, mend(&both)).good();
+        until_up(&cluster, "OR");
+        until_up(&cluster, "JP");
+    }
+    cluster.done();
+}
+
 #[test]
 fn leases_are_shown_and_changed_or_the_reason_is_told() {
     let cluster = Cluster::up();

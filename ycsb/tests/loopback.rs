@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::wire::{
-    Command, Entry, ErrorCode, FrameReader, FrameWriter, Hello, Outcome, Path, Record, Request,
-    Response, StatusReply, Version, Welcome, command::Op, request::Body,
+    Command, Entry, Error, ErrorCode, FrameReader, FrameWriter, Hello, Outcome, Path, Record,
+    Request, Response, StatusReply, Version, Welcome, command::Op, request::Body,
 };
 use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
@@ -309,6 +309,45 @@ async fn operations_wait_for_the_only_replica_to_come_back_and_the_gap_is_told()
         figure(&report, "[READS@JP], LongestGap(ms)") >= 250,
         "{report}"
     );
+}
+
+/// Refuses the tokens of all who come.
+async fn refuse_at(address: &str) {
+    let listener = TcpListener::bind(address).await.unwrap();
+    while let Ok((socket, _)) = listener.accept().await {
+        let (read, write) = socket.into_split();
+        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+        reader.next::<Hello>().await.unwrap().unwrap();
+        let revoked = Error::new(ErrorCode::Unauthenticated, "revoked");
+        writer.feed(&Response::refusal(0, revoked)).unwrap();
+        writer.flush().await.unwrap();
+    }
+}
+
+/// The client refuses at once what a replica would refuse: hundreds of thousands a second.
+#[tokio::test]
+async fn who_loses_its_token_does_not_spin() {
+    let (address, _) = serve_until(Some(100 + 20)).await;
+    let load = format!("load -P workloadc -p recordcount=100 --address {address}");
+    ycsb(&load).await.unwrap();
+    let line = format!(
+        "run -P workloadc -p recordcount=100 --address {address} -threads 2 \
+         -p operationcount=0 -p maxexecutiontime=2"
+    );
+    let is_revoked = async {
+        while TcpStream::connect(&address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        refuse_at(&address).await;
+    };
+    let report = tokio::select! {
+        ran = ycsb(&line) => ran.unwrap().0,
+        () = is_revoked => panic!("it refuses until the end"),
+    };
+    assert_eq!(figure(&report, "[READ], Return=OK"), 20);
+    let refused = figure(&report, "[READ], Return=FORBIDDEN");
+    // Ten a second and thread, but for those that waited for a replica.
+    assert!((2..=42).contains(&refused), "{report}");
 }
 
 #[tokio::test]

@@ -245,3 +245,36 @@ fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
     cluster.pass(11);
     assert!(parts(&cluster) > 1, "half of 20 ms");
 }
+
+/// A slow disk takes as much of the checkpoint as of the log: else the checkpoint would never catch up.
+#[test]
+fn a_part_is_as_large_as_what_waits_for_the_disk() {
+    let mut cluster = with_records();
+    cluster.pass(1000);
+    let since = cluster.written.len();
+    merge_into_all(&mut cluster, 2);
+    cluster.stall(2);
+    let parts = |cluster: &Cluster| -> Vec<usize> {
+        let (staged, _) = handed_over(cluster, 2, since);
+        let of_part = |part: &Staged| bytes(part.iter().map(|(_, stored)| stored));
+        staged.iter().map(of_part).collect()
+    };
+    cluster.pass_until(2000, "a checkpoint is begun", |cluster| {
+        parts(cluster).len() == 1
+    });
+    cluster.pass(10);
+    cluster.unstall(2);
+    cluster.stall(2);
+    for client in 100..102 {
+        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
+        cluster.ask(0, write(client, 1, Op::put("k", value)));
+    }
+    cluster.pass_until(20, "the next part", |cluster| parts(cluster).len() == 2);
+    let parts = parts(&cluster);
+    let most = 2 * VALUE_BYTES;
+    assert!(parts[0] <= PIECE_BYTES, "{parts:?}");
+    assert!(
+        (most - RECORD_BYTES..=most).contains(&parts[1]),
+        "{parts:?}"
+    );
+}
