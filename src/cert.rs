@@ -13,8 +13,8 @@ use crate::terminal::say;
 
 const HELP: &str = "\
 DIR gets ca.pem and ca.key, the certificate and the key of the cluster's authority, and NAME.pem and \
-NAME.key for each node of the configuration. What is there stays as it is: after a node was added to \
-the configuration, the same command makes what it needs. Then:
+NAME.key for each node of the configuration. What is there stays as it is. If a node is added to the \
+configuration before the first start of the cluster, the same command makes what it needs. Then:
 
 1. Copy ca.pem, NAME.pem and NAME.key to DIR at the host of node NAME, and nothing else. The key's \
 mode must be 0600.

@@ -126,6 +126,37 @@ const ROWS: [Row; 14] = [
     },
 ];
 
+/// What else is counted, without a limit that could be set.
+const OTHERS: [(&str, &[(&str, &str)]); 4] = [
+    (
+        "rounds",
+        &[("long_rounds", "long"), ("longest_round_ms", "ms at most")],
+    ),
+    (
+        "peers",
+        &[
+            ("refused_messages", "messages refused"),
+            ("peer_strangers_closed", "strangers closed"),
+        ],
+    ),
+    (
+        "handshakes",
+        &[
+            ("tls_handshakes_failed", "failed"),
+            ("tls_handshakes", "done"),
+        ],
+    ),
+    (
+        "tokens",
+        &[
+            ("clients_unauthenticated", "clients refused"),
+            ("clients_revoked", "closed"),
+            ("requests_denied", "requests denied"),
+            ("tokens_outdated", "files out of date"),
+        ],
+    ),
+];
+
 /// A table of the limits of each replica that has answered.
 pub fn lines<'a>(told: impl Iterator<Item = &'a StatusReply>) -> Vec<String> {
     let mut lines = Vec::new();
@@ -139,12 +170,11 @@ pub fn lines<'a>(told: impl Iterator<Item = &'a StatusReply>) -> Vec<String> {
             "limit", "taken now"
         ));
         lines.extend(ROWS.iter().map(|row| line(row, &known)));
-        let rounds = [("long_rounds", "long"), ("longest_round_ms", "ms at most")];
-        let rounds = acted(&rounds, &known);
-        lines.push(format!(
-            "{:wide$} {:>12} {:>12}  {rounds}",
-            "rounds", "-", "-"
-        ));
+        lines.extend(OTHERS.iter().map(|(what, counters)| {
+            let acted = acted(counters, &known);
+            let line = format!("{what:wide$} {:>12} {:>12}  {acted}", "-", "-");
+            line.trim_end().to_owned()
+        }));
     }
     lines
 }
@@ -201,6 +231,8 @@ mod tests {
             ("sessions", 5),
             ("sessions_made_room", 1),
             ("sessions_refused", 0),
+            ("requests_denied", 4),
+            ("tokens_outdated", 1),
         ];
         let status = StatusReply {
             replica: "CA".to_owned(),
@@ -230,6 +262,8 @@ mod tests {
             "an older replica"
         );
         assert_eq!(words("rounds"), "rounds - - 3 long, 70 ms at most");
+        let of_tokens = "tokens - - 4 requests denied, 1 files out of date";
+        assert_eq!(words("tokens"), of_tokens);
         assert!(lines[0].trim_start().starts_with("CA"));
     }
 }

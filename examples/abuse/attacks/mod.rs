@@ -7,6 +7,7 @@ mod flood;
 mod frames;
 mod handshakes;
 mod link;
+mod logged;
 mod memory;
 mod merges;
 mod millions;
@@ -196,6 +197,13 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "large-puts-spread",
         what: "the same over 64 keys, of which each is to be written down",
+        seconds: 10,
+        memory_mib: IN_FLIGHT_MIB,
+        ..USUAL
+    },
+    Attack {
+        name: "logged-reads",
+        what: "4 clients ask a replica that holds nothing for 4,096 long keys, three times, leave, and come again",
         seconds: 10,
         memory_mib: IN_FLIGHT_MIB,
         ..USUAL
@@ -426,6 +434,7 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "large-puts" => memory::large_puts(target).await,
         "large-puts-flood" => memory::large_puts_flood(target, 1).await,
         "large-puts-spread" => memory::large_puts_flood(target, 16).await,
+        "logged-reads" => logged::reads(target).await,
         "padded-puts" => padded::puts(target).await,
         "partial-frames" => memory::partial_frames(target).await,
         "slow-readers" => memory::slow_readers(target).await,

@@ -8,6 +8,7 @@ use super::check::{Checked, ballot, number, outcome, put_ballot, slot, version};
 use super::{proto, value};
 use crate::replica::action::{SessionImage, Stored};
 use crate::replica::message::Value;
+use crate::replica::settings::SESSION_STEP;
 
 /// How far a checkpoint reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,11 +132,15 @@ pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
 /// Any but `TooLong`, naming the field.
 pub fn decode_position(encoded: Bytes) -> Checked<Position> {
     let position = proto::Position::decode(encoded)?;
+    // It may be ahead of the log time by a step.
+    let step_ms = SESSION_STEP.as_millis() as u64;
+    let opens_after = position.opens_from_ms.saturating_sub(step_ms);
+    number("position.opens_from_ms", opens_after)?;
     Ok(Position {
         executed: slot("position.executed", position.executed)?,
         config: ConfigId(number("position.config", position.config)?),
         log_time_ms: number("position.log_time_ms", position.log_time_ms)?,
-        opens_from_ms: number("position.opens_from_ms", position.opens_from_ms)?,
+        opens_from_ms: position.opens_from_ms,
     })
 }
 

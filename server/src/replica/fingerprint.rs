@@ -58,6 +58,7 @@ impl Replica {
             gone,
             awaits_heir,
             executing: _, // when to go on matters before the horizon only as a timer
+            marks_looked_at: _, // of one group of inputs
             left,
         } = parts;
         (us, joining, consensus, machine.kv()).hash(state);

@@ -64,6 +64,7 @@ pub use self::action::{Action, Event};
 pub use self::consensus::committed;
 pub use self::input::{Input, Operator};
 pub use self::joining::witnesses;
+pub(crate) use self::origin::stand_in;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
 pub use self::status::ShortTimeout;

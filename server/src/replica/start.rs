@@ -56,6 +56,7 @@ impl Replica {
                 gone: Default::default(),
                 awaits_heir: Time::ZERO,
                 executing: Default::default(),
+                marks_looked_at: 0,
                 left: false,
             },
         };

@@ -14,6 +14,7 @@ mod hand_over;
 mod joining;
 mod lease_sets;
 mod leases;
+mod logged_reads;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod numbers;

@@ -117,10 +117,12 @@ fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
             let name = "put_fields";
             reads(rights, name, &put.key).and_then(|()| writes(rights, name, &put.key))
         }
-        Op::MultiGet(get) => {
-            let mut keys = get.keys.iter();
-            keys.try_for_each(|key| gets(rights, "multi_get", key))
-        }
+        Op::MultiGet(get) => match &get.keys[..] {
+            [key] => gets(rights, "multi_get", key),
+            keys => keys
+                .iter()
+                .try_for_each(|key| reads(rights, "multi_get", key)),
+        },
         Op::MultiPut(put) => {
             let mut entries = put.entries.iter();
             entries.try_for_each(|entry| writes(rights, "multi_put", &entry.key))
@@ -163,7 +165,8 @@ fn check_status(rights: &Rights, asked: &StatusRequest) -> Result<(), Error> {
     }
 }
 
-/// Clients ask for the key that nobody writes, whatever else they may read.
+/// Clients ask for the key that nobody writes, whatever else they may read. But for nothing else
+/// with it: what is asked may go through the log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     match key == PROBE_KEY.as_bytes() {
         true => Ok(()),
@@ -178,7 +181,15 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// Every client would be sent what somebody puts where clients ask whether a replica is there.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
+    if key == PROBE_KEY.as_bytes() {
+        let key = quoted(key);
+        return Err(denied(format!(
+            "{what} of {key}: clients look for replicas with this key, and nobody writes it; use \
+             another"
+        )));
+    }
     match rights.write.contain(key) {
         true => Ok(()),
         false => Err(key_denied(what, "write", key)),

@@ -4,6 +4,7 @@
 //! malformed tables reset its count, so a file of nothing but brackets would overflow
 //! the stack and end the process.
 
+use client::wire::TOKEN_MARK;
 use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
@@ -15,7 +16,7 @@ const DEPTH_MAX: usize = 32;
 /// Parses a TOML document.
 ///
 /// # Errors
-/// Where and why it is not TOML, or not a `T`.
+/// Where and why it is not TOML, or not a `T`. A token that is there by mistake is not shown.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     if let Some(line) = line_too_deep(text) {
         return Err(toml::de::Error::custom(format!(
@@ -23,7 +24,26 @@ pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> 
              nothing that may be written here is so deep: take some of them away"
         )));
     }
-    toml::from_str(text)
+    toml::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        match without_tokens(&said) {
+            shown if shown == said => error,
+            shown => toml::de::Error::custom(shown.trim_end()),
+        }
+    })
+}
+
+/// Leaves out what may be a token. An error quotes the line that it is about, and goes into logs.
+fn without_tokens(said: &str) -> String {
+    let mut parts = said.split(TOKEN_MARK);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+        shown += TOKEN_MARK;
+        shown += if rest.len() < part.len() { "..." } else { "" };
+        shown += rest;
+    }
+    shown
 }
 
 /// What is open at a place in a document.
@@ -84,6 +104,23 @@ fn line_too_deep(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It may be pasted where its digest belongs, or a whole file of a client be taken for one of ours.
+    #[test]
+    fn no_error_shows_a_token() {
+        let token = format!("lh_{}", "5a".repeat(32));
+        for text in [
+            token.clone(),
+            format!("token = \"{token}\"\n"),
+            format!("[[token]]\nname = \"a\" {token}\n"),
+            format!("a = 1\n{token} = \"{token}\" x\n"),
+        ] {
+            let error = super::from_toml::<std::collections::BTreeMap<String, u8>>(&text);
+            let said = error.unwrap_err().to_string();
+            assert!(!said.contains("5a"), "{said}");
+            assert!(said.contains("lh_..."), "{said}");
+        }
+    }
 
     fn nested(depth: usize) -> String {
         format!("a = 1\nb = {}{}", "[".repeat(depth), "]".repeat(depth))

@@ -77,7 +77,7 @@ impl Limits {
     /// Connections of clients from one address, likewise.
     pub(in crate::node) fn clients_per_address(&self, max: usize) -> usize {
         let all = self.clients(max);
-        let most = self.clients_per_address.unwrap_or(all - all / 8);
+        let most = self.clients_per_address.unwrap_or(all - all.div_ceil(8));
         most.clamp(1, all.max(1))
     }
 }
@@ -252,12 +252,13 @@ mod tests {
         let limits = Limits::default();
         assert_eq!(limits.clients(600), 600);
         assert_eq!(limits.clients_per_address(600), 525);
+        assert_eq!(limits.clients_per_address(5), 4);
         assert_eq!(limits.clients_per_address(1), 1);
         let few = Limits {
             clients: Some(100),
             ..limits
         };
-        assert_eq!((few.clients(600), few.clients_per_address(600)), (100, 88));
+        assert_eq!((few.clients(600), few.clients_per_address(600)), (100, 87));
         assert_eq!(
             few.clients(50),
             50,

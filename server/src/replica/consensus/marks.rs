@@ -107,6 +107,11 @@ impl Marks {
         marks.flat_map(|(key, slots)| slots.marked().iter().map(move |slot| (key, *slot)))
     }
 
+    /// How many keys are marked.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether no key is marked.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

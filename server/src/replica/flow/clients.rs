@@ -10,6 +10,9 @@ use super::super::step::Step;
 use super::super::unavailable::too_many_openings;
 use super::Parts;
 
+/// Marks that the scans of a group of inputs look at: some 2 ms.
+const MARKS_LOOKED_AT: usize = 1 << 16;
+
 impl Parts {
     pub fn on_client(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
         self.leasing.count_demand(&command);
@@ -20,13 +23,25 @@ impl Parts {
                 reads.read(step, view, Read { from, key: get.key });
             }
             Some(Op::MultiGet(_) | Op::Scan(_)) => {
-                if !read_many(step, self.view(), from, &command) {
+                let is_answered = self.may_look_at_marks(&command)
+                    && read_many(step, self.view(), from, &command);
+                if !is_answered {
                     step.metrics.reads_in_log += 1;
                     self.writes.submit(step, from, (command, 0));
                 }
             }
             _ => self.on_write(step, from, command),
         }
+    }
+
+    /// A scan looks at every mark, and there may be very many. So those of a group of inputs look
+    /// at some; the others go through the log.
+    fn may_look_at_marks(&mut self, command: &Command) -> bool {
+        if !matches!(command.op, Some(Op::Scan(_))) {
+            return true;
+        }
+        self.marks_looked_at += self.consensus.marks().len();
+        self.marks_looked_at <= MARKS_LOOKED_AT
     }
 
     fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
@@ -67,11 +82,11 @@ impl Parts {
         }
     }
 
-    /// Gives up what clients have asked that have gone, but for their writes.
+    /// Gives up what clients have asked that have gone, but for what may be in the log.
     pub(super) fn forget_gone(&mut self, step: &mut Step<'_>) {
         if let Some(gone) = self.gone.take() {
             self.reads.forget(step, &gone);
-            self.writes.forget_reads(step, &gone);
+            self.writes.forget_reads(&gone);
             self.writes.forget_held(step, &gone);
         }
     }

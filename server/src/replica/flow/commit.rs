@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
-use leases::{Ballot, ConfigId, Slot, Time};
+use client::wire::Outcome;
+use leases::{Ballot, ConfigId, ReplicaId, Slot, Time};
 
 use super::super::action::Event;
 use super::super::consensus::AtCommit;
-use super::super::message::{LogId, LogNews};
+use super::super::message::{LogId, LogNews, Proposed};
 use super::super::step::Step;
 use super::super::timers::Timer;
+use super::super::unavailable::client_gone;
 use super::super::weight::work_done;
 use super::Parts;
 
@@ -213,9 +215,11 @@ impl Parts {
                 break;
             }
             let mut work = 0;
-            for (proposed, outcome) in self.machine.execute(step.me(), slot, &value) {
-                work += work_done(&proposed.command, &outcome);
-                self.writes.answer(step, proposed, outcome);
+            self.machine.begin(&value);
+            for (index, proposed) in value.commands().iter().enumerate() {
+                if let Some(outcome) = self.execute(step.me(), (slot, index), proposed, &mut work) {
+                    self.writes.answer(step, proposed, outcome);
+                }
             }
             let merging = merging_time(self.machine.take_merge_work());
             self.executing.executed(step.now, work, merging);
@@ -227,6 +231,27 @@ impl Parts {
         }
         let (reads, view) = self.reads();
         reads.release_executed(step, view);
+    }
+
+    /// Executes a command; `None` if it is a read that nobody asked here. Those change nothing, so
+    /// whoever asks for many of them lets one replica work, and not all.
+    fn execute(
+        &mut self,
+        me: ReplicaId,
+        (slot, index): (Slot, usize),
+        proposed: &Proposed,
+        work: &mut usize,
+    ) -> Option<Outcome> {
+        let command = match proposed.command.is_write() {
+            true => &proposed.command,
+            false => self.writes.asked(me, proposed)?,
+        };
+        if command.op.is_none() {
+            return Some(client_gone());
+        }
+        let outcome = self.machine.execute(slot, index, command);
+        *work += work_done(command, &outcome);
+        Some(outcome)
     }
 
     /// Goes on with what an earlier group of inputs left to execute. Returns whether more can be

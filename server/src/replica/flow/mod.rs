@@ -47,6 +47,8 @@ pub(super) struct Parts {
     pub(super) awaits_heir: Time,
     /// How much is executed, and when.
     pub(super) executing: Executing,
+    /// Marks that scans of this group of inputs have looked at.
+    pub(super) marks_looked_at: usize,
     /// That this replica has left was said.
     pub(super) left: bool,
 }

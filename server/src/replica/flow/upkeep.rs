@@ -178,6 +178,7 @@ impl Parts {
         self.reads.flush(step);
         self.leave_on(step);
         self.executing = self.executing.next_group();
+        self.marks_looked_at = 0;
         let executed = self.consensus.executed();
         step.persister.flush(executed, step.out);
     }

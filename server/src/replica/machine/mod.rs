@@ -9,10 +9,10 @@ mod staging;
 use client::wire::command::Op;
 use client::wire::{Command, Outcome};
 use leases::mutants::{Rule, off};
-use leases::{ConfigId, ReplicaId, Slot};
+use leases::{ConfigId, Slot};
 
 use super::action::{Checkpoint, Record};
-use super::message::{Proposed, Value};
+use super::message::Value;
 use super::per_log::PerLog;
 use super::persist::After;
 use super::settings::SessionLimits;
@@ -80,26 +80,16 @@ impl Machine {
         }
     }
 
-    /// Executes a slot; returns the outcome of each command whose client waits here (`me`), and
-    /// of each write. A repeated sequence gets its first result. Reads change nothing, so
-    /// whoever asked for many of them lets one replica work, and not all.
-    pub(super) fn execute<'a>(
-        &'a mut self,
-        me: ReplicaId,
-        slot: Slot,
-        value: &'a Value,
-    ) -> impl Iterator<Item = (&'a Proposed, Outcome)> {
+    /// Begins to execute a slot.
+    pub(super) fn begin(&mut self, value: &Value) {
         if let Value::Commands(batch) = value {
             self.kv.begin(batch.log_time_ms, batch.sessions_max);
         }
-        let commands = value.commands().iter().enumerate();
-        commands.filter_map(move |(index, proposed)| {
-            let is_needed = proposed.origin == me || proposed.command.is_write();
-            is_needed.then(|| {
-                let outcome = self.kv.execute(slot, index, &proposed.command);
-                (proposed, outcome)
-            })
-        })
+    }
+
+    /// Executes a command of the slot that was begun. A repeated sequence gets its first result.
+    pub(super) fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
+        self.kv.execute(slot, index, command)
     }
 
     /// About how much room in a slot a command takes (§3.9): its weight, and more if it takes
@@ -217,42 +207,5 @@ impl Machine {
         self.checkpointed = (checkpoint.executed, checkpoint.config);
         step.after(After::Checkpointed(self.checkpointed()));
         step.record(Record::Checkpoint(checkpoint));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use client::wire::command::Op;
-
-    use super::super::message::{Batch, RequestId};
-    use super::*;
-
-    /// Whoever asks for many scans lets one replica work.
-    #[test]
-    fn reads_in_the_log_are_executed_where_they_were_asked_alone() {
-        let commands = [
-            Command::from(Op::scan("", "", 10)),
-            Command::from(Op::multi_get(vec!["k".into()])),
-            Command::session(1, 1, 1, Op::put("k", "v")),
-        ];
-        let proposed = (1..).zip(commands).map(|(name, command)| Proposed {
-            origin: ReplicaId(1),
-            request: RequestId(name),
-            command,
-        });
-        let value = Value::Commands(Arc::new(Batch {
-            log_time_ms: 1,
-            commands: proposed.collect(),
-            ..Batch::default()
-        }));
-        let executed_at = |replica| -> Vec<u64> {
-            let mut machine = Machine::restore(&SessionLimits::default(), Checkpoint::default());
-            let executed = machine.execute(ReplicaId(replica), Slot(1), &value);
-            executed.map(|(proposed, _)| proposed.request.0).collect()
-        };
-        assert_eq!(executed_at(1), [1, 2, 3]);
-        assert_eq!(executed_at(0), [3], "what others asked");
     }
 }

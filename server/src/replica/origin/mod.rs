@@ -6,6 +6,7 @@ mod answers;
 mod asking;
 mod indexing;
 mod leavers;
+mod logged;
 mod many;
 mod merging;
 mod openings;
@@ -15,6 +16,7 @@ mod writes;
 
 pub(super) use answers::Read;
 pub(super) use leavers::Gone;
+pub(crate) use logged::stand_in;
 pub(super) use many::read_many;
 pub(super) use openings::Openings;
 pub(super) use reads::Reads;

@@ -18,6 +18,7 @@ use super::super::step::Step;
 use super::super::unavailable::{asked_again, too_many_merges};
 use super::super::weight::command_weight;
 use super::leavers::{Gone, tell_gone};
+use super::logged::stand_in;
 use super::merging::{Counts, Held, Merging};
 
 /// Waits between attempts grow with their number, up to this.
@@ -66,13 +67,17 @@ impl Pending {
         })
     }
 
-    /// Says that it is sent now, and returns what.
+    /// Says that it is sent now, and returns what goes into the log.
     fn send(&mut self, now: Time) -> (RequestId, Command) {
         self.sent = Some(Sent {
             last: now,
             attempts: self.sent.map_or(0, |sent| sent.attempts) + 1,
         });
-        (self.request, self.command.clone())
+        let logged = match self.command.is_write() {
+            true => self.command.clone(),
+            false => stand_in(&self.command),
+        };
+        (self.request, logged)
     }
 }
 
@@ -282,17 +287,23 @@ impl Writes {
         }
     }
 
-    /// Gives up the reads of clients that have gone. If they come through the log later, nobody
-    /// waits for them.
-    pub fn forget_reads(&mut self, step: &mut Step<'_>, gone: &Gone) {
-        let reads = self.reads.values().filter(|pending| gone.has(pending.from));
-        let mut given_up: Vec<RequestId> = reads.map(|pending| pending.request).collect();
-        given_up.sort_unstable();
-        for request in given_up {
-            if let Some(pending) = self.reads.remove(&request) {
-                tell_gone(step, pending.from);
-            }
+    /// Forgets what clients that have gone wanted to read. That they asked counts until it has come
+    /// through the log: else who asks and goes, again and again, would make the leader's queue as
+    /// long as he likes.
+    pub fn forget_reads(&mut self, gone: &Gone) {
+        let reads = self.reads.values_mut();
+        for pending in reads.filter(|pending| gone.has(pending.from)) {
+            pending.command = Command::default();
         }
+    }
+
+    /// The read for which a stand-in has come through the log, if it was asked here; without an
+    /// operation if its client has gone.
+    pub fn asked(&self, me: ReplicaId, stand_in: &Proposed) -> Option<&Command> {
+        let pending = self.reads.get(&stand_in.request);
+        pending
+            .filter(|_| stand_in.origin == me)
+            .map(|it| &it.command)
     }
 
     /// Whether a client waits for this command.

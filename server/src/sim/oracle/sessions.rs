@@ -15,6 +15,7 @@ use super::{Chosen, Verdict, ensure, id};
 use crate::replica::action::ClientHandle;
 use crate::replica::message::{LogId, Proposed, Value};
 use crate::replica::settings::SessionLimits;
+use crate::replica::stand_in;
 use crate::replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
@@ -130,18 +131,25 @@ impl Sessions {
                 index: index as u32,
             };
             match &proposed.command.op {
-                Some(op) if !op.is_write() => self.read(slot, proposed, op),
+                Some(op) if !op.is_write() => self.read(slot, proposed),
                 _ => self.write(version, &proposed.command)?,
             }
         }
         Ok(())
     }
 
-    fn read(&mut self, slot: Slot, proposed: &Proposed, op: &Op) {
-        let outcome = self.reference.read(op);
-        if let Some(reads) = self.reads.get_mut(proposed.origin.index()) {
-            let op = op.clone();
-            reads.push_back(LogRead { slot, op, outcome });
+    /// A stand-in for a read: for any that is asked where it comes from, of its kind.
+    fn read(&mut self, slot: Slot, proposed: &Proposed) {
+        let node = proposed.origin.index();
+        let Some(asked) = self.asked.get(node) else {
+            return;
+        };
+        for asked in asked.values() {
+            let Asked::Read(op) = asked else { continue };
+            if stand_in(&op.clone().into()) == proposed.command {
+                let (op, outcome) = (op.clone(), self.reference.read(op));
+                self.reads[node].push_back(LogRead { slot, op, outcome });
+            }
         }
     }
 

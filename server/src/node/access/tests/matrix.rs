@@ -271,6 +271,8 @@ pub(in crate::node) fn bodies_about(key: &Bytes) -> Vec<Body> {
         multi_get(&one),
         multi_get(&[Bytes::from_static(PROBE_KEY.as_bytes())]),
         multi_get(&[key.clone(), Bytes::from_static(PROBE_KEY.as_bytes())]),
+        multi_get(&[PROBE_KEY.into(), PROBE_KEY.into()]),
+        multi_put(&[Bytes::from_static(PROBE_KEY.as_bytes())]),
         multi_put(&one),
         Body::Move(MoveRequest { to: "CA".into() }),
         Body::Lease(LeaseRequest::default()),
@@ -348,11 +350,12 @@ impl Oracle {
     fn allows_op(&self, op: &Op) -> bool {
         let mut named = op.keys();
         let reads = |key: &Bytes| covers(&self.role.read, key);
-        let writes = |key: &Bytes| covers(&self.role.write, key);
+        let writes = |key: &Bytes| covers(&self.role.write, key) && *key != PROBE_KEY;
         let (tells, changes) = match op {
             Op::Scan(scan) => return self.allows_scan(&scan.from, &scan.to),
             Op::Get(_) | Op::MultiGet(_) => {
-                return named.all(|key| *key == PROBE_KEY || reads(key));
+                let is_probe = op.keys().eq([PROBE_KEY.as_bytes()]);
+                return is_probe || named.all(reads);
             }
             Op::Put(_) | Op::Delete(_) | Op::MultiPut(_) => (false, true),
             Op::Cas(_) | Op::PutFields(_) => (true, true),

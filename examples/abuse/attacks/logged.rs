@@ -1,0 +1,50 @@
+//! Reads that go through the log, of clients that do not wait for them.
+
+use std::time::Instant;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use client::wire::command::Op;
+use tokio::io::AsyncWriteExt as _;
+
+use super::Target;
+use crate::figures::{Figures, figures};
+use crate::wire::{Wire, frame, read};
+
+/// Of some 250 bytes each: a read of 1 MiB.
+const KEYS: usize = 4096;
+const CONNECTIONS: u64 = 4;
+/// Requests of one connection, which then ends.
+const REQUESTS: u64 = 3;
+
+/// At a replica that holds nothing. Each of 4 clients asks for many keys, leaves, and comes again.
+pub async fn reads(target: &Target) -> anyhow::Result<Figures> {
+    let key = |number: usize| Bytes::from(format!("{number:0>250}"));
+    let keys: Vec<Bytes> = (0..KEYS).map(key).collect();
+    let mut requests = BytesMut::new();
+    for id in 1..=REQUESTS {
+        requests.put(frame(&read(id, Op::multi_get(keys.clone())))?);
+    }
+    let (requests, end) = (requests.freeze(), target.end());
+    let one = |_| {
+        let (address, requests) = (target.clients[1].clone(), requests.clone());
+        tokio::task::spawn_local(async move { come_and_go(&address, &requests, end).await })
+    };
+    let tasks: Vec<_> = (0..CONNECTIONS).map(one).collect();
+    let mut asked = 0.0;
+    for task in tasks {
+        asked += task.await??;
+    }
+    Ok(figures([("reads_of_1_mib", asked)]))
+}
+
+async fn come_and_go(address: &str, requests: &[u8], end: Instant) -> anyhow::Result<f64> {
+    let mut asked = 0.0;
+    while Instant::now() < end {
+        let mut held = Wire::connect(address).await?.raw();
+        // It may be closed before all is taken.
+        if held.1.write_all(requests).await.is_ok() {
+            asked += REQUESTS as f64;
+        }
+    }
+    Ok(asked)
+}
