@@ -310,3 +310,20 @@ fn a_log_holds_values_of_its_own_kind() {
         assert_eq!(message::decode(prepared).is_ok(), fits);
     }
 }
+
+/// What a replica may write it can read after a restart, whatever a wrong member has told it.
+#[test]
+fn sessions_open_up_to_a_step_after_the_last_log_time() {
+    let mut encoded = Vec::new();
+    for (ahead_ms, is_known) in [(0, true), (1000, true), (1001, false)] {
+        let position = Position {
+            log_time_ms: super::check::NUMBER_MAX,
+            opens_from_ms: super::check::NUMBER_MAX + ahead_ms,
+            ..Position::default()
+        };
+        encoded.clear();
+        encode_position(&position, &mut encoded);
+        let decoded = decode_position(encoded.clone().into()).ok();
+        assert_eq!(decoded, is_known.then_some(position), "{ahead_ms} ms");
+    }
+}
