@@ -3,10 +3,9 @@
 #
 # usage: benchmarks/tls.sh [OUT]
 #
-# Two clusters run side by side, one of which has certificates, and one of them has clients at a time.
-# A pair is a short run on each, the first being the other each time: the two of a pair see the
-# same machine, whose speed changes from minute to minute where others share it. Reads come first, then
-# writes. OUT (default results/tls) gets summary.txt, with each pair's CPU for each operation, its ratio,
+# Two clusters run side by side: one has certificates. Clients load one of them at a time. A pair is a
+# short run on each, and pairs alternate in which is first. So both of a pair see the same machine: where
+# others share it, its speed changes from minute to minute. Reads come first, then writes. OUT (default results/tls) gets summary.txt, with each pair's CPU for each operation, its ratio,
 # and the median of the ratios.
 #
 # PAIRS says how many there are (default 21), SECONDS_EACH how long a run lasts (3), REPLICAS how many a

@@ -233,6 +233,13 @@ async fn reads_of_what_was_never_loaded_are_failures() {
     assert_eq!(figure(&report, "[READ-FAILED], Operations"), 1_000);
 }
 
+/// Waits until nobody listens any more.
+async fn until_gone(address: &str) {
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Where nobody listens.
 async fn nowhere() -> String {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -290,9 +297,7 @@ async fn operations_wait_for_the_only_replica_to_come_back_and_the_gap_is_told()
          -p operationcount=200 -p leasehold.timeout_ms=60000 -p leasehold.attempt_timeout_ms=20"
     );
     let comes_back = async {
-        while TcpStream::connect(&address).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until_gone(&address).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         serve_at(&address, None, &records).await
     };
@@ -335,9 +340,7 @@ async fn who_loses_its_token_does_not_spin() {
          -p operationcount=0 -p maxexecutiontime=2"
     );
     let is_revoked = async {
-        while TcpStream::connect(&address).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until_gone(&address).await;
         refuse_at(&address).await;
     };
     let report = tokio::select! {

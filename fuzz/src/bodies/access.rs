@@ -83,8 +83,11 @@ pub fn rights(input: &[u8]) {
         admin: true,
     };
     let complete = match &body {
-        Body::Command(command) if command.is_write() => command.keys().all(|key| !is_reserved(key)),
-        Body::Command(command) => command.op.is_some(),
+        Body::Command(command) => match &command.op {
+            None => false,
+            Some(Op::Delete(_)) => true,
+            Some(op) => !op.is_write() || !op.keys().any(is_reserved),
+        },
         _ => true,
     };
     assert_eq!(check(&everyone, &body).is_ok(), complete);

@@ -13,7 +13,7 @@ const RECORD_BYTES: usize = 64;
 /// What a command takes beside what it holds.
 const COMMAND_BYTES: usize = 96;
 /// What it takes to find an entry, in bytes of a put that takes as long.
-const ENTRY_WORK: usize = 64;
+pub const ENTRY_WORK: usize = 64;
 /// The same of each field of a record into which fields are merged.
 const FIELD_WORK: usize = 1;
 /// So many of its bytes are copied in the time that a put takes for one.
@@ -112,10 +112,13 @@ pub fn work(command: &client::wire::Command) -> usize {
     command_weight(command).max(entries * ENTRY_WORK)
 }
 
-/// The same of one that was executed, with this outcome.
+/// The same of one that was executed, with this outcome. Keys of a read that are not there had to be
+/// looked for, too.
 pub fn work_done(command: &client::wire::Command, outcome: &Outcome) -> usize {
-    let work = match &outcome.result {
-        Some(outcome::Result::Entries(found)) => found.entries.len() * ENTRY_WORK,
+    let work = match (&command.op, &outcome.result) {
+        (Some(Op::Scan(_)), Some(outcome::Result::Entries(found))) => {
+            found.entries.len() * ENTRY_WORK
+        }
         _ => work(command),
     };
     COMMAND_BYTES + work

@@ -109,7 +109,8 @@ fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
     match op {
         Op::Get(get) => gets(rights, "get", &get.key),
         Op::Put(put) => writes(rights, "put", &put.key),
-        Op::Delete(delete) => writes(rights, "delete", &delete.key),
+        // Also of a value under the reserved key, from before it was reserved.
+        Op::Delete(delete) => changes(rights, "delete", &delete.key),
         Op::Cas(cas) => {
             reads(rights, "cas", &cas.key).and_then(|()| writes(rights, "cas", &cas.key))
         }
@@ -190,6 +191,10 @@ fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
              another"
         )));
     }
+    changes(rights, what, key)
+}
+
+fn changes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     match rights.write.contain(key) {
         true => Ok(()),
         false => Err(key_denied(what, "write", key)),

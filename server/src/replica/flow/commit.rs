@@ -217,7 +217,8 @@ impl Parts {
             let mut work = 0;
             self.machine.begin(&value);
             for (index, proposed) in value.commands().iter().enumerate() {
-                if let Some(outcome) = self.execute(step.me(), (slot, index), proposed, &mut work) {
+                if let Some((outcome, done)) = self.execute(step.me(), (slot, index), proposed) {
+                    work += done;
                     self.writes.answer(step, proposed, outcome);
                 }
             }
@@ -233,25 +234,25 @@ impl Parts {
         reads.release_executed(step, view);
     }
 
-    /// Executes a command; `None` if it is a read that nobody asked here. Those change nothing, so
-    /// whoever asks for many of them lets one replica work, and not all.
+    /// Executes a command. Returns its outcome, and how much work it was; `None` if it is a read
+    /// that nobody asked here. Those change nothing, so whoever asks for many of them lets one
+    /// replica work, and not all.
     fn execute(
         &mut self,
         me: ReplicaId,
         (slot, index): (Slot, usize),
         proposed: &Proposed,
-        work: &mut usize,
-    ) -> Option<Outcome> {
+    ) -> Option<(Outcome, usize)> {
         let command = match proposed.command.is_write() {
             true => &proposed.command,
             false => self.writes.asked(me, proposed)?,
         };
         if command.op.is_none() {
-            return Some(client_gone());
+            return Some((client_gone(), 0));
         }
         let outcome = self.machine.execute(slot, index, command);
-        *work += work_done(command, &outcome);
-        Some(outcome)
+        let done = work_done(command, &outcome);
+        Some((outcome, done))
     }
 
     /// Goes on with what an earlier group of inputs left to execute. Returns whether more can be

@@ -1,16 +1,16 @@
 //! Reads of several keys that go through the log. What is read stays with the replica that was
-//! asked, and the log has a stand-in, which says only how much it is. So reads do not fill disks,
-//! and others do not wait for what they name.
+//! asked, and the log has a stand-in, which says only how much work it is. So reads do not fill
+//! disks, and others do not wait for what they name.
 
 use client::wire::command::Op;
 use client::wire::{Command, SCAN_ENTRIES_MAX};
 
-/// What is proposed for a read: a scan that takes about as long to execute.
+use super::super::weight::{ENTRY_WORK, work};
+
+/// What is proposed for a read: a scan that takes as long to execute, as far as a scan may. So a
+/// slot has room for no more of them than of what they stand for.
 pub fn stand_in(read: &Command) -> Command {
-    let entries = match &read.op {
-        Some(Op::Scan(scan)) => scan.limit,
-        Some(Op::MultiGet(multi)) => u32::try_from(multi.keys.len()).unwrap_or(u32::MAX),
-        _ => 1,
-    };
+    let entries = work(read).div_ceil(ENTRY_WORK);
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
     Op::scan("", "", entries.clamp(1, SCAN_ENTRIES_MAX)).into()
 }

@@ -287,9 +287,9 @@ impl Writes {
         }
     }
 
-    /// Forgets what clients that have gone wanted to read. That they asked counts until it has come
-    /// through the log: else who asks and goes, again and again, would make the leader's queue as
-    /// long as he likes.
+    /// Forgets what clients that have gone wanted to read. Each of these reads counts until it has come
+    /// through the log. Otherwise a client that asks and leaves, again and again, could make the
+    /// leader's queue grow without bound.
     pub fn forget_reads(&mut self, gone: &Gone) {
         let reads = self.reads.values_mut();
         for pending in reads.filter(|pending| gone.has(pending.from)) {

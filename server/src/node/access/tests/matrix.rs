@@ -265,6 +265,7 @@ pub(in crate::node) fn bodies_about(key: &Bytes) -> Vec<Body> {
         get(PROBE_KEY.as_bytes()),
         command(Op::put(key.clone(), "v")),
         command(Op::put(PROBE_KEY, "v")),
+        command(Op::delete(PROBE_KEY)),
         command(Op::delete(key.clone())),
         command(Op::cas(key.clone(), "v", None)),
         command(Op::put_fields(key.clone(), vec![field])),
@@ -350,7 +351,9 @@ impl Oracle {
     fn allows_op(&self, op: &Op) -> bool {
         let mut named = op.keys();
         let reads = |key: &Bytes| covers(&self.role.read, key);
-        let writes = |key: &Bytes| covers(&self.role.write, key) && *key != PROBE_KEY;
+        let is_delete = matches!(op, Op::Delete(_));
+        let may_write = |key: &Bytes| is_delete || *key != PROBE_KEY;
+        let writes = |key: &Bytes| covers(&self.role.write, key) && may_write(key);
         let (tells, changes) = match op {
             Op::Scan(scan) => return self.allows_scan(&scan.from, &scan.to),
             Op::Get(_) | Op::MultiGet(_) => {
