@@ -55,7 +55,7 @@ mod step;
 mod timers;
 pub(crate) mod unavailable;
 mod us;
-mod weight;
+pub(crate) mod weight;
 
 use leases::mutants::{Rule, off};
 use leases::{ConfigId, Configs, ReplicaId, Slot, Time};

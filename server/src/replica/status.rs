@@ -7,6 +7,7 @@ use leases::{Key, KeyRange, Policy, ReplicaId, ReplicaSet, Time};
 
 use super::Replica;
 use super::message::LogId;
+use crate::cost::Sizes;
 
 /// Replicas by their index.
 fn names(replicas: ReplicaSet) -> Vec<String> {
@@ -139,6 +140,16 @@ impl Replica {
             unfinished: self.parts.leasing.is_unfinished(),
             already: false,
         });
+    }
+
+    /// Sizes of the state that the cost of operators' requests depends on.
+    pub fn sizes(&self) -> Sizes {
+        let starts = || self.configs().policies().starts();
+        Sizes {
+            ranges: starts().count(),
+            starts_bytes: starts().map(|from| from.len()).sum(),
+            demand_keys: self.parts.leasing.demand_use().keys,
+        }
     }
 
     fn peer(&self, now: Time, peer: ReplicaId) -> Peer {

@@ -385,7 +385,7 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
         replica.executed_work_max = 1 << rng.random_range(0..12);
         replica.merge_work_max = 1 << rng.random_range(0..12);
         if rng.random::<bool>() {
-            replica.to_execute_bytes_max = 1 << rng.random_range(10..16);
+            replica.to_execute_work_max = 1 << rng.random_range(10..16);
         }
         replica.merges_of_key_max = 1 << rng.random_range(0..6);
     }

@@ -185,8 +185,8 @@ impl Consensus {
     /// Whether everything is here that this replica knows to be committed, and not much of it is
     /// left to execute: what is answered after execution would wait for that if it led.
     pub fn is_caught_up(&self, step: &Step<'_>) -> bool {
-        let left = self.logs.commands.to_execute_bytes();
-        left <= step.us.settings.behind_bytes()
+        let left = self.logs.commands.to_execute_work();
+        left <= step.us.settings.behind_work()
             && LogId::ALL
                 .into_iter()
                 .all(|log| !self.logs[log].misses_commits())

@@ -307,7 +307,7 @@ impl Leasing {
             change.ranges = ranges.collect();
             params = settings.params;
         }
-        let already = self.add_wishes(&mut change, &mut params);
+        let (_, already) = self.add_wishes(&mut change, &mut params);
         self.found_in_force(already);
         change.params = (params != *self.configs.params(newest)).then_some(params);
         change
