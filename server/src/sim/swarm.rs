@@ -64,7 +64,7 @@ impl Plan {
 
     /// In some seeds replicas flap. Drawn apart, so that everything else is as without it.
     pub fn draw_flaps(&mut self, seed: u64) {
-        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP);
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
             self.faults.push((Fault::Flap, FLAPS_EVERY_NS));
         }
@@ -101,6 +101,8 @@ const MEND: u64 = 1 << 32;
 const STAGE: u64 = 1 << 33;
 /// The next failure of a replica that flaps: which of [`Swarm::flaps`].
 const FLAP: u64 = 1 << 34;
+/// Tells the draw of flaps from others.
+const FLAP_SALT: u64 = 0xf1a9;
 /// A clock jumps ahead by this much, in ns.
 const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 
