@@ -7,14 +7,13 @@
 //! ids; those at or above `unsent_from` have not been written yet, so everything
 //! that is queued when the socket is free leaves in one write.
 
+mod call;
 mod greet;
 mod traffic;
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -24,6 +23,7 @@ use crate::flap::FlapBackoff;
 use crate::options::{Liveness, ReplicaChange, Watcher};
 use crate::wire::{ErrorCode, Response, Welcome, outcome, request};
 
+pub(crate) use call::Call;
 pub(crate) use greet::{Link, NoLink, connect};
 pub(crate) use traffic::Ended;
 
@@ -191,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Whether the replica greets again, but has not answered anything yet.
+    /// Whether the replica greets again, but has not answered anything yet, or not for long enough.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, State::Dead(dead) if dead.greeted)
     }
@@ -523,54 +523,4 @@ pub(crate) fn serves(response: &Response) -> bool {
     let outcome = response.outcome.as_ref().and_then(|it| it.result.as_ref());
     !matches!(outcome, Some(outcome::Result::Error(error))
         if error.code() == ErrorCode::Unavailable)
-}
-
-/// One copy of a request, in the table for exactly as long as someone waits for it.
-pub(crate) struct Call<'a> {
-    connection: &'a Connection,
-    id: u64,
-    reply: oneshot::Receiver<Result<Response, CallError>>,
-    sent: &'a AtomicBool,
-    /// It is certain that it has not been sent.
-    never_left: bool,
-    pub asked: Instant,
-}
-
-impl Call<'_> {
-    /// Whether it was sent on the connection that there is.
-    pub fn is_under_way(&self) -> bool {
-        let table = self.connection.table();
-        table.calls.contains_key(&self.id) && self.id < table.unsent_from
-    }
-}
-
-impl Future for Call<'_> {
-    type Output = Result<Response, CallError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(context).map(|received| {
-            let result = received.unwrap_or(Err(CallError::Closed));
-            self.never_left = matches!(
-                result,
-                Err(CallError::Unreachable(_) | CallError::Refused(_))
-            );
-            result
-        })
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let mut table = self.connection.table();
-        let waited = table.calls.remove(&self.id).is_some();
-        let unsent = waited && self.id >= table.unsent_from;
-        let emptied = waited && table.calls.is_empty();
-        drop(table);
-        if !unsent && !self.never_left {
-            self.sent.store(true, Ordering::Relaxed);
-        }
-        if emptied {
-            self.connection.emptied.notify_one();
-        }
-    }
 }
