@@ -178,6 +178,10 @@ impl Replica {
                 parts.consensus.log(LogId::Configs).used() as usize,
             ),
             ("clock_trusted", usize::from(self.us.clock_trusted)),
+            (
+                "preferred_leader_wait_s",
+                parts.consensus.preferred_wait().as_secs() as usize,
+            ),
             ("sessions", sessions.len()),
             ("sessions_max", sessions.max() as usize),
             ("limit_sessions_max", limits.max as usize),

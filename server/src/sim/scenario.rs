@@ -249,6 +249,7 @@ impl Scenario {
         }
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
+        plan.draw_flaps(seed);
         if !choices.faults {
             plan = Plan::default();
         }

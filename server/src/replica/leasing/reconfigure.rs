@@ -94,8 +94,9 @@ pub enum Next {
 impl Leasing {
     /// A leadership begins.
     pub fn take_office(&mut self, now: Time) {
+        let suspicions = std::mem::take(&mut self.office.suspicions);
         self.office = Office {
-            suspicions: Suspicions::begin(now, self.configs.excluded()),
+            suspicions: suspicions.begin(now, self.configs.excluded()),
             ..Office::default()
         };
         self.counted.forget_reports(now);
