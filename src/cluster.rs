@@ -54,8 +54,9 @@ pub struct WhereArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     at: WhereArgs,
-    /// Also shows the limits of clients, what is taken of them, how often they have acted, and how
-    /// long rounds of the replica took
+    /// Also shows the limits of clients, what is taken of them, how often they have acted, how long
+    /// rounds of the replica took, and what was refused: to peers, in handshakes, and for want of a
+    /// token or a right
     #[arg(long)]
     limits: bool,
     /// Shows the limits of the replicas at these client addresses instead, whoever started them

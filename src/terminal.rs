@@ -10,10 +10,12 @@ use tracing_subscriber::EnvFilter;
 use ycsb::runner::Shortfall;
 
 /// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
-/// chooses what is logged. Lines are written until the guard is dropped.
+/// chooses what is logged; an empty one counts as none. Lines are written until the guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let chosen = (!chosen.is_empty()).then(|| EnvFilter::try_new(chosen).ok());
+    let filter = chosen.flatten().unwrap_or_else(|| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
@@ -33,9 +35,14 @@ pub(crate) use say;
 
 /// See [`say`].
 pub fn print(words: std::fmt::Arguments<'_>) {
+    print_bytes(format!("{words}\n").as_bytes());
+}
+
+/// Prints bytes to stdout, as [`say`] prints a line.
+pub fn print_bytes(bytes: &[u8]) {
     use std::io::{ErrorKind, Write as _};
     let mut out = std::io::stdout().lock();
-    let written = writeln!(out, "{words}").and_then(|()| out.flush());
+    let written = out.write_all(bytes).and_then(|()| out.flush());
     match written.map_err(|error| (error.kind(), error)) {
         Ok(()) => {}
         Err((ErrorKind::BrokenPipe, _)) => std::process::exit(0),
@@ -44,6 +51,21 @@ pub fn print(words: std::fmt::Arguments<'_>) {
             std::process::exit(1);
         }
     }
+}
+
+/// Text in which letters that are `odd`, and bytes that are no UTF-8, stand as escapes.
+pub fn escaped(bytes: &[u8], odd: impl Fn(char) -> bool) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match odd(letter) {
+                true => text.extend(letter.escape_default()),
+                false => text.push(letter),
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// A runtime on this thread.
@@ -91,7 +113,9 @@ impl std::error::Error for TargetMissed {}
 
 /// Completes at SIGINT or SIGTERM.
 pub async fn interrupted() {
-    let _ = server::node::terminated().await;
+    if let Ok(signal) = server::node::terminated() {
+        signal.await;
+    }
 }
 
 /// `leasehold ycsb`.

@@ -160,9 +160,10 @@ fn run(args: &RunArgs) -> anyhow::Result<bool> {
         .build()?;
     let tasks = tokio::task::LocalSet::new();
     let interrupted = runtime.block_on(tasks.run_until(async {
+        let signal = server::node::terminated()?;
         tokio::select! {
             biased;
-            _ = server::node::terminated() => Ok(true),
+            () = signal => Ok(true),
             ended = all(&stage, &attacks, &mut results) => ended.map(|()| false),
         }
     }))?;

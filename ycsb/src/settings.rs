@@ -209,10 +209,12 @@ impl Settings {
     }
 }
 
-/// The file that a property names, or else a variable of the environment.
+/// The file that a property names, or else a variable of the environment. An empty one counts
+/// as none.
 fn file(properties: &Properties, property: &str, variable: &str) -> Option<PathBuf> {
     let named = properties.text(property).map(PathBuf::from);
-    named.or_else(|| std::env::var_os(variable).map(PathBuf::from))
+    let variable = std::env::var_os(variable).filter(|file| !file.is_empty());
+    named.or_else(|| variable.map(PathBuf::from))
 }
 
 fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {

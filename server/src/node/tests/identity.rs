@@ -863,7 +863,8 @@ fn a_node_that_others_may_reach_must_say_how_it_is_known() {
     config.nodes[0].peer = config.nodes[0].peer.replace("127.0.0.1", "0.0.0.0");
     let refused = Running::start(&config, "CA").ended().unwrap_err();
     assert!(
-        refused.is_final() && refused.to_string().contains("insecure = true"),
+        refused.status() == NodeError::FINAL_STATUS
+            && refused.to_string().contains("insecure = true"),
         "{refused}"
     );
     config.security.insecure = true;
