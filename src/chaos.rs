@@ -12,7 +12,7 @@ use geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
 use geo_deploy::standing::Lock;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::terminal::{Interrupted, interrupted, runtime, say};
+use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
 /// Clients are at work for so long in a round, in seconds, unless the whole run is shorter.
 const ROUND_S: f64 = 120.0;
@@ -289,7 +289,7 @@ impl Meter {
             bar.set_message(self.words(progress));
         } else if changed || self.told.get().elapsed() >= TELL_EVERY {
             self.told.set(Instant::now());
-            eprintln!("{}", self.words(progress));
+            note!("{}", self.words(progress));
         }
     }
 
@@ -328,7 +328,7 @@ impl Meter {
         let line = format!("round {} ({}): {verdict}", ran.number, ran.strategy);
         match &self.bar {
             Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            None => note!("{line}"),
         }
     }
 

@@ -132,7 +132,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("leasehold: {}", words(&error));
+            terminal::note!("leasehold: {}", words(&error));
             status(&error)
         }
     }

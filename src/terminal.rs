@@ -8,6 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 use ycsb::runner::Shortfall;
+pub use ycsb::{note, say};
 
 /// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
 /// chooses what is logged. Lines are written until the guard is dropped.
@@ -20,30 +21,6 @@ pub fn log() -> WorkerGuard {
         .with_env_filter(filter)
         .init();
     guard
-}
-
-/// Prints a line to stdout. A reader that stops early (`| head`) is no error. Any other
-/// error ends the command, because its result would be lost.
-macro_rules! say {
-    ($($words:tt)*) => {
-        $crate::terminal::print(format_args!($($words)*))
-    };
-}
-pub(crate) use say;
-
-/// See [`say`].
-pub fn print(words: std::fmt::Arguments<'_>) {
-    use std::io::{ErrorKind, Write as _};
-    let mut out = std::io::stdout().lock();
-    let written = writeln!(out, "{words}").and_then(|()| out.flush());
-    match written.map_err(|error| (error.kind(), error)) {
-        Ok(()) => {}
-        Err((ErrorKind::BrokenPipe, _)) => std::process::exit(0),
-        Err((_, error)) => {
-            eprintln!("leasehold: writing to standard output: {error}");
-            std::process::exit(1);
-        }
-    }
 }
 
 /// A runtime on this thread.
@@ -142,7 +119,7 @@ impl Bars {
 
     fn begin(&self, label: &str, total: u64) -> ProgressBar {
         let Some(all) = &self.all else {
-            eprintln!("{label}: begun");
+            note!("{label}: begun");
             return ProgressBar::hidden();
         };
         let bar = all.add(ProgressBar::new(total));

@@ -26,6 +26,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::attacks::{ATTACKS, Attack};
 use crate::report::Results;
 use crate::stage::Stage;
+use ycsb::{note, say};
 
 #[derive(Parser)]
 #[command(name = "abuse", args_conflicts_with_subcommands = true)]
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("abuse: {error:#}");
+            note!("abuse: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
 
 fn list() {
     for attack in ATTACKS {
-        println!("{:<18} {}", attack.name, attack.what);
+        say!("{:<18} {}", attack.name, attack.what);
     }
 }
 
@@ -167,8 +168,8 @@ fn run(args: &RunArgs) -> anyhow::Result<bool> {
         }
     }))?;
     results.write()?;
-    println!("{}", results.terminal(&args.label));
-    println!("The report: {}", args.out.join("report.md").display());
+    say!("{}", results.terminal(&args.label));
+    say!("The report: {}", args.out.join("report.md").display());
     if interrupted {
         bail!("interrupted; no replica is left running");
     }
@@ -181,7 +182,7 @@ async fn all(
     results: &mut Results,
 ) -> anyhow::Result<()> {
     for (number, attack) in attacks.iter().enumerate() {
-        eprintln!(
+        note!(
             "[{} of {}] {}: {}",
             number + 1,
             attacks.len(),
@@ -189,7 +190,7 @@ async fn all(
             attack.what
         );
         let row = stage.row(attack).await;
-        eprintln!("    {}", row.words());
+        note!("    {}", row.words());
         results.add(row);
         results.write()?;
     }

@@ -10,6 +10,7 @@ use client::Routing;
 use crate::args::YcsbArgs;
 use crate::connect::Survey;
 use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
+use crate::note;
 use crate::properties::PropertyError;
 use crate::runner::{
     self, Cancel, Cores, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick,
@@ -84,7 +85,7 @@ pub async fn execute(
     settings.sites = survey.sites(&settings)?;
     let idle = settings.idle_addresses();
     for warning in survey.warnings(&settings.sites).into_iter().chain(idle) {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     let cores = Cores::start(settings.cores)?;
     let connections = survey.connect(&settings, &cores).await?;
@@ -110,10 +111,10 @@ pub async fn execute(
 
 fn echo(args: &YcsbArgs) {
     for warning in &args.warnings {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     for (name, value) in args.properties.effective() {
-        eprintln!("{name}={value}");
+        note!("{name}={value}");
     }
 }
 
@@ -161,7 +162,7 @@ async fn carry_out<S: Store>(
     status.finish();
     files.finish(&outcome)?;
     for warning in crate::summary::warnings(&outcome, &settings.reported_sites()) {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     export(settings, &outcome, out)?;
     Ok(outcome)
