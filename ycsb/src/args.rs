@@ -80,7 +80,8 @@ Options (long ones with one dash or two):
 Properties of YCSB's core workload, and some of our own:
   requestdistribution   uniform, zipfian (YCSB's: scrambled, hottest record 3.8%),
                         zipfian_exact (Zipf over exactly recordcount records),
-                        latest, hotspot, exponential, sequential
+                        latest, hotspot, exponential, sequential. With insertions, zipfian
+                        is YCSB's up to operationcount x insertproportion = 50 x recordcount
   zipfian.constant      theta of zipfian_exact (0.99)
   permutation=site      a different order of popularity at each site
   site                  name of the site of each address, or one for all (the names of

@@ -239,18 +239,11 @@ impl ThreadWorkload {
         }
     }
 
-    /// A record that has been inserted: others are drawn again, as in YCSB.
+    /// A record that has been inserted.
     fn existing_record(&mut self) -> u64 {
-        loop {
-            let shared = &self.workload.shared;
-            let Some(drawn) = self.chooser.draw(shared, &mut self.random) else {
-                continue;
-            };
-            let record = self.reorder(drawn);
-            if record < self.workload.shared.inserted.below() {
-                return record;
-            }
-        }
+        let shared = &self.workload.shared;
+        let drawn = self.chooser.draw(shared, &mut self.random);
+        self.reorder(drawn)
     }
 
     /// Applies the site's order to the records there were at the start.
@@ -304,6 +297,10 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
+/// Most records that the zipfian distribution keeps free for insertions, for each record
+/// there is: at least one draw in about a hundred then finds a record.
+const EXPECTED_PER_RECORD_MAX: u64 = 100;
+
 /// Chooses among the records.
 #[derive(Clone, Debug)]
 enum Chooser {
@@ -322,11 +319,13 @@ impl Chooser {
         match config.distribution {
             Distribution::Uniform => Chooser::Uniform(Uniform::new(first, count)),
             // Twice the insertions to be expected, and one more, so that what is
-            // popular does not change as records are inserted: as in YCSB.
+            // popular does not change as records are inserted: as in YCSB. Records that
+            // are not there yet are drawn in vain, so unlike YCSB there is a limit.
             Distribution::Zipfian => {
                 let expected = (config.operations as f64 * config.insert_share * 2.0) as u64;
+                let expected = expected.min(count.saturating_mul(EXPECTED_PER_RECORD_MAX));
                 let count = count.saturating_add(expected).saturating_add(1);
-                Chooser::Zipfian(Scrambled::new(first, count))
+                Chooser::Zipfian(Scrambled::new(first, count.min(u64::MAX - first)))
             }
             Distribution::ZipfianExact { theta } => {
                 Chooser::ZipfianExact(first, ZipfExact::new(count, theta))
@@ -346,21 +345,22 @@ impl Chooser {
         }
     }
 
-    /// A record, which may not have been inserted yet; `None` stands for one that
-    /// lies before the first.
-    fn draw(&mut self, shared: &Shared, random: &mut Random) -> Option<u64> {
-        Some(match self {
+    /// A record that has been inserted. It takes about as long at any number of
+    /// operations and records.
+    fn draw(&mut self, shared: &Shared, random: &mut Random) -> u64 {
+        match self {
             Chooser::Uniform(uniform) => uniform.draw(random),
-            Chooser::Zipfian(scrambled) => scrambled.draw(random),
+            Chooser::Zipfian(scrambled) => scrambled.draw_below(shared.inserted.below(), random),
             Chooser::ZipfianExact(first, zipf) => *first + zipf.draw(random),
             Chooser::Latest(latest) => latest.draw(&shared.inserted, random),
             Chooser::Hotspot(hotspot) => hotspot.draw(random),
             Chooser::Exponential(exponential) => {
-                let newest = shared.inserted.below().saturating_sub(1);
-                return newest.checked_sub(exponential.draw(random));
+                let end = shared.inserted.below();
+                let distance = exponential.draw_below(end, random);
+                end.saturating_sub(1).saturating_sub(distance)
             }
             Chooser::Sequential => shared.sequential.take(),
-        })
+        }
     }
 }
 

@@ -193,6 +193,69 @@ fn every_distribution_stays_within_the_records_of_this_process() {
     }
 }
 
+/// Insertions that a run of any length leaves undone must not hide the records that are
+/// there: each draw that misses them is work of the generator, and not of the store.
+#[test]
+fn a_run_without_an_end_draws_records_that_are_there() {
+    for operations in [1_000_000_000_u64, 9_000_000_000_000, (1 << 63) - 1] {
+        for start in [0, 500] {
+            let text = format!(
+                "operationcount={operations}\ninsertproportion=0.05\ninsertstart={start}\n\
+                 requestdistribution=zipfian"
+            );
+            let workload = workload(&text);
+            let Chooser::Zipfian(scrambled) = Chooser::new(&workload.config) else {
+                panic!("it is zipfian");
+            };
+            let mut random = Random::new(1, &[]);
+            let draws = (0..20_000).map(|_| scrambled.draw(&mut random));
+            let there = draws.filter(|record| *record < 1_000).count();
+            assert!(there > 100, "{operations} from {start}: {there} of 20,000");
+        }
+    }
+}
+
+/// The number of operations decides how many insertions are to come, as in YCSB: these
+/// streams must not change.
+#[test]
+fn ordinary_runs_draw_the_records_that_they_always_have() {
+    let records = |operations: u64| {
+        let text = format!(
+            "operationcount={operations}\ninsertproportion=0.05\nrequestdistribution=zipfian"
+        );
+        let operations = draw(&workload(&text), 40);
+        let drawn = operations
+            .into_iter()
+            .filter(|it| it.kind != OpKind::Insert);
+        drawn.map(|it| it.record).take(8).collect::<Vec<_>>()
+    };
+    assert_eq!(records(1_000), [542, 228, 719, 529, 59, 651, 356, 604]);
+    assert_eq!(records(300_000), [84, 310, 207, 91, 802, 895, 753, 371]);
+    assert_eq!(records(1_000_000), [543, 228, 142, 659, 968, 485, 303, 983]);
+}
+
+#[test]
+fn an_exponential_distribution_may_lie_beyond_the_records() {
+    for (percentile, fraction) in [("95", "0.8571428571"), ("0.0001", "1"), ("1e-300", "1")] {
+        let text = format!(
+            "requestdistribution=exponential\nexponential.percentile={percentile}\n\
+             exponential.frac={fraction}"
+        );
+        let old = draw(&workload(&text), 1_000);
+        let old = old
+            .iter()
+            .filter(|operation| operation.record < 500)
+            .count();
+        // Beyond the records the curve is flat: all are equally likely.
+        let expected = if percentile == "95" {
+            130..210
+        } else {
+            450..550
+        };
+        assert!(expected.contains(&old), "{percentile}: {old}");
+    }
+}
+
 #[test]
 fn sequential_threads_share_one_sequence() {
     let workload = workload("requestdistribution=sequential");
