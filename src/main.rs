@@ -129,7 +129,8 @@ fn main() -> ExitCode {
         }
         Command::Man { dir } => man(&dir),
     };
-    match result {
+    let printed = || ycsb::output::finish().context("writing to standard output");
+    match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::note!("leasehold: {}", words(&error));

@@ -96,7 +96,8 @@ fn main() -> ExitCode {
         }
         None => run(&cli.run),
     };
-    match ended {
+    let printed = || ycsb::output::finish().context("writing to standard output");
+    match ended.and_then(|passed| printed().map(|()| passed)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

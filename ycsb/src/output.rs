@@ -3,6 +3,7 @@
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
 
 /// Prints a line to standard output; see [`print_line`](crate::output::print_line).
 #[macro_export]
@@ -21,17 +22,20 @@ macro_rules! note {
     };
 }
 
-/// Prints a line to standard output, which is a result of the command. If the reader has
-/// closed the pipe (`| head`), the process ends with status 0: nobody wants the rest. Any
-/// other error ends it with status 1, because the result would be lost. Neither runs
-/// destructors, so what must be cleaned up, or written elsewhere, comes first.
+/// Why standard output takes nothing more.
+static FAILURE: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints a line to standard output. A command goes on to its end although nobody reads it
+/// any more (`| head`) or the disk is full: what it does besides must not stop halfway, and
+/// its exit status must be true. Nothing is printed after an error, which [`finish`]
+/// returns.
 pub fn print_line(words: Arguments<'_>) {
-    or_end(print(|out| writeln!(out, "{words}")));
+    print(|out| writeln!(out, "{words}"));
 }
 
 /// Prints bytes to standard output as they are; errors as in [`print_line`].
 pub fn print_bytes(bytes: &[u8]) {
-    or_end(print(|out| out.write_all(bytes)));
+    print(|out| out.write_all(bytes));
 }
 
 /// Prints a line to standard error. An error is ignored: there is no place left to
@@ -41,18 +45,24 @@ pub fn note_line(words: Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
-fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    write(&mut out).and_then(|()| out.flush())
+/// Whether everything that was printed has reached standard output. A program asks at its
+/// end.
+///
+/// # Errors
+/// Why it has not. A reader that has closed the pipe is no error: it has what it wanted.
+pub fn finish() -> Result<(), &'static io::Error> {
+    match FAILURE.get() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
 }
 
-fn or_end(printed: io::Result<()>) {
-    let Err(error) = printed else { return };
-    if error.kind() == ErrorKind::BrokenPipe {
-        std::process::exit(0);
+fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    if FAILURE.get().is_some() {
+        return;
     }
-    note_line(format_args!(
-        "leasehold: writing to standard output: {error}"
-    ));
-    std::process::exit(1);
+    let mut out = io::stdout().lock();
+    if let Err(error) = write(&mut out).and_then(|()| out.flush()) {
+        FAILURE.get_or_init(|| error);
+    }
 }
