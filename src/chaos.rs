@@ -125,7 +125,19 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     });
     meter.end();
     let summary = Summary::new(args.seed, ran);
+    show(&settings.dir, &summary)?;
     conclude(args, &settings.dir, &summary, ended?)
+}
+
+/// Writes and prints what the rounds have found. Whatever cannot be written, it is printed.
+fn show(dir: &Path, summary: &Summary) -> anyhow::Result<()> {
+    if summary.rounds.is_empty() {
+        return Ok(());
+    }
+    let path = dir.join("summary.json");
+    let written = std::fs::write(&path, serde_json::to_vec_pretty(summary)?);
+    say!("{}", summary.text().trim_end());
+    written.with_context(|| format!("writing {}", path.display()))
 }
 
 /// How many rounds there are, and how long each is, in seconds.
@@ -196,12 +208,6 @@ async fn all(
 }
 
 fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> anyhow::Result<()> {
-    if !summary.rounds.is_empty() {
-        say!("{}", summary.text().trim_end());
-        let path = dir.join("summary.json");
-        std::fs::write(&path, serde_json::to_vec_pretty(summary)?)
-            .with_context(|| format!("writing {}", path.display()))?;
-    }
     if ended == Ended::Interrupted {
         let words = format!(
             "interrupted after {} whole rounds; no replica is left running, and what the round \

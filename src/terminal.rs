@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 use ycsb::runner::Shortfall;
@@ -66,9 +67,33 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Completes at SIGINT or SIGTERM.
+/// Completes at SIGINT or SIGTERM, and at SIGHUP: a terminal or connection that is gone
+/// ends a run as a Ctrl-C does, with what it has to show.
 pub async fn interrupted() {
-    let _ = server::node::terminated().await;
+    tokio::select! {
+        _ = server::node::terminated() => {}
+        () = hung_up() => {}
+    }
+}
+
+async fn hung_up() {
+    // To wait for a signal that is ignored would end what `nohup` is to keep alive.
+    if !ignores_hangup()
+        && let Ok(mut hangup) = signal(SignalKind::hangup())
+    {
+        hangup.recv().await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whether this process was started to ignore SIGHUP, or it cannot be known.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_none_or(|mask| mask & 1 == 1)
 }
 
 /// `leasehold ycsb`.

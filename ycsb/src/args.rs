@@ -118,9 +118,13 @@ The last two are in the latencies from the intended start, with the time up to t
 Sites have lines of their own ([READ@JP], [READ@JP:local]), with the longest time
 without a successful answer ([READS@JP], LongestGap(ms)), and so have replicas.
 
-Exit status: 0; 1 if the run failed, no operation succeeded, or an insertion ended the
-load; 3 if the target was missed: at the end more operations were behind than one for
-each thread and one in a hundred; 130 after Ctrl-C, which prints the report so far.
+The report goes to standard output, or into exportfile=FILE. It is also printed if that
+file cannot be written, and whatever other file cannot be.
+
+Exit status: 0; 1 if the run failed, no operation succeeded, an insertion ended the
+load, or a file could not be written; 3 if the target was missed: at the end more
+operations were behind than one for each thread and one in a hundred; 130 after Ctrl-C,
+TERM or HUP (a terminal that is gone), which print the report so far.
 
 Replicas with certificates, as those of `leasehold cluster up`, need
 --ca leasehold-cluster/certificates/ca.pem besides.
