@@ -273,6 +273,32 @@ async fn the_report_is_printed_although_a_file_cannot_be_written() {
     assert!(outcome.unwrap_err().to_string().contains("exportfile"));
 }
 
+#[tokio::test]
+async fn load_generators_that_insert_the_same_records_are_told_so_and_parts_keep_them_apart() {
+    let (address, records) = serve().await;
+    let common = format!("-P workloadd --address {address} -p recordcount=100 -threads 2");
+    ycsb(&format!("load {common}")).await.unwrap();
+    let insert =
+        format!("run {common} -p readproportion=0 -p insertproportion=1 -p operationcount=500");
+    let part = |part: &str| format!("{insert} -p insertpart={part}");
+    let (first, second) = (part("1/2"), part("2/2"));
+    let (first, second) = tokio::join!(ycsb(&first), ycsb(&second));
+    for report in [first.unwrap().0, second.unwrap().0] {
+        assert_eq!(figure(&report, "[INSERT], Return=OK"), 500);
+        assert!(!report.contains("OVERWRITES"), "{report}");
+    }
+    assert_eq!(records.lock().unwrap().len(), 1_100);
+    // Another one, which knows of no parts.
+    let (report, outcome) = ycsb(&insert).await.unwrap();
+    assert_eq!(figure(&report, "[INSERT], Return=OK"), 500);
+    assert_eq!(records.lock().unwrap().len(), 1_100, "none is new");
+    // Before the 1st, 2nd, 4th ... 256th.
+    assert_eq!(figure(&report, "[INSERT-OVERWRITES], Probed"), 9);
+    assert_eq!(figure(&report, "[INSERT-OVERWRITES], Found"), 9);
+    let warnings = ycsb::summary::warnings(&outcome, &[]);
+    assert!(warnings[0].contains("insertpart=1/N"), "{warnings:?}");
+}
+
 /// Standard output when the reader of the pipe has gone, or its disk is full.
 struct Gone(std::io::ErrorKind);
 

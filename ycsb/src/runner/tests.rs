@@ -465,6 +465,7 @@ async fn warm_up_is_not_measured() {
     let (outcome, seen) = go(&store, &workload, &cold).await;
     let account = outcome.account;
     assert_eq!((account.intended(), account.runtime), (0, Duration::ZERO));
+    assert_eq!(outcome.shortfall(), Some(Shortfall::NothingMeasured));
     assert_eq!(outcome.measurements.keys().count(), 0);
     assert_eq!(seen.intervals, [(400, 0, 0)], "but it was done");
 }

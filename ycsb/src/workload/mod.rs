@@ -133,6 +133,13 @@ impl CoreWorkload {
         self.shared.inserted.acknowledge(record)
     }
 
+    /// Whether it should be looked whether a record that a run inserts is there already: the
+    /// first, second, fourth, eighth ... of its insertions.
+    pub fn is_probed(&self, record: u64) -> bool {
+        let inserted = record.checked_sub(self.config.records);
+        inserted.is_some_and(|index| (index + 1).is_power_of_two())
+    }
+
     /// Checks a stored record; `None` stands for a key that is not there.
     pub fn verify(&self, key: &[u8], value: Option<&Bytes>) -> Verdict {
         let Some(value) = value else {
@@ -167,6 +174,18 @@ impl CoreWorkload {
             // Refused when the configuration was read.
             _ => unreachable!("data integrity needs fields of constant length"),
         }
+    }
+}
+
+impl Config {
+    /// The key of a record by its number. Records beyond the first ones are those that this
+    /// load generator has inserted, of which it counts its own part.
+    fn key(&self, record: u64) -> Bytes {
+        let record = match record.checked_sub(self.records) {
+            None => record,
+            Some(inserted) => self.records.saturating_add(self.part.nth(inserted)),
+        };
+        record::key(record, self.hashed, self.zero_padding)
     }
 }
 
@@ -215,7 +234,7 @@ impl ThreadWorkload {
 
     fn operation(&mut self, kind: OpKind, record: u64) -> Operation {
         let config = &self.workload.config;
-        let key = record::key(record, config.hashed, config.zero_padding);
+        let key = config.key(record);
         let (read_all, write_all) = (config.read_all, config.write_all);
         let reads = !matches!(kind, OpKind::Update | OpKind::Insert);
         let scan_length = match kind {

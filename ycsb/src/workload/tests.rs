@@ -87,6 +87,35 @@ fn loading_inserts_every_record_of_this_process_once() {
 }
 
 #[test]
+fn load_generators_insert_records_of_their_own_and_ask_for_them() {
+    let text = "insertproportion=0.5\nreadproportion=0.5\nupdateproportion=0\n\
+                requestdistribution=latest\ninsertorder=ordered\ninsertpart=2/3";
+    let workload = workload(text);
+    let mut thread = workload.thread(0, 0);
+    let mut inserted = HashSet::new();
+    for _ in 0..200 {
+        let operation = thread.next().unwrap();
+        let key = std::str::from_utf8(&operation.key).unwrap();
+        let number: u64 = key.strip_prefix("user").unwrap().parse().unwrap();
+        if operation.kind == OpKind::Insert {
+            assert_eq!(number, 1_001 + 3 * inserted.len() as u64);
+            inserted.insert(number);
+            workload.acknowledge(operation.record).unwrap();
+        } else {
+            assert!(number < 1_000 || inserted.contains(&number), "{number}");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_insertion_is_read_in_whatever_case() {
+    for (text, hashed) in [("hashed", true), ("Hashed", true), ("ORDERED", false)] {
+        let workload = workload(&format!("insertorder={text}"));
+        assert_eq!(workload.config.hashed, hashed, "{text}");
+    }
+}
+
+#[test]
 fn loading_does_not_change_the_run() {
     let workload = workload("updateproportion=1");
     let mut thread = workload.thread(0, 0);
@@ -411,6 +440,9 @@ fn contradictions_are_refused_with_a_reason() {
             "can be read",
         ),
         ("readproportion=1.5", "a number from 0 to 1"),
+        ("insertorder=sorted", "one of hashed, ordered"),
+        ("insertpart=3/2", "load generator I of N"),
+        ("insertpart=0/2", "as in 1/2 and 2/2"),
         ("scanlengthdistribution=latest", "one of uniform, zipfian"),
     ];
     for (text, expected) in cases {
