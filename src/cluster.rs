@@ -16,7 +16,7 @@ use geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
 use tokio::time::{sleep, timeout};
 
 use crate::place::Credentials;
-use crate::terminal::{Interrupted, interrupted, log, runtime, say};
+use crate::terminal::{Interrupted, interrupted, log, note, runtime, say};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
@@ -309,7 +309,7 @@ async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Resul
         tokio::select! {
             () = &mut interrupted, if started == Started::Wanted => {
                 started = Started::Interrupted;
-                eprintln!("interrupted: waiting for it to start, then stopping it");
+                note!("interrupted: waiting for it to start, then stopping it");
             }
             () = sleep(Duration::from_millis(100)) => {}
         }

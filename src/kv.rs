@@ -14,7 +14,7 @@ use client::wire::{Path, Version};
 use client::{Client, Reply, Trace};
 
 use crate::place::{Connected, Credentials, Place};
-use crate::terminal::{escaped, print_bytes, runtime};
+use crate::terminal::{escaped, note, print_bytes, runtime};
 
 #[derive(Args)]
 pub struct KvArgs {
@@ -122,7 +122,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         dead.extend(silent(&client, &trace));
         say_dead(dead, &place, &reply);
         if args.verbose {
-            eprintln!(
+            note!(
                 "served: {}, {:.2} ms, at {}",
                 path_name(reply.path),
                 took.as_secs_f64() * 1e3,
@@ -152,7 +152,7 @@ fn say_dead(dead: Dead, place: &Place, reply: &Reply) {
     for (address, said) in dead {
         let name = &reply.replica;
         let address = place.named(&address);
-        eprintln!("note: {address} does not answer ({said}); {name} was asked instead");
+        note!("note: {address} does not answer ({said}); {name} was asked instead");
     }
 }
 
@@ -162,9 +162,7 @@ fn say_more(command: &KvCommand, reply: &Reply) {
         && let Some(Answer::Entries(found)) = &reply.outcome.result
         && found.entries.len() as u64 == u64::from(*limit)
     {
-        eprintln!(
-            "note: {limit} entries, and there may be more: --limit sets how many are printed"
-        );
+        note!("note: {limit} entries, and there may be more: --limit sets how many are printed");
     }
 }
 
@@ -259,7 +257,7 @@ fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
         None => bail!("the replica's answer is of a kind this version does not know"),
     }
     if let Some(version) = version.filter(|_| verbose) {
-        eprintln!("version: {}", shown(version));
+        note!("version: {}", shown(version));
     }
     Ok(())
 }

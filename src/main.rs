@@ -129,13 +129,14 @@ fn main() -> ExitCode {
         }
         Command::Man { dir } => man(&dir),
     };
-    match result {
+    let printed = || ycsb::output::finish().context("writing to standard output");
+    match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Replicas, and files, may have any words in them.
             let is_odd = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
             let words = terminal::escaped(words(&error).as_bytes(), is_odd);
-            eprintln!("leasehold: {words}");
+            terminal::note!("leasehold: {words}");
             status(&error)
         }
     }

@@ -5,9 +5,12 @@ use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
+pub use ycsb::output::print_bytes;
 use ycsb::runner::Shortfall;
+pub use ycsb::{note, say};
 
 /// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
 /// chooses what is logged; an empty one counts as none. Lines are written until the guard is dropped.
@@ -22,35 +25,6 @@ pub fn log() -> WorkerGuard {
         .with_env_filter(filter)
         .init();
     guard
-}
-
-/// Prints a line to stdout. A reader that stops early (`| head`) is no error. Any other
-/// error ends the command, because its result would be lost.
-macro_rules! say {
-    ($($words:tt)*) => {
-        $crate::terminal::print(format_args!($($words)*))
-    };
-}
-pub(crate) use say;
-
-/// See [`say`].
-pub fn print(words: std::fmt::Arguments<'_>) {
-    print_bytes(format!("{words}\n").as_bytes());
-}
-
-/// Prints bytes to stdout, as [`say`] prints a line.
-pub fn print_bytes(bytes: &[u8]) {
-    use std::io::{ErrorKind, Write as _};
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(bytes).and_then(|()| out.flush());
-    match written.map_err(|error| (error.kind(), error)) {
-        Ok(()) => {}
-        Err((ErrorKind::BrokenPipe, _)) => std::process::exit(0),
-        Err((_, error)) => {
-            eprintln!("leasehold: writing to standard output: {error}");
-            std::process::exit(1);
-        }
-    }
 }
 
 /// Text in which letters that are `odd`, and bytes that are no UTF-8, stand as escapes.
@@ -111,11 +85,38 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Completes at SIGINT or SIGTERM.
+/// Completes at SIGINT or SIGTERM, and at SIGHUP: a terminal or connection that is gone
+/// ends a run as a Ctrl-C does, with what it has to show.
 pub async fn interrupted() {
-    if let Ok(signal) = server::node::terminated() {
-        signal.await;
+    let terminated = async {
+        if let Ok(terminated) = server::node::terminated() {
+            terminated.await;
+        }
+    };
+    tokio::select! {
+        () = terminated => {}
+        () = hung_up() => {}
     }
+}
+
+async fn hung_up() {
+    // To wait for a signal that is ignored would end what `nohup` is to keep alive.
+    if !ignores_hangup()
+        && let Ok(mut hangup) = signal(SignalKind::hangup())
+    {
+        hangup.recv().await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whether this process was started to ignore SIGHUP, or it cannot be known.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_none_or(|mask| mask & 1 == 1)
 }
 
 /// `leasehold ycsb`.
@@ -166,7 +167,7 @@ impl Bars {
 
     fn begin(&self, label: &str, total: u64) -> ProgressBar {
         let Some(all) = &self.all else {
-            eprintln!("{label}: begun");
+            note!("{label}: begun");
             return ProgressBar::hidden();
         };
         let bar = all.add(ProgressBar::new(total));

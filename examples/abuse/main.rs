@@ -26,6 +26,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::attacks::{ATTACKS, Attack};
 use crate::report::Results;
 use crate::stage::Stage;
+use ycsb::{note, say};
 
 #[derive(Parser)]
 #[command(name = "abuse", args_conflicts_with_subcommands = true)]
@@ -95,11 +96,12 @@ fn main() -> ExitCode {
         }
         None => run(&cli.run),
     };
-    match ended {
+    let printed = || ycsb::output::finish().context("writing to standard output");
+    match ended.and_then(|passed| printed().map(|()| passed)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("abuse: {error:#}");
+            note!("abuse: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -107,7 +109,7 @@ fn main() -> ExitCode {
 
 fn list() {
     for attack in ATTACKS {
-        println!("{:<18} {}", attack.name, attack.what);
+        say!("{:<18} {}", attack.name, attack.what);
     }
 }
 
@@ -168,8 +170,8 @@ fn run(args: &RunArgs) -> anyhow::Result<bool> {
         }
     }))?;
     results.write()?;
-    println!("{}", results.terminal(&args.label));
-    println!("The report: {}", args.out.join("report.md").display());
+    say!("{}", results.terminal(&args.label));
+    say!("The report: {}", args.out.join("report.md").display());
     if interrupted {
         bail!("interrupted; no replica is left running");
     }
@@ -182,7 +184,7 @@ async fn all(
     results: &mut Results,
 ) -> anyhow::Result<()> {
     for (number, attack) in attacks.iter().enumerate() {
-        eprintln!(
+        note!(
             "[{} of {}] {}: {}",
             number + 1,
             attacks.len(),
@@ -190,7 +192,7 @@ async fn all(
             attack.what
         );
         let row = stage.row(attack).await;
-        eprintln!("    {}", row.words());
+        note!("    {}", row.words());
         results.add(row);
         results.write()?;
     }
