@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attacks::{Attack, Judged};
 use crate::figures::Figures;
+use crate::provenance::Program;
 use crate::well_behaved::Noticed;
 
 /// A p99 may be so many times that of the quiet time, and so much longer, in µs.
@@ -59,31 +60,6 @@ fn plain(value: f64) -> String {
     match value.fract() == 0.0 {
         true => format!("{value:.0}"),
         false => format!("{value:.1}"),
-    }
-}
-
-/// A program that was attacked: rows of one run may be of several.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Program {
-    /// What it says of its version.
-    pub version: String,
-    /// The revision of its sources, as far as that is known.
-    pub revision: String,
-    /// When its file was written.
-    pub built: String,
-}
-
-impl std::fmt::Display for Program {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Program {
-            version,
-            revision,
-            built,
-        } = self;
-        match revision.is_empty() {
-            true => write!(f, "a program that was not noted"),
-            false => write!(f, "{version}, revision {revision}, built {built}"),
-        }
     }
 }
 

@@ -7,14 +7,18 @@
 
 mod aftermath;
 mod attacks;
+#[path = "../common/cluster.rs"]
 mod cluster;
 mod failing_disk;
 mod figures;
 mod judge;
+#[path = "../common/provenance.rs"]
+mod provenance;
 mod report;
 mod stage;
 mod watch;
 mod well_behaved;
+#[path = "../common/wire.rs"]
 mod wire;
 
 use std::path::PathBuf;
@@ -125,28 +129,19 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static Attack>> {
     Ok(ATTACKS.iter().filter(wanted).collect())
 }
 
-/// The program of the same build lies beside the folder of examples.
-fn beside() -> anyhow::Result<PathBuf> {
-    let this = std::env::current_exe().context("finding this program")?;
-    let folder = this.parent().and_then(std::path::Path::parent);
-    let program = folder.map(|folder| folder.join("leasehold"));
-    let program = program.filter(|program| program.is_file());
-    program.context("--binary: there is no leasehold beside this program; build it, or name one")
-}
-
 /// Runs what was asked for. Returns whether all is as it must be.
 fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let attacks = chosen(&args.only)?;
     let binary = match &args.binary {
         Some(binary) => std::path::absolute(binary).context("--binary")?,
-        None => beside()?,
+        None => provenance::beside()?,
     };
     let revision = match (&args.revision, &args.binary) {
         (Some(revision), _) => revision.clone(),
-        (None, None) => report::revision_here(),
+        (None, None) => provenance::revision_here(),
         (None, Some(_)) => "not known".to_owned(),
     };
-    let program = report::program(&binary, revision)?;
+    let program = provenance::program(&binary, revision)?;
     let mut results = Results::open(&args.out, &args.label, program)?;
     let stage = Stage {
         binary,

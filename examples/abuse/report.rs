@@ -6,13 +6,13 @@ mod picture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::attacks::ATTACKS;
-use crate::judge::{Check, Program, Row};
+use crate::judge::{Check, Row};
+use crate::provenance::{Program, command, machine};
 
 /// What was measured of one program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -284,53 +284,6 @@ fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     first.unwrap_or_default() + letters.as_str()
-}
-
-/// What is known of a program.
-pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
-    let version = said_by(Command::new(binary).arg("--version"))
-        .with_context(|| format!("starting {}", binary.display()))?;
-    let mut date = Command::new("date");
-    let date = date.arg("-u").arg("-r").arg(binary).arg("+%F %H:%M UTC");
-    Ok(Program {
-        version,
-        revision,
-        built: said_by(date).unwrap_or_default(),
-    })
-}
-
-/// The revision of the sources in this directory. It ends with `-dirty` if they have changed.
-pub fn revision_here() -> String {
-    let mut git = Command::new("git");
-    let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
-    let said = said_by(git).ok().filter(|said| !said.is_empty());
-    said.unwrap_or_else(|| "not known".to_owned())
-}
-
-fn said_by(command: &mut Command) -> std::io::Result<String> {
-    let output = command.stdin(Stdio::null()).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// The command, without directories, which mean nothing on another machine.
-fn command() -> String {
-    let words = std::env::args().map(|word| match word.rsplit_once('/') {
-        Some((_, name)) => name.to_owned(),
-        None => word,
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let models = info
-        .lines()
-        .filter_map(|line| line.strip_prefix("model name"));
-    let models: Vec<&str> = models
-        .map(|model| model.trim_start_matches([' ', '\t', ':']))
-        .collect();
-    let model = models.first().copied().unwrap_or("an unknown processor");
-    format!("{} x {model}", models.len())
 }
 
 #[cfg(test)]

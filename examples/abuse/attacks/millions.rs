@@ -23,11 +23,11 @@ const UNANSWERED_MAX: u64 = 4;
 const READS_A_SECOND: u64 = 20_000;
 /// Keys that each replica is asked in turn: more than it remembers for its report to the
 /// leader (16 MiB of them by default), so that after a few seconds it is full at each report.
-const ASKED_KEYS: u64 = 262_144;
+pub(super) const ASKED_KEYS: u64 = 262_144;
 /// Keys that each replica is asked a second: a report takes 4,000 to 8,000 of them away.
 const ASKED_A_SECOND: u64 = 100_000;
 /// Keys of one multi-get.
-const ASKED_AT_ONCE: u64 = 500;
+pub(super) const ASKED_AT_ONCE: u64 = 500;
 const STEP: Duration = Duration::from_millis(10);
 /// How long all keys are read after a load.
 const READING: Duration = Duration::from_secs(12);
@@ -128,7 +128,7 @@ async fn ask_many(
 }
 
 /// As short as can be: a replica remembers more of them.
-fn asked(number: u64) -> String {
+pub(super) fn asked(number: u64) -> String {
     format!("{number:x}")
 }
 

@@ -8,11 +8,14 @@ mod frames;
 mod handshakes;
 mod link;
 mod logged;
+mod many_keys;
 mod memory;
 mod merges;
 mod millions;
 mod padded;
 mod peers;
+mod pipeline;
+mod questions;
 mod unread;
 
 use std::path::PathBuf;
@@ -297,6 +300,46 @@ pub const ATTACKS: &[Attack] = &[
         ..USUAL
     },
     Attack {
+        name: "multi-puts",
+        what: "multi-puts of 10,000 tiny keys: one at a time, then 4 clients with 8 in flight each",
+        seconds: 12,
+        memory_mib: 256.0,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "multi-gets-absent",
+        what: "4 clients ask the holder for 10,000 absent keys at once, 2 in flight each",
+        seconds: 8,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "status-holders",
+        what: "4 connections ask who holds the hottest of 262,144 keys, 16 in flight each",
+        setting: adaptive("quorum"),
+        prepares: true,
+        seconds: 8,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "status-ranges",
+        what: "4 connections ask what is in force in 1,023 ranges, 16 in flight each",
+        prepares: true,
+        seconds: 8,
+        memory_mib: 4.0 * CONNECTION_MIB,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
+        name: "lease-sets",
+        what: "64 changes of the leases of small ranges wait at a time, and one that ends is replaced",
+        seconds: 8,
+        after: &[After::LongestRound(100)],
+        ..USUAL
+    },
+    Attack {
         name: "handshakes",
         what: "connections that say nothing, and hellos longer than 4 KiB",
         seconds: 8,
@@ -446,6 +489,13 @@ async fn attack(target: &Target) -> anyhow::Result<Figures> {
         "merges-spread" if target.preparing => merges::prepare(target, merges::MANY).await,
         "merges-spread" => merges::merge(target, merges::MANY).await,
         "merges-ahead" => ahead::merge(target).await,
+        "multi-puts" => many_keys::multi_puts(target).await,
+        "multi-gets-absent" => many_keys::multi_gets_absent(target).await,
+        "status-holders" if target.preparing => questions::make_demand(target).await,
+        "status-holders" => questions::status_holders(target).await,
+        "status-ranges" if target.preparing => questions::make_ranges(target).await,
+        "status-ranges" => questions::status_ranges(target).await,
+        "lease-sets" => questions::lease_sets(target).await,
         "sessions" => flood::sessions(target).await,
         "disk-readonly" => flood::new_files(target).await,
         "handshakes" => handshakes::silent_and_long(target).await,

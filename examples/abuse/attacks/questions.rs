@@ -1,0 +1,158 @@
+//! What operators may ask, far more often than operators do: status with what takes long to find or
+//! to encode, and changes of leases.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use client::wire::command::Op;
+use client::wire::request::Body;
+use client::wire::{LeaseRequest, Request, Response, StatusReply, StatusRequest};
+
+use super::Target;
+use super::millions::{ASKED_AT_ONCE, ASKED_KEYS, asked};
+use super::pipeline::{Answers, Lane, all, pipeline, refusal};
+use crate::figures::{Figures, figures};
+use crate::wire::{Wire, read};
+
+/// Connections, and questions in flight on each.
+const CONNECTIONS: u64 = 4;
+const IN_FLIGHT: u64 = 16;
+/// Changes of leases that wait at a time: as many as a replica takes.
+const CHANGES: u64 = 64;
+/// Ranges of keys: nearly as many as there may be. Their first keys are as long as they may be
+/// together.
+const RANGES: u64 = 1_023;
+const BOUND_BYTES: usize = 500;
+/// Ranges that changes of leases name in turn: small enough that all are taken.
+const CHANGED_RANGES: u64 = 400;
+/// How long demand may take to reach the leader: replicas report some thousand keys a second.
+const DEMAND_WITHIN: Duration = Duration::from_secs(90);
+/// So much of what was asked must be known, in hundredths.
+const DEMAND_KNOWN: u64 = 95;
+
+/// Reads keys until the leader knows the demand of all of them.
+pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
+    let deadline = Instant::now() + DEMAND_WITHIN;
+    loop {
+        for address in &target.clients {
+            let mut wire = Wire::connect(address).await?;
+            for (id, first) in (1..).zip((0..ASKED_KEYS).step_by(ASKED_AT_ONCE as usize)) {
+                let keys = first..(first + ASKED_AT_ONCE).min(ASKED_KEYS);
+                let keys = keys.map(|number| asked(number).into());
+                wire.ask(&read(id, Op::multi_get(keys.collect()))).await?;
+            }
+        }
+        let counters = status(target, StatusRequest::default()).await?.counters;
+        let known = counters.into_iter().find(|it| it.name == "demand_keys");
+        let known = known.map_or(0, |counter| counter.value);
+        if known * 100 >= ASKED_KEYS * DEMAND_KNOWN {
+            return Ok(figures([("keys_with_demand", known as f64)]));
+        }
+        if Instant::now() > deadline {
+            bail!("demand is known for {known} of {ASKED_KEYS} keys after {DEMAND_WITHIN:?}");
+        }
+    }
+}
+
+/// Asks who holds the hottest key.
+pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
+    let holders = true;
+    let asked = StatusRequest {
+        holders,
+        ..StatusRequest::default()
+    };
+    ask_often(target, Body::Status(asked)).await
+}
+
+/// Makes as many ranges as there may be.
+pub async fn make_ranges(target: &Target) -> anyhow::Result<Figures> {
+    let mut wire = Wire::connect(&target.clients[0]).await?;
+    for (id, number) in (1..).zip(0..RANGES / 2) {
+        let change = Body::Lease(range(number, BOUND_BYTES, "all"));
+        let answer = wire.ask(&Request::new(id, Some(change))).await?;
+        if let Some(refusal) = refusal(&answer) {
+            bail!("a range was refused: {refusal}");
+        }
+    }
+    let leases = true;
+    let found = status(
+        target,
+        StatusRequest {
+            leases,
+            ..StatusRequest::default()
+        },
+    )
+    .await?;
+    let found = found.leases.map_or(0, |leases| leases.ranges.len() as u64);
+    anyhow::ensure!(
+        found == RANGES,
+        "{RANGES} ranges were wanted, {found} are there"
+    );
+    Ok(Figures::new())
+}
+
+/// Asks what is in force for each of many ranges.
+pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
+    let leases = true;
+    let asked = StatusRequest {
+        leases,
+        ..StatusRequest::default()
+    };
+    ask_often(target, Body::Status(asked)).await
+}
+
+/// Changes the leases of small ranges, as many at a time as may wait.
+pub async fn lease_sets(target: &Target) -> anyhow::Result<Figures> {
+    let make = |connection: u64, lane: &Lane| {
+        let number = (connection + lane.id * CONNECTIONS) % CHANGED_RANGES;
+        let turn = lane.id * CONNECTIONS / CHANGED_RANGES;
+        let strategy = ["all", "quorum"][turn as usize % 2];
+        Body::Lease(range(number, 0, strategy))
+    };
+    ask(target, CHANGES / CONNECTIONS, make).await
+}
+
+async fn ask_often(target: &Target, body: Body) -> anyhow::Result<Figures> {
+    ask(target, IN_FLIGHT, move |_, _| body.clone()).await
+}
+
+/// Asks the leader on some connections.
+async fn ask(
+    target: &Target,
+    in_flight: u64,
+    body: impl Fn(u64, &Lane) -> Body + Clone + 'static,
+) -> anyhow::Result<Figures> {
+    let answers = Rc::new(Answers::default());
+    let end = target.end();
+    let one = |connection: u64| {
+        let (address, body) = (target.clients[0].clone(), body.clone());
+        let make = move |lane: Lane| Request::new(lane.id, Some(body(connection, &lane)));
+        tokio::task::spawn_local(pipeline(address, end, in_flight, answers.clone(), make))
+    };
+    all((0..CONNECTIONS).map(one).collect::<Vec<_>>()).await?;
+    answers.figures()
+}
+
+/// A change of a small range that touches no other one.
+fn range(number: u64, bound_bytes: usize, strategy: &str) -> LeaseRequest {
+    let bound = |number: u64| {
+        let mut bound = format!("range-{number:04}").into_bytes();
+        bound.resize(bound_bytes.max(bound.len()), b'.');
+        bound.into()
+    };
+    LeaseRequest {
+        from: bound(2 * number),
+        to: bound(2 * number + 1),
+        strategy: strategy.to_owned(),
+        ..LeaseRequest::default()
+    }
+}
+
+async fn status(target: &Target, asked: StatusRequest) -> anyhow::Result<StatusReply> {
+    let mut wire = Wire::connect(&target.clients[0]).await?;
+    let answer: Response = wire
+        .ask(&Request::new(1, Some(Body::Status(asked))))
+        .await?;
+    Ok(*answer.status.context("no status in the answer")?)
+}

@@ -1,0 +1,120 @@
+//! Questions and requests of operators.
+
+use client::wire::request::Body;
+use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
+
+use super::{Asked, Case, Stage, long_key};
+use crate::cluster::{LEADER, NAMES};
+
+/// Ranges of keys: one, some, and nearly as many as there may be.
+const RANGES: [usize; 3] = [1, 32, 1_023];
+/// The first keys of so many ranges may have so many bytes each.
+const BOUND_BYTES: usize = 500;
+/// Keys that demand is known for: few, and many.
+const DEMAND: [usize; 2] = [64, 100_000];
+
+pub(super) fn cases() -> Vec<Case> {
+    let plain = StatusRequest::default();
+    let holders = StatusRequest {
+        holders: true,
+        ..plain.clone()
+    };
+    let of_key = StatusRequest {
+        key: "tiny-000001".into(),
+        ..holders.clone()
+    };
+    let leases = StatusRequest {
+        leases: true,
+        ..plain.clone()
+    };
+    let demand = StatusRequest {
+        demand: true,
+        ..plain.clone()
+    };
+    let mut all = vec![status("status", 0, Stage::Plain, plain), moved()];
+    for ranges in RANGES {
+        let stage = Stage::Ranges(ranges);
+        all.push(status("status-leases", ranges, stage, leases.clone()));
+        all.push(lease_set(ranges));
+    }
+    all.push(lease_change());
+    for keys in DEMAND {
+        let stage = Stage::Demand(keys);
+        all.push(status("status-hottest", keys, stage, holders.clone()));
+        all.push(status("status-key", keys, stage, of_key.clone()));
+        all.push(status("status-demand", keys, stage, demand.clone()));
+    }
+    all
+}
+
+/// Of how many ranges, or of how many keys with demand.
+fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -> Case {
+    let unit = match stage {
+        Stage::Plain => "",
+        Stage::Ranges(_) => "ranges",
+        Stage::Demand(_) => "keys with demand",
+    };
+    let bytes = match stage {
+        Stage::Ranges(ranges) => ranges * 2 * BOUND_BYTES,
+        Stage::Plain | Stage::Demand(_) => 1,
+    };
+    let mut case = Case::new(kind, size, unit, 1, bytes);
+    case.stage = stage;
+    case.ask = Box::new(move |_| Asked::Operator(Body::Status(asked.clone())));
+    case
+}
+
+/// To where leadership is.
+fn moved() -> Case {
+    let mut case = Case::new("move", 0, "", 1, 1);
+    let to = NAMES[LEADER].to_owned();
+    case.ask = Box::new(move |_| Asked::Operator(Body::Move(MoveRequest { to: to.clone() })));
+    case
+}
+
+/// What is in force already.
+fn lease_set(ranges: usize) -> Case {
+    let mut case = Case::new("lease_set", ranges, "ranges", 1, ranges * 2 * BOUND_BYTES);
+    case.stage = Stage::Ranges(ranges);
+    let asked = match ranges {
+        1 => LeaseRequest {
+            strategy: "leader".to_owned(),
+            ..LeaseRequest::default()
+        },
+        _ => range(1, "all"),
+    };
+    case.ask = Box::new(move |_| Asked::Operator(Body::Lease(asked.clone())));
+    case
+}
+
+/// The strategy of one range, to and fro.
+fn lease_change() -> Case {
+    let mut case = Case::new("lease_set-change", 32, "ranges", 1, 1);
+    case.stage = Stage::Ranges(32);
+    case.in_flight = 1;
+    case.ask = Box::new(move |turn| {
+        let strategy = ["quorum", "all"][turn.number as usize % 2];
+        Asked::Operator(Body::Lease(range(1, strategy)))
+    });
+    case
+}
+
+/// A change of the `number`th range that differs from those around it.
+fn range(number: usize, strategy: &str) -> LeaseRequest {
+    LeaseRequest {
+        from: long_key("range", 2 * number, BOUND_BYTES),
+        to: long_key("range", 2 * number + 1, BOUND_BYTES),
+        strategy: strategy.to_owned(),
+        ..LeaseRequest::default()
+    }
+}
+
+/// Changes that make so many ranges of one.
+pub fn ranges(count: usize) -> Vec<LeaseRequest> {
+    let mut all: Vec<LeaseRequest> = (0..count / 2).map(|number| range(number, "all")).collect();
+    // From the first key on it adds one.
+    if let Some(first) = all.first_mut().filter(|_| count.is_multiple_of(2)) {
+        first.from = bytes::Bytes::new();
+    }
+    all
+}

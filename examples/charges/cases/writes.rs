@@ -1,0 +1,182 @@
+//! Writes.
+
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::{
+    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, ErrorCode, Field, KEY_BYTES_MAX, KeyValue, Response,
+    VALUE_BYTES_MAX, Version,
+};
+
+use super::{Asked, Case, IN_FLIGHT, bytes, key, long_key, sizes};
+
+/// Values of these kinds are written to so many keys in turn.
+const SPREAD: usize = 16;
+/// What an entry takes beside its key and its value, in bytes, at most.
+const ENTRY_BYTES: usize = 16;
+/// The largest records into which fields are merged.
+const RECORD_FIELDS: usize = 1_020;
+const RECORD_BYTES: usize = 256 << 10;
+
+pub(super) fn cases() -> Vec<Case> {
+    let values = || sizes(VALUE_BYTES_MAX).into_iter();
+    let keys = || sizes(KEY_BYTES_MAX).into_iter();
+    let parts = || sizes(COMMAND_PARTS_MAX).into_iter();
+    let mut all: Vec<Case> = values().map(put).collect();
+    all.extend(keys().map(put_long_key));
+    all.extend(keys().map(delete));
+    all.extend(values().map(cas));
+    all.extend(parts().map(put_fields));
+    all.extend(sizes(RECORD_FIELDS).into_iter().map(put_field_into));
+    all.extend(values().map(put_field_bytes));
+    all.extend(parts().map(multi_put));
+    all.extend(values().map(multi_put_bytes));
+    let longest = COMMAND_BYTES_MAX / (KEY_BYTES_MAX + ENTRY_BYTES);
+    let longest = longest.min(COMMAND_PARTS_MAX);
+    all.extend(sizes(longest).into_iter().map(multi_put_long_keys));
+    all
+}
+
+fn put(size: usize) -> Case {
+    let key = |number| format!("put-{size}-{number}");
+    let ops = (0..SPREAD).map(|number| Op::put(key(number), bytes(size)));
+    Case::new("put", size, "bytes of the value", 1, size).in_turn(ops.collect())
+}
+
+fn put_long_key(size: usize) -> Case {
+    let key = |number| long_key("put", number, size);
+    let ops = (0..SPREAD).map(|number| Op::put(key(number), "v"));
+    Case::new("put-long-key", size, "bytes of the key", 1, size).in_turn(ops.collect())
+}
+
+fn delete(size: usize) -> Case {
+    let key = |number| long_key("delete", number, size);
+    let ops = (0..SPREAD).map(|number| Op::delete(key(number)));
+    Case::new("delete", size, "bytes of the key", 1, size).in_turn(ops.collect())
+}
+
+/// Each lane has a key of its own, so that it knows its version.
+fn cas(size: usize) -> Case {
+    let value = bytes(size);
+    let mut case = Case::new("cas", size, "bytes of the value", 1, size);
+    case.writes = true;
+    case.ask = Box::new(move |turn| {
+        let key = format!("cas-{size}-{}", turn.lane);
+        Asked::Op(Op::cas(key, value.clone(), turn.last.and_then(version)))
+    });
+    case
+}
+
+/// The version of a key that an answer tells.
+fn version(answer: &Response) -> Option<Version> {
+    match answer.outcome.as_ref()?.result.as_ref()? {
+        Answer::Written(version) => Some(*version),
+        Answer::Mismatch(mismatch) => mismatch.actual,
+        _ => None,
+    }
+}
+
+fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
+    let field = |number: usize| Field {
+        name: format!("f{number:04}").into(),
+        value: bytes(value_bytes),
+    };
+    (0..count).map(field).collect()
+}
+
+/// All fields of a record at once. Records of more fields than replicas merge into are refused,
+/// after they were executed.
+fn put_fields(size: usize) -> Case {
+    let key = |number| format!("fields-{size}-{number}");
+    let ops = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(size, 8)));
+    let ops: Vec<Op> = ops.collect();
+    let case = Case::new("put_fields", size, "fields", size, size * 24).in_turn(ops.clone());
+    let is_too_large = size > RECORD_FIELDS;
+    let case = case.prepared(ops);
+    if is_too_large {
+        case.refused(ErrorCode::NotARecord)
+    } else {
+        case
+    }
+}
+
+/// One field into a record of many.
+fn put_field_into(size: usize) -> Case {
+    let key = |number| format!("into-{size}-{number}");
+    let records = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(size, 200)));
+    let ops = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(1, 200)));
+    Case::new(
+        "put_fields-into",
+        size,
+        "fields of the record",
+        1,
+        size * 220,
+    )
+    .in_turn(ops.collect())
+    .prepared(records.collect())
+}
+
+/// One field of many bytes, which is all that the record has.
+fn put_field_bytes(size: usize) -> Case {
+    let size = size.min(VALUE_BYTES_MAX - "f0000".len());
+    let key = |number| format!("field-{size}-{number}");
+    let ops = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(1, size)));
+    let ops: Vec<Op> = ops.collect();
+    let case = Case::new("put_fields-bytes", size, "bytes of the value", 1, size);
+    let case = case.in_turn(ops.clone()).prepared(ops);
+    if size >= RECORD_BYTES {
+        case.refused(ErrorCode::NotARecord)
+    } else {
+        case
+    }
+}
+
+fn multi_put(size: usize) -> Case {
+    let ops = (0..IN_FLIGHT).map(|number| {
+        let entries = (0..size).map(|entry| KeyValue {
+            key: key(number * size + entry * 7919),
+            value: bytes(8),
+        });
+        Op::multi_put(entries.collect())
+    });
+    Case::new("multi_put", size, "entries", size, size * 32).in_turn(ops.collect())
+}
+
+/// As few entries as have so many bytes together.
+fn multi_put_bytes(size: usize) -> Case {
+    let most = COMMAND_BYTES_MAX / (size + 64);
+    let count = most.clamp(1, 3);
+    let ops = (0..IN_FLIGHT).map(|number| {
+        let entries = (0..count).map(|entry| KeyValue {
+            key: format!("large-{number}-{entry}").into(),
+            value: bytes(size),
+        });
+        Op::multi_put(entries.collect())
+    });
+    let bytes = size * count;
+    Case::new(
+        "multi_put-bytes",
+        size,
+        "bytes of each of three values",
+        count,
+        bytes,
+    )
+    .in_turn(ops.collect())
+}
+
+fn multi_put_long_keys(size: usize) -> Case {
+    let ops = (0..2).map(|number| {
+        let entries = (0..size).map(|entry| KeyValue {
+            key: long_key("multi", number * size + entry, KEY_BYTES_MAX),
+            value: bytes(1),
+        });
+        Op::multi_put(entries.collect())
+    });
+    Case::new(
+        "multi_put-long-keys",
+        size,
+        "entries",
+        size,
+        size * KEY_BYTES_MAX,
+    )
+    .in_turn(ops.collect())
+}

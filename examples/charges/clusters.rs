@@ -1,0 +1,197 @@
+//! The clusters that cases need, and what is done to each before anything is measured.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use client::wire::command::Op;
+use client::wire::outcome::Result as Answer;
+use client::wire::request::Body;
+use client::wire::{Command, KeyValue, Request, Response, StatusReply, StatusRequest};
+
+use crate::cases::{Case, KEYS, Stage, key, ranges};
+use crate::cluster::{Cluster, LEADER, Recipe, Setting};
+use crate::wire::{Wire, read, session_number};
+
+/// Entries of a multi-put that loads keys, and keys of a multi-get that makes demand.
+const KEYS_AT_ONCE: usize = 500;
+/// Changes of leases that wait at a time.
+const CHANGES_AT_ONCE: usize = 16;
+/// How long demand may take to reach the leader: replicas report some thousand keys a second.
+const DEMAND_WITHIN: Duration = Duration::from_secs(120);
+/// So much of what was asked must be known, in hundredths: keys that many read make room for none.
+const DEMAND_KNOWN: usize = 95;
+
+/// A cluster of one stage.
+pub struct Prepared {
+    pub stage: Stage,
+    pub cluster: Cluster,
+}
+
+impl Prepared {
+    /// Starts a cluster and brings it to its stage.
+    pub async fn start(recipe: &Recipe, stage: Stage) -> anyhow::Result<Prepared> {
+        let (strategy, name) = match stage {
+            Stage::Plain => ("leader", "plain".to_owned()),
+            Stage::Ranges(ranges) => ("leader", format!("ranges-{ranges}")),
+            Stage::Demand(keys) => ("quorum", format!("demand-{keys}")),
+        };
+        let setting = Setting {
+            strategy,
+            ..Setting::USUAL
+        };
+        let mut cluster = Cluster::start(recipe, setting, &name)?;
+        cluster.ready().await?;
+        let this = Prepared { stage, cluster };
+        match stage {
+            Stage::Plain => this.load().await?,
+            Stage::Ranges(count) => this.divide(count).await?,
+            Stage::Demand(keys) => this.learn(keys).await?,
+        }
+        Ok(this)
+    }
+
+    fn leader(&self) -> &str {
+        &self.cluster.clients[LEADER]
+    }
+
+    /// Writes what a case reads.
+    pub async fn write(&self, case: &Case, connection: u64) -> anyhow::Result<()> {
+        write_all(self.leader(), case.prepared.iter().cloned(), connection).await
+    }
+
+    async fn load(&self) -> anyhow::Result<()> {
+        let entry = |number| KeyValue {
+            key: key(number),
+            value: Bytes::from_static(b"v0123456"),
+        };
+        let firsts = (0..KEYS).step_by(KEYS_AT_ONCE);
+        let ops =
+            firsts.map(|first| Op::multi_put((first..first + KEYS_AT_ONCE).map(entry).collect()));
+        write_all(self.leader(), ops, 0).await
+    }
+
+    async fn divide(&self, count: usize) -> anyhow::Result<()> {
+        let mut wire = Wire::connect(self.leader()).await?;
+        let (mut id, mut waiting) = (0, 0);
+        let mut changes = ranges(count).into_iter();
+        loop {
+            while let Some(change) = (waiting < CHANGES_AT_ONCE)
+                .then(|| changes.next())
+                .flatten()
+            {
+                id += 1;
+                waiting += 1;
+                wire.writer
+                    .feed(&Request::new(id, Some(Body::Lease(change))))?;
+            }
+            if waiting == 0 {
+                break;
+            }
+            wire.writer.flush().await?;
+            let answer = wire
+                .reader
+                .next::<Response>()
+                .await?
+                .context("closed amid changes")?;
+            waiting -= 1;
+            not_refused(&answer)?;
+        }
+        let found = self
+            .status(StatusRequest {
+                leases: true,
+                ..StatusRequest::default()
+            })
+            .await?;
+        let found = found.leases.map_or(0, |leases| leases.ranges.len());
+        ensure!(
+            found == count,
+            "{count} ranges were wanted, {found} are there"
+        );
+        Ok(())
+    }
+
+    async fn learn(&self, keys: usize) -> anyhow::Result<()> {
+        let deadline = Instant::now() + DEMAND_WITHIN;
+        loop {
+            self.ask_for(keys).await?;
+            let counters = self.status(StatusRequest::default()).await?.counters;
+            let known = counters
+                .into_iter()
+                .find(|counter| counter.name == "demand_keys");
+            let known = known.map_or(0, |counter| counter.value as usize);
+            if known * 100 >= keys * DEMAND_KNOWN {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("demand is known for {known} of {keys} keys after {DEMAND_WITHIN:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Reads every key with demand at every replica: what nobody reads is forgotten.
+    pub async fn refresh(&self) -> anyhow::Result<()> {
+        match self.stage {
+            Stage::Demand(keys) => self.ask_for(keys).await,
+            Stage::Plain | Stage::Ranges(_) => Ok(()),
+        }
+    }
+
+    async fn ask_for(&self, keys: usize) -> anyhow::Result<()> {
+        for address in &self.cluster.clients {
+            let mut wire = Wire::connect(address).await?;
+            for (turn, first) in (0..keys).step_by(KEYS_AT_ONCE).enumerate() {
+                let asked = first..keys.min(first + KEYS_AT_ONCE);
+                let asked = asked.map(|number| format!("{number:x}").into());
+                let op = Op::multi_get(asked.collect());
+                not_refused(&wire.ask(&read(turn as u64 + 1, op)).await?)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn status(&self, asked: StatusRequest) -> anyhow::Result<StatusReply> {
+        let mut wire = Wire::connect(self.leader()).await?;
+        let answer = wire
+            .ask(&Request::new(1, Some(Body::Status(asked))))
+            .await?;
+        let status = answer.status.context("no status in the answer")?;
+        Ok(*status)
+    }
+
+    /// The ballot round: another one later means that there was an election.
+    pub async fn ballot_round(&self) -> anyhow::Result<u64> {
+        Ok(self.status(StatusRequest::default()).await?.ballot_round)
+    }
+
+    /// Fails if a replica has ended.
+    pub fn is_whole(&mut self) -> anyhow::Result<()> {
+        let words = self.cluster.last_words();
+        ensure!(words.is_empty(), "{words}");
+        Ok(())
+    }
+}
+
+async fn write_all(
+    address: &str,
+    ops: impl Iterator<Item = Op>,
+    connection: u64,
+) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(address).await?;
+    for (id, op) in (1..).zip(ops) {
+        let command = Command::session(session_number(2, connection), id, id, op);
+        let command = command.opened(wire.welcome.log_time_ms);
+        wire.ask(&Request::new(id, Some(Body::Command(command))))
+            .await?;
+    }
+    Ok(())
+}
+
+fn not_refused(answer: &Response) -> anyhow::Result<()> {
+    let result = answer.outcome.as_ref().and_then(|it| it.result.as_ref());
+    match result {
+        Some(Answer::Error(error)) => bail!("refused: {}", error.message),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,160 @@
+//! Asks a replica for one kind of request, in a closed loop: as many are in flight as the case
+//! says, and each that is answered is followed by another.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use bytes::BytesMut;
+use client::wire::outcome::Result as Answer;
+use client::wire::request::Body;
+use client::wire::{Command, ErrorCode, Request, Response, encode_frame};
+use tokio::time::timeout;
+
+use crate::cases::{Asked, Case, Turn};
+use crate::wire::{Wire, session_number};
+
+/// How long an answer may take before the run is given up.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Requests that were answered, and how large they were.
+#[derive(Clone, Debug, Default)]
+pub struct Answered {
+    pub requests: u64,
+    /// The last request and the last answer, and their frames' bytes.
+    pub bytes_in: usize,
+    pub bytes_out: usize,
+    pub request: Request,
+    pub answer: Response,
+    /// Why requests were refused that should not have been.
+    pub refusal: Option<String>,
+}
+
+/// One connection, with what is in flight on it.
+pub struct Load<'a> {
+    case: &'a Case,
+    wire: Wire,
+    client: u64,
+    last_id: u64,
+    /// Request to lane.
+    in_flight: BTreeMap<u64, usize>,
+    /// How often each lane has asked.
+    numbers: Vec<u64>,
+    answered: Answered,
+    last_request: Request,
+    last_answer: Response,
+}
+
+impl<'a> Load<'a> {
+    /// Connects to a replica. `connection` is a number that no other connection of the run has.
+    pub async fn connect(
+        case: &'a Case,
+        address: &str,
+        connection: u64,
+    ) -> anyhow::Result<Load<'a>> {
+        Ok(Load {
+            case,
+            wire: Wire::connect(address).await?,
+            client: session_number(1, connection),
+            last_id: 0,
+            in_flight: BTreeMap::new(),
+            numbers: vec![0; case.in_flight],
+            answered: Answered::default(),
+            last_request: Request::default(),
+            last_answer: Response::default(),
+        })
+    }
+
+    /// Asks for so long, and waits for what is in flight then. Nothing goes on after a refusal
+    /// that the case does not expect.
+    pub async fn run(&mut self, length: Duration) -> anyhow::Result<Answered> {
+        self.answered = Answered::default();
+        let end = Instant::now() + length;
+        for lane in 0..self.case.in_flight {
+            self.send(lane, None)?;
+        }
+        while !self.in_flight.is_empty() {
+            self.wire.writer.flush().await?;
+            let answer = timeout(ANSWER_WITHIN, self.wire.reader.next::<Response>()).await;
+            let mut next = answer.context("no answer came")??;
+            if next.is_none() {
+                bail!("closed instead of an answer");
+            }
+            while let Some(response) = next {
+                let lane = self.in_flight.remove(&response.id);
+                let lane = lane.context("an answer to nothing that was asked")?;
+                self.count(&response);
+                if Instant::now() < end && self.answered.refusal.is_none() {
+                    self.send(lane, Some(&response))?;
+                }
+                self.last_answer = response;
+                next = self.wire.reader.next_buffered()?;
+            }
+        }
+        let (mut request, mut answer) = (BytesMut::new(), BytesMut::new());
+        encode_frame(&self.last_request, &mut request)?;
+        encode_frame(&self.last_answer, &mut answer)?;
+        Ok(Answered {
+            bytes_in: request.len(),
+            bytes_out: answer.len(),
+            request: self.last_request.clone(),
+            answer: self.last_answer.clone(),
+            ..self.answered.clone()
+        })
+    }
+
+    fn send(&mut self, lane: usize, last: Option<&Response>) -> anyhow::Result<()> {
+        let number = self.numbers[lane];
+        self.numbers[lane] += 1;
+        self.last_id += 1;
+        let id = self.last_id;
+        let turn = Turn { lane, number, last };
+        let body = match (self.case.ask)(&turn) {
+            Asked::Op(op) => {
+                let command = match op.is_write() {
+                    true => {
+                        let oldest = self.in_flight.keys().next().copied().unwrap_or(id);
+                        Command::session(self.client, id, oldest, op)
+                            .opened(self.wire.welcome.log_time_ms)
+                    }
+                    false => op.into(),
+                };
+                Body::Command(command)
+            }
+            Asked::Operator(body) => body,
+        };
+        self.in_flight.insert(id, lane);
+        self.last_request = Request::new(id, Some(body));
+        self.wire.writer.feed(&self.last_request)?;
+        Ok(())
+    }
+
+    fn count(&mut self, response: &Response) {
+        self.answered.requests += 1;
+        let outcome = response.outcome.as_ref();
+        let Some(Answer::Error(error)) = outcome.and_then(|outcome| outcome.result.as_ref()) else {
+            return;
+        };
+        let expected = self.case.refused == Some(error.code());
+        if !expected {
+            self.answered.refusal = Some(error.message.clone());
+        }
+    }
+}
+
+/// Names what an answer is, for the report.
+pub fn name(response: &Response) -> String {
+    let result = response.outcome.as_ref().and_then(|it| it.result.as_ref());
+    match result {
+        Some(Answer::Written(_)) => "written".to_owned(),
+        Some(Answer::Value(_)) => "value".to_owned(),
+        Some(Answer::Missing(_)) => "missing".to_owned(),
+        Some(Answer::Mismatch(_)) => "mismatch".to_owned(),
+        Some(Answer::Entries(_)) => "entries".to_owned(),
+        Some(Answer::Error(error)) => {
+            let code = ErrorCode::try_from(error.code).unwrap_or(ErrorCode::Internal);
+            code.as_str_name().to_lowercase()
+        }
+        None => "status".to_owned(),
+    }
+}

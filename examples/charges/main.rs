@@ -1,0 +1,153 @@
+//! Measures the processor time that each kind of request takes of a replica, over its range of
+//! sizes, beside what it is charged.
+//!
+//! Clusters of real `leasehold serve` processes run on loopback. Each case asks one replica in a
+//! closed loop for a while; what the replica takes when nobody asks is subtracted. Cases come in
+//! interleaved rounds, so that a change of the machine's speed does not fall on one kind.
+//! `benchmarks/charges.sh` builds and runs it.
+
+mod cases;
+mod charge;
+#[path = "../common/cluster.rs"]
+#[expect(dead_code, reason = "attacks use more of it")]
+mod cluster;
+mod clusters;
+mod load;
+mod measure;
+mod processor;
+#[path = "../common/provenance.rs"]
+mod provenance;
+mod report;
+mod rows;
+#[path = "../common/wire.rs"]
+#[expect(dead_code, reason = "attacks use more of it")]
+mod wire;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+
+use crate::cases::Case;
+use crate::cluster::Recipe;
+use crate::measure::{Pace, measure};
+use crate::report::Report;
+
+#[derive(Parser)]
+#[command(name = "charges")]
+/// Measures the processor time of each kind of request beside what it is charged
+///
+/// Starts clusters of three replicas on loopback, asks one replica for one kind of request after
+/// the other, and writes charges.csv and report.md. The exit status is 0 if the ratio of processor
+/// time to charge is, for every kind and size, within a factor of three of the median ratio; 1 if not; 2 if
+/// it could not be measured. Wants a machine that does little else: with the defaults for a quarter
+/// of an hour.
+struct Cli {
+    /// Where charges.csv and report.md go
+    #[arg(value_name = "OUT", default_value = "results/charges")]
+    out: PathBuf,
+    /// The program that is measured [default: the `leasehold` of the same build]
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// The revision that the program was built from, for the report [default: that of the sources
+    /// here, unless --binary names another program]
+    #[arg(long, value_name = "NAME")]
+    revision: Option<String>,
+    /// Only kinds whose names begin so, as --list names them
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How often each kind and size is measured; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: u8,
+    /// How long each is asked for in a round, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    seconds: f64,
+    /// When a write counts as durable: sync, async, none
+    #[arg(long, value_name = "NAME", default_value = "async")]
+    durability: String,
+    /// Keeps the directories of clusters there, with their logs
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Lists the kinds with their sizes, and ends
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("charges: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn chosen(only: &[String]) -> anyhow::Result<Vec<Case>> {
+    let all = cases::all();
+    let begins = |case: &Case, name: &String| case.kind.starts_with(name.as_str());
+    let unknown = |name: &&String| name.is_empty() || !all.iter().any(|case| begins(case, name));
+    if let Some(name) = only.iter().find(unknown) {
+        bail!("--only: no kind's name begins with {name:?}; --list names them");
+    }
+    let wanted = |case: &Case| only.is_empty() || only.iter().any(|name| begins(case, name));
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+/// Returns whether all charges are as they should be.
+fn run(cli: &Cli) -> anyhow::Result<bool> {
+    let cases = chosen(&cli.only)?;
+    if cli.list {
+        for case in &cases {
+            println!("{:<28} {:>8} {}", case.kind, case.size, case.unit);
+        }
+        return Ok(true);
+    }
+    if !(0.05..=60.0).contains(&cli.seconds) {
+        bail!("--seconds: {} is not between 0.05 and 60", cli.seconds);
+    }
+    let binary = match &cli.binary {
+        Some(binary) => std::path::absolute(binary).context("--binary")?,
+        None => provenance::beside()?,
+    };
+    let revision = match (&cli.revision, &cli.binary) {
+        (Some(revision), _) => revision.clone(),
+        (None, None) => provenance::revision_here(),
+        (None, Some(_)) => "not known".to_owned(),
+    };
+    let program = provenance::program(&binary, revision)?;
+    let recipe = Recipe {
+        binary,
+        replicas: 3,
+        durability: cli.durability.clone(),
+        keep: cli.keep.clone(),
+    };
+    let pace = Pace {
+        rounds: cli.rounds.into(),
+        length: Duration::from_secs_f64(cli.seconds),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let found = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            _ = server::node::terminated() => bail!("interrupted; no replica is left running"),
+            found = measure(&recipe, &cases, pace) => found,
+        }
+    })?;
+    let report = Report {
+        rows: &found.rows,
+        elections: found.elections,
+        program,
+        durability: &cli.durability,
+    };
+    print!("{}", report.terminal());
+    report.write(&cli.out)?;
+    println!("The report: {}", cli.out.join("report.md").display());
+    Ok(report.is_good())
+}

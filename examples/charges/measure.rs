@@ -1,0 +1,197 @@
+//! Measures all cases, round by round.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::time::sleep;
+
+use crate::cases::{Case, Stage};
+use crate::cluster::Recipe;
+use crate::clusters::Prepared;
+use crate::load::Load;
+use crate::processor::{Spent, spent};
+use crate::rows::{Measured, Row};
+
+/// What comes before a measurement, so that memory and caches are in use.
+const WARM_UP: Duration = Duration::from_millis(100);
+/// How long replicas are left alone to see what they take then.
+const IDLE: Duration = Duration::from_secs(1);
+/// What follows a write: the checkpoint of each second, which costs for it, too.
+const CHECKPOINTED: Duration = Duration::from_millis(1_100);
+/// What follows anything else.
+const SETTLED: Duration = Duration::from_millis(20);
+
+/// How often and how long each case is measured.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    pub rounds: usize,
+    pub length: Duration,
+}
+
+/// Processor time that each replica of a cluster takes in a second when idle.
+struct Idle {
+    stage: Stage,
+    replicas: Vec<Spent>,
+}
+
+/// What was found.
+pub struct Found {
+    pub rows: Vec<Row>,
+    /// Of all clusters, while they were asked.
+    pub elections: u64,
+}
+
+/// What was found of one case so far.
+#[derive(Default)]
+struct Findings {
+    rounds: Vec<Measured>,
+    /// Why it cannot be measured.
+    problem: Option<String>,
+}
+
+/// Starts the clusters that the cases need, and measures all cases in each round.
+pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Result<Found> {
+    let mut clusters = start(recipe, cases).await?;
+    let mut findings: Vec<Findings> = cases.iter().map(|_| Findings::default()).collect();
+    let before = ballot_rounds(&clusters).await?;
+    for round in 1..=pace.rounds {
+        let idle = idle(&clusters).await?;
+        for (number, (case, findings)) in cases.iter().zip(&mut findings).enumerate() {
+            if findings.problem.is_some() {
+                continue;
+            }
+            let connection = (round * cases.len() + number) as u64;
+            let cluster = cluster_of(&clusters, case.stage)?;
+            let measured = one(cluster, case, pace.length, connection, &idle).await;
+            let said = findings.add(measured);
+            eprintln!(
+                "[round {round} of {}, {} of {}] {} {} {}: {said}",
+                pace.rounds,
+                number + 1,
+                cases.len(),
+                case.kind,
+                case.size,
+                case.unit
+            );
+        }
+        for cluster in &mut clusters {
+            cluster.is_whole()?;
+        }
+    }
+    let after = ballot_rounds(&clusters).await?;
+    let rows = cases.iter().zip(findings);
+    let rows = rows.map(|(case, it)| Row::new(case, &it.rounds, it.problem));
+    Ok(Found {
+        rows: rows.collect(),
+        elections: after.saturating_sub(before),
+    })
+}
+
+impl Findings {
+    /// Adds a round. Returns words for a terminal.
+    fn add(&mut self, measured: anyhow::Result<Measured>) -> String {
+        let problem = match &measured {
+            Ok(measured) => measured.answered.refusal.clone(),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let Some(problem) = problem {
+            self.problem = Some(problem.clone());
+            return format!("not measured: {problem}");
+        }
+        let said = measured.as_ref().map_or(0.0, Measured::ns) / 1000.0;
+        self.rounds.extend(measured);
+        format!("{said:.1} us")
+    }
+}
+
+async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<Prepared>> {
+    let stages: BTreeSet<Stage> = cases.iter().map(|case| case.stage).collect();
+    let mut clusters = Vec::new();
+    for stage in stages {
+        eprintln!("starting a cluster: {stage:?}");
+        let started = Prepared::start(recipe, stage).await;
+        clusters.push(started.with_context(|| format!("the cluster {stage:?}"))?);
+    }
+    for (number, case) in cases.iter().enumerate() {
+        let cluster = cluster_of(&clusters, case.stage)?;
+        cluster.write(case, number as u64).await?;
+    }
+    Ok(clusters)
+}
+
+/// The ballot rounds of all clusters together: more later mean elections.
+async fn ballot_rounds(clusters: &[Prepared]) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for cluster in clusters {
+        sum += cluster.ballot_round().await?;
+    }
+    Ok(sum)
+}
+
+fn cluster_of(clusters: &[Prepared], stage: Stage) -> anyhow::Result<&Prepared> {
+    let found = clusters.iter().find(|cluster| cluster.stage == stage);
+    found.context("there is no such cluster")
+}
+
+fn processes(cluster: &Prepared) -> anyhow::Result<Vec<u32>> {
+    let all = cluster.cluster.processes();
+    let all: Option<Vec<u32>> = all.into_iter().collect();
+    all.context("a replica does not run")
+}
+
+/// What all replicas take when nobody asks.
+async fn idle(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
+    for cluster in clusters {
+        cluster.refresh().await?;
+    }
+    sleep(CHECKPOINTED).await;
+    let look = |cluster: &Prepared| -> anyhow::Result<Vec<Spent>> {
+        let spent = processes(cluster)?.into_iter().map(spent);
+        Ok(spent.collect::<std::io::Result<_>>()?)
+    };
+    let begun = Instant::now();
+    let before: Vec<Vec<Spent>> = clusters.iter().map(look).collect::<anyhow::Result<_>>()?;
+    sleep(IDLE).await;
+    let after: Vec<Vec<Spent>> = clusters.iter().map(look).collect::<anyhow::Result<_>>()?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let all = clusters.iter().zip(before.into_iter().zip(after));
+    Ok(all
+        .map(|(cluster, (before, after))| Idle {
+            stage: cluster.stage,
+            replicas: after
+                .into_iter()
+                .zip(before)
+                .map(|(after, before)| (after - before).scaled(1.0 / seconds))
+                .collect(),
+        })
+        .collect())
+}
+
+async fn one(
+    cluster: &Prepared,
+    case: &Case,
+    length: Duration,
+    connection: u64,
+    idle: &[Idle],
+) -> anyhow::Result<Measured> {
+    let process = processes(cluster)?[case.replica];
+    let mut load = Load::connect(case, &cluster.cluster.clients[case.replica], connection).await?;
+    load.run(WARM_UP).await?;
+    let settles_in = if case.writes { CHECKPOINTED } else { SETTLED };
+    if case.writes {
+        sleep(settles_in).await;
+    }
+    let (begun, before) = (Instant::now(), spent(process)?);
+    let answered = load.run(length).await?;
+    sleep(settles_in).await;
+    let taken = spent(process)? - before;
+    let idle = idle.iter().find(|idle| idle.stage == case.stage);
+    let idle = idle.map_or(Spent::default(), |idle| idle.replicas[case.replica]);
+    let taken = taken - idle.scaled(begun.elapsed().as_secs_f64());
+    Ok(Measured {
+        answered,
+        processor: taken.all,
+        of_loop: taken.first,
+    })
+}

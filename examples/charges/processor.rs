@@ -1,0 +1,115 @@
+//! Processor time of a process, in nanoseconds: ticks of the usual counters are 10 ms long.
+
+use std::io;
+use std::ops::Sub;
+use std::time::Duration;
+
+/// Processor time of a process so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// All threads together.
+    pub all: Duration,
+    /// The first thread: a replica's loop.
+    pub first: Duration,
+}
+
+impl Sub for Spent {
+    type Output = Spent;
+
+    /// A thread that has ended takes its time with it.
+    fn sub(self, earlier: Spent) -> Spent {
+        Spent {
+            all: self.all.saturating_sub(earlier.all),
+            first: self.first.saturating_sub(earlier.first),
+        }
+    }
+}
+
+impl Spent {
+    /// So many times as much.
+    pub fn scaled(self, by: f64) -> Spent {
+        Spent {
+            all: self.all.mul_f64(by),
+            first: self.first.mul_f64(by),
+        }
+    }
+}
+
+/// Reads the processor time that the threads of a process have taken so far.
+///
+/// # Errors
+/// The process has ended, or the kernel keeps no such counters (`CONFIG_SCHED_INFO`).
+pub fn spent(process: u32) -> io::Result<Spent> {
+    let mut spent = Spent::default();
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let thread = thread?;
+        let path = thread.path().join("schedstat");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            // It has ended meanwhile: ENOENT, or ESRCH if it was open already.
+            Err(_) if !thread.path().exists() => continue,
+            Err(error) => return Err(named(&path, &error)),
+        };
+        let taken = taken(&text).ok_or_else(|| named(&path, &"not three numbers"))?;
+        spent.all += taken;
+        if thread.file_name().to_string_lossy() == process.to_string() {
+            spent.first = taken;
+        }
+    }
+    Ok(spent)
+}
+
+fn named(path: &std::path::Path, problem: &dyn std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {problem}", path.display()))
+}
+
+/// The first of three numbers is the time on a processor, in ns.
+fn taken(schedstat: &str) -> Option<Duration> {
+    let first = schedstat.split_whitespace().next()?;
+    first.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ends with this test, however that ends.
+    struct Busy(std::process::Child);
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn what_a_busy_process_takes_is_counted() {
+        let mut shell = std::process::Command::new("sh");
+        let busy = Busy(
+            shell
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+                .expect("a shell"),
+        );
+        let look = || spent(busy.0.id()).expect("it runs");
+        let before = look();
+        while (look() - before).all < Duration::from_millis(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let now = look();
+        assert_eq!(now.all, now.first, "it has one thread");
+    }
+
+    #[test]
+    fn of_no_process_nothing_is_known() {
+        assert!(spent(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn the_first_number_is_the_time() {
+        assert_eq!(taken("1500 7 3\n"), Some(Duration::from_nanos(1500)));
+        assert_eq!(taken(""), None);
+        assert_eq!(taken("x 7 3"), None);
+    }
+}

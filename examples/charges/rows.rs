@@ -1,0 +1,115 @@
+//! What was measured of each case, and whether charges are as they should be.
+
+use std::time::Duration;
+
+use crate::cases::Case;
+use crate::charge::{charge, entries};
+use crate::load::{Answered, name};
+
+/// The most by which the ratio of a row may differ from that of half of the rows.
+pub const FACTOR: f64 = 3.0;
+
+/// One case in one round.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub answered: Answered,
+    /// Processor time of the replica that was asked, without what it takes when idle.
+    pub processor: Duration,
+    /// The same of its loop.
+    pub of_loop: Duration,
+}
+
+impl Measured {
+    /// Processor time of a request, in ns.
+    pub fn ns(&self) -> f64 {
+        self.each(self.processor)
+    }
+
+    fn loop_ns(&self) -> f64 {
+        self.each(self.of_loop)
+    }
+
+    fn each(&self, all: Duration) -> f64 {
+        all.as_nanos() as f64 / self.answered.requests.max(1) as f64
+    }
+}
+
+/// A case over all rounds.
+pub struct Row {
+    pub kind: &'static str,
+    pub size: usize,
+    pub unit: &'static str,
+    pub in_flight: usize,
+    /// Why nothing was measured.
+    pub skipped: Option<String>,
+    pub answer: String,
+    pub requests: u64,
+    pub entries: usize,
+    pub bytes_in: usize,
+    pub bytes_out: usize,
+    /// Processor time of a request, in ns: the least, the median and the most of the rounds.
+    pub ns: [f64; 3],
+    /// The median of the loop alone.
+    pub loop_ns: f64,
+    pub charge: f64,
+}
+
+impl Row {
+    pub fn new(case: &Case, rounds: &[Measured], skipped: Option<String>) -> Row {
+        let last = rounds.last().map(|it| it.answered.clone());
+        let last = last.unwrap_or_default();
+        let all = sorted(rounds.iter().map(Measured::ns).collect());
+        let of_loop = sorted(rounds.iter().map(Measured::loop_ns).collect());
+        let end = |values: &[f64], last: bool| {
+            let end = if last { values.last() } else { values.first() };
+            end.copied().unwrap_or_default()
+        };
+        Row {
+            kind: case.kind,
+            size: case.size,
+            unit: case.unit,
+            in_flight: case.in_flight,
+            skipped,
+            answer: name(&last.answer),
+            requests: rounds.iter().map(|it| it.answered.requests).sum(),
+            entries: entries(&last),
+            bytes_in: last.bytes_in,
+            bytes_out: last.bytes_out,
+            ns: [end(&all, false), median(&all), end(&all, true)],
+            loop_ns: median(&of_loop),
+            charge: charge(&last),
+        }
+    }
+
+    /// Processor time for each unit that is charged, in ns.
+    pub fn ratio(&self) -> f64 {
+        self.ns[1] / self.charge
+    }
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The middle one of sorted values; 0 of none.
+fn median(values: &[f64]) -> f64 {
+    let half = values.len() / 2;
+    match values {
+        [] => 0.0,
+        _ if values.len() % 2 == 1 => values[half],
+        _ => (values[half - 1] + values[half]) / 2.0,
+    }
+}
+
+/// The median of the ratios of all that were measured.
+pub fn median_ratio(rows: &[Row]) -> f64 {
+    let measured = rows.iter().filter(|row| row.skipped.is_none());
+    median(&sorted(measured.map(Row::ratio).collect()))
+}
+
+/// By how much a row differs from the median, upwards or downwards: 1 and more.
+pub fn distance(row: &Row, median: f64) -> f64 {
+    let of_median = row.ratio() / median;
+    of_median.max(1.0 / of_median)
+}

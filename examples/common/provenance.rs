@@ -1,0 +1,89 @@
+//! Says of results which program, machine and command they are of.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+/// A program that was measured: rows of one run may be of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Program {
+    /// What it says of its version.
+    pub version: String,
+    /// The revision of its sources, as far as that is known.
+    pub revision: String,
+    /// When its file was written.
+    pub built: String,
+}
+
+impl std::fmt::Display for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Program {
+            version,
+            revision,
+            built,
+        } = self;
+        match revision.is_empty() {
+            true => write!(f, "a program that was not noted"),
+            false => write!(f, "{version}, revision {revision}, built {built}"),
+        }
+    }
+}
+
+/// Finds the program of the same build: it lies beside the folder of examples.
+pub fn beside() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe().context("finding this program")?;
+    let folder = this.parent().and_then(std::path::Path::parent);
+    let program = folder.map(|folder| folder.join("leasehold"));
+    let program = program.filter(|program| program.is_file());
+    program.context("--binary: there is no leasehold beside this program; build it, or name one")
+}
+
+/// Describes the program at `binary`.
+pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
+    let version = said_by(Command::new(binary).arg("--version"))
+        .with_context(|| format!("starting {}", binary.display()))?;
+    let mut date = Command::new("date");
+    let date = date.arg("-u").arg("-r").arg(binary).arg("+%F %H:%M UTC");
+    Ok(Program {
+        version,
+        revision,
+        built: said_by(date).unwrap_or_default(),
+    })
+}
+
+/// Returns the revision of the sources in this directory. It ends with `-dirty` if they have changed.
+pub fn revision_here() -> String {
+    let mut git = Command::new("git");
+    let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
+    let said = said_by(git).ok().filter(|said| !said.is_empty());
+    said.unwrap_or_else(|| "not known".to_owned())
+}
+
+fn said_by(command: &mut Command) -> std::io::Result<String> {
+    let output = command.stdin(Stdio::null()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Returns the command, without directories, which mean nothing on another machine.
+pub fn command() -> String {
+    let words = std::env::args().map(|word| match word.rsplit_once('/') {
+        Some((_, name)) => name.to_owned(),
+        None => word,
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Names the processors of this machine.
+pub fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let models = info
+        .lines()
+        .filter_map(|line| line.strip_prefix("model name"));
+    let models: Vec<&str> = models
+        .map(|model| model.trim_start_matches([' ', '\t', ':']))
+        .collect();
+    let model = models.first().copied().unwrap_or("an unknown processor");
+    format!("{} x {model}", models.len())
+}
