@@ -35,6 +35,9 @@ const SCANNED: usize = 25;
 /// Bytes that are decoded, compared, copied or encoded in one unit, and are not written.
 const PASSED_BYTES: usize = 16;
 
+/// Bytes of an entry in an answer, at least.
+const ENTRY_BYTES: usize = 16;
+
 /// Units of a refusal, which leaves by itself.
 const REFUSED: usize = 1000;
 /// Units of a status: the counters, and the state of each peer.
@@ -118,6 +121,15 @@ impl Cost {
             + self.bytes_passed / PASSED_BYTES
     }
 
+    /// Returns the cost of the same request, if its answer has so many bytes: a scan walks over no more
+    /// entries than these have room for.
+    pub fn and_answering(self, bytes: usize) -> Cost {
+        Cost {
+            scanned: self.scanned.min(bytes / ENTRY_BYTES + 1),
+            ..self.and_passing(bytes)
+        }
+    }
+
     /// Returns the cost of the same request, if so many bytes more are received or sent for it.
     pub const fn and_passing(self, bytes: usize) -> Cost {
         Cost {
@@ -133,7 +145,7 @@ impl Cost {
 }
 
 /// Returns the cost of a request. Its answer counts as empty if its length is not known before:
-/// [`Cost::and_passing`] adds it.
+/// [`Cost::and_answering`] adds it.
 pub fn of(request: Request<'_>) -> Cost {
     match request {
         Request::Command(command) => of_command(command),

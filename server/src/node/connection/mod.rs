@@ -185,9 +185,10 @@ impl Connection {
         let answer = self.expected_answer(request);
         let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
         let cost = self.cost(request);
-        let cost = cost.and_passing(bytes + answer.likely);
+        let parts = cost.parts();
+        let cost = cost.and_passing(bytes).and_answering(answer.likely);
         let is_large_write = is_write && cost.executing() > SMALL_WRITE;
-        let charged = bytes + answer.charged.max(cost.parts() * ENTRY_BYTES);
+        let charged = bytes + answer.charged.max(parts * ENTRY_BYTES);
         self.account.charge(
             request.id,
             Charge {
