@@ -49,10 +49,16 @@ fn a_workload_is_not_taken_for_another() {
         .refused(&["no property file wrongdir/workloadc", "-P workloadc is"]);
     let warned = place.words(&format!("ycsb run -P workloads/workloadc {here}"));
     assert!(
-        warned.err.contains("warning: there is no file workloads/workloadc"),
+        warned
+            .err
+            .contains("warning: there is no file workloads/workloadc"),
         "{warned:#?}"
     );
-    std::fs::write(place.path("marked"), "\u{feff}fieldcount=3\nrecordcount=5\n").unwrap();
+    std::fs::write(
+        place.path("marked"),
+        "\u{feff}fieldcount=3\nrecordcount=5\n",
+    )
+    .unwrap();
     let marked = place.words(&format!("ycsb run -P marked {here}"));
     assert!(marked.err.contains("\nfieldcount=3\n"), "{marked:#?}");
     for (property, part) in [
