@@ -134,9 +134,10 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         .enable_all()
         .build()?;
     let found = runtime.block_on(async {
+        let terminated = server::node::terminated()?;
         tokio::select! {
             biased;
-            _ = server::node::terminated() => bail!("interrupted; no replica is left running"),
+            () = terminated => bail!("interrupted; no replica is left running"),
             found = measure(&recipe, &cases, pace) => found,
         }
     })?;
