@@ -12,7 +12,7 @@ use geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
 use geo_deploy::standing::Lock;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::terminal::{Interrupted, interrupted, runtime, say};
+use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
 /// Clients are at work for so long in a round, in seconds, unless the whole run is shorter.
 const ROUND_S: f64 = 120.0;
@@ -125,7 +125,19 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     });
     meter.end();
     let summary = Summary::new(args.seed, ran);
+    show(&settings.dir, &summary)?;
     conclude(args, &settings.dir, &summary, ended?)
+}
+
+/// Writes and prints what the rounds have found. Whatever cannot be written, it is printed.
+fn show(dir: &Path, summary: &Summary) -> anyhow::Result<()> {
+    if summary.rounds.is_empty() {
+        return Ok(());
+    }
+    let path = dir.join("summary.json");
+    let written = std::fs::write(&path, serde_json::to_vec_pretty(summary)?);
+    say!("{}", summary.text().trim_end());
+    written.with_context(|| format!("writing {}", path.display()))
 }
 
 /// How many rounds there are, and how long each is, in seconds.
@@ -196,12 +208,6 @@ async fn all(
 }
 
 fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> anyhow::Result<()> {
-    if !summary.rounds.is_empty() {
-        say!("{}", summary.text().trim_end());
-        let path = dir.join("summary.json");
-        std::fs::write(&path, serde_json::to_vec_pretty(summary)?)
-            .with_context(|| format!("writing {}", path.display()))?;
-    }
     if ended == Ended::Interrupted {
         let words = format!(
             "interrupted after {} whole rounds; no replica is left running, and what the round \
@@ -289,7 +295,7 @@ impl Meter {
             bar.set_message(self.words(progress));
         } else if changed || self.told.get().elapsed() >= TELL_EVERY {
             self.told.set(Instant::now());
-            eprintln!("{}", self.words(progress));
+            note!("{}", self.words(progress));
         }
     }
 
@@ -328,7 +334,7 @@ impl Meter {
         let line = format!("round {} ({}): {verdict}", ran.number, ran.strategy);
         match &self.bar {
             Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            None => note!("{line}"),
         }
     }
 

@@ -16,7 +16,7 @@ use geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
 use tokio::time::{sleep, timeout};
 
 use crate::place::Credentials;
-use crate::terminal::{Interrupted, interrupted, log, runtime, say};
+use crate::terminal::{Interrupted, interrupted, log, note, runtime, say};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
@@ -54,8 +54,9 @@ pub struct WhereArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     at: WhereArgs,
-    /// Also shows the limits of clients, what is taken of them, how often they have acted, and how
-    /// long rounds of the replica took
+    /// Also shows the limits of clients, what is taken of them, how often they have acted, how long
+    /// rounds of the replica took, and what was refused: to peers, in handshakes, and for want of a
+    /// token or a right
     #[arg(long)]
     limits: bool,
     /// Shows the limits of the replicas at these client addresses instead, whoever started them
@@ -308,7 +309,7 @@ async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Resul
         tokio::select! {
             () = &mut interrupted, if started == Started::Wanted => {
                 started = Started::Interrupted;
-                eprintln!("interrupted: waiting for it to start, then stopping it");
+                note!("interrupted: waiting for it to start, then stopping it");
             }
             () = sleep(Duration::from_millis(100)) => {}
         }

@@ -3,14 +3,17 @@
 mod advise;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
+use client::history::History;
 use geo_deploy::backend::local::LocalSettings;
-use geo_deploy::backend::{Ran, sim};
+use geo_deploy::backend::{EndedRuns, Progress, Ran, sim};
 use geo_deploy::experiment::{self, Experiment};
-use geo_deploy::report::{Manifest, Report, Verdict, in_order};
+use geo_deploy::report::{INCOMPLETE, Manifest, Report, Verdict, in_order, prepare, replace};
 use geo_deploy::throughput::{self, Throughput};
+use tokio::sync::Notify;
 
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
@@ -65,7 +68,8 @@ pub struct RunArgs {
     /// The world to run it in
     #[arg(long, value_enum, default_value = "sim")]
     on: World,
-    /// Where the report goes [default: results/EXPERIMENT]
+    /// Where the report goes [default: results/EXPERIMENT]. It replaces the one before when it is
+    /// complete. What had ended before a Ctrl-C goes to DIR/incomplete
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Keeps the replicas' logs and configuration in DIR (local only) [default: a temporary one]
@@ -136,7 +140,7 @@ fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()>
         );
     }
     let out = crate::throughput::out(experiment, args.out.as_ref());
-    is_writable(&out)?;
+    prepare(&out, &[])?;
     crate::throughput::run(experiment, &out, args.work.as_deref(), args.insecure)
 }
 
@@ -150,50 +154,70 @@ fn run_and_report(
     out: &Path,
     local: &Local<'_>,
 ) -> anyhow::Result<()> {
-    is_writable(out)?;
-    remove_histories(out)?;
+    prepare(out, &history_names(experiment))?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();
     let show = |label: &str, done, total| bars.show(label, done, total);
-    let mut ran = match on {
-        World::Sim => sim::run(experiment, &show)?,
-        World::Local => run_local(experiment, local, &show)?,
+    let mut ended = EndedRuns::default();
+    let result = match on {
+        World::Sim => run_sim(experiment, &show, &mut ended),
+        World::Local => run_local(experiment, local, &show, &mut ended),
     };
-    let histories: Vec<_> = ran
-        .iter_mut()
-        .map(|ran| (ran.run.label.clone(), std::mem::take(&mut ran.histories)))
-        .collect();
-    let report = assemble(experiment, on, manifest, ran);
-    say!("{}", report.terminal());
-    report.write(out)?;
-    for (label, histories) in histories {
-        for (run, history) in (1..).zip(&histories) {
-            let name = match histories.len() {
-                1 => format!("history-{label}.bin"),
-                _ => format!("history-{label}-{run}.bin"),
-            };
-            history.save(&out.join(name))?;
-        }
+    if ended.is_empty() {
+        return result;
     }
-    say!("The report: {}", out.join("report.html").display());
+    let incomplete = ended.shortfall(experiment);
+    // The last whole run stays where it is.
+    let dir = match &incomplete {
+        None => out.to_owned(),
+        Some(_) => out.join(INCOMPLETE),
+    };
+    let mut ran = ended.joined();
+    let histories = histories(&mut ran);
+    let report = Report {
+        incomplete,
+        ..assemble(experiment, on, manifest, ran)
+    };
+    let written = replace(&dir, |new| {
+        report.write(new)?;
+        for (name, history) in &histories {
+            history.save(&new.join(name))?;
+        }
+        Ok(())
+    });
+    say!("{}", report.terminal());
+    written?;
+    say!("The report: {}", dir.join("report.html").display());
+    result?;
     refuse_violations(&report)
 }
 
-/// Fails before a run, not after it, if the directory cannot be written.
-fn is_writable(out: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(out).with_context(|| {
-        format!(
-            "--out: {} cannot be made a directory; name one that can be written",
-            out.display()
-        )
-    })?;
-    tempfile::tempfile_in(out).with_context(|| {
-        format!(
-            "--out: nothing can be written into {}; name another directory",
-            out.display()
-        )
-    })?;
-    Ok(())
+/// The files of the histories of all runs.
+fn history_names(experiment: &Experiment) -> Vec<String> {
+    let labels = experiment.strategies.iter().map(|plan| &plan.label);
+    let of = |label| (1..=experiment.runs as usize).map(move |run| (label, run));
+    let names = labels.flat_map(of);
+    names
+        .map(|(label, run)| history_name(label, run, experiment.runs as usize))
+        .collect()
+}
+
+fn history_name(label: &str, run: usize, runs: usize) -> String {
+    match runs {
+        1 => format!("history-{label}.bin"),
+        _ => format!("history-{label}-{run}.bin"),
+    }
+}
+
+/// Takes the histories of all runs, each with the name of its file.
+fn histories(ran: &mut [Ran]) -> Vec<(String, History)> {
+    let of = |ran: &mut Ran| {
+        let histories = std::mem::take(&mut ran.histories);
+        let (label, runs) = (ran.run.label.clone(), histories.len());
+        let named = move |(run, history)| (history_name(&label, run, runs), history);
+        (1..).zip(histories).map(named).collect::<Vec<_>>()
+    };
+    ran.iter_mut().flat_map(of).collect()
 }
 
 fn refuse_violations(report: &Report) -> anyhow::Result<()> {
@@ -208,20 +232,34 @@ fn refuse_violations(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the histories of an earlier run, which may have had other strategies.
-fn remove_histories(out: &Path) -> anyhow::Result<()> {
-    let entries = std::fs::read_dir(out).with_context(|| format!("listing {}", out.display()))?;
-    for entry in entries {
-        let entry = entry.with_context(|| format!("listing {}", out.display()))?;
-        let name = entry.file_name();
-        let label = name.to_str().and_then(|name| name.strip_prefix("history-"));
-        if label.is_some_and(|label| label.ends_with(".bin")) {
-            let path = entry.path();
-            std::fs::remove_file(&path)
-                .with_context(|| format!("removing {}, of an earlier run", path.display()))?;
-        }
+/// In virtual time, on other threads. A Ctrl-C ends it soon.
+fn run_sim(
+    experiment: &Experiment,
+    show: Progress<'_>,
+    ended: &mut EndedRuns,
+) -> anyhow::Result<()> {
+    let (stop, over) = (AtomicBool::new(false), Notify::new());
+    let runtime = runtime()?;
+    let result = std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            let result = sim::run(experiment, show, &stop, ended);
+            over.notify_one();
+            result
+        });
+        runtime.block_on(async {
+            tokio::select! {
+                biased; // handles the signals before anything else
+                () = interrupted() => stop.store(true, Ordering::Relaxed),
+                () = over.notified() => {}
+            }
+        });
+        run.join()
+    });
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    match stop.into_inner() {
+        true => Err(Interrupted("interrupted".to_owned()).into()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// How real processes are run.
@@ -235,8 +273,9 @@ struct Local<'a> {
 fn run_local(
     experiment: &Experiment,
     local: &Local<'_>,
-    show: geo_deploy::backend::Progress<'_>,
-) -> anyhow::Result<Vec<Ran>> {
+    show: Progress<'_>,
+    ended: &mut EndedRuns,
+) -> anyhow::Result<()> {
     let temporary = tempfile::tempdir().context("making a temporary directory")?;
     let dir = std::path::absolute(local.work.unwrap_or(temporary.path()))?;
     let settings = LocalSettings {
@@ -253,7 +292,7 @@ fn run_local(
             () = interrupted() => {
                 Err(Interrupted("interrupted; no replica is left running".to_owned()).into())
             }
-            ran = geo_deploy::backend::local::run(experiment, &settings, show) => ran,
+            result = geo_deploy::backend::local::run(experiment, &settings, show, ended) => result,
         }
     })
 }
@@ -277,5 +316,6 @@ fn assemble(experiment: &Experiment, on: World, manifest: Manifest, ran: Vec<Ran
         manifest,
         runs: in_order(runs),
         events,
+        incomplete: None,
     }
 }

@@ -1,7 +1,7 @@
 //! `leasehold kv`.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use client::wire::{Path, Version};
 use client::{Client, Reply, Trace};
 
 use crate::place::{Connected, Credentials, Place};
-use crate::terminal::runtime;
+use crate::terminal::{escaped, note, print_bytes, runtime};
 
 #[derive(Args)]
 pub struct KvArgs {
@@ -60,7 +60,8 @@ pub struct KvArgs {
 
 #[derive(Subcommand)]
 enum KvCommand {
-    /// Prints the value of a key; exit status 1 if there is none
+    /// Prints the value of a key; exit status 1 if there is none. On a terminal, control characters but
+    /// line ends and tabs are shown as escapes, such as \u{1b}; elsewhere the bytes are written as they are
     Get {
         /// The key
         key: String,
@@ -83,10 +84,12 @@ enum KvCommand {
         key: String,
         /// The version expected, as `kv get -v` prints it (slot.index), or `absent`
         expected: String,
-        /// The value
+        /// The value; `-`: standard input
         value: String,
     },
-    /// Prints keys and values in key order
+    /// Prints keys and values in key order, a line for each: the key, a tab, the value. Control characters
+    /// and backslashes of keys are always shown as escapes; control characters of values on a terminal
+    /// only: elsewhere the bytes are written as they are
     Scan {
         /// First key
         #[arg(default_value = "", hide_default_value = true)]
@@ -119,7 +122,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         dead.extend(silent(&client, &trace));
         say_dead(dead, &place, &reply);
         if args.verbose {
-            eprintln!(
+            note!(
                 "served: {}, {:.2} ms, at {}",
                 path_name(reply.path),
                 took.as_secs_f64() * 1e3,
@@ -149,7 +152,7 @@ fn say_dead(dead: Dead, place: &Place, reply: &Reply) {
     for (address, said) in dead {
         let name = &reply.replica;
         let address = place.named(&address);
-        eprintln!("note: {address} does not answer ({said}); {name} was asked instead");
+        note!("note: {address} does not answer ({said}); {name} was asked instead");
     }
 }
 
@@ -159,9 +162,7 @@ fn say_more(command: &KvCommand, reply: &Reply) {
         && let Some(Answer::Entries(found)) = &reply.outcome.result
         && found.entries.len() as u64 == u64::from(*limit)
     {
-        eprintln!(
-            "note: {limit} entries, and there may be more: --limit sets how many are printed"
-        );
+        note!("note: {limit} entries, and there may be more: --limit sets how many are printed");
     }
 }
 
@@ -179,22 +180,29 @@ fn op(command: &KvCommand) -> anyhow::Result<Op> {
     let bytes = |text: &String| Bytes::from(text.clone());
     Ok(match command {
         KvCommand::Get { key } => Op::get(bytes(key)),
-        KvCommand::Put { key, value } if value == "-" => {
-            let mut read = Vec::new();
-            std::io::stdin()
-                .read_to_end(&mut read)
-                .context("reading standard input")?;
-            Op::put(bytes(key), read)
-        }
-        KvCommand::Put { key, value } => Op::put(bytes(key), bytes(value)),
+        KvCommand::Put { key, value } => Op::put(bytes(key), read_value(value)?),
         KvCommand::Del { key } => Op::delete(bytes(key)),
         KvCommand::Cas {
             key,
             expected,
             value,
-        } => Op::cas(bytes(key), bytes(value), version(expected)?),
+        } => {
+            let expected = version(expected)?;
+            Op::cas(bytes(key), read_value(value)?, expected)
+        }
         KvCommand::Scan { from, to, limit } => Op::scan(bytes(from), bytes(to), *limit),
     })
+}
+
+/// The value that an argument stands for.
+fn read_value(argument: &str) -> anyhow::Result<Bytes> {
+    if argument != "-" {
+        return Ok(Bytes::from(argument.to_owned()));
+    }
+    let mut read = Vec::new();
+    let input = std::io::stdin().read_to_end(&mut read);
+    input.context("reading standard input")?;
+    Ok(read.into())
 }
 
 fn version(text: &str) -> anyhow::Result<Option<Version>> {
@@ -225,17 +233,17 @@ fn path_name(path: Path) -> &'static str {
 }
 
 fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let is_terminal = std::io::stdout().is_terminal();
     let mut version = None;
     match &reply.outcome.result {
         Some(Answer::Value(found)) => {
-            out.write_all(&[&found.value[..], b"\n"].concat())?;
+            print_bytes(&value_line(&found.value, is_terminal));
             version = Some(found.version.as_ref());
         }
         Some(Answer::Entries(entries)) => {
-            for entry in &entries.entries {
-                out.write_all(&[&entry.key[..], b"\t", &entry.value, b"\n"].concat())?;
-            }
+            let lines = entries.entries.iter();
+            let lines = lines.map(|entry| entry_line(&entry.key, &entry.value, is_terminal));
+            print_bytes(&lines.collect::<Vec<_>>().concat());
         }
         Some(Answer::Written(written)) => version = Some(Some(written)),
         Some(Answer::Missing(_)) => bail!("there is no such key"),
@@ -249,12 +257,56 @@ fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
         None => bail!("the replica's answer is of a kind this version does not know"),
     }
     if let Some(version) = version.filter(|_| verbose) {
-        eprintln!("version: {}", shown(version));
+        note!("version: {}", shown(version));
     }
     Ok(())
+}
+
+/// What `get` prints.
+fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
+    let is_odd = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+    match is_terminal {
+        true => [escaped(value, is_odd).as_bytes(), b"\n"].concat(),
+        false => [value, b"\n"].concat(),
+    }
+}
+
+/// A line of what `scan` prints.
+fn entry_line(key: &[u8], value: &[u8], is_terminal: bool) -> Vec<u8> {
+    let key = escaped(key, |letter| letter.is_control() || letter == '\\');
+    let key = key.as_bytes();
+    match is_terminal {
+        true => [
+            key,
+            b"\t",
+            escaped(value, char::is_control).as_bytes(),
+            b"\n",
+        ]
+        .concat(),
+        false => [key, b"\t", value, b"\n"].concat(),
+    }
 }
 
 /// A version as `kv cas` takes it.
 fn shown(version: Option<&Version>) -> String {
     version.map_or("absent".to_string(), |v| format!("{}.{}", v.slot, v.index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_shown_no_control_characters_and_a_pipe_gets_the_bytes() {
+        let value = "a\u{1b}[2J\r\n\t\u{9b}Z\\é".as_bytes();
+        let value = [value, &[0xff]].concat();
+        let shown = String::from_utf8(value_line(&value, true)).unwrap();
+        assert_eq!(shown, "a\\u{1b}[2J\\r\n\t\\u{9b}Z\\é\\xff\n");
+        assert_eq!(value_line(&value, false), [&value[..], b"\n"].concat());
+
+        let shown = String::from_utf8(entry_line(b"k\t\\1", b"a\nb\x07", true)).unwrap();
+        assert_eq!(shown, "k\\t\\\\1\ta\\nb\\u{7}\n");
+        let piped = entry_line(b"k\t\\1", b"a\nb\x07", false);
+        assert_eq!(piped, b"k\\t\\\\1\ta\nb\x07\n");
+    }
 }

@@ -129,10 +129,14 @@ fn main() -> ExitCode {
         }
         Command::Man { dir } => man(&dir),
     };
-    match result {
+    let printed = || ycsb::output::finish().context("writing to standard output");
+    match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("leasehold: {}", words(&error));
+            // Replicas, and files, may have any words in them.
+            let is_odd = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+            let words = terminal::escaped(words(&error).as_bytes(), is_odd);
+            terminal::note!("leasehold: {words}");
             status(&error)
         }
     }
@@ -140,17 +144,13 @@ fn main() -> ExitCode {
 
 fn status(error: &anyhow::Error) -> ExitCode {
     if error.is::<terminal::Interrupted>() {
-        ExitCode::from(terminal::Interrupted::STATUS)
-    } else if error.is::<terminal::TargetMissed>() {
-        ExitCode::from(terminal::TargetMissed::STATUS)
-    } else if error
-        .downcast_ref::<NodeError>()
-        .is_some_and(NodeError::is_final)
-    {
-        ExitCode::from(NodeError::FINAL_STATUS)
-    } else {
-        ExitCode::FAILURE
+        return ExitCode::from(terminal::Interrupted::STATUS);
     }
+    if error.is::<terminal::TargetMissed>() {
+        return ExitCode::from(terminal::TargetMissed::STATUS);
+    }
+    let node = error.downcast_ref::<NodeError>();
+    ExitCode::from(node.map_or(1, NodeError::status))
 }
 
 /// An error and its causes, without repeating a cause that is quoted already.

@@ -17,17 +17,12 @@ const CONNECT: Duration = Duration::from_secs(2);
 #[derive(Args)]
 pub struct Credentials {
     /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
-    /// that of the cluster that `cluster up` started]
-    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CA")]
+    /// that of the environment's LEASEHOLD_CA, or of the cluster that `cluster up` started]
+    #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// The file with this client's token, which only its owner may read (mode 0600)
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "LEASEHOLD_TOKEN_FILE",
-        hide_env_values = true
-    )]
+    /// The file with this client's token, which only its owner may read (mode 0600) [default: the
+    /// one that the environment's LEASEHOLD_TOKEN_FILE names]
+    #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Sends the token in plain text if there is no --ca, also to other machines: whoever reads the network
     /// can use it
@@ -37,14 +32,33 @@ pub struct Credentials {
 
 impl Credentials {
     fn trust(&self) -> anyhow::Result<Option<Trust>> {
-        let trust = self.ca.as_deref().map(Trust::load);
-        Ok(trust.transpose()?)
+        let named = named(&self.ca, "--ca", "LEASEHOLD_CA");
+        let load = |(name, file): (_, PathBuf)| Trust::load(&file).context(name);
+        named.map(load).transpose()
     }
 
     fn token(&self) -> anyhow::Result<Option<Secret>> {
-        let token = self.token_file.as_deref().map(Secret::load);
-        token.transpose().context("the file of this client's token")
+        let named = named(&self.token_file, "--token-file", "LEASEHOLD_TOKEN_FILE");
+        let load = |(name, file): (_, PathBuf)| {
+            let token = Secret::load(&file);
+            token.with_context(|| format!("{name}, the file of this client's token"))
+        };
+        named.map(load).transpose()
     }
+}
+
+/// A file, and what names it: an option, or else a variable of the environment. An empty one
+/// counts as none.
+fn named(
+    given: &Option<PathBuf>,
+    option: &'static str,
+    variable: &'static str,
+) -> Option<(&'static str, PathBuf)> {
+    if let Some(file) = given {
+        return Some((option, file.clone()));
+    }
+    let file = std::env::var_os(variable).filter(|file| !file.is_empty())?;
+    Some((variable, file.into()))
 }
 
 /// Whom operators ask to show or change what is in force in a cluster.

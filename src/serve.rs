@@ -19,7 +19,7 @@ A configuration, with all that must be in it:
   # ... and a [[node]] for each other replica
 
 What may be in it, with what it is otherwise: leader (nobody is preferred), durability = \"sync\" \
-(async, none), accept_replies = \"origin\" (leader, all), batch_max = 5000, demand_mb = 64, \
+(async: one machine that loses power may lose confirmed writes; none: one process that crashes may), accept_replies = \"origin\" (leader, all), batch_max = 5000, demand_mb = 64, \
 holders_kb_s = 100; in [lease]: strategy = \"leader\" (none, all, quorum, fixed, cost), for quorum \
 unlisted = \"nearest\" (leader), for cost cost = { read_weight = 0.5, spare = 0 }, t_lease_ms = 1000, \
 t_guard_ms = 750, renew_ms = 150, reconfigure_ms = 10000, grace_ms = 2000, rho = 0.001, and a \
@@ -44,11 +44,13 @@ from a copy made since the node last ran, and never start it on an older one.
 A node raises its limit of open files to the hard limit (`ulimit -Hn`), keeps about 500 of them for \
 its storage and the other nodes, and refuses clients above what is left.
 
-Exit status: 0 after SIGINT or SIGTERM (130 or 143 if the signal comes before the log says `serving`: \
-nothing was promised by then, and nothing is lost); 78 if somebody must mend something first, so that \
-starting again cannot help: the configuration, the data directory (no directory, wiped, damaged, of \
-another replica or version), how the node proves who it is, or the file of tokens; else 1. A node that has not ended 5 s \
-after the signal, for its disk hangs, says so and kills itself (137).";
+Exit status: 0 after SIGINT or SIGTERM, from the first moment on; 78 if somebody must mend something \
+first, so that starting again cannot help: the configuration, the data directory (no directory, wiped, damaged, of \
+another replica or version), how the node proves who it is, or the file of tokens; 3 if the data directory was \
+deleted, moved, replaced or unmounted while the node ran, so that starting again cannot help either; else 1, as \
+when the store keeps refusing writes although the disk has room again: start the node again. A node that \
+has not ended 5 s after the signal, for its disk hangs, says so and kills itself (137; as process 1 of a \
+container it aborts).";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
@@ -81,19 +83,22 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     if watch {
         wake_when_parent_dies()?;
     }
-    let served = serve_until(&config, &args.node, &options, move || async move {
-        if !watch {
-            return terminated().await;
-        }
-        let (closed, wait) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            let _ = closed.send(());
-        });
-        tokio::select! {
-            signal = terminated() => signal,
-            _ = wait => Ok(()),
-        }
+    let served = serve_until(&config, &args.node, &options, move || {
+        let signal = terminated()?;
+        Ok(async move {
+            if !watch {
+                return signal.await;
+            }
+            let (closed, wait) = tokio::sync::oneshot::channel();
+            std::thread::spawn(move || {
+                let _ = std::io::stdin().read_to_end(&mut Vec::new());
+                let _ = closed.send(());
+            });
+            tokio::select! {
+                () = signal => {}
+                _ = wait => {}
+            }
+        })
     });
     Ok(served?)
 }

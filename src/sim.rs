@@ -151,14 +151,16 @@ fn campaign(args: &SimArgs, asked: &choices::Asked) -> anyhow::Result<()> {
             store.save(course, &meter)?;
         }
         Ok(())
-    })?;
+    });
     show.end();
-    store.save(&course, &meter)?;
+    let saved = store.save(&course, &meter);
     let failures = course.failures();
     let summary = Summary::new(asked, &course, &meter, (args.from, args.twice));
+    let written = store.write_summary(&summary);
+    // Whatever cannot be written, it is printed.
     say!("{}", summary.text());
-    store.write_summary(&summary)?;
     report_failures(&failures, asked, &store)?;
+    let ended = ended.and_then(|ended| saved.and(written).map(|()| ended))?;
     verdict(args, &course, ended, &summary.missing)
 }
 

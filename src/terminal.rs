@@ -5,15 +5,20 @@ use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
+pub use ycsb::output::print_bytes;
 use ycsb::runner::Shortfall;
+pub use ycsb::{note, say};
 
 /// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
-/// chooses what is logged. Lines are written until the guard is dropped.
+/// chooses what is logged; an empty one counts as none. Lines are written until the guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let chosen = (!chosen.is_empty()).then(|| EnvFilter::try_new(chosen).ok());
+    let filter = chosen.flatten().unwrap_or_else(|| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
@@ -22,28 +27,19 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Prints a line to stdout. A reader that stops early (`| head`) is no error. Any other
-/// error ends the command, because its result would be lost.
-macro_rules! say {
-    ($($words:tt)*) => {
-        $crate::terminal::print(format_args!($($words)*))
-    };
-}
-pub(crate) use say;
-
-/// See [`say`].
-pub fn print(words: std::fmt::Arguments<'_>) {
-    use std::io::{ErrorKind, Write as _};
-    let mut out = std::io::stdout().lock();
-    let written = writeln!(out, "{words}").and_then(|()| out.flush());
-    match written.map_err(|error| (error.kind(), error)) {
-        Ok(()) => {}
-        Err((ErrorKind::BrokenPipe, _)) => std::process::exit(0),
-        Err((_, error)) => {
-            eprintln!("leasehold: writing to standard output: {error}");
-            std::process::exit(1);
+/// Text in which letters that are `odd`, and bytes that are no UTF-8, stand as escapes.
+pub fn escaped(bytes: &[u8], odd: impl Fn(char) -> bool) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match odd(letter) {
+                true => text.extend(letter.escape_default()),
+                false => text.push(letter),
+            }
         }
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
     }
+    text
 }
 
 /// A runtime on this thread.
@@ -89,9 +85,38 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Completes at SIGINT or SIGTERM.
+/// Completes at SIGINT or SIGTERM, and at SIGHUP: a terminal or connection that is gone
+/// ends a run as a Ctrl-C does, with what it has to show.
 pub async fn interrupted() {
-    let _ = server::node::terminated().await;
+    let terminated = async {
+        if let Ok(terminated) = server::node::terminated() {
+            terminated.await;
+        }
+    };
+    tokio::select! {
+        () = terminated => {}
+        () = hung_up() => {}
+    }
+}
+
+async fn hung_up() {
+    // To wait for a signal that is ignored would end what `nohup` is to keep alive.
+    if !ignores_hangup()
+        && let Ok(mut hangup) = signal(SignalKind::hangup())
+    {
+        hangup.recv().await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whether this process was started to ignore SIGHUP, or it cannot be known.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_none_or(|mask| mask & 1 == 1)
 }
 
 /// `leasehold ycsb`.
@@ -142,7 +167,7 @@ impl Bars {
 
     fn begin(&self, label: &str, total: u64) -> ProgressBar {
         let Some(all) = &self.all else {
-            eprintln!("{label}: begun");
+            note!("{label}: begun");
             return ProgressBar::hidden();
         };
         let bar = all.add(ProgressBar::new(total));

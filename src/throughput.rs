@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use geo_deploy::backend::local::{LocalSettings, one_site};
-use geo_deploy::report::{Manifest, ThroughputReport};
+use geo_deploy::report::{Manifest, ThroughputReport, replace};
 use geo_deploy::throughput::Throughput;
 
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
@@ -39,8 +39,9 @@ pub fn run(
         }
     })?;
     let report = ThroughputReport::new(experiment.clone(), manifest, results);
+    let written = replace(out, |new| report.write(new));
     say!("{}", report.terminal());
-    report.write(out)?;
+    written?;
     say!("The report: {}", out.join("report.html").display());
     Ok(())
 }

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use rustix::fs::{FlockOperation, Gid, Uid, fchown, flock};
 use server::node::access::tokens::{self, ANONYMOUS, AccessError, Digest, Entry, Expiry};
 
-use crate::terminal::say;
+use crate::terminal::{note, say};
 
 const EXAMPLES: &str = "\
 Nodes read the file that `tokens` in [security] of their configuration names, and read it again within \
@@ -114,7 +114,7 @@ fn add(file: &Path, args: &NewArgs) -> anyhow::Result<()> {
     });
     let Some(token) = token else {
         locked.write(&entries)?;
-        eprintln!(
+        note!(
             "{}: clients without a token have these rights now",
             file.display()
         );
@@ -127,18 +127,16 @@ fn add(file: &Path, args: &NewArgs) -> anyhow::Result<()> {
                 // Nobody knows this token.
                 let _ = std::fs::remove_file(out);
             })?;
-            eprintln!("the token is in {}", out.display());
+            note!("the token is in {}", out.display());
         }
         None => {
             locked.write(&entries)?;
             say!("{token}");
-            eprintln!("it is shown this once; keep it in a file with mode 0600, for --token-file");
+            note!("it is shown this once; keep it in a file with mode 0600, for --token-file");
         }
     }
     if args.read.is_empty() && args.write.is_empty() && !args.admin {
-        eprintln!(
-            "note: it has no rights but to ask how a replica is; see --read, --write, --admin"
-        );
+        note!("note: it has no rights but to ask how a replica is; see --read, --write, --admin");
     }
     Ok(())
 }

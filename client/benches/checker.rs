@@ -2,6 +2,8 @@
 //! memory: `cargo bench -p client --bench checker`. Not by criterion: a run takes seconds, and half of
 //! what matters is the peak of memory.
 
+#![allow(clippy::print_stdout, clippy::print_stderr)] // a program: output
+
 use std::time::Instant;
 
 use client::history::{self, Action, Event, History};

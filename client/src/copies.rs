@@ -401,6 +401,7 @@ impl<'a> Copies<'a> {
                 after: self.replicas.options.request_timeout,
                 tried,
                 sent,
+                is_change: self.body.is_change(),
             },
             Failure::Lost => Error::Lost {
                 tried,

@@ -24,10 +24,11 @@ fn list(tried: &[Tried]) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-fn doubt(sent: bool) -> &'static str {
-    match sent {
-        true => "; if it is a write, it may have taken effect",
-        false => "; nothing was sent",
+fn doubt(sent: bool, is_change: bool) -> &'static str {
+    match (sent, is_change) {
+        (true, true) => "; it may have taken effect",
+        (true, false) => "",
+        (false, _) => "; nothing was sent",
     }
 }
 
@@ -65,14 +66,16 @@ pub enum Error {
         address: String,
     },
     /// No answer within the request timeout, retries included.
-    #[error("no answer within {after:?} ({}){}", list(.tried), doubt(*.sent))]
+    #[error("no answer within {after:?} ({}){}", list(.tried), doubt(*.sent, *.is_change))]
     Timeout {
         /// The request timeout.
         after: Duration,
         /// Those that were asked, and those known to be dead.
         tried: Vec<Tried>,
-        /// Whether any attempt has left, so that a write may have taken effect.
+        /// Whether any attempt has left, so that a change may have taken effect.
         sent: bool,
+        /// Whether it was to change anything: a write, leases or who leads.
+        is_change: bool,
     },
     /// The connection broke at every attempt; a write may have taken effect.
     #[error("connection lost at each of {attempts} attempts, the last time: {}", list(.tried))]
@@ -142,6 +145,7 @@ mod tests {
             after: Duration::from_secs(1),
             tried: Vec::new(),
             sent,
+            is_change: true,
         };
         let unreachable = Error::Connect { tried: Vec::new() };
         let refused = |code, resent| Error::Refused {
@@ -160,5 +164,23 @@ mod tests {
         assert!(refused(ErrorCode::TooLarge, true).may_have_taken_effect());
         assert!(!refused(ErrorCode::TooLarge, false).may_have_taken_effect());
         assert!(Error::Closed.may_have_taken_effect());
+    }
+
+    #[test]
+    fn only_of_a_change_it_is_said_that_it_may_have_taken_effect() {
+        let timeout = |sent, is_change| Error::Timeout {
+            after: Duration::from_secs(1),
+            tried: Vec::new(),
+            sent,
+            is_change,
+        };
+        for (error, doubtful) in [
+            (timeout(true, true), true),
+            (timeout(true, false), false),
+            (timeout(false, true), false),
+        ] {
+            let said = error.to_string();
+            assert_eq!(said.contains("may have taken effect"), doubtful, "{said}");
+        }
     }
 }

@@ -8,7 +8,9 @@
 //! nobody writes. That shows more than a greeting does, which comes also from a replica that
 //! is cut off from the others. It asks with a multi-get, which nobody else answers for the
 //! replica: one that has just started answers when it has caught up, and writes would wait
-//! there until then. The first answer brings it back.
+//! there until then. The first answer brings it back. If it died soon after its last return,
+//! it has to answer for longer each time (see `flap`), unless nobody else serves: it may be one
+//! that stands still again and again, or that answers what it is probed with and nothing else.
 //!
 //! New operations go to the nearest replica that serves; those under way stay where they
 //! are. A connection that is no longer needed ends with its last call.
@@ -21,11 +23,11 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::connection::{Connection, Ended, Link, News, NoLink, State, connect};
+use crate::connection::{Connection, Ended, Link, News, NoLink, State, connect, serves};
 use crate::copies::refused;
 use crate::error::{Error, Tried};
 use crate::options::ClientOptions;
-use crate::pause::{Backoff, Penalty};
+use crate::pause::Backoff;
 use crate::routing::{Router, Routing};
 use crate::secret::Secret;
 use crate::wire::command::Op;
@@ -36,6 +38,8 @@ use crate::wire::{PROBE_KEY, StatusRequest};
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
+/// Between two probes of a replica whose return is put off.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// All replicas of one client.
 pub(crate) struct Replicas {
@@ -187,7 +191,6 @@ struct Keeper {
     replicas: Arc<Replicas>,
     index: usize,
     backoff: Backoff,
-    penalty: Penalty,
 }
 
 impl Keeper {
@@ -196,7 +199,6 @@ impl Keeper {
             replicas: Arc::clone(replicas),
             index,
             backoff: Backoff::new(),
-            penalty: Penalty::new(),
         }
     }
 
@@ -252,14 +254,13 @@ impl Keeper {
             Ended::Idle => self
                 .connection()
                 .broken("closed by the server, for it was idle"),
-            Ended::Broken(said) if was_heard || !are_several => self.connection().broken(&said),
-            Ended::Suspected(said) if !are_several => self.connection().broken(&said),
-            Ended::Broken(said) => self.connection().died(&said),
-            Ended::Suspected(said) => {
-                self.connection().died(&said);
-                let pause = self.penalty.pause(connected.elapsed());
-                self.replicas.rest(pause).await;
+            Ended::Broken(said) | Ended::Suspected(said) if !are_several => {
+                self.connection().broken(&said)
             }
+            Ended::Broken(said) if was_heard && !self.connection().is_greeted() => {
+                self.connection().broken(&said)
+            }
+            Ended::Broken(said) | Ended::Suspected(said) => self.connection().died(&said),
         }
         self.pause().await;
     }
@@ -324,29 +325,42 @@ impl Replicas {
         std::future::pending().await
     }
 
-    /// Asks a replica that was dead something that only one that serves can answer; returns
-    /// why it is still dead, if it is. Others may ask it, too, if nobody else serves: it
-    /// is not hung up on while they wait.
+    /// Asks a replica that was dead something that only one that serves can answer, again and
+    /// again until it is asked by all; returns why it is still dead, if it does not serve. Others
+    /// may ask it, too, if nobody else serves: it is not hung up on while they wait.
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
         let patience = self.options.patience();
-        let asked = Instant::now();
-        let probe = Op::multi_get(vec![Bytes::from_static(PROBE_KEY.as_bytes())]);
-        let body = Body::Command(probe.into());
-        let Ok(mut call) = connection.ask(body, false, &sent) else {
-            return std::future::pending().await;
-        };
-        while timeout(patience, &mut call).await.is_err() {
-            if connection.calls() <= 1 {
-                return format!("greets, but answers no read within {:.1?}", asked.elapsed());
+        while connection.is_greeted() {
+            let asked = Instant::now();
+            let probe = Op::multi_get(vec![Bytes::from_static(PROBE_KEY.as_bytes())]);
+            let body = Body::Command(probe.into());
+            let Ok(mut call) = connection.ask(body, false, &sent) else {
+                break;
+            };
+            let answer = loop {
+                match timeout(patience, &mut call).await {
+                    Ok(answer) => break answer,
+                    Err(_) if connection.calls() > 1 => {}
+                    Err(_) => {
+                        let waited = asked.elapsed();
+                        return format!("greets, but answers no read within {waited:.1?}");
+                    }
+                }
+            };
+            if !answer.is_ok_and(|response| serves(&response)) {
+                sleep(patience).await;
+                match connection.is_greeted() {
+                    true => return "unavailable".to_owned(),
+                    false => break,
+                }
+            }
+            self.rest(PROBE_EVERY).await;
+            if !self.connections.iter().any(Connection::may_serve) {
+                connection.return_early();
             }
         }
-        // The answer may have been that it is unavailable.
-        sleep(patience).await;
-        match connection.is_greeted() {
-            true => "unavailable".to_owned(),
-            false => std::future::pending().await,
-        }
+        std::future::pending().await
     }
 }
 

@@ -30,6 +30,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::attacks::{ATTACKS, Attack};
 use crate::report::Results;
 use crate::stage::Stage;
+use ycsb::{note, say};
 
 #[derive(Parser)]
 #[command(name = "abuse", args_conflicts_with_subcommands = true)]
@@ -99,11 +100,12 @@ fn main() -> ExitCode {
         }
         None => run(&cli.run),
     };
-    match ended {
+    let printed = || ycsb::output::finish().context("writing to standard output");
+    match ended.and_then(|passed| printed().map(|()| passed)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("abuse: {error:#}");
+            note!("abuse: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -111,7 +113,7 @@ fn main() -> ExitCode {
 
 fn list() {
     for attack in ATTACKS {
-        println!("{:<18} {}", attack.name, attack.what);
+        say!("{:<18} {}", attack.name, attack.what);
     }
 }
 
@@ -155,15 +157,16 @@ fn run(args: &RunArgs) -> anyhow::Result<bool> {
         .build()?;
     let tasks = tokio::task::LocalSet::new();
     let interrupted = runtime.block_on(tasks.run_until(async {
+        let signal = server::node::terminated()?;
         tokio::select! {
             biased;
-            _ = server::node::terminated() => Ok(true),
+            () = signal => Ok(true),
             ended = all(&stage, &attacks, &mut results) => ended.map(|()| false),
         }
     }))?;
     results.write()?;
-    println!("{}", results.terminal(&args.label));
-    println!("The report: {}", args.out.join("report.md").display());
+    say!("{}", results.terminal(&args.label));
+    say!("The report: {}", args.out.join("report.md").display());
     if interrupted {
         bail!("interrupted; no replica is left running");
     }
@@ -176,7 +179,7 @@ async fn all(
     results: &mut Results,
 ) -> anyhow::Result<()> {
     for (number, attack) in attacks.iter().enumerate() {
-        eprintln!(
+        note!(
             "[{} of {}] {}: {}",
             number + 1,
             attacks.len(),
@@ -184,7 +187,7 @@ async fn all(
             attack.what
         );
         let row = stage.row(attack).await;
-        eprintln!("    {}", row.words());
+        note!("    {}", row.words());
         results.add(row);
         results.write()?;
     }

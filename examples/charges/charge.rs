@@ -3,7 +3,10 @@
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::request::Body;
+use client::wire::{ErrorCode, Path, Response};
+use server::cost::{self, Request, Sizes};
 
+use crate::cases::Case;
 use crate::load::Answered;
 
 /// Entries that a request names or that its answer has: keys, fields, ranges.
@@ -34,9 +37,64 @@ pub fn entries(answered: &Answered) -> usize {
     }
 }
 
-/// What a request is charged, in units.
-pub fn charge(answered: &Answered) -> f64 {
-    let fixed = 20_000.0;
-    let bytes = answered.bytes_in as f64 * 4.0 + answered.bytes_out as f64;
-    fixed + entries(answered) as f64 * 500.0 + bytes
+/// What a request of this case is charged, in units.
+pub fn charge(case: &Case, answered: &Answered) -> f64 {
+    let Answered {
+        bytes_in,
+        bytes_out,
+        request,
+        answer,
+        ..
+    } = answered;
+    let sizes = sizes(answer);
+    let refused = Request::Refused(*bytes_in);
+    let request = match &request.body {
+        _ if is_refused_early(answer) => refused,
+        Some(Body::Command(command)) => match command.op {
+            Some(Op::MultiGet(_) | Op::Scan(_)) if answer.path() == Path::Log => {
+                Request::LoggedRead(command)
+            }
+            _ => Request::Command(command),
+        },
+        Some(Body::Status(asked)) => Request::Status(asked, sizes),
+        Some(Body::Move(_)) => Request::Move,
+        Some(Body::Lease(asked)) => Request::Lease {
+            asked,
+            sizes,
+            changes: case.changes_leases,
+        },
+        None => refused,
+    };
+    let cost = cost::of(request).and_passing(*bytes_in);
+    let merging = case
+        .merges_into
+        .map_or(0, |(fields, bytes)| cost::merging(fields, bytes));
+    (cost.and_answering(*bytes_out).units() + merging * cost::MERGING) as f64
+}
+
+/// Sizes of the replica's state, as far as its answer tells them.
+fn sizes(answer: &Response) -> Sizes {
+    let status = answer.status.as_ref();
+    let leases = status.and_then(|status| status.leases.as_ref());
+    let ranges = leases.map_or(&[][..], |leases| &leases.ranges);
+    let counters = status.iter().flat_map(|status| &status.counters);
+    let in_demand = counters
+        .into_iter()
+        .find(|counter| counter.name == "demand_keys");
+    Sizes {
+        ranges: ranges.len(),
+        starts_bytes: ranges.iter().map(|range| range.from.len()).sum(),
+        demand_keys: in_demand.map_or(0, |counter| counter.value as usize),
+    }
+}
+
+/// Whether a request was refused before the replica had it.
+fn is_refused_early(answer: &Response) -> bool {
+    let outcome = answer.outcome.as_ref();
+    match outcome.and_then(|outcome| outcome.result.as_ref()) {
+        Some(Answer::Error(error)) => {
+            [ErrorCode::BadRequest, ErrorCode::TooLarge].contains(&error.code())
+        }
+        _ => false,
+    }
 }

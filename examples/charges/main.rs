@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("charges: {error:#}");
+            ycsb::note!("charges: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -103,7 +103,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     let cases = chosen(&cli.only)?;
     if cli.list {
         for case in &cases {
-            println!("{:<28} {:>8} {}", case.kind, case.size, case.unit);
+            ycsb::say!("{:<28} {:>8} {}", case.kind, case.size, case.unit);
         }
         return Ok(true);
     }
@@ -134,9 +134,10 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         .enable_all()
         .build()?;
     let found = runtime.block_on(async {
+        let terminated = server::node::terminated()?;
         tokio::select! {
             biased;
-            _ = server::node::terminated() => bail!("interrupted; no replica is left running"),
+            () = terminated => bail!("interrupted; no replica is left running"),
             found = measure(&recipe, &cases, pace) => found,
         }
     })?;
@@ -148,6 +149,6 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     };
     print!("{}", report.terminal());
     report.write(&cli.out)?;
-    println!("The report: {}", cli.out.join("report.md").display());
+    ycsb::say!("The report: {}", cli.out.join("report.md").display());
     Ok(report.is_good())
 }

@@ -77,7 +77,7 @@ impl Row {
             bytes_out: last.bytes_out,
             ns: [end(&all, false), median(&all), end(&all, true)],
             loop_ns: median(&of_loop),
-            charge: charge(&last),
+            charge: charge(case, &last),
         }
     }
 

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("usage: fuzz FOLDER");
+        ycsb::note!("usage: fuzz FOLDER");
         return ExitCode::FAILURE;
     };
     match write(&folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fuzz: {}: {error}", folder.display());
+            ycsb::note!("fuzz: {}: {error}", folder.display());
             ExitCode::FAILURE
         }
     }
@@ -25,7 +25,7 @@ fn write(folder: &std::path::Path) -> std::io::Result<()> {
         for (number, seed) in (target.seeds)().into_iter().chain(known).enumerate() {
             std::fs::write(folder.join(format!("seed-{number:03}")), seed)?;
         }
-        println!("{}", target.name);
+        ycsb::say!("{}", target.name);
     }
     Ok(())
 }

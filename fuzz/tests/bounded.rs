@@ -20,7 +20,7 @@ fn run(target: Target, number: usize, input: &[u8]) {
     let file = format!("{}-{number}", target.name);
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     std::fs::write(&file, input).unwrap();
-    eprintln!("input {number} of {} is in {}", target.name, file.display());
+    ycsb::note!("input {number} of {} is in {}", target.name, file.display());
     std::panic::resume_unwind(panic);
 }
 

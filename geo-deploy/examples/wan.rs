@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use geo_deploy::topology::Topology;
 use geo_deploy::wan::Wan;
+use ycsb::say;
 
 fn main() -> anyhow::Result<()> {
     let pings = match std::env::args().nth(1) {
@@ -37,15 +38,15 @@ fn main() -> anyhow::Result<()> {
         joined.collect::<Vec<_>>()
     });
     let network = wan.network(began, Instant::now());
-    println!("pair      asked ms  probes ms  seen by a client ms");
+    say!("pair      asked ms  probes ms  seen by a client ms");
     for (a, b, median) in seen {
         let median = median.map_err(|_| anyhow::anyhow!("a pinger panicked"))??;
         let probed = network.matrix_ms(names.len())[a][b];
         let pair = format!("{}-{}", names[a], names[b]);
         let asked = topology.rtt_ms(a, b);
-        println!("{pair:<8} {asked:>9.3} {probed:>10.3} {median:>20.3}");
+        say!("{pair:<8} {asked:>9.3} {probed:>10.3} {median:>20.3}");
     }
-    println!("{:?}: {:?}", network.verdict, network.late);
+    say!("{:?}: {:?}", network.verdict, network.late);
     Ok(())
 }
 

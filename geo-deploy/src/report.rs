@@ -18,6 +18,7 @@ mod page;
 mod paper;
 mod prose;
 mod render;
+mod replace;
 mod run;
 mod summary;
 mod svg;
@@ -41,6 +42,7 @@ pub use effort::Effort;
 pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
 pub use outage::Outage;
+pub use replace::{INCOMPLETE, prepare, replace};
 pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict, in_order};
 pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
 pub use switches::{PartSummary, SwitchReads};
@@ -63,6 +65,8 @@ pub struct Report {
     pub runs: Vec<StrategyRun>,
     /// What happened but for faults, which each run has itself.
     pub events: Vec<Event>,
+    /// What is missing of an experiment that was interrupted.
+    pub incomplete: Option<String>,
 }
 
 impl Report {

@@ -5,7 +5,11 @@
 //! cargo run --release --locked -p server --example durations -- 2     # hours of each cluster
 //! ```
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_macros)] // a program: arguments and output
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    clippy::print_stdout
+)] // a program: arguments and output
 
 use std::time::Duration;
 

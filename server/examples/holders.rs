@@ -11,7 +11,11 @@
 //! The numbers are seconds, operations a second at each site (of which one in ten writes), and keys. Bytes are the same in
 //! every run; CPU times are of this machine.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_macros)] // a program: arguments and output
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    clippy::print_stdout
+)] // a program: arguments and output
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -5,6 +5,7 @@
 #![cfg_attr(feature = "mutants", allow(dead_code, unused_imports))]
 
 pub mod codec;
+pub mod cost;
 #[cfg(not(feature = "mutants"))]
 pub mod node;
 pub mod replica;

@@ -3,6 +3,8 @@
 //! 2,000), `LEASEHOLD_SEED_FROM` where to start, `LEASEHOLD_SECONDS` how much
 //! virtual time each takes (default 60).
 
+#![allow(clippy::print_stdout)] // output of a report
+
 mod common;
 
 use common::{each, number};

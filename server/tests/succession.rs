@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leases::{ReplicaId, StrategySpec, Unlisted};
+use leases::{ReplicaId, ReplicaSet, StrategySpec, Unlisted};
 use server::replica::Settings;
 use server::sim::drill::{Aftermath, Blow, Drill};
 use server::sim::network::Faults;
@@ -45,6 +45,7 @@ fn drill(settings: &Settings, blow: Blow) -> Drill {
         every_ns: 25 * MS,
         blow: Some((blow, None)),
         blow_ns: 0,
+        again_ns: Vec::new(),
         lasts_ns: 2000 * MS,
         watch_ns: 4000 * MS,
     }
@@ -149,7 +150,9 @@ fn who_is_preferred_leads_again_once_it_is_back() {
     for seed in 0..8 {
         let mut settings = fast(strategies()[seed as usize % 4].clone());
         settings.elections.preferred = Some(ReplicaId(2));
-        let drill = drill(&settings, Blow::Kill);
+        let mut drill = drill(&settings, Blow::Kill);
+        // It has led for less than ten minutes, so it must be healthy for ten seconds.
+        drill.watch_ns = 16_000 * MS;
         let after = drill.run(seed);
         sound(&after);
         assert_eq!(after.victim, ReplicaId(2));
@@ -342,5 +345,115 @@ fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
         let longest_ns = waits.into_iter().max().expect("there are writes");
         assert!(longest_ns <= 500 * MS, "{} ms", longest_ns / MS);
         assert_eq!(after.elections(), 1, "seed {seed}");
+    }
+}
+
+/// A drill at three sites with the durations of the defaults, in which 0 is the preferred leader.
+/// It fails again and again, for so long each time, so many ms after one another.
+fn flapping(blow: Blow, lasts_ms: u64, period_ms: u64) -> Drill {
+    let mut settings = Settings::new(ReplicaId(0), 3);
+    settings.elections.preferred = Some(ReplicaId(0));
+    let mut drill = drill(&settings, blow);
+    let three = drill.one_way_ns.iter().take(3);
+    drill.one_way_ns = three.map(|row| row[..3].to_vec()).collect();
+    drill.blow = Some((blow, Some(ReplicaId(0))));
+    drill.again_ns = (1..30).map(|time| time * period_ms * MS).collect();
+    drill.lasts_ns = lasts_ms * MS;
+    drill.watch_ns = 30 * period_ms * MS;
+    drill
+}
+
+/// Each change of leadership holds up every write.
+#[test]
+fn a_preferred_leader_that_flaps_leads_seldom() {
+    for (blow, lasts_ms, period_ms) in [
+        (Blow::Pause, 1500, 3500),
+        (Blow::Cut, 1800, 4500),
+        (Blow::Mute, 1800, 4500),
+        (Blow::Deaf, 1800, 4500),
+        (Blow::Kill, 500, 6000),
+    ] {
+        for seed in 0..4 {
+            let after = flapping(blow, lasts_ms, period_ms).run(seed);
+            assert_eq!(after.violation, None, "{blow:?}, seed {seed}");
+            let changes = after.elections();
+            assert!(
+                (1..=6).contains(&changes),
+                "{blow:?}, seed {seed}: {changes} changes of leadership: {:?}",
+                after.led
+            );
+        }
+    }
+}
+
+/// It flaps 30 times, and is well for longer than an hour. When it fails then, it leads again at
+/// once, for it has led for long. When it fails soon after, it leads again ten seconds later, as
+/// if it had never flapped.
+#[test]
+fn a_preferred_leader_leads_again_once_it_is_healthy() {
+    let mut drill = flapping(Blow::Pause, 1500, 3500);
+    let late_ms = [30 * 3500 + 3_700_000, 30 * 3500 + 3_730_000];
+    drill.every_ns = 0;
+    drill.again_ns.extend(late_ms.map(|late| late * MS));
+    drill.watch_ns = (late_ms[1] + 60_000) * MS;
+    let after = drill.run(1);
+    assert_eq!(after.violation, None);
+    let strikes_ns = late_ms.map(|late| after.struck_ns + late * MS);
+    let early = after.led.iter().filter(|(at, _)| *at < strikes_ns[0]);
+    let leader = early.last().map(|(_, leader)| *leader);
+    assert_eq!(
+        leader,
+        Some(ReplicaId(0)),
+        "an hour of health brings it back"
+    );
+    for (strike_ns, least_ms, most_ms) in [(strikes_ns[0], 0, 2500), (strikes_ns[1], 9900, 13_000)]
+    {
+        let mut since = after.led.iter().filter(|(at, _)| *at >= strike_ns);
+        let another = since.next().expect("another takes over");
+        assert_ne!(another.1, ReplicaId(0));
+        let (led_ns, leader) = *since.next().expect("one change of leadership follows");
+        assert_eq!(leader, ReplicaId(0));
+        let waited_ms = (led_ns - strike_ns - drill.lasts_ns) / MS;
+        assert!((least_ms..most_ms).contains(&waited_ms), "{waited_ms} ms");
+    }
+}
+
+/// A planned restart is no failure: the preferred leader leads again as soon as it can.
+#[test]
+fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
+    for seed in 0..4 {
+        let mut drill = flapping(Blow::Leave, 500, 10_000);
+        drill.again_ns.truncate(4);
+        drill.watch_ns = 50_000 * MS;
+        let after = drill.run(seed);
+        assert_eq!(after.violation, None);
+        assert_eq!(after.elections(), 10, "seed {seed}: {:?}", after.led);
+        assert_eq!(after.leader(), Some(ReplicaId(0)));
+    }
+}
+
+/// A follower that stands still for longer than t_grace, again and again, is excluded from
+/// leases. Each return to them would stall the writes of its keys at the next pause.
+#[test]
+fn a_holder_that_flaps_returns_seldom() {
+    for seed in 0..4 {
+        let mut drill = flapping(Blow::Pause, 3000, 9000);
+        drill.settings.strategies = StrategySpec::All.into();
+        drill.blow = Some((Blow::Pause, Some(ReplicaId(2))));
+        drill.watch_ns += 30_000 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        let changes = after.excluded.len();
+        assert!(
+            (1..=6).contains(&changes),
+            "{changes}: {:?}",
+            after.excluded
+        );
+        let last = after.excluded.last().expect("it was excluded");
+        assert_eq!(
+            last.1,
+            ReplicaSet::EMPTY,
+            "it holds leases again in the end"
+        );
     }
 }

@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::campaign::{Course, Goal};
+use crate::terminal::note;
 
 /// How often a line is printed without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
@@ -73,7 +74,7 @@ impl Show {
         }
         if self.line.elapsed() >= LINE_EVERY {
             self.line = Instant::now();
-            eprintln!("{}", self.words(course, meter));
+            note!("{}", self.words(course, meter));
         }
     }
 

@@ -81,6 +81,84 @@ fn a_run_leaves_no_history_of_an_earlier_one() {
     assert_eq!(place.read("report/history.txt"), "mine");
 }
 
+/// The demo's files but for pictures, with what they hold.
+fn report(place: &Place) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(place.path("report")).unwrap();
+    let files = entries.map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.is_file());
+    let named = |path: std::path::PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, std::fs::read(path).unwrap())
+    };
+    let mut files: Vec<_> = files.map(named).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_run_that_does_not_end_leaves_the_one_before_whole_and_no_run_takes_files_of_others() {
+    let place = Place::new();
+    let run = "exp run demo --set topology=near.toml --set warmup=5 --set keys=20 \
+               --set clients=1 --out report";
+    let short = format!("{run} --set requests=20");
+    place.words(&short).good();
+    place.write("report/history-of-rome.bin", "a book");
+    let before = report(&place);
+    let endless = format!("{run} --set requests=3000000");
+    let words: Vec<&str> = endless.split_whitespace().collect();
+    let endless = place.start(&words, Stdio::null());
+    until("its begin", || endless.err().contains("LL: begun"));
+    signal("INT", endless.child.id());
+    endless.ended().interrupted(&["interrupted"]);
+    assert_eq!(report(&place), before);
+    // Too large a file, as on a full disk.
+    let full = format!("ulimit -f 40; trap '' XFSZ; exec \"$0\" {short}");
+    let full = place.start_in_shell(&full, &[], Stdio::null()).ended();
+    assert!(
+        full.out.contains("LL"),
+        "what was measured is printed: {full:#?}"
+    );
+    full.refused(&["File too large"]);
+    assert_eq!(report(&place), before);
+    let entries = std::fs::read_dir(place.path("report")).unwrap();
+    let hidden = entries.filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().starts_with('.')
+    });
+    assert_eq!(hidden.count(), 0);
+
+    std::fs::create_dir(place.path("mine")).unwrap();
+    place.write("mine/report.md", "my report");
+    place
+        .words(&short.replace("--out report", "--out mine"))
+        .refused(&["--out", "mine/report.md is not of an earlier run"]);
+    assert_eq!(place.read("mine/report.md"), "my report");
+}
+
+#[test]
+fn runs_that_ended_before_a_ctrl_c_are_kept() {
+    let place = Place::new();
+    let run = "exp run demo --on local --set topology=near.toml --set requests=20 --set warmup=5 \
+               --set keys=20 --set clients=1 --set runs=50 --out report --work w";
+    let words: Vec<&str> = run.split_whitespace().collect();
+    let run = place.start(&words, Stdio::null());
+    until("a second run", || place.path("w/LL-2").exists());
+    signal("INT", run.child.id());
+    let ended = run.ended();
+    assert!(ended.out.contains("INCOMPLETE"), "{ended:#?}");
+    ended.interrupted(&["interrupted", "no replica is left running"]);
+    let kept = std::fs::read_dir(place.path("report/incomplete")).unwrap();
+    let kept = kept.filter(|file| {
+        let name = file.as_ref().unwrap().file_name();
+        name.to_string_lossy().starts_with("history-LL")
+    });
+    assert!(kept.count() > 0);
+    let report = place.read("report/incomplete/report.md");
+    assert!(report.contains(" of 50, ML 0 of 50"), "{report}");
+    assert!(!place.path("report/report.md").exists());
+    place.is_deserted();
+}
+
 #[test]
 fn where_no_report_can_be_written_nothing_is_run() {
     // A directory in which nobody can make a file.

@@ -1,7 +1,8 @@
 //! A store that cannot be written to any more, on a real file system.
 
 use std::fs::File;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::bad_input::alone;
 use super::support::{Place, ports, signal, until};
@@ -41,4 +42,151 @@ fn a_store_that_fails_ends_its_replica_with_an_error_and_no_signal() {
     assert_eq!(place.words(&line("get large")).status.code(), Some(1));
     signal("TERM", replica.child.id());
     replica.ended().good();
+}
+
+/// A file system, as long as this lives.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// `None`, and why on standard error, where it cannot be mounted.
+    fn at(path: PathBuf, options: &str) -> Option<Mounted> {
+        std::fs::create_dir(&path).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(&path)
+            .output();
+        let why = match mount {
+            Ok(done) if done.status.success() => return Some(Mounted(path)),
+            Ok(refused) => String::from_utf8_lossy(&refused.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        eprintln!("skipped, for no file system can be mounted: {}", why.trim());
+        None
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: a replica may still have files open there.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Takes every inode that is left.
+fn take_inodes(dir: &Path) {
+    std::fs::create_dir(dir).unwrap();
+    let taken = (0..).take_while(|it: &u32| std::fs::write(dir.join(it.to_string()), "").is_ok());
+    assert!(taken.count() > 0);
+}
+
+#[test]
+fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
+    let place = Place::new();
+    let data = place.path("data");
+    let Some(_disk) = Mounted::at(data.clone(), "size=256m,nr_inodes=200") else {
+        return;
+    };
+    let port = ports(2);
+    place.write("cluster.toml", &alone(port));
+    let large = place.write("large", &"x".repeat(1000 << 10));
+    let kv = |line: &str| {
+        let line = format!("kv --address 127.0.0.1:{port} {line}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let input = Stdio::from(File::open(&large).unwrap());
+        place.start(&words, input).ended()
+    };
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || kv("put greeting hello").status.success());
+    take_inodes(&data.join("taken"));
+    // Its log takes some MiB before it needs another file.
+    let mut number = 0;
+    until("the store to need a file", || {
+        number += 1;
+        !kv(&format!("--timeout 2 put large{number} -"))
+            .status
+            .success()
+    });
+    assert!(replica.err().contains("takes no writes"));
+    std::fs::remove_dir_all(data.join("taken")).unwrap();
+    let ended = replica.ended();
+    ended.refused(&["data directory", "data/CA", "there is room again"]);
+
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || kv("get greeting").status.success());
+    assert_eq!(kv("get greeting").good(), "hello\n");
+    for number in 1..number {
+        kv(&format!("get large{number}")).good();
+    }
+    signal("TERM", replica.child.id());
+    replica.ended().good();
+}
+
+/// A directory that is taken away while a replica writes to it, and put back for its next start.
+fn taken_away(take: impl Fn(&Place), put_back: impl Fn(&Place), writes: bool) {
+    let place = Place::new();
+    let port = ports(2);
+    place.write("cluster.toml", &alone(port));
+    let kv = |line: &str| place.words(&format!("kv --address 127.0.0.1:{port} {line}"));
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || kv("put greeting hello").status.success());
+    take(&place);
+    if writes {
+        kv("--timeout 1 put greeting again");
+    } else {
+        signal("TERM", replica.child.id());
+    }
+    replica
+        .ended()
+        .told_of_loss(&["data/CA: it was", "while this node ran"]);
+    put_back(&place);
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || kv("put greeting hello").status.success());
+    signal("TERM", replica.child.id());
+    replica.ended().good();
+}
+
+#[test]
+fn a_replica_whose_directory_is_taken_away_ends() {
+    let rename = |place: &Place, from: &str, to: &str| {
+        std::fs::rename(place.path(from), place.path(to)).unwrap();
+    };
+    for writes in [true, false] {
+        // Alone, it begins anew.
+        let delete = |place: &Place| std::fs::remove_dir_all(place.path("data/CA")).unwrap();
+        taken_away(delete, |_| {}, writes);
+        let moved = |place: &Place| rename(place, "data", "elsewhere");
+        let back = |place: &Place| rename(place, "elsewhere", "data");
+        taken_away(moved, back, writes);
+        let replaced = |place: &Place| {
+            rename(place, "data/CA", "before");
+            let copied = Command::new("cp")
+                .arg("-a")
+                .args([place.path("before"), place.path("data/CA")])
+                .status();
+            assert!(copied.unwrap().success());
+        };
+        let back = |place: &Place| {
+            std::fs::remove_dir_all(place.path("data/CA")).unwrap();
+            rename(place, "before", "data/CA");
+        };
+        taken_away(replaced, back, writes);
+    }
+}
+
+#[test]
+fn a_replica_whose_file_system_is_unmounted_lazily_ends() {
+    let place = Place::new();
+    let Some(disk) = Mounted::at(place.path("data"), "size=256m") else {
+        return;
+    };
+    let port = ports(2);
+    place.write("cluster.toml", &alone(port));
+    let kv = |line: &str| place.words(&format!("kv --address 127.0.0.1:{port} {line}"));
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || kv("put greeting hello").status.success());
+    drop(disk);
+    kv("--timeout 1 put greeting again");
+    replica
+        .ended()
+        .told_of_loss(&["data/CA: it was", "unmounted"]);
 }

@@ -44,6 +44,11 @@ impl Ended {
         self.ended(78, parts);
     }
 
+    /// A replica whose data directory was taken away.
+    pub fn told_of_loss(self, parts: &[&str]) {
+        self.ended(3, parts);
+    }
+
     /// A load generator missed its target, and says so.
     pub fn missed(self, parts: &[&str]) {
         self.ended(3, parts);
@@ -158,6 +163,18 @@ impl Place {
     /// take a moment more.
     pub fn is_deserted(&self) {
         until("the last process to end", || self.processes().is_empty());
+    }
+
+    /// The process that serves `node`.
+    pub fn replica(&self, node: &str) -> u32 {
+        let serves = |id: &u32| {
+            let line = command_line(*id);
+            // Not the one that starts it, if there is one.
+            line.first().is_some_and(|program| program == PROGRAM)
+                && line.windows(2).any(|pair| pair == ["--node", node])
+        };
+        let found = self.processes().into_iter().find(serves);
+        found.unwrap_or_else(|| panic!("no process serves {node}"))
     }
 
     /// Processes that were started here, at whatever remove.
@@ -327,12 +344,7 @@ impl Cluster {
 
     /// The process that serves `node`.
     pub fn replica(&self, node: &str) -> u32 {
-        let serves = |id: &u32| {
-            let line = command_line(*id);
-            line.windows(2).any(|pair| pair == ["--node", node])
-        };
-        let found = self.place.processes().into_iter().find(serves);
-        found.unwrap_or_else(|| panic!("no process serves {node}"))
+        self.place.replica(node)
     }
 
     /// The process that holds the WAN and the replicas.

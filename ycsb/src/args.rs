@@ -57,7 +57,7 @@ Usage: leasehold ycsb load|run [options]
 
 Options (long ones with one dash or two):
   -P FILE             read properties from FILE; repeatable, later files win.
-                      workloada ... workloadf are built in
+                      workloada ... workloadf are built in, by these names alone
   -p NAME=VALUE       set a property; wins over files
       --address LIST  HOST:PORT of a replica, or several separated by commas, which
                       the threads use in turn (property leasehold.address). While one
@@ -80,11 +80,16 @@ Options (long ones with one dash or two):
 Properties of YCSB's core workload, and some of our own:
   requestdistribution   uniform, zipfian (YCSB's: scrambled, hottest record 3.8%),
                         zipfian_exact (Zipf over exactly recordcount records),
-                        latest, hotspot, exponential, sequential
+                        latest, hotspot, exponential, sequential. With insertions, zipfian
+                        is YCSB's up to operationcount x insertproportion = 50 x recordcount
   zipfian.constant      theta of zipfian_exact (0.99)
+  insertorder           hashed (the keys are scattered) or ordered (hashed)
+  insertpart=I/N        this is load generator I of N, which all insert in the run: each
+                        inserts records of its own (1/1)
   permutation=site      a different order of popularity at each site
   site                  name of the site of each address, or one for all (the names of
-                        the replicas); the name of another replica is refused
+                        the replicas); the name of another replica is refused, and so are
+                        blanks and colons
   seed                  equal seeds give equal operations (1)
   warmuptime            seconds at the start that are not measured (0)
   measurement.interval  op, intended, both (op; with a target: both)
@@ -117,9 +122,13 @@ The last two are in the latencies from the intended start, with the time up to t
 Sites have lines of their own ([READ@JP], [READ@JP:local]), with the longest time
 without a successful answer ([READS@JP], LongestGap(ms)), and so have replicas.
 
-Exit status: 0; 1 if the run failed, no operation succeeded, or an insertion ended the
-load; 3 if the target was missed: at the end more operations were behind than one for
-each thread and one in a hundred; 130 after Ctrl-C, which prints the report so far.
+The report goes to standard output, or into exportfile=FILE. It is also printed if that
+file cannot be written, and whatever other file cannot be.
+
+Exit status: 0; 1 if the run failed, no measured operation succeeded, an insertion ended the
+load, or a file could not be written; 3 if the target was missed: at the end more
+operations were behind than one for each thread and one in a hundred; 130 after Ctrl-C,
+TERM or HUP (a terminal that is gone), which print the report so far.
 
 Replicas with certificates, as those of `leasehold cluster up`, need
 --ca leasehold-cluster/certificates/ca.pem besides.

@@ -10,6 +10,7 @@ use client::Routing;
 use crate::args::YcsbArgs;
 use crate::connect::Survey;
 use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
+use crate::note;
 use crate::properties::PropertyError;
 use crate::runner::{
     self, Cancel, Cores, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick,
@@ -41,7 +42,10 @@ pub enum CommandError {
     #[error(transparent)]
     Histogram(#[from] HlogError),
     /// The report cannot be written.
-    #[error("cannot write {path}: {source}")]
+    #[error("cannot write the report: {0}")]
+    Report(io::Error),
+    /// The report cannot be written where it was to go.
+    #[error("exportfile: cannot write {path}: {source}")]
     Export {
         /// Where to.
         path: PathBuf,
@@ -54,13 +58,14 @@ pub enum CommandError {
 }
 
 /// Carries out what the command line asks for. Warnings, the effective properties
-/// and the status go to stderr; the report goes to `out` or into `exportfile`, also
-/// after `cancel` was raised: then it tells what was measured until then.
+/// and the status go to stderr; the report goes into `exportfile`, or to `out` if there
+/// is none or it cannot be written. It is written also after `cancel` was raised, of what
+/// was measured until then, and whatever other file cannot be written.
 ///
 /// # Errors
 /// If the properties are wrong, no replica can be reached at the start, or a
-/// file cannot be written. Operations that fail are in the report. What the run fell
-/// short of is told by [`Outcome::shortfall`].
+/// file cannot be written, of which the error comes after the report. Operations that fail
+/// are in the report. What the run fell short of is told by [`Outcome::shortfall`].
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
@@ -84,7 +89,7 @@ pub async fn execute(
     settings.sites = survey.sites(&settings)?;
     let idle = settings.idle_addresses();
     for warning in survey.warnings(&settings.sites).into_iter().chain(idle) {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     let cores = Cores::start(settings.cores)?;
     let connections = survey.connect(&settings, &cores).await?;
@@ -110,10 +115,10 @@ pub async fn execute(
 
 fn echo(args: &YcsbArgs) {
     for warning in &args.warnings {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     for (name, value) in args.properties.effective() {
-        eprintln!("{name}={value}");
+        note!("{name}={value}");
     }
 }
 
@@ -159,11 +164,12 @@ async fn carry_out<S: Store>(
     let mut observer = Both(&mut coarse, &mut files);
     let outcome = runner::run(job.workload, &stores, &options, &mut observer, cancel).await?;
     status.finish();
-    files.finish(&outcome)?;
+    let finished = files.finish(&outcome);
     for warning in crate::summary::warnings(&outcome, &settings.reported_sites()) {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     export(settings, &outcome, out)?;
+    finished?;
     Ok(outcome)
 }
 
@@ -224,25 +230,27 @@ fn export(settings: &Settings, outcome: &Outcome, out: &mut dyn Write) -> Result
         percentiles: &settings.percentiles,
     };
     let text = format_lines(&report.lines(), settings.exporter);
-    let failed = |path: &str| {
-        let path = PathBuf::from(path);
-        move |source| CommandError::Export { path, source }
+    let Some(path) = settings.export_file.as_ref().map(PathBuf::from) else {
+        return print(&text, out);
     };
-    match &settings.export_file {
-        Some(file) => std::fs::write(file, text).map_err(failed(file)),
-        None => out
-            .write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(failed("the report")),
+    let Err(source) = std::fs::write(&path, &text) else {
+        return Ok(());
+    };
+    print(&text, out)?;
+    Err(CommandError::Export { path, source })
+}
+
+/// A reader that has gone has read what it wanted.
+fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
+    let printed = out.write_all(report.as_bytes()).and_then(|()| out.flush());
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::Report(error)),
+        _ => Ok(()),
     }
 }
 
-/// The histogram files of a run, if there are any. A file that cannot be written does
-/// not stop the run: the first error is reported at the end.
-struct Files {
-    files: Option<IntervalFiles>,
-    failure: Option<HlogError>,
-}
+/// The histogram files of a run, if there are any.
+struct Files(Option<IntervalFiles>);
 
 impl Files {
     fn create(settings: &Settings) -> Result<Self, HlogError> {
@@ -250,25 +258,20 @@ impl Files {
             let (now, sites) = (SystemTime::now(), settings.site_names());
             IntervalFiles::create(prefix, now, sites, settings.interval)
         };
-        Ok(Files {
-            files: settings.histogram_files.as_ref().map(create).transpose()?,
-            failure: None,
-        })
+        let files = settings.histogram_files.as_ref().map(create);
+        Ok(Files(files.transpose()?))
     }
 
     fn finish(self, outcome: &Outcome) -> Result<(), HlogError> {
-        let finished = match self.files {
-            Some(files) => files.finish(&outcome.measurements),
-            None => Ok(()),
-        };
-        self.failure.map_or(finished, Err)
+        self.0
+            .map_or(Ok(()), |files| files.finish(&outcome.measurements))
     }
 }
 
 impl Observer for Files {
     fn interval(&mut self, tick: &Tick<'_>) {
-        if let (Some(files), None) = (&mut self.files, &self.failure) {
-            self.failure = files.write(tick.start, tick.length, tick.measured).err();
+        if let Some(files) = &mut self.0 {
+            files.write(tick.start, tick.length, tick.measured);
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::command::CommandError;
 use crate::measurement::ReplicaName;
+use crate::note;
 use crate::runner::Cores;
 use crate::settings::{Settings, Site};
 use crate::store::Connection;
@@ -261,7 +262,7 @@ impl Survey {
             let is_dead = matches!(change.liveness, Liveness::Dead { .. });
             if told.insert(change.address.clone(), is_dead) != Some(is_dead) {
                 let name = names.get(&change.address).map(String::as_str);
-                eprintln!("warning: {}", words(change, name));
+                note!("warning: {}", words(change, name));
             }
         })
     }

@@ -6,6 +6,7 @@
 //! - [`workload`]: YCSB's core workload, a stream of operations for each thread.
 //! - [`measurement`]: histograms of a run and the reports made of them.
 //! - [`connect`]: which replica is behind which address.
+//! - [`output`]: lines on standard output and standard error.
 //! - [`store`]: what is needed of a store under test.
 //! - [`runner`]: the load generator.
 //! - [`summary`]: what a person is told at the end of a run.
@@ -16,6 +17,7 @@ pub mod command;
 pub mod connect;
 pub mod generator;
 pub mod measurement;
+pub mod output;
 pub mod properties;
 pub mod runner;
 pub mod sample;

@@ -209,10 +209,12 @@ impl Settings {
     }
 }
 
-/// The file that a property names, or else a variable of the environment.
+/// The file that a property names, or else a variable of the environment. An empty one counts
+/// as none.
 fn file(properties: &Properties, property: &str, variable: &str) -> Option<PathBuf> {
     let named = properties.text(property).map(PathBuf::from);
-    named.or_else(|| std::env::var_os(variable).map(PathBuf::from))
+    let variable = std::env::var_os(variable).filter(|file| !file.is_empty());
+    named.or_else(|| variable.map(PathBuf::from))
 }
 
 fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
@@ -242,6 +244,14 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<Site>, Propert
         return Ok((0..addresses).map(|i| Site::new(&i.to_string())).collect());
     };
     let names: Vec<_> = text.split(',').map(str::trim).collect();
+    // A name is a part of tags and of reported metrics, which colons and blanks divide.
+    let divides = |c: char| c == ':' || c.is_whitespace() || c.is_control();
+    if let Some(name) = names.iter().find(|name| name.contains(divides)) {
+        let expected = format!("names without blanks and colons, as in {}", {
+            name.replace(divides, "_")
+        });
+        return Err(properties.invalid("site", &expected));
+    }
     match names.as_slice() {
         [name] => Ok(vec![Site::new(name); addresses]),
         names if names.len() == addresses && names.iter().all(|name| !name.is_empty()) => {
@@ -458,6 +468,11 @@ mod tests {
             ("hdrhistogram.percentiles=50,101", "numbers from 0 to 100"),
             ("leasehold.address=localhost", "HOST:PORT"),
             ("site=a,b,c", "one name, or 1"),
+            (
+                "site=rack:1",
+                "site: found \"rack:1\", expected names without",
+            ),
+            ("site=New York", "as in New_York"),
             ("leasehold.start=inf", "seconds since 1970"),
             ("leasehold.routing=any", "one of local, lease-aware"),
             ("leasehold.cores=0", "a number from 1 to 1024"),

@@ -2,13 +2,13 @@
 //! terminal, a bar with the latencies so far.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::measurement::{Key, new_histogram, reported_names};
+use crate::note;
 use crate::runner::{Live, Observer, Tick};
 
 /// Shows the state of a run.
@@ -44,8 +44,7 @@ impl Observer for Status {
     fn interval(&mut self, tick: &Tick<'_>) {
         if let Status::Lines { label } = self {
             let line = status_line(label, SystemTime::now(), tick);
-            // A run goes on although nobody reads of it.
-            let _ = writeln!(io::stderr(), "{line}");
+            note!("{line}");
         }
     }
 

@@ -112,6 +112,7 @@ mod tests {
             after: Duration::from_secs(1),
             tried: Vec::new(),
             sent,
+            is_change: true,
         };
         let unreachable = Error::Connect { tried: Vec::new() };
         let cases = [

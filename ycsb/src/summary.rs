@@ -22,6 +22,15 @@ pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
             "{failed} operations failed; one of the first: {why}"
         ));
     }
+    let account = &outcome.account;
+    if account.overwrote > 0 {
+        warnings.push(format!(
+            "before {} of {} insertions the record was there already, so they are no new records: \
+             another load generator inserts the same ones, or an earlier run did. Give each of N \
+             generators a part of its own, -p insertpart=1/N, and load the records anew",
+            account.overwrote, account.probed
+        ));
+    }
     unanswered(outcome, &mut warnings);
     for (site, class, gap) in outcome.availability.gaps() {
         if gap.length >= GAP_MIN {

@@ -135,12 +135,18 @@ fn answer(command: Command, records: &mut BTreeMap<Bytes, Bytes>) -> (Outcome, P
 
 /// Carries out a line; what it printed and what it returned.
 async fn ycsb(line: &str) -> Result<(String, RunOutcome), CommandError> {
+    let (printed, outcome) = ycsb_printed(line).await;
+    Ok((printed, outcome?))
+}
+
+/// The same, with what it printed before an error.
+async fn ycsb_printed(line: &str) -> (String, Result<RunOutcome, CommandError>) {
     let Parsed::Go(args) = parse(line.split_whitespace()).unwrap() else {
         panic!("{line} asks for help");
     };
     let mut out = Vec::new();
-    let outcome = execute(&args, &mut out, &Cancel::new()).await?;
-    Ok((String::from_utf8(out).unwrap(), outcome))
+    let outcome = execute(&args, &mut out, &Cancel::new()).await;
+    (String::from_utf8(out).unwrap(), outcome)
 }
 
 fn figure(report: &str, line: &str) -> u64 {
@@ -219,6 +225,104 @@ async fn files_are_written_where_they_are_asked_for() {
         "Intended-UPDATE.hgrm",
     ] {
         assert!(folder.path().join(file).exists(), "{file}");
+    }
+}
+
+#[tokio::test]
+async fn the_report_is_printed_although_a_file_cannot_be_written() {
+    let (address, _) = serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let common = format!("-P workloada --address {address}");
+    ycsb(&format!("load {common}")).await.unwrap();
+    // Directories are where these files belong.
+    for name in ["READ.hgrm", "logs/READ.hdr", "report.json"] {
+        std::fs::create_dir_all(folder.path().join(name)).unwrap();
+    }
+    let histograms = "-p hdrhistogram.fileoutput=true -p hdrhistogram.output.path";
+    let cases = [
+        (format!("{histograms}={at}/"), "READ.hgrm: Is a directory"),
+        (
+            format!("{histograms}={at}/logs/"),
+            "READ.hdr: Is a directory",
+        ),
+        ("-p exportfile=/dev/full".to_owned(), "exportfile"),
+    ];
+    for (options, words) in cases {
+        let (printed, outcome) = ycsb_printed(&format!("run {common} {options}")).await;
+        assert_eq!(
+            figure(&printed, "[OVERALL], Operations"),
+            1_000,
+            "{options}"
+        );
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    // One file is missing; the others are whole.
+    let all = ycsb::measurement::read_hlog(&folder.path().join("logs/latency.hlog")).unwrap();
+    assert_eq!(all.values().map(|tag| tag.len()).sum::<u64>(), 1_000);
+    for file in ["UPDATE.hgrm", "logs/READ.hgrm", "logs/UPDATE.hdr"] {
+        let file = folder.path().join(file);
+        assert!(file.metadata().unwrap().len() > 0, "{}", file.display());
+    }
+    // What can be known before the run ends it before.
+    let file = folder.path().join("report.json");
+    let line = format!("run {common} -p exportfile={}", file.display());
+    let (printed, outcome) = ycsb_printed(&line).await;
+    assert_eq!(printed, "");
+    assert!(outcome.unwrap_err().to_string().contains("exportfile"));
+}
+
+#[tokio::test]
+async fn load_generators_that_insert_the_same_records_are_told_so_and_parts_keep_them_apart() {
+    let (address, records) = serve().await;
+    let common = format!("-P workloadd --address {address} -p recordcount=100 -threads 2");
+    ycsb(&format!("load {common}")).await.unwrap();
+    let insert =
+        format!("run {common} -p readproportion=0 -p insertproportion=1 -p operationcount=500");
+    let part = |part: &str| format!("{insert} -p insertpart={part}");
+    let (first, second) = (part("1/2"), part("2/2"));
+    let (first, second) = tokio::join!(ycsb(&first), ycsb(&second));
+    for report in [first.unwrap().0, second.unwrap().0] {
+        assert_eq!(figure(&report, "[INSERT], Return=OK"), 500);
+        assert!(!report.contains("OVERWRITES"), "{report}");
+    }
+    assert_eq!(records.lock().unwrap().len(), 1_100);
+    // Another one, which knows of no parts.
+    let (report, outcome) = ycsb(&insert).await.unwrap();
+    assert_eq!(figure(&report, "[INSERT], Return=OK"), 500);
+    assert_eq!(records.lock().unwrap().len(), 1_100, "none is new");
+    // Before the 1st, 2nd, 4th ... 256th.
+    assert_eq!(figure(&report, "[INSERT-OVERWRITES], Probed"), 9);
+    assert_eq!(figure(&report, "[INSERT-OVERWRITES], Found"), 9);
+    let warnings = ycsb::summary::warnings(&outcome, &[]);
+    assert!(warnings[0].contains("insertpart=1/N"), "{warnings:?}");
+}
+
+/// Standard output when the reader of the pipe has gone, or its disk is full.
+struct Gone(std::io::ErrorKind);
+
+impl std::io::Write for Gone {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(self.0.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
+    use std::io::ErrorKind::{BrokenPipe, StorageFull};
+    let (address, _) = serve().await;
+    let line = format!("load -P workloada --address {address}");
+    let Parsed::Go(args) = parse(line.split_whitespace()).unwrap() else {
+        panic!("{line} asks for help");
+    };
+    for (kind, good) in [(BrokenPipe, true), (StorageFull, false)] {
+        let outcome = execute(&args, &mut Gone(kind), &Cancel::new()).await;
+        assert_eq!(outcome.is_ok(), good, "{kind:?}");
     }
 }
 

@@ -11,6 +11,8 @@ use crate::wire::{
     ErrorCode, FrameError, FrameReader, FrameWriter, Hello, Welcome, decode_greeting,
 };
 
+const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
+                         clients";
 /// More than the certificates of any replica take.
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
@@ -75,6 +77,10 @@ async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link
     };
     let greeting = greeting.await.map_err(not_greeted)?;
     let welcome = greeting.map_err(refused)?;
+    if welcome.replica.is_empty() {
+        // So a greeting among replicas reads.
+        return Err(NoLink::Failed(PEER_PORT.to_owned()));
+    }
     if !hello.cluster.is_empty() && hello.cluster != welcome.cluster {
         let said = format!("it is of {:?}", welcome.cluster);
         return Err(NoLink::WrongCluster(said));

@@ -7,22 +7,23 @@
 //! ids; those at or above `unsent_from` have not been written yet, so everything
 //! that is queued when the socket is free leaves in one write.
 
+mod call;
 mod greet;
 mod traffic;
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::flap::FlapBackoff;
 use crate::options::{Liveness, ReplicaChange, Watcher};
 use crate::wire::{ErrorCode, Response, Welcome, outcome, request};
 
+pub(crate) use call::Call;
 pub(crate) use greet::{Link, NoLink, connect};
 pub(crate) use traffic::Ended;
 
@@ -56,7 +57,7 @@ pub(crate) struct Dead {
     pub since: Instant,
     /// What was heard of it last.
     pub said: String,
-    /// It greets again, but has not answered anything yet.
+    /// It greets again, but has not answered anything yet, or not for long enough.
     pub greeted: bool,
     /// It refuses this client's token: so it said in answer to the last greeting.
     pub refusal: Option<crate::wire::Error>,
@@ -89,6 +90,8 @@ struct Table {
     suspicion: String,
     /// When the server was last heard.
     heard: Instant,
+    /// Delays the return of a replica that died soon after its last return.
+    backoff: FlapBackoff,
     closed: bool,
 }
 
@@ -116,6 +119,8 @@ pub(crate) struct Candidate {
 pub(crate) struct Connection {
     pub address: String,
     news: Arc<News>,
+    /// The moment from which the back-off counts.
+    began: Instant,
     table: Mutex<Table>,
     /// There is something to write, or to connect for.
     queued: Notify,
@@ -146,11 +151,13 @@ impl Connection {
             distance: Duration::MAX,
             suspicion: String::new(),
             heard: Instant::now(),
+            backoff: FlapBackoff::new(Duration::ZERO),
             closed: false,
         };
         Connection {
             address,
             news,
+            began: Instant::now(),
             table: Mutex::new(table),
             queued: Notify::new(),
             suspected: Notify::new(),
@@ -184,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Whether the replica greets again, but has not answered anything yet.
+    /// Whether the replica greets again, but has not answered anything yet, or not for long enough.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, State::Dead(dead) if dead.greeted)
     }
@@ -333,19 +340,22 @@ impl Connection {
             State::Dead(dead) if must_prove => {
                 dead.greeted = true;
                 dead.refusal = None;
+                let now = self.began.elapsed();
+                table.backoff.interrupted(now, now);
             }
-            state => was = Some(std::mem::replace(state, State::Up)),
+            State::Dead(_) => was = table.is_back(self.began),
+            state => *state = State::Up,
         }
         drop(table);
         self.queued.notify_one();
         self.news.changed.notify_waiters();
-        if let Some(State::Dead(dead)) = was {
-            self.tell_back(&dead);
+        if let Some(since) = was {
+            self.tell_back(since);
         }
     }
 
-    fn tell_back(&self, dead: &Dead) {
-        let after = dead.since.elapsed();
+    fn tell_back(&self, since: Instant) {
+        let after = since.elapsed();
         self.tell(Liveness::Back { after });
     }
 
@@ -362,8 +372,9 @@ impl Connection {
         table.heard = Instant::now();
         let waiting = table.calls.remove(&response.id);
         let mut was = None;
-        if matches!(table.state, State::Dead(_)) && serves(&response) {
-            was = Some(std::mem::replace(&mut table.state, State::Up));
+        let is_due = || table.backoff.may_return(self.began.elapsed());
+        if matches!(table.state, State::Dead(_)) && serves(&response) && is_due() {
+            was = table.is_back(self.began);
         }
         let is_empty = table.calls.is_empty();
         drop(table);
@@ -374,10 +385,22 @@ impl Connection {
         if is_empty {
             self.emptied.notify_one();
         }
-        if let Some(State::Dead(dead)) = was {
-            self.news.changed.notify_waiters();
-            self.tell_back(&dead);
+        if let Some(since) = was {
+            self.has_returned(since);
         }
+    }
+
+    /// The replica serves, and nobody else does: it is asked again before its back-off is over.
+    pub fn return_early(&self) {
+        let was = self.table().is_back(self.began);
+        if let Some(since) = was {
+            self.has_returned(since);
+        }
+    }
+
+    fn has_returned(&self, since: Instant) {
+        self.news.changed.notify_waiters();
+        self.tell_back(since);
     }
 
     /// The connection has broken, and another is made. What was sent on it is lost; what
@@ -408,6 +431,11 @@ impl Connection {
             State::Dead(dead) => Some(dead.since),
             _ => None,
         };
+        let now = self.began.elapsed();
+        match since {
+            Some(_) => table.backoff.interrupted(now, now),
+            None => table.backoff.failed(now),
+        }
         table.state = State::Dead(Dead {
             since: since.unwrap_or_else(Instant::now),
             said: said.to_owned(),
@@ -459,6 +487,17 @@ impl Connection {
 }
 
 impl Table {
+    /// A dead replica is asked again. Returns since when it was dead, if it was.
+    fn is_back(&mut self, began: Instant) -> Option<Instant> {
+        let State::Dead(dead) = &self.state else {
+            return None;
+        };
+        let since = dead.since;
+        self.state = State::Up;
+        self.backoff.chosen(began.elapsed());
+        Some(since)
+    }
+
     /// Calls that were written to the connection.
     fn take_sent(&mut self) -> BTreeMap<u64, Waiting> {
         let unsent = self.calls.split_off(&self.unsent_from);
@@ -480,58 +519,8 @@ fn fail(calls: BTreeMap<u64, Waiting>, error: &CallError) {
 }
 
 /// Whether an answer shows that a replica serves.
-fn serves(response: &Response) -> bool {
+pub(crate) fn serves(response: &Response) -> bool {
     let outcome = response.outcome.as_ref().and_then(|it| it.result.as_ref());
     !matches!(outcome, Some(outcome::Result::Error(error))
         if error.code() == ErrorCode::Unavailable)
-}
-
-/// One copy of a request, in the table for exactly as long as someone waits for it.
-pub(crate) struct Call<'a> {
-    connection: &'a Connection,
-    id: u64,
-    reply: oneshot::Receiver<Result<Response, CallError>>,
-    sent: &'a AtomicBool,
-    /// It is certain that it has not been sent.
-    never_left: bool,
-    pub asked: Instant,
-}
-
-impl Call<'_> {
-    /// Whether it was sent on the connection that there is.
-    pub fn is_under_way(&self) -> bool {
-        let table = self.connection.table();
-        table.calls.contains_key(&self.id) && self.id < table.unsent_from
-    }
-}
-
-impl Future for Call<'_> {
-    type Output = Result<Response, CallError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(context).map(|received| {
-            let result = received.unwrap_or(Err(CallError::Closed));
-            self.never_left = matches!(
-                result,
-                Err(CallError::Unreachable(_) | CallError::Refused(_))
-            );
-            result
-        })
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let mut table = self.connection.table();
-        let waited = table.calls.remove(&self.id).is_some();
-        let unsent = waited && self.id >= table.unsent_from;
-        let emptied = waited && table.calls.is_empty();
-        drop(table);
-        if !unsent && !self.never_left {
-            self.sent.store(true, Ordering::Relaxed);
-        }
-        if emptied {
-            self.connection.emptied.notify_one();
-        }
-    }
 }

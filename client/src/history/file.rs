@@ -5,7 +5,7 @@
 //! are varints; begins are differences to the event before, so that an event
 //! takes about a dozen bytes.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::{Action, Event, History, ValueId};
@@ -69,6 +69,18 @@ impl History {
     pub fn load(path: &Path) -> Result<History, HistoryError> {
         let bytes = std::fs::read(path).map_err(|source| io_error(path, source))?;
         History::from_bytes(&bytes)
+    }
+
+    /// Whether a file begins as [`History::save`] begins one; it may be of another version, or
+    /// damaged.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn is_in(path: &Path) -> io::Result<bool> {
+        let mut begin = Vec::new();
+        let file = std::fs::File::open(path)?;
+        file.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
+        Ok(begin == MAGIC)
     }
 
     /// The contents of its file.

@@ -18,7 +18,7 @@ use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
 pub use channel::{Channel, Received};
 pub(crate) use ends::{ReadEnd, WriteEnd, split};
 pub use shake::{ShakeError, is_alert, shake};
-pub use trust::{Trust, TrustError, roots};
+pub use trust::{Trust, TrustError, malformed, roots};
 
 /// What is spoken, and nothing else: TLS 1.3, keys agreed upon by X25519. AES with 128 bits
 /// comes first: it costs the least where the processor knows it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, version};
 
@@ -89,6 +89,23 @@ impl fmt::Debug for Trust {
     }
 }
 
+/// What is wrong with a PEM text, for people: the error itself shows text as numbers, and might
+/// quote a key.
+pub fn malformed(error: &pem::Error) -> String {
+    let problem = match error {
+        pem::Error::MissingSectionEnd { .. } => {
+            "it ends within a section, before the line -----END ...-----: it was cut off".to_owned()
+        }
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line that begins with -----BEGIN does not end with -----".to_owned()
+        }
+        pem::Error::Base64Decode(_) => "a section is not in Base64".to_owned(),
+        pem::Error::NoItemsFound => "it holds nothing of the kind".to_owned(),
+        other => other.to_string(),
+    };
+    format!("malformed PEM: {problem}")
+}
+
 /// The authorities in a PEM text.
 ///
 /// # Errors
@@ -96,7 +113,7 @@ impl fmt::Debug for Trust {
 pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| format!("malformed PEM: {error}"))?;
+        let certificate = certificate.map_err(|error| malformed(&error))?;
         let added = roots.add(certificate);
         added.map_err(|error| format!("a certificate that cannot be used: {error}"))?;
     }

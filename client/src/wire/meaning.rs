@@ -122,6 +122,17 @@ impl From<Op> for Command {
     }
 }
 
+impl Body {
+    /// Whether it is to change anything: a write, leases or who leads.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Body::Command(command) => command.is_write(),
+            Body::Status(_) => false,
+            Body::Move(_) | Body::Lease(_) => true,
+        }
+    }
+}
+
 impl Command {
     /// A command of the session `client`; see the protocol for the other two.
     pub fn session(client: u64, sequence: u64, acked_below: u64, op: Op) -> Command {

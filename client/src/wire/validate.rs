@@ -12,9 +12,13 @@ use super::{
 
 /// Most entries that one Scan may ask for.
 pub const SCAN_ENTRIES_MAX: u32 = 10_000;
-/// Most keys of one MultiGet, entries of one MultiPut, fields of one PutFields:
-/// bounds the work of one command, which no limit in bytes does.
-pub const COMMAND_PARTS_MAX: usize = 10_000;
+/// Most keys of one MultiGet, entries of one MultiPut, fields of one PutFields that a replica takes of
+/// a client: bounds the work of one command, which no limit in bytes does. A command is executed at one
+/// moment, and others wait for it.
+pub const COMMAND_PARTS_MAX: usize = 1024;
+/// Most parts of a command that replicas take of each other and of their disks: those of an older
+/// version took as many of clients.
+const LOGGED_PARTS_MAX: usize = 10_000;
 /// How far the sequence of a write may be above its low-water mark: each replica keeps the results
 /// of all writes in between, 24 bytes each, and writes them down whenever one is added. A client
 /// with more writes in flight has several sessions.
@@ -25,7 +29,7 @@ pub const UNACKNOWLEDGED_MAX: u64 = 64;
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
 /// Refuses what no replica can ever do for anybody, before it costs anything: commands as
-/// [`validate`] does, writes whose session would keep too many results, and names and keys that
+/// [`validate`] does and those of more than [`COMMAND_PARTS_MAX`] parts, writes whose session would keep too many results, and names and keys that
 /// are too long in what operators ask.
 ///
 /// # Errors
@@ -33,7 +37,7 @@ pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     match body {
         Some(Body::Command(command)) => {
-            validate(command)?;
+            validate_parts(command, COMMAND_PARTS_MAX)?;
             check_unacknowledged(command)
         }
         Some(Body::Status(asked)) => check_size("status.key", asked.key.len(), KEY_BYTES_MAX),
@@ -52,21 +56,29 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
 /// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent; the message names the field,
 /// what was found there and the limit.
 pub fn validate(command: &Command) -> Result<(), Error> {
+    validate_parts(command, LOGGED_PARTS_MAX)
+}
+
+fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
     let Some(op) = &command.op else {
         return Err(bad("op is not set, one operation is required"));
     };
-    validate_op(op)?;
+    check_op(op, parts_max)?;
     if op.is_write() {
         validate_session(command)?;
     }
     Ok(())
 }
 
-/// The part of [`validate`] that does not need a session.
+/// The part of [`validate_body`] that does not need a session.
 ///
 /// # Errors
 /// As [`validate`].
 pub fn validate_op(op: &Op) -> Result<(), Error> {
+    check_op(op, COMMAND_PARTS_MAX)
+}
+
+fn check_op(op: &Op, parts_max: usize) -> Result<(), Error> {
     match op {
         Op::Get(get) => check_key("get.key", &get.key),
         Op::Delete(delete) => check_key("delete.key", &delete.key),
@@ -78,16 +90,16 @@ pub fn validate_op(op: &Op) -> Result<(), Error> {
             check_key("cas.key", &cas.key)?;
             check_size("cas.value", cas.value.len(), VALUE_BYTES_MAX)
         }
-        Op::PutFields(put) => check_fields(put),
+        Op::PutFields(put) => check_fields(put, parts_max),
         Op::MultiGet(get) => {
-            check_count("multi_get.keys", get.keys.len())?;
+            check_count("multi_get.keys", get.keys.len(), parts_max)?;
             get.keys
                 .iter()
                 .try_for_each(|key| check_key("multi_get.keys[]", key))?;
             check_size("multi_get", op.encoded_len(), COMMAND_BYTES_MAX)
         }
         Op::MultiPut(put) => {
-            check_count("multi_put.entries", put.entries.len())?;
+            check_count("multi_put.entries", put.entries.len(), parts_max)?;
             put.entries.iter().try_for_each(check_entry)?;
             check_size("multi_put", op.encoded_len(), COMMAND_BYTES_MAX)
         }
@@ -133,9 +145,9 @@ fn check_entry(entry: &KeyValue) -> Result<(), Error> {
     )
 }
 
-fn check_fields(put: &PutFields) -> Result<(), Error> {
+fn check_fields(put: &PutFields, parts_max: usize) -> Result<(), Error> {
     check_key("put_fields.key", &put.key)?;
-    check_count("put_fields.fields", put.fields.len())?;
+    check_count("put_fields.fields", put.fields.len(), parts_max)?;
     for field in &put.fields {
         check_key("put_fields.fields[].name", &field.name)?;
     }
@@ -194,8 +206,8 @@ fn check_size(field: &str, found: usize, limit: usize) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_count(field: &str, found: usize) -> Result<(), Error> {
-    if found == 0 || found > COMMAND_PARTS_MAX {
+fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
+    if found == 0 || found > most {
         return Err(too_many(field, found));
     }
     Ok(())
@@ -204,7 +216,7 @@ fn check_count(field: &str, found: usize) -> Result<(), Error> {
 /// The refusal of a command of which `field` has `found` entries.
 pub(super) fn too_many(field: &str, found: usize) -> Error {
     bad(format!(
-        "{field} has {found} entries, allowed are 1 to {COMMAND_PARTS_MAX}"
+        "{field} has {found} entries, allowed are 1 to {COMMAND_PARTS_MAX}: split it into several commands"
     ))
 }
 
@@ -282,7 +294,7 @@ mod tests {
             (Op::cas("k", big, None), ["cas.value", "1048577", "1048576"]),
             (
                 Op::put_fields("k", vec![]),
-                ["put_fields.fields", "0 entries", "10000"],
+                ["put_fields.fields", "0 entries", "1024"],
             ),
             (
                 Op::put_fields("k", vec![field("", 1)]),
@@ -294,11 +306,11 @@ mod tests {
             ),
             (
                 Op::multi_get(vec![]),
-                ["multi_get.keys", "0 entries", "10000"],
+                ["multi_get.keys", "0 entries", "1024"],
             ),
             (
                 Op::multi_get(too_many),
-                ["multi_get.keys", "10001 entries", "10000"],
+                ["multi_get.keys", "1025 entries", "1024"],
             ),
             (
                 Op::multi_put(vec![entry("k", 1), entry("", 1)]),
@@ -316,7 +328,7 @@ mod tests {
             (Op::scan("", "", 10_001), ["scan.limit", "10001", "10000"]),
             (Op::scan(long, "", 1), ["scan.from", "4097", "4096"]),
         ] {
-            let message = validate(&Command::session(1, 1, 1, op))
+            let message = validate_body(Some(&Body::Command(Command::session(1, 1, 1, op))))
                 .unwrap_err()
                 .message;
             for part in parts {
@@ -344,6 +356,19 @@ mod tests {
         let message = of_client(8 + UNACKNOWLEDGED_MAX).unwrap_err().message;
         assert!(message.starts_with("acked_below is 7"), "{message}");
         assert!(validate(&Command::default()).is_err());
+    }
+
+    /// An older version took more parts of clients, and they are in its log.
+    #[test]
+    fn replicas_take_more_parts_of_each_other_than_of_clients() {
+        let entries = |parts| Op::multi_put(vec![entry("k", 1); parts]);
+        let command = |parts| Command::session(1, 1, 1, entries(parts));
+        let of_client = |parts| validate_body(Some(&Body::Command(command(parts))));
+        assert_eq!(of_client(COMMAND_PARTS_MAX), Ok(()));
+        assert!(of_client(COMMAND_PARTS_MAX + 1).is_err());
+        assert!(validate_op(&entries(COMMAND_PARTS_MAX + 1)).is_err());
+        assert_eq!(validate(&command(LOGGED_PARTS_MAX)), Ok(()));
+        assert!(validate(&command(LOGGED_PARTS_MAX + 1)).is_err());
     }
 
     fn lease(change: impl FnOnce(&mut LeaseRequest)) -> Body {

@@ -56,6 +56,10 @@ pub struct Case {
     pub prepared: Vec<Op>,
     /// The refusal that is measured.
     pub refused: Option<ErrorCode>,
+    /// Fields and bytes of the record into which fields are merged.
+    pub merges_into: Option<(usize, usize)>,
+    /// Leases are not as they are asked for.
+    pub changes_leases: bool,
     pub ask: Box<dyn Fn(&Turn<'_>) -> Asked>,
 }
 
@@ -94,6 +98,8 @@ impl Case {
             writes: false,
             prepared: Vec::new(),
             refused: None,
+            merges_into: None,
+            changes_leases: false,
             ask: Box::new(|_| Asked::Op(Op::get("k"))),
         }
     }

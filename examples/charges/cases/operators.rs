@@ -92,6 +92,7 @@ fn lease_change() -> Case {
     let mut case = Case::new("lease_set-change", 32, "ranges", 1, 1);
     case.stage = Stage::Ranges(32);
     case.batch = 1;
+    case.changes_leases = true;
     case.ask = Box::new(move |turn| {
         let strategy = ["quorum", "all"][turn.number as usize % 2];
         Asked::Operator(Body::Lease(range(1, strategy)))

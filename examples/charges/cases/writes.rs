@@ -91,7 +91,10 @@ fn put_fields(size: usize) -> Case {
     let ops: Vec<Op> = ops.collect();
     let case = Case::new("put_fields", size, "fields", size, size * 24).in_turn(ops.clone());
     let is_too_large = size > RECORD_FIELDS;
-    let case = case.prepared(ops);
+    let case = Case {
+        merges_into: Some((size, size * 24)),
+        ..case.prepared(ops)
+    };
     if is_too_large {
         case.refused(ErrorCode::NotARecord)
     } else {
@@ -104,15 +107,12 @@ fn put_field_into(size: usize) -> Case {
     let key = |number| format!("into-{size}-{number}");
     let records = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 200)));
     let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(1, 200)));
-    Case::new(
-        "put_fields-into",
-        size,
-        "fields of the record",
-        1,
-        size * 220,
-    )
-    .in_turn(ops.collect())
-    .prepared(records.collect())
+    let bytes = size * 210;
+    let case = Case::new("put_fields-into", size, "fields of the record", 1, bytes);
+    Case {
+        merges_into: Some((size, bytes)),
+        ..case.in_turn(ops.collect()).prepared(records.collect())
+    }
 }
 
 /// One field of many bytes, which is all that the record has.
@@ -122,7 +122,10 @@ fn put_field_bytes(size: usize) -> Case {
     let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(1, size)));
     let ops: Vec<Op> = ops.collect();
     let case = Case::new("put_fields-bytes", size, "bytes of the value", 1, size);
-    let case = case.in_turn(ops.clone()).prepared(ops);
+    let case = Case {
+        merges_into: (size < RECORD_BYTES).then_some((1, size)),
+        ..case.in_turn(ops.clone()).prepared(ops)
+    };
     if size >= RECORD_BYTES {
         case.refused(ErrorCode::NotARecord)
     } else {

@@ -1,8 +1,10 @@
+use std::sync::atomic::AtomicBool;
+
 use leases::advice::best;
 use tempfile::TempDir;
 
 use super::*;
-use crate::backend::sim;
+use crate::backend::{EndedRuns, sim};
 use crate::report::{Manifest, Report};
 
 /// Short enough for a test; long enough to tell strategies apart.
@@ -18,7 +20,15 @@ const SMALL: [&str; 5] = [
 fn finished(sets: &[&str]) -> TempDir {
     let sets: Vec<String> = SMALL.iter().chain(sets).map(|set| (*set).into()).collect();
     let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
-    let mut ran = sim::run(&experiment, &|_, _, _| ()).unwrap();
+    let mut ended = EndedRuns::default();
+    sim::run(
+        &experiment,
+        &|_, _, _| (),
+        &AtomicBool::new(false),
+        &mut ended,
+    )
+    .unwrap();
+    let mut ran = ended.joined();
     let dir = TempDir::new().unwrap();
     for ran in &mut ran {
         let name = format!("history-{}.bin", ran.run.label);
@@ -31,6 +41,7 @@ fn finished(sets: &[&str]) -> TempDir {
         manifest: Manifest::capture(Vec::new()),
         runs: ran.into_iter().map(|ran| ran.run).collect(),
         events: Vec::new(),
+        incomplete: None,
         experiment,
     };
     report.write(dir.path()).unwrap();

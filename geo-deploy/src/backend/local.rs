@@ -23,15 +23,15 @@ pub use roles::Roles;
 
 use super::counters::sum_counters;
 use super::faults::Faults;
-use super::repeat::joined;
-use super::{Around, Plan, Progress, Ran, node_events};
+use super::{Around, EndedRuns, Plan, Progress, Ran, node_events};
 use crate::experiment::Experiment;
 use crate::report::Event;
 
 /// How long a replica may take to say what it has counted.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Runs every strategy of an experiment, one after the other.
+/// Runs every strategy of an experiment, one after the other. Each run that has ended is in
+/// `ended`, also if a later one fails or this is dropped.
 ///
 /// # Errors
 /// If a cluster cannot be started or never gets ready.
@@ -39,21 +39,20 @@ pub async fn run(
     experiment: &Experiment,
     settings: &LocalSettings,
     progress: Progress<'_>,
-) -> anyhow::Result<Vec<Ran>> {
-    let mut all = Vec::new();
+    ended: &mut EndedRuns,
+) -> anyhow::Result<()> {
     for strategy in &experiment.strategies {
-        let mut runs = Vec::new();
         for run in 0..experiment.runs {
             let plan = Plan {
                 experiment,
                 strategy,
                 run,
             };
-            runs.push(one_of_several(&plan, settings, progress).await?);
+            let ran = one_of_several(&plan, settings, progress).await?;
+            ended.add(&strategy.label, ran);
         }
-        all.extend(joined(runs));
     }
-    Ok(all)
+    Ok(())
 }
 
 /// One run of a strategy, in a directory of its own. Of several runs, progress is their number.

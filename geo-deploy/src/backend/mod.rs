@@ -21,6 +21,7 @@ use leases::Key;
 use interval::Interval;
 pub use plan::Plan;
 use recorder::{Around, Ended, Recorder};
+pub use repeat::EndedRuns;
 
 use crate::report::{Event, StrategyRun};
 

@@ -4,10 +4,55 @@
 //! lies outside of them is left out: warm-up and elections before, and the end.
 
 use super::Ran;
+use crate::experiment::Experiment;
 use crate::report::{Event, FaultSpan, Measured, StrategyRun, SwitchReads, Verdict};
 
+/// The runs of an experiment that have ended, by the label of their strategy.
+#[derive(Debug, Default)]
+pub struct EndedRuns(Vec<(String, Vec<Ran>)>);
+
+impl EndedRuns {
+    /// Adds a run. Those of a strategy follow each other.
+    pub(super) fn add(&mut self, label: &str, ran: Ran) {
+        match self.0.last_mut() {
+            Some((last, runs)) if last == label => runs.push(ran),
+            _ => self.0.push((label.to_owned(), vec![ran])),
+        }
+    }
+
+    /// Whether no run has ended.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many runs of each strategy have ended, in words; `None` if all have.
+    pub fn shortfall(&self, experiment: &Experiment) -> Option<String> {
+        let ended = |label: &String| {
+            let found = self.0.iter().find(|(of, _)| of == label);
+            found.map_or(0, |(_, runs)| runs.len())
+        };
+        let all = experiment.runs as usize;
+        let labels = experiment.strategies.iter().map(|plan| &plan.label);
+        let counts: Vec<_> = labels.map(|label| (label, ended(label))).collect();
+        if counts.iter().all(|(_, count)| *count == all) {
+            return None;
+        }
+        let words = counts
+            .iter()
+            .map(|(label, count)| format!("{label} {count} of {all}"));
+        let words = words.collect::<Vec<_>>().join(", ");
+        Some(format!("runs that had ended: {words}"))
+    }
+
+    /// The runs of each strategy as one.
+    pub fn joined(self) -> Vec<Ran> {
+        let strategies = self.0.into_iter();
+        strategies.filter_map(|(_, runs)| joined(runs)).collect()
+    }
+}
+
 /// All runs as one; `None` if there is none.
-pub(super) fn joined(runs: Vec<Ran>) -> Option<Ran> {
+fn joined(runs: Vec<Ran>) -> Option<Ran> {
     let count = runs.len();
     let mut runs = runs.into_iter();
     let first = runs.next()?;

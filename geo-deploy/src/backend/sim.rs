@@ -11,7 +11,7 @@ mod slot;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -22,8 +22,7 @@ use server::sim::network::Faults;
 use server::sim::world::{World, WorldSettings};
 
 use super::counters::sum_counters;
-use super::repeat::joined;
-use super::{Around, Plan, Progress, Ran};
+use super::{Around, EndedRuns, Plan, Progress, Ran};
 use crate::experiment::{Experiment, Network};
 
 use clients::Clients;
@@ -35,11 +34,18 @@ pub(crate) const SYNC_NS: u64 = 100_000;
 /// The longest extra delay of a reordered message, in ns.
 const REORDER_NS: u64 = 300_000_000;
 
-/// Runs every strategy of an experiment, as many at a time as there are cores.
+/// Runs every strategy of an experiment, as many at a time as there are cores. Each run that
+/// has ended is in `ended`, also if another one fails. After `stop` is raised, the others end
+/// soon, and have no result.
 ///
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.
-pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Vec<Ran>> {
+pub fn run(
+    experiment: &Experiment,
+    progress: Progress<'_>,
+    stop: &AtomicBool,
+    ended: &mut EndedRuns,
+) -> anyhow::Result<()> {
     let mut plans = Vec::new();
     for strategy in &experiment.strategies {
         Plan::new(experiment, strategy).strategies()?;
@@ -49,23 +55,31 @@ pub fn run(experiment: &Experiment, progress: Progress<'_>) -> anyhow::Result<Ve
             run,
         }));
     }
-    let mut all = in_parallel(&plans, progress);
+    let mut all = in_parallel(&plans, progress, stop);
     all.sort_by_key(|(index, _)| *index);
-    let mut all = all.into_iter().map(|(_, ran)| ran);
-    let runs = experiment.runs as usize;
-    let of_strategy = |_| {
-        let runs: anyhow::Result<Vec<Ran>> = all.by_ref().take(runs).collect();
-        joined(runs?).context("a strategy is run at least once")
-    };
-    experiment.strategies.iter().map(of_strategy).collect()
+    let mut failed = Ok(());
+    for (index, ran) in all {
+        match ran {
+            Ok(Some(ran)) => ended.add(&plans[index].strategy.label, ran),
+            Ok(None) => {}
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    failed
 }
 
-/// Every plan's run beside its index, in the order in which they ended.
-fn in_parallel(plans: &[Plan<'_>], progress: Progress<'_>) -> Vec<(usize, anyhow::Result<Ran>)> {
+/// Every plan's run beside its index, in the order in which they ended. One that was stopped
+/// has none.
+fn in_parallel(
+    plans: &[Plan<'_>],
+    progress: Progress<'_>,
+    stop: &AtomicBool,
+) -> Vec<(usize, anyhow::Result<Option<Ran>>)> {
     let next = AtomicUsize::new(0);
-    let ended = Repeats::new(plans, progress);
+    let ended = Repeats::new(plans, progress, stop);
     let worker = || {
-        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < plans.len());
+        let more = |index: &usize| *index < plans.len() && !stop.load(Ordering::Relaxed);
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(more);
         let mut done = Vec::new();
         while let Some(index) = take() {
             done.push((index, ended.run(&plans[index])));
@@ -87,24 +101,26 @@ fn in_parallel(plans: &[Plan<'_>], progress: Progress<'_>) -> Vec<(usize, anyhow
 /// Shows how far runs are: a single one of a strategy from within, several by their number.
 struct Repeats<'a> {
     progress: Progress<'a>,
+    stop: &'a AtomicBool,
     ended: Mutex<BTreeMap<String, u64>>,
 }
 
 impl<'a> Repeats<'a> {
-    fn new(plans: &[Plan<'_>], progress: Progress<'a>) -> Repeats<'a> {
+    fn new(plans: &[Plan<'_>], progress: Progress<'a>, stop: &'a AtomicBool) -> Repeats<'a> {
         let label = |plan: &Plan<'_>| (plan.strategy.label.clone(), 0);
         Repeats {
             progress,
+            stop,
             ended: Mutex::new(plans.iter().map(label).collect()),
         }
     }
 
-    fn run(&self, plan: &Plan<'_>) -> anyhow::Result<Ran> {
+    fn run(&self, plan: &Plan<'_>) -> anyhow::Result<Option<Ran>> {
         let runs = plan.experiment.runs;
         if runs == 1 {
-            return run_plan(plan, self.progress);
+            return run_plan(plan, self.progress, self.stop);
         }
-        let ran = run_plan(plan, &|_, _, _| ());
+        let ran = run_plan(plan, &|_, _, _| (), self.stop);
         let label = &plan.strategy.label;
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ended) = ended.get_mut(label) {
@@ -153,12 +169,18 @@ fn faults(network: &Network) -> Faults {
     }
 }
 
-fn run_plan(plan: &Plan<'_>, progress: Progress<'_>) -> anyhow::Result<Ran> {
+/// `None` if it was stopped.
+fn run_plan(
+    plan: &Plan<'_>,
+    progress: Progress<'_>,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Ran>> {
     let started = Instant::now();
     let world = World::new(world_settings(plan)?, plan.seed());
     let mut clients = Clients::new(plan, world, SETTLE_NS);
-    clients.drive(progress)?;
-    Ok(finish(plan, clients, started))
+    clients.drive(progress, stop)?;
+    let stopped = stop.load(Ordering::Relaxed);
+    Ok((!stopped).then(|| finish(plan, clients, started)))
 }
 
 fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {

@@ -186,6 +186,11 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
 /// that failed, a network that was not as asked, and the runs' own notes.
 pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let Some(ended) = &report.incomplete {
+        warnings.push(format!(
+            "INCOMPLETE: the experiment did not reach its end; {ended}."
+        ));
+    }
     for (run, figures) in report.runs.iter().zip(&summary.runs) {
         if let Verdict::No(text) = &run.linearizable {
             warnings.push(format!("{}: NOT LINEARIZABLE. {text}", run.label));

@@ -145,6 +145,7 @@ fn ideal(keys: u64) -> Report {
         seed: experiment.seed,
         manifest: manifest(),
         events: Vec::new(),
+        incomplete: None,
         experiment,
     }
 }

@@ -147,10 +147,16 @@ impl Configs {
 
     /// What it will say by key range after these changes.
     pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
-        let last = self.last();
-        let mut policies = RangeMap::clone(&last.policies);
-        policies.apply(changes, ConfigId(last.id.0 + 1), self.members.voters());
+        let mut policies = RangeMap::clone(&self.last().policies);
+        self.change_further(&mut policies, changes);
         policies
+    }
+
+    /// Adds further changes of the next configuration to what [`Configs::policies_after`] returned for
+    /// the changes before them. Takes one pass over the ranges, however many changes came before.
+    pub fn change_further(&self, policies: &mut RangeMap<Policy>, changes: &[RangeChange]) {
+        let next = ConfigId(self.last().id.0 + 1);
+        policies.apply(changes, next, self.members.voters());
     }
 
     /// The strategy in force for `key`.

@@ -112,8 +112,8 @@ impl RangeMap<Policy> {
 
     /// Whether these are no more ranges than a configuration may have.
     pub fn fits(&self) -> bool {
-        let starts = || self.iter().map(|(range, _)| range.from().len());
-        starts().count() <= RANGES_MAX && starts().sum::<usize>() <= STARTS_BYTES_MAX
+        let bytes = self.starts().map(|from| from.len()).sum::<usize>();
+        self.starts().count() <= RANGES_MAX && bytes <= STARTS_BYTES_MAX
     }
 
     /// The strategies alone; neighbours with the same one are one range.

@@ -111,6 +111,21 @@ impl<T> RangeMap<T> {
         values.map(|(index, (_, value))| (self.range(index), value))
     }
 
+    /// The first key of each range, rising.
+    pub fn starts(&self) -> impl Iterator<Item = &Key> {
+        self.starts.iter().map(|(from, _)| from)
+    }
+
+    /// The ranges that share keys with `range`, in rising order, with their values.
+    pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (KeyRange, &T)> {
+        let first = self.index(&range.from);
+        let end = match &range.to {
+            Some(to) => self.starts.partition_point(|(from, _)| from < to),
+            None => self.starts.len(),
+        };
+        (first..end).map(|index| (self.range(index), &self.starts[index].1))
+    }
+
     /// The value of every key, if one range covers all.
     pub fn single(&self) -> Option<&T> {
         match self.starts.as_slice() {

@@ -112,6 +112,8 @@ struct Origin {
 #[derive(Clone, Debug)]
 pub struct Demand {
     rows: GrowingIndexMap<Box<[u8]>, Counts>,
+    /// The place of the key with the most operations, of those that were counted since it was.
+    hottest: Option<usize>,
     origins: Vec<Origin>,
     room: Room,
     /// When counts were last made to fade.
@@ -148,6 +150,7 @@ impl Demand {
         };
         Demand {
             rows: GrowingIndexMap::default(),
+            hottest: None,
             origins: vec![origin; n],
             room: Room::new(bytes_max),
             aged: now,
@@ -196,6 +199,7 @@ impl Demand {
         let writes = writes as f32 * origin.weight;
         *count = count.plus(reads, writes);
         origin.total = origin.total.plus(reads, writes);
+        self.compare_with_hottest(row);
     }
 
     /// A row for a new key; returns its place.
@@ -221,6 +225,12 @@ impl Demand {
         let rarest = compared.min_by(rarer).expect("there is a key to drop");
         let dropped = self.rows.swap_remove_index(rarest);
         let (key, _) = dropped.expect("it was there");
+        self.hottest = match self.hottest {
+            Some(hottest) if hottest == rarest => None,
+            // The last row has taken the place of the one that was dropped.
+            Some(hottest) if hottest == self.rows.len() => Some(rarest),
+            hottest => hottest,
+        };
         self.room.free(self.bytes_of(&key));
     }
 
@@ -304,13 +314,27 @@ impl Demand {
         })
     }
 
-    /// The key with the most operations; of several the first in key order. Looks at every
-    /// key.
+    /// Makes the key at `row` the hottest, if it has more operations than the one that is. Of two with
+    /// as many the lesser key is.
+    fn compare_with_hottest(&mut self, row: usize) {
+        let of = |place: usize| self.row(place).map(|(key, row)| (row.operations(), key));
+        let is_hotter = match (self.hottest.and_then(of), of(row)) {
+            (Some((most, hottest)), Some((operations, key))) => {
+                let order = operations.total_cmp(&most);
+                order.then_with(|| hottest.cmp(key)).is_gt()
+            }
+            _ => true,
+        };
+        if is_hotter {
+            self.hottest = Some(row);
+        }
+    }
+
+    /// Returns the key with the most operations: exactly, unless the clients of an origin have just
+    /// turned to other keys. Takes no pass over the keys.
     pub fn hottest(&self) -> Option<&[u8]> {
-        let rows = (0..self.rows.len()).filter_map(|place| self.row(place));
-        let hotter = rows.map(|(key, row)| (row.operations(), key));
-        let hottest = hotter.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)));
-        hottest.map(|(_, key)| key)
+        let (key, _) = self.row(self.hottest?)?;
+        Some(key)
     }
 
     /// Memory in use, in bytes, estimated.

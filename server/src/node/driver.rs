@@ -127,7 +127,11 @@ impl Driver {
         }
     }
 
-    fn close(self) -> Result<(), StorageError> {
+    /// Closes the storage.
+    ///
+    /// # Errors
+    /// What closing met with.
+    pub(super) fn close(self) -> Result<(), StorageError> {
         self.writer.close()
     }
 

@@ -1,14 +1,19 @@
-//! How long a node may take to end.
+//! When a node is to end, and how long it may take.
 //!
-//! It hands over, closes its directory, and what it had is dropped. None of the calls of a file
-//! system that hangs returns, nor does the thread that made it: whoever waits for that thread
-//! never ends. So another thread looks at the time, and ends the process when it is over.
+//! A thread of its own waits for the order to end, from the first moment on: process 1 of a
+//! container ignores signals that nobody handles, and the replica's thread may be opening a
+//! large directory. The node then hands over, closes its directory, and what it had is
+//! dropped. None of the calls of a file system that hangs returns, nor does the thread that
+//! made it: whoever waits for that thread never ends. So the same thread looks at the time,
+//! and ends the process when it is over.
 
-use std::cell::RefCell;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::io;
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// How long a node may take to hand over before it ends. By then it has, unless others are
 /// down or cut off.
@@ -19,31 +24,57 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// For the log, which another thread writes.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Ends the process some time after [`Ending::begin`], unless it is dropped before.
-#[derive(Debug, Default)]
+/// Watches over the end of a node. Dropped when the node has ended.
+#[derive(Debug)]
 pub(super) struct Ending {
-    watcher: RefCell<Option<Sender<()>>>,
+    /// The thread ends when this is dropped.
+    _running: oneshot::Sender<()>,
 }
 
+/// Completes when the node is to end.
+pub(super) type Order = oneshot::Receiver<()>;
+
 impl Ending {
-    /// The node was told to end.
-    pub(super) fn begin(&self, node: &str) {
+    /// Waits for `shutdown`, whose signals are handled when this returns. Ends the process if
+    /// the node is still there 5 s later.
+    ///
+    /// # Errors
+    /// The system has no thread left, or refuses to handle signals.
+    pub(super) fn watch<F: Future<Output = ()> + Send + 'static>(
+        node: &str,
+        shutdown: impl FnOnce() -> io::Result<F>,
+    ) -> io::Result<(Ending, Order)> {
         let node = node.to_owned();
-        self.watch(END_WITHIN, move || end_late(&node));
+        Ending::watch_for(shutdown, END_WITHIN, move || end_late(&node))
     }
 
-    fn watch(&self, within: Duration, late: impl FnOnce() + Send + 'static) {
-        let (watcher, ended) = channel::<()>();
-        let watch = move || {
-            if ended.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+    fn watch_for<F: Future<Output = ()> + Send + 'static>(
+        shutdown: impl FnOnce() -> io::Result<F>,
+        within: Duration,
+        late: impl FnOnce() + Send + 'static,
+    ) -> io::Result<(Ending, Order)> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let shutdown = {
+            let _inside = runtime.enter();
+            shutdown()?
+        };
+        let (running, mut ended) = oneshot::channel::<()>();
+        let (give, order) = oneshot::channel();
+        let watch = async move {
+            tokio::select! {
+                () = shutdown => {}
+                _ = &mut ended => return,
+            }
+            tracing::info!("told to end");
+            // The node may be ending already.
+            let _ = give.send(());
+            if timeout(within, ended).await.is_err() {
                 late();
             }
         };
         let thread = std::thread::Builder::new().name("ending".to_owned());
-        match thread.spawn(watch) {
-            Ok(_) => drop(self.watcher.replace(Some(watcher))),
-            Err(error) => tracing::warn!(%error, "nobody looks how long it takes to end"),
-        }
+        thread.spawn(move || runtime.block_on(watch))?;
+        Ok((Ending { _running: running }, order))
     }
 }
 
@@ -61,26 +92,38 @@ fn end_late(node: &str) {
     if let Err(error) = kill_process(getpid(), Signal::KILL) {
         tracing::error!(%error, "the process cannot end itself");
     }
+    // Process 1 of a container is spared by its own signals, and ends by a fault.
+    std::process::abort();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+    use std::sync::mpsc::channel;
+
     use super::*;
 
     #[test]
-    fn who_ends_in_time_is_left_alone_and_who_does_not_is_ended() {
+    fn a_node_that_ends_in_time_is_left_alone_and_one_that_does_not_is_ended() {
         let (report, reports) = channel();
-        let ending = Ending::default();
-        let told = report.clone();
-        ending.watch(Duration::from_secs(3600), move || {
-            told.send("early").unwrap()
-        });
+        let told = || Ok(ready(()));
+        let early = report.clone();
+        let late = move || early.send("early").unwrap();
+        let (ending, order) = Ending::watch_for(told, Duration::from_secs(3600), late).unwrap();
+        order.blocking_recv().unwrap();
         drop(ending);
-        let ending = Ending::default();
-        ending.watch(Duration::from_millis(1), move || {
-            report.send("late").unwrap()
-        });
+        let late = move || report.send("late").unwrap();
+        let (_ending, order) = Ending::watch_for(told, Duration::from_millis(1), late).unwrap();
+        order.blocking_recv().unwrap();
         assert_eq!(reports.recv(), Ok("late"));
         assert!(reports.recv().is_err(), "the other one is over");
+    }
+
+    #[test]
+    fn a_node_that_ends_by_itself_is_told_nothing() {
+        let (ending, order) =
+            Ending::watch_for(|| Ok(pending()), Duration::ZERO, || panic!("late")).unwrap();
+        drop(ending);
+        assert!(order.blocking_recv().is_err());
     }
 }

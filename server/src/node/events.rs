@@ -4,11 +4,14 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leases::ConfigId;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::replica::action::Event;
 
@@ -68,7 +71,17 @@ impl Events {
 }
 
 fn start(file: &Path) -> io::Result<Sender<String>> {
-    let out = File::options().create(true).append(true).open(file)?;
+    let mut options = File::options();
+    // To open a named pipe waits for its reader, and to write waits while that is slow.
+    let options = options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let out = options.create(true).append(true).open(file);
+    let out = out.map_err(|error| match error.raw_os_error() {
+        Some(no_reader) if no_reader == Errno::NXIO.raw_os_error() => io::Error::new(
+            error.kind(),
+            "nobody reads this pipe; start its reader first, or give a file",
+        ),
+        _ => error,
+    })?;
     let mut written = Lines::new(out);
     let (lines, queue) = channel::<String>();
     std::thread::Builder::new()

@@ -23,6 +23,7 @@ use super::outbox::Outbox;
 use super::places::Place;
 use super::transport::{MAGIC, Peers, prepare};
 use crate::codec::{self, proto};
+use crate::cost;
 use crate::replica::input::Input;
 
 /// Bytes asked of a peer's socket at a time.
@@ -205,7 +206,8 @@ impl Peers {
                 if envelope.from != from {
                     return Err(format!("{from:?} speaks for {:?}", envelope.from));
                 }
-                self.inbox.push_peer(Input::Peer(envelope), bytes);
+                let units = cost::of_message(&envelope.message, bytes);
+                self.inbox.push_peer(Input::Peer(envelope), units);
             }
             self.inbox.ring();
             self.inbox.room_for_peers().await;

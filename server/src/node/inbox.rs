@@ -6,7 +6,7 @@
 //! neither can keep the other out. Large writes of clients wait for their turns
 //! ([`large_writes`]).
 //!
-//! Connections read for as many bytes as a round takes, and then let the driver have a round
+//! Connections read for as many units of [`crate::cost`] as a round takes, and then let the driver have a round
 //! ([`Inbox::turn`]): a hundred connections that all have megabytes to read take longer than
 //! others wait for a heartbeat. Those that wait have their turns in the order in which they came,
 //! so one with little to read waits for what each other one has read once.
@@ -21,46 +21,48 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 
 use super::large_writes::LargeWrites;
+use crate::cost::{self, Cost, Request, Sizes};
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
 use crate::turns::Turns;
 
 /// Inputs of peers that a round takes at most, and of clients: a few ms of work.
 const INPUTS_A_ROUND: usize = 4096;
-/// The same in bytes. The last one taken may exceed it. A round copies and sends each byte some
-/// times, and memory that is used for the first time is slow: a MiB may take some ms.
-pub(super) const BYTES_A_ROUND: usize = 512 << 10;
-/// Questions of operators that a round answers at most, of each kind, by turns of connections.
-const QUESTIONS_A_ROUND: usize = 16;
-/// With more bytes waiting here, peers are not read from.
-const PEER_BYTES_MAX: usize = 32 << 20;
+/// Work that a round takes at most of peers, and of clients, in units of [`crate::cost`]: some 3 ms.
+/// The last input taken may exceed it.
+pub(super) const UNITS_A_ROUND: usize = 512 << 10;
+/// Work for operators' requests that a round takes at most of each kind, in units of [`crate::cost`], in
+/// turn by connection: 16 questions about the status without more. The last one taken may exceed it.
+const OPERATORS_UNITS_A_ROUND: usize = 16 * 1600;
+/// With more work waiting here, in units of [`crate::cost`] and so in bytes, peers are not read from.
+const PEER_UNITS_MAX: usize = 32 << 20;
 
-/// Inputs of one source, with how much work each is, in bytes.
+/// Inputs of one source, with the units of each.
 #[derive(Debug, Default)]
 struct Queue {
     inputs: VecDeque<(Input, usize)>,
-    bytes: usize,
+    units: usize,
 }
 
 impl Queue {
-    fn push(&mut self, input: Input, bytes: usize) {
-        self.inputs.push_back((input, bytes));
-        self.bytes += bytes;
+    fn push(&mut self, input: Input, units: usize) {
+        self.inputs.push_back((input, units));
+        self.units += units;
     }
 
     /// Moves as many as a round takes.
     fn take(&mut self, into: &mut Vec<Input>) {
         let mut taken = 0;
         let mut left = INPUTS_A_ROUND;
-        while left > 0 && taken < BYTES_A_ROUND {
-            let Some((input, bytes)) = self.inputs.pop_front() else {
+        while left > 0 && taken < UNITS_A_ROUND {
+            let Some((input, units)) = self.inputs.pop_front() else {
                 break;
             };
             into.push(input);
-            taken += bytes;
+            taken += units;
             left -= 1;
         }
-        self.bytes -= taken;
+        self.units -= taken;
     }
 }
 
@@ -74,7 +76,7 @@ pub(super) struct Inbox {
     moves: RefCell<Turns<(ClientHandle, MoveRequest)>>,
     leases: RefCell<Turns<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
-    /// Bytes that connections of clients may still read before the next round. Whoever waits for
+    /// Units that connections of clients may still read before the next round. Whoever waits for
     /// some has its turn before all who come later.
     may_read: Semaphore,
     /// Connections that wait for a round to begin.
@@ -94,7 +96,7 @@ impl Default for Inbox {
             moves: RefCell::default(),
             leases: RefCell::default(),
             large_writes: RefCell::default(),
-            may_read: Semaphore::new(BYTES_A_ROUND),
+            may_read: Semaphore::new(UNITS_A_ROUND),
             waiting: Cell::default(),
             arrived: Notify::default(),
             room: Notify::default(),
@@ -117,23 +119,22 @@ impl Inbox {
         self.own.borrow_mut().push(input);
     }
 
-    /// Adds a peer's message that came in so many bytes. Call [`Inbox::ring`] afterwards.
-    pub(super) fn push_peer(&self, input: Input, bytes: usize) {
-        self.peers.borrow_mut().push(input, bytes);
+    /// Adds a peer's message, with its cost in units. Call [`Inbox::ring`] afterwards.
+    pub(super) fn push_peer(&self, input: Input, units: usize) {
+        self.peers.borrow_mut().push(input, units);
     }
 
-    /// Adds a client's command whose request and answer have about so many bytes. Call
-    /// [`Inbox::ring`] afterwards.
-    pub(super) fn push_client(&self, input: Input, bytes: usize) {
-        self.clients.borrow_mut().push(input, bytes);
+    /// Adds a client's command, with its cost in units. Call [`Inbox::ring`] afterwards.
+    pub(super) fn push_client(&self, input: Input, units: usize) {
+        self.clients.borrow_mut().push(input, units);
     }
 
-    /// Adds a client's write that is large. Call [`Inbox::ring`] afterwards, and
-    /// [`Inbox::answered`] when the replica has answered it.
-    pub(super) fn push_large_write(&self, connection: u64, input: Input, bytes: usize) {
+    /// Adds a client's write that is large, with its cost in units. Call [`Inbox::ring`] afterwards,
+    /// and [`Inbox::answered`] when the replica has answered it.
+    pub(super) fn push_large_write(&self, connection: u64, input: Input, units: usize) {
         self.large_writes
             .borrow_mut()
-            .push(connection, input, bytes);
+            .push(connection, input, units);
     }
 
     /// A connection has gone: its large writes that the replica never had are given up. Returns
@@ -142,33 +143,33 @@ impl Inbox {
         self.large_writes.borrow_mut().forget(connection)
     }
 
-    /// The replica has answered so many bytes of large writes.
-    pub(super) fn answered(&self, bytes: usize) {
-        if bytes > 0 {
-            self.large_writes.borrow_mut().answered(bytes);
+    /// The replica has answered large writes of so many units.
+    pub(super) fn answered(&self, units: usize) {
+        if units > 0 {
+            self.large_writes.borrow_mut().answered(units);
             self.ring();
         }
     }
 
-    /// Bytes of large writes that the replica has not answered, and how many writes had to
+    /// Units of large writes that the replica has not answered, and how many writes had to
     /// wait so far.
     pub(super) fn large_writes(&self) -> (usize, u64) {
         let large_writes = self.large_writes.borrow();
         (large_writes.given(), large_writes.delayed())
     }
 
-    /// Counts what a connection of a client has read. Once all together have read as much as
-    /// a round takes, it waits for the driver to have one.
-    pub(super) async fn turn(&self, bytes: usize) {
-        let bytes = bytes.min(BYTES_A_ROUND) as u32;
+    /// Counts what a connection of a client has read, in units. Once all together have read as much
+    /// as a round takes, it waits for the driver to have one.
+    pub(super) async fn turn(&self, units: usize) {
+        let units = units.min(UNITS_A_ROUND) as u32;
         // None is left over while somebody waits.
-        if let Ok(permit) = self.may_read.try_acquire_many(bytes) {
+        if let Ok(permit) = self.may_read.try_acquire_many(units) {
             return permit.forget();
         }
         let _waits = Waits::begin(&self.waiting);
         self.ring();
         // It is never closed.
-        if let Ok(permit) = self.may_read.acquire_many(bytes).await {
+        if let Ok(permit) = self.may_read.acquire_many(units).await {
             permit.forget();
         }
     }
@@ -215,7 +216,7 @@ impl Inbox {
 
     /// Waits until the messages of peers that are here are not too many.
     pub(super) async fn room_for_peers(&self) {
-        while self.peers.borrow().bytes > PEER_BYTES_MAX {
+        while self.peers.borrow().units > PEER_UNITS_MAX {
             self.room.notified().await;
         }
     }
@@ -239,9 +240,9 @@ impl Inbox {
     pub(super) fn take(&self, into: &mut Vec<Input>) {
         into.append(&mut self.own.borrow_mut());
         let mut peers = self.peers.borrow_mut();
-        let was_full = peers.bytes > PEER_BYTES_MAX;
+        let was_full = peers.units > PEER_UNITS_MAX;
         peers.take(into);
-        if was_full && peers.bytes <= PEER_BYTES_MAX {
+        if was_full && peers.units <= PEER_UNITS_MAX {
             self.room.notify_waiters();
         }
         self.clients.borrow_mut().take(into);
@@ -254,22 +255,38 @@ impl Inbox {
     pub(super) fn begin_turn(&self) {
         let left = self.may_read.available_permits();
         self.may_read
-            .add_permits(BYTES_A_ROUND.saturating_sub(left));
+            .add_permits(UNITS_A_ROUND.saturating_sub(left));
     }
 
-    /// Takes wishes to move leadership.
+    /// Takes requests to move leadership, as many as a round may.
     pub(super) fn take_moves(&self) -> Vec<(ClientHandle, MoveRequest)> {
-        some(&self.moves)
+        some(&self.moves, Sizes::default, |_, _| cost::of(Request::Move))
     }
 
-    /// Takes wishes to change leases.
-    pub(super) fn take_leases(&self) -> Vec<(ClientHandle, LeaseRequest)> {
-        some(&self.leases)
+    /// Takes requests to change leases, as many as a round may of a replica of these sizes. `changes`
+    /// tells whether something of a request is not in force yet.
+    pub(super) fn take_leases(
+        &self,
+        sizes: impl FnOnce() -> Sizes,
+        changes: impl Fn(&LeaseRequest) -> bool,
+    ) -> Vec<(ClientHandle, LeaseRequest)> {
+        some(&self.leases, sizes, |asked, sizes| {
+            cost::of(Request::Lease {
+                asked,
+                sizes,
+                changes: changes(asked),
+            })
+        })
     }
 
-    /// Takes questions.
-    pub(super) fn take_statuses(&self) -> Vec<(ClientHandle, StatusRequest)> {
-        some(&self.statuses)
+    /// Takes questions about the status, as many as a round may of a replica of these sizes.
+    pub(super) fn take_statuses(
+        &self,
+        sizes: impl FnOnce() -> Sizes,
+    ) -> Vec<(ClientHandle, StatusRequest)> {
+        some(&self.statuses, sizes, |asked, sizes| {
+            cost::of(Request::Status(asked, sizes))
+        })
     }
 }
 
@@ -294,12 +311,24 @@ fn push<T>(waiting: &RefCell<Turns<(ClientHandle, T)>>, from: ClientHandle, aske
     waiting.push(from.connection, (from, asked));
 }
 
-/// As many as are answered in a round.
-fn some<T>(asked: &RefCell<Turns<(ClientHandle, T)>>) -> Vec<(ClientHandle, T)> {
-    let mut asked = asked.borrow_mut();
-    let taken = std::iter::from_fn(|| asked.pop());
-    let taken = taken.take(QUESTIONS_A_ROUND);
-    taken.map(|(_, one)| one).collect()
+/// Takes as many as a round may, by what each costs where the replica has these sizes.
+fn some<T>(
+    asked: &RefCell<Turns<(ClientHandle, T)>>,
+    sizes: impl FnOnce() -> Sizes,
+    cost: impl Fn(&T, Sizes) -> Cost,
+) -> Vec<(ClientHandle, T)> {
+    let (mut asked, mut units, mut taken) = (asked.borrow_mut(), 0, Vec::new());
+    if asked.is_empty() {
+        return taken;
+    }
+    let sizes = sizes();
+    while units < OPERATORS_UNITS_A_ROUND
+        && let Some((_, one)) = asked.pop()
+    {
+        units += cost(&one.1, sizes).units();
+        taken.push(one);
+    }
+    taken
 }
 
 #[cfg(test)]
@@ -310,6 +339,9 @@ mod tests {
 
     use super::*;
     use crate::replica::message::{Envelope, Message};
+
+    /// Questions about the status, without more, that a round answers.
+    const STATUSES: usize = 16;
 
     fn command(request: u64) -> Input {
         let from = ClientHandle {
@@ -373,7 +405,7 @@ mod tests {
     fn large_inputs_make_short_rounds() {
         let inbox = Inbox::default();
         for number in 0..10 {
-            inbox.push_client(command(number), BYTES_A_ROUND / 4);
+            inbox.push_client(command(number), UNITS_A_ROUND / 4);
         }
         assert_eq!(round(&inbox).len(), 4);
         assert_eq!(round(&inbox).len(), 4);
@@ -396,14 +428,45 @@ mod tests {
         (1..=1000).for_each(|request| ask(1, request));
         (1..=1000).for_each(|request| ask(2, request));
         ask(3, 1);
-        let first: Vec<_> = inbox.take_statuses();
-        assert_eq!(first.len(), QUESTIONS_A_ROUND);
+        let first: Vec<_> = inbox.take_statuses(Sizes::default);
+        assert_eq!(first.len(), STATUSES);
         let of = |connection| first.iter().filter(move |it| it.0.connection == connection);
         assert_eq!(of(3).count(), 1);
         assert!(of(1).count() <= 8 && of(2).count() <= 8);
-        let left = std::iter::from_fn(|| Some(inbox.take_statuses()).filter(|it| !it.is_empty()));
-        assert_eq!(left.flatten().count(), 2001 - QUESTIONS_A_ROUND);
+        let more = || Some(inbox.take_statuses(Sizes::default)).filter(|it| !it.is_empty());
+        let left = std::iter::from_fn(more);
+        assert_eq!(left.flatten().count(), 2001 - STATUSES);
         assert!(!inbox.has_others());
+    }
+
+    /// Or sixteen answers of a mebibyte each would be made in one round.
+    #[test]
+    fn a_round_answers_few_questions_that_cost_much() {
+        let inbox = Inbox::default();
+        let sizes = |ranges| Sizes {
+            ranges,
+            starts_bytes: ranges * 512,
+            ..Sizes::default()
+        };
+        let taken = |leases, ranges| {
+            for request in 1..=40 {
+                let from = ClientHandle {
+                    connection: 1,
+                    request,
+                };
+                let asked = StatusRequest {
+                    leases,
+                    ..StatusRequest::default()
+                };
+                inbox.push_status(from, asked);
+            }
+            let taken = inbox.take_statuses(|| sizes(ranges)).len();
+            while !inbox.take_statuses(Sizes::default).is_empty() {}
+            taken
+        };
+        assert_eq!(taken(true, 1023), 1);
+        assert_eq!(taken(false, 1023), STATUSES);
+        assert!((2..STATUSES).contains(&taken(true, 10)));
     }
 
     #[tokio::test]
@@ -412,7 +475,7 @@ mod tests {
         for number in 0..40 {
             inbox.room_for_peers().await;
             inbox.push_peer(message(number), 4 << 20);
-            if inbox.peers.borrow().bytes > PEER_BYTES_MAX {
+            if inbox.peers.borrow().units > PEER_UNITS_MAX {
                 let waiting = inbox.room_for_peers();
                 tokio::pin!(waiting);
                 assert!(!is_ready(waiting.as_mut()).await, "it waits");
@@ -420,13 +483,13 @@ mod tests {
                 waiting.await;
             }
         }
-        assert!(inbox.peers.borrow().bytes <= PEER_BYTES_MAX);
+        assert!(inbox.peers.borrow().units <= PEER_UNITS_MAX);
     }
 
     #[tokio::test]
     async fn connections_read_as_much_as_a_round_takes_and_then_wait_for_one() {
         let inbox = Inbox::default();
-        inbox.turn(BYTES_A_ROUND).await;
+        inbox.turn(UNITS_A_ROUND).await;
         let waiting = [inbox.turn(1), inbox.turn(1)];
         let mut waiting = waiting.map(Box::pin);
         for one in &mut waiting {
@@ -452,7 +515,7 @@ mod tests {
         let (turns_of_small, turns_of_large) = (Cell::new(0), Cell::new(0));
         let large = async || {
             loop {
-                inbox.turn(BYTES_A_ROUND / 32).await;
+                inbox.turn(UNITS_A_ROUND / 32).await;
                 turns_of_large.set(turns_of_large.get() + 1);
             }
         };
@@ -481,15 +544,15 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_a_turn_and_leaves_holds_up_nobody() {
         let inbox = Inbox::default();
-        inbox.turn(BYTES_A_ROUND).await;
+        inbox.turn(UNITS_A_ROUND).await;
         {
-            let mut leaves = Box::pin(inbox.turn(BYTES_A_ROUND));
+            let mut leaves = Box::pin(inbox.turn(UNITS_A_ROUND));
             assert!(!is_ready(leaves.as_mut()).await);
             assert_eq!(inbox.waiting.get(), 1);
         }
         assert_eq!(inbox.waiting.get(), 0);
         round(&inbox);
-        inbox.turn(BYTES_A_ROUND).await;
+        inbox.turn(UNITS_A_ROUND).await;
         // One that is longer than a round has all of one.
         let mut long = Box::pin(inbox.turn(usize::MAX));
         assert!(!is_ready(long.as_mut()).await);
@@ -551,7 +614,7 @@ mod tests {
             };
             inbox.push_status(from, StatusRequest::default());
         }
-        let taken = || inbox.take_statuses().len();
+        let taken = || inbox.take_statuses(Sizes::default).len();
         assert_eq!([taken(), taken(), taken(), taken()], [16, 16, 8, 0]);
     }
 }

@@ -208,7 +208,8 @@ fn read(request: &LeaseRequest, scene: &Scene<'_>) -> Result<LeaseSet, Error> {
     })
 }
 
-fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
+/// Reads the range of keys that a request is about.
+pub(super) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
     let key = |key: &Key| Key::copy_from_slice(key);
     let (from, to) = (key(&request.from), key(&request.to));
     KeyRange::new(from, (!to.is_empty()).then_some(to)).ok_or_else(|| {

@@ -39,6 +39,7 @@ use super::inbox::Inbox;
 use super::large_answers::LargeAnswers;
 use super::outbox::Outbox;
 use super::sockets;
+use crate::cost;
 use crate::replica::action::ClientHandle;
 use crate::replica::input::Input;
 
@@ -50,11 +51,8 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const HELLO_BYTES_MAX: usize = 4 << 10;
 /// A client's machine that has sent nothing for so long is asked whether it is there.
 const SILENT_AFTER: Duration = Duration::from_secs(60);
-/// What it takes to close a connection, in bytes read that take as long.
+/// Cost of closing a connection, in units of [`crate::cost`].
 const END_WORK: usize = 16 << 10;
-/// The least that a request counts for, in the same unit. It may have a byte, but it is decoded, and
-/// refused or handed on, before the next round.
-const REQUEST_WORK: usize = 1 << 10;
 /// How long a refused client has to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -370,32 +368,33 @@ impl Clients {
     ) -> Result<bool, Error> {
         let drained = connection.outbox.drain();
         tokio::pin!(drained);
-        // What short requests count for beyond their bytes.
-        let mut short = 0;
+        // Units of requests that were taken, beyond the bytes that were read of them.
+        let mut beyond = 0;
         loop {
             while !connection.congested()
                 && let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))?
             {
                 connection.take_frame();
-                short += REQUEST_WORK.saturating_sub(frame.len());
-                if short >= READ_BYTES {
-                    self.inbox.turn(std::mem::take(&mut short)).await;
+                if beyond >= READ_BYTES {
+                    self.inbox.turn(std::mem::take(&mut beyond)).await;
                 }
                 if frame.len() > READ_BYTES {
                     // Many connections may hold back the last bytes of a long frame each: to
                     // decode them takes longer than to read them.
                     self.inbox.turn(frame.len()).await;
                 }
-                let is_refused = !self.request(connection, frame)?;
+                let bytes = frame.len();
+                let taken = self.request(connection, frame)?;
+                beyond += taken.units.saturating_sub(bytes);
                 // Answers are longer than what may be refused, and thousands may follow.
-                if is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
+                if taken.is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
                     connection.outbox.flush();
                 }
             }
             self.hold(connection, frames);
             self.inbox.ring();
             connection.outbox.flush();
-            self.inbox.turn(std::mem::take(&mut short)).await;
+            self.inbox.turn(std::mem::take(&mut beyond)).await;
             tokio::select! {
                 biased; // which saves a random number
                 () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
@@ -452,15 +451,19 @@ impl Clients {
         connection.outbox.flush();
     }
 
-    /// Takes a request. False if it was refused, and answered so.
-    fn request(&self, connection: &Connection, frame: Bytes) -> Result<bool, Error> {
+    /// Takes a request, or answers it with a refusal.
+    fn request(&self, connection: &Connection, frame: Bytes) -> Result<Taken, Error> {
         let bytes = frame.len();
+        let refused = Taken {
+            units: cost::of(cost::Request::Refused(bytes)).units(),
+            is_refused: true,
+        };
         let frame = connection.keep(frame);
         let request = match decode_request(frame).map_err(|error| malformed(&error))? {
             Received::Request(request) => request,
             Received::Refused { id, error } => {
                 connection.append(&Response::refusal(id, error));
-                return Ok(false);
+                return Ok(refused);
             }
         };
         let body = request.body.as_ref();
@@ -469,7 +472,7 @@ impl Clients {
             Ok(work) => work,
             Err(refusal) => {
                 connection.append(&Response::refusal(request.id, refusal));
-                return Ok(false);
+                return Ok(refused);
             }
         };
         let from = ClientHandle {
@@ -491,8 +494,8 @@ impl Clients {
                 match work.is_large_write {
                     true => self
                         .inbox
-                        .push_large_write(connection.id, input, work.bytes),
-                    false => self.inbox.push_client(input, work.bytes),
+                        .push_large_write(connection.id, input, work.units),
+                    false => self.inbox.push_client(input, work.units),
                 }
             }
             Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
@@ -500,8 +503,20 @@ impl Clients {
             Some(Body::Lease(asked)) => self.inbox.push_lease(from, asked),
             None => {}
         }
-        Ok(true)
+        Ok(Taken {
+            units: work.units,
+            is_refused: false,
+        })
     }
+}
+
+/// A request that was taken from a connection.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Units of [`crate::cost`].
+    units: usize,
+    /// It was answered with a refusal, and the replica never has it.
+    is_refused: bool,
 }
 
 /// A new connection's first message; nothing if it closes before.

@@ -23,6 +23,7 @@ mod descriptors;
 mod driver;
 mod ending;
 mod ends;
+mod error;
 mod events;
 pub mod frames;
 mod handshakes;
@@ -50,5 +51,6 @@ mod timeout_watch;
 mod transport;
 
 pub use config::{ClusterConfig, ConfigError};
-pub use serve::{NodeError, ServeOptions, serve, serve_until, terminated};
+pub use error::NodeError;
+pub use serve::{ServeOptions, serve, serve_until, terminated};
 pub use transport::MAGIC as PEER_MAGIC;

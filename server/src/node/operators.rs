@@ -1,7 +1,7 @@
 //! What operators ask of a node: its status, other holders, another leader. Answered between
 //! two rounds of the replica.
 
-use client::wire::{Counter, StatusReply, StatusRequest};
+use client::wire::{Counter, LeaseRequest, StatusReply, StatusRequest};
 use leases::Time;
 
 use super::clock;
@@ -13,7 +13,7 @@ use crate::replica::input::{Input, Operator};
 
 impl Driver {
     pub(super) fn answer_statuses(&self, now: Time) {
-        let mut waiting = self.inbox.take_statuses();
+        let mut waiting = self.inbox.take_statuses(|| self.replica.sizes());
         let of_demand = waiting.extract_if(.., |(_, asked)| asked.demand);
         of_demand.for_each(|(client, asked)| self.demand_passes.ask(client, asked));
         if waiting.is_empty() {
@@ -93,7 +93,9 @@ impl Driver {
 
     /// Takes wishes to change leases, passes them on, and answers those that have ended.
     pub(super) fn answer_wishes(&mut self, now: Time) {
-        let asked = self.inbox.take_leases();
+        let asked = self
+            .inbox
+            .take_leases(|| self.replica.sizes(), |asked| self.changes(asked));
         if asked.is_empty() && self.wishes.is_empty() {
             return;
         }
@@ -125,6 +127,23 @@ impl Driver {
                 Err(refusal) => self.clients.refuse(client, refusal),
             }
         }
+    }
+
+    /// Whether something of a request is not in force yet, as far as strategies' names tell.
+    fn changes(&self, asked: &LeaseRequest) -> bool {
+        let configs = self.replica.configs();
+        let Ok(range) = lease_wishes::range(asked) else {
+            return false;
+        };
+        let mut within = configs.policies().overlapping(&range);
+        let names = within.all(|(_, policy)| policy.strategy.name() == asked.strategy);
+        let settings = &LeaseRequest {
+            from: asked.from.clone(),
+            to: asked.to.clone(),
+            strategy: asked.strategy.clone(),
+            ..LeaseRequest::default()
+        };
+        !names || asked != settings
     }
 
     fn reply_status(&self, now: Time, client: ClientHandle) {

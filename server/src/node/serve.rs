@@ -13,24 +13,24 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
-use super::access::{Access, AccessError};
+use super::access::Access;
 use super::clock;
-use super::config::{ClusterConfig, ConfigError, Identity, NodeConfig};
+use super::config::{ClusterConfig, Identity, NodeConfig};
 use super::descriptors::{Descriptors, STRANGERS, TooFew};
 use super::driver::Driver;
-use super::ending::Ending;
+use super::ending::{Ending, Order};
+use super::error::NodeError;
 use super::events::Events;
 use super::handshakes::Handshakes;
 use super::inbox::Inbox;
 use super::listener::{Clients, Names};
 use super::places::Places;
 use super::step_watch::StepWatch;
-use super::storage::{Report, Stamp, Storage, StorageError, Use, Writer};
+use super::storage::{Report, Stamp, Storage, Use, Writer};
 use super::timeout_watch::TimeoutWatch;
 use super::transport::{Closed, Door, Member, Peers};
 use crate::replica::action::Recovered;
 use crate::replica::{Replica, witnesses};
-use crate::security::SecurityError;
 use crate::shell::Watches;
 
 /// Options of a node that are not in the configuration.
@@ -43,107 +43,6 @@ pub struct ServeOptions {
     pub disk_full_while: Option<PathBuf>,
 }
 
-/// Why a node did not start, or why it stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// There is no such node in the configuration.
-    #[error(
-        "there is no node {name:?} in {}; it has {}; give one of these names, or add a [[node]]",
-        file.display(), known.join(", ")
-    )]
-    UnknownNode {
-        /// The name asked for.
-        name: String,
-        /// The configuration's names.
-        known: Vec<String>,
-        /// The configuration.
-        file: PathBuf,
-    },
-    /// The configuration lets others than this machine pass for nodes.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The node cannot prove who it is.
-    #[error(transparent)]
-    Security(#[from] SecurityError),
-    /// A port cannot be bound.
-    #[error(
-        "node {node}: cannot listen on {field} = {address:?}: {source}; give the node an address of this \
-         machine and a port that is free: `{field}` of node {node} in {}", file.display()
-    )]
-    Bind {
-        /// The node.
-        node: String,
-        /// `client` or `peer`.
-        field: &'static str,
-        /// The address in the configuration.
-        address: String,
-        /// The configuration.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The storage cannot be opened, or failed.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// The file of tokens cannot be used.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The events file cannot be opened.
-    #[error("events file {}: {source}", path.display())]
-    Events {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The process may not open as many files and connections as a node needs.
-    #[error(
-        "this process may have {limit} files and connections open, node {node} needs {needed}: \
-         raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of its service)"
-    )]
-    Descriptors {
-        /// The node.
-        node: String,
-        /// The limit, raised as far as it may be.
-        limit: usize,
-        /// The least that is enough.
-        needed: usize,
-    },
-    /// The operating system refuses something that every node needs.
-    #[error("{doing}: {source}")]
-    System {
-        /// What was attempted.
-        doing: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-impl NodeError {
-    /// The exit status of a process that ended so, if starting it again cannot help: 78,
-    /// what `sysexits.h` calls a configuration error.
-    pub const FINAL_STATUS: u8 = 78;
-
-    /// Whether starting the node again would end in the same way, until somebody has mended
-    /// something.
-    pub fn is_final(&self) -> bool {
-        matches!(
-            self,
-            NodeError::UnknownNode { .. }
-                | NodeError::Config(_)
-                | NodeError::Security(_)
-                | NodeError::Access(_)
-                | NodeError::Storage(
-                    StorageError::Path { .. }
-                        | StorageError::Wiped { .. }
-                        | StorageError::Damaged { .. }
-                        | StorageError::Format { .. }
-                        | StorageError::Mismatch { .. }
-                )
-        )
-    }
-}
-
 /// Runs the node called `name` until SIGINT or SIGTERM.
 ///
 /// # Errors
@@ -152,26 +51,26 @@ pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Resu
     serve_until(config, name, options, terminated)
 }
 
-/// As [`serve`], until the future that `shutdown` makes completes.
+/// As [`serve`], until the future that `shutdown` makes completes. It is made before anything
+/// else is done, so that a signal counts from the first moment on.
 ///
 /// # Errors
 /// As [`serve`].
-pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
+pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     config: &ClusterConfig,
     name: &str,
     options: &ServeOptions,
-    shutdown: impl FnOnce() -> F,
+    shutdown: impl FnOnce() -> io::Result<F>,
 ) -> Result<(), NodeError> {
+    // Dropped last.
+    let (_ending, order) = Ending::watch(name, shutdown).map_err(system("waiting for signals"))?;
     let me = known(config, name)?;
     config.check_reach()?;
     warn_of_what_is_open(config);
-    // Dropped last.
-    let ending = Rc::new(Ending::default());
     let node = Node {
         config,
         me,
         options,
-        ending: ending.clone(),
         descriptors: claim_descriptors(config, name)?,
         handshakes: Rc::new(Handshakes::start(config, name)?),
         access: load_access(config)?,
@@ -180,7 +79,7 @@ pub fn serve_until<F: Future<Output = io::Result<()>> + 'static>(
         .enable_all()
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
-    let ended = runtime.block_on(node.run(shutdown));
+    let ended = runtime.block_on(node.run(order));
     // A thread that looks up a name or reads a file is not waited for.
     runtime.shutdown_background();
     ended?;
@@ -253,18 +152,19 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
     move |source| NodeError::System { doing, source }
 }
 
-/// Completes at SIGINT or SIGTERM.
+/// Handles SIGINT and SIGTERM from now on. The future completes when one has come.
 ///
 /// # Errors
-/// If signals cannot be waited for.
-pub async fn terminated() -> io::Result<()> {
+/// If signals cannot be handled.
+pub fn terminated() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }
 
 /// A node about to start: which one it is, and what it may use.
@@ -276,26 +176,22 @@ struct Node<'a> {
     handshakes: Rc<Handshakes>,
     /// What clients' tokens may do.
     access: Option<Rc<Access>>,
-    ending: Rc<Ending>,
 }
 
 impl Node<'_> {
-    async fn run<F: Future<Output = io::Result<()>> + 'static>(
-        &self,
-        shutdown: impl FnOnce() -> F,
-    ) -> Result<(), NodeError> {
+    async fn run(&self, mut order: Order) -> Result<(), NodeError> {
         outlive_file_size_limit().map_err(system("handling a signal"))?;
         let clients = self.bind("client", &self.configured().client).await?;
         let peers = self.bind("peer", &self.configured().peer).await?;
         let driver = self.assemble()?;
+        if order.try_recv().is_ok() {
+            // Nothing was promised or taken yet.
+            return Ok(driver.close()?);
+        }
         self.connect(&driver, clients, peers);
-        let shutdown = shutdown();
-        let (ending, name) = (self.ending.clone(), self.configured().name.clone());
         let stop = async move {
-            if let Err(error) = shutdown.await {
-                tracing::error!(%error, "no signal can be waited for");
-            }
-            ending.begin(&name);
+            // An error would mean that nobody is left who could tell.
+            let _ = order.await;
         };
         // A separate task is woken without a system call; the outer future is not.
         match spawn_local(driver.run(stop)).await {

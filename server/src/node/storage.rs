@@ -23,7 +23,9 @@ mod told;
 mod wal;
 mod writer;
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 use leases::ReplicaId;
 use rocksdb::{DB, WriteBatch, WriteOptions};
@@ -40,13 +42,18 @@ use crate::replica::record_weight;
 /// Bytes that the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
+/// The file by which a full disk is asked for room: its name, and its size in bytes.
+const PROBE: &str = "LEASEHOLD.probe";
+const PROBE_BYTES: usize = 8 << 20;
+
 /// When a write counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
     /// After fsync: survives power loss.
     #[default]
     Sync,
-    /// After the write call: survives a crash of the process, not of the machine.
+    /// After the write call: survives a crash of the process, not of the machine. One machine
+    /// that loses power may lose votes that others rely on, so replicas may differ for good.
     Async,
     /// In memory, written later: a crash loses it, and with it votes that others rely on, so
     /// replicas may differ for good. Only for experiments.
@@ -116,17 +123,20 @@ impl Storage {
         }
         self.append(records, self.durability)?;
         let checkpoint = |record: &Record| matches!(record, Record::Checkpoint(_));
-        if self.durability == Durability::Sync && records.iter().any(checkpoint) {
+        if !records.iter().any(checkpoint) {
+            return Ok(());
+        }
+        if self.durability == Durability::Sync {
             let synced = self.marker.sync();
             synced.map_err(|error| self.unmarked(error))?;
         }
-        Ok(())
+        self.marker.check_place()
     }
 
     /// Flushes everything that is only in memory to disk.
     ///
     /// # Errors
-    /// `Full`, `Engine`.
+    /// `Full`, `Gone`, `Engine`.
     pub fn close(self) -> Result<(), StorageError> {
         let flushed = match self.durability {
             Durability::Sync => Ok(()),
@@ -139,7 +149,9 @@ impl Storage {
         };
         flushed.map_err(|error| self.failed("closing", error))?;
         self.mark()?;
-        self.marker.sync().map_err(|error| self.unmarked(error))
+        let synced = self.marker.sync();
+        synced.map_err(|error| self.unmarked(error))?;
+        self.marker.check_place()
     }
 
     /// Restart waits are synced whatever the durability, before anything beside them. A run
@@ -175,8 +187,26 @@ impl Storage {
         self.write_batch(batch, Durability::Sync)
     }
 
+    /// Whether a file of some MiB can be made in the directory.
+    ///
+    /// # Errors
+    /// `Gone`.
+    fn has_room(&self) -> Result<bool, StorageError> {
+        self.marker.check_place()?;
+        let probe = self.path.join(PROBE);
+        let has_room = !self.is_full_by_order() && fill(&probe).is_ok();
+        // It is overwritten where it cannot be removed.
+        let _ = fs::remove_file(&probe);
+        Ok(has_room)
+    }
+
+    /// Whether an experiment has it that the disk is full.
+    fn is_full_by_order(&self) -> bool {
+        self.full_while.as_ref().is_some_and(|file| file.exists())
+    }
+
     fn write_batch(&self, batch: WriteBatch, durability: Durability) -> Result<(), StorageError> {
-        if self.full_while.as_ref().is_some_and(|file| file.exists()) {
+        if self.is_full_by_order() {
             let path = self.path.clone();
             return Err(StorageError::Full { path });
         }
@@ -197,4 +227,11 @@ impl Storage {
         let marked = self.marker.advance(self.db.latest_sequence_number());
         marked.map_err(|error| self.unmarked(error))
     }
+}
+
+/// Makes a file of [`PROBE_BYTES`].
+fn fill(path: &Path) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let part = vec![0; PROBE_BYTES / 8];
+    (0..8).try_for_each(|_| file.write_all(&part))
 }

@@ -1,8 +1,7 @@
 //! Nodes on loopback: a client is served, a bad one harms only itself.
 
-use std::net::TcpListener as StdListener;
+use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,32 +27,35 @@ mod tokens;
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), NodeError>>>,
-    ready: Receiver<()>,
 }
 
 impl Running {
     fn start(config: &ClusterConfig, name: &str) -> Running {
         let (stop, stopped) = oneshot::channel();
-        let (tell, ready) = channel();
         let (config, name) = (config.clone(), name.to_owned());
         let thread = std::thread::spawn(move || {
-            let shutdown = || async move {
-                let _ = tell.send(());
-                let _ = stopped.await;
-                Ok(())
+            let shutdown = || {
+                Ok(async move {
+                    let _ = stopped.await;
+                })
             };
             serve_until(&config, &name, &ServeOptions::default(), shutdown)
         });
         Running {
             stop: Some(stop),
             thread: Some(thread),
-            ready,
         }
     }
 
     fn started(config: &ClusterConfig, name: &str) -> Running {
         let running = Running::start(config, name);
-        running.ready.recv().expect("the node starts");
+        let node = config.nodes.iter().find(|node| node.name == name);
+        let address = &node.expect("a node of this configuration").client;
+        while StdStream::connect(address).is_err() {
+            let thread = running.thread.as_ref();
+            assert!(thread.is_some_and(|it| !it.is_finished()), "it starts");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         running
     }
 
@@ -79,13 +81,9 @@ fn every_node_hashes_keys_by_a_secret_of_its_own() {
         let config = config.clone();
         let name = name.to_owned();
         let node = std::thread::spawn(move || {
-            let (tell, told) = channel();
-            let shutdown = || async move {
-                let _ = tell.send(hash());
-                Ok(())
-            };
-            serve_until(&config, &name, &ServeOptions::default(), shutdown).unwrap();
-            told.recv().unwrap()
+            let at_once = || Ok(std::future::ready(()));
+            serve_until(&config, &name, &ServeOptions::default(), at_once).unwrap();
+            hash()
         });
         node.join().unwrap()
     };

@@ -55,7 +55,7 @@ mod step;
 mod timers;
 pub(crate) mod unavailable;
 mod us;
-mod weight;
+pub(crate) mod weight;
 
 use leases::mutants::{Rule, off};
 use leases::{ConfigId, Configs, ReplicaId, Slot, Time};
@@ -144,8 +144,12 @@ impl Replica {
         if !plausible(&self.known_of(from), &envelope) {
             return self.refuse(&envelope.message);
         }
-        if self.us.hear(now, from, incarnation) {
+        let heard = self.us.hear(now, from, incarnation);
+        if heard.is_later_run {
             self.with(now, out, |parts, step| parts.met(step, from, incarnation));
+        }
+        if heard.interrupted.is_some() {
+            self.with(now, out, |parts, step| parts.interrupted(step, from, heard));
         }
         let current = self.us.is_current(&envelope);
         match envelope.message {

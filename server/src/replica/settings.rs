@@ -158,19 +158,17 @@ pub struct Settings {
     pub batch_max: usize,
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
-    /// How much a group of inputs executes, in bytes of puts that take as long, unless much is
-    /// left. The last slot may exceed it.
+    /// How much a group of inputs executes, in units of [`crate::cost`], unless much is left. The last slot may exceed it.
     pub executed_work_max: usize,
-    /// How much work of merges a replica has in the log for its clients, in bytes of puts that take
-    /// as long. More wait at the replica, and other commands pass them by. Each counts as 64 bytes
+    /// How much work of merges a replica has in the log for its clients, in units of [`crate::cost`]. More wait at the replica, and other commands pass them by. Each counts as 64 bytes
     /// at least. Long merges have a quarter of that for themselves.
     pub merge_work_max: usize,
     /// With so many merges of one key waiting at a replica more of them count as 512 bytes at
     /// least.
     pub merges_of_key_max: usize,
-    /// Most bytes of what is committed and to be executed. With more a leader proposes no more
-    /// commands. With twice as many others accept none; what they miss they fetch later.
-    pub to_execute_bytes_max: usize,
+    /// Most work that is committed and to be executed, in units of [`crate::cost`]. With more a leader
+    /// proposes no more commands. With twice as many others accept none; what they miss they fetch later.
+    pub to_execute_work_max: usize,
     /// Most bytes of long values that a checkpoint has the disk write at once; one longer value goes
     /// alone. More than that is written ahead of it, in parts.
     pub checkpoint_piece_bytes: usize,
@@ -189,8 +187,9 @@ pub struct Settings {
     pub holders_bytes_s: usize,
 }
 
-/// Some 1.2 ms: a write passes through several replicas, and waits for a group at each.
-const EXECUTED_WORK_MAX: usize = 128 << 10;
+/// Some 1.7 ms: a write passes through several replicas, and waits for a group at each. A command of the
+/// most keys exceeds it.
+const EXECUTED_WORK_MAX: usize = 256 << 10;
 /// Some 5 ms, so 170 merges into the largest records (27 if they are the first since a checkpoint), or
 /// 8,192 into small ones: what follows them in the log waits for those of all replicas. These 8,192 take up to 240 ms if writes on their way make
 /// all their records the largest, and merging has a quarter of the time.
@@ -200,10 +199,10 @@ const MERGE_WORK_MAX: usize = 512 << 10;
 const MERGES_OF_KEY_MAX: usize = 64;
 /// The disk takes some ms for it, with what the store writes behind it.
 const CHECKPOINT_PIECE_BYTES: usize = 512 << 10;
-/// A replica is behind with one byte in so many of what may be left to execute.
+/// A replica is behind with this share, one part in so many, of the work that may be left to execute.
 const BEHIND_SHARE: usize = 4;
 /// As much as may wait for the disk.
-const TO_EXECUTE_BYTES_MAX: usize = BACKLOG_BYTES_MAX;
+const TO_EXECUTE_WORK_MAX: usize = BACKLOG_BYTES_MAX;
 
 impl Settings {
     /// The defaults for replica `me` of `n`.
@@ -221,7 +220,7 @@ impl Settings {
             executed_work_max: EXECUTED_WORK_MAX,
             merge_work_max: MERGE_WORK_MAX,
             merges_of_key_max: MERGES_OF_KEY_MAX,
-            to_execute_bytes_max: TO_EXECUTE_BYTES_MAX,
+            to_execute_work_max: TO_EXECUTE_WORK_MAX,
             checkpoint_piece_bytes: CHECKPOINT_PIECE_BYTES,
             log_window: 1 << 20,
             sessions: SessionLimits::of(n),
@@ -230,9 +229,9 @@ impl Settings {
         }
     }
 
-    /// With more bytes left to execute a replica is behind.
-    pub(super) fn behind_bytes(&self) -> usize {
-        self.to_execute_bytes_max / BEHIND_SHARE
+    /// With more work left to execute a replica is behind.
+    pub(super) fn behind_work(&self) -> usize {
+        self.to_execute_work_max / BEHIND_SHARE
     }
 
     /// Most bytes of a report of demand.

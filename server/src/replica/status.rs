@@ -7,6 +7,7 @@ use leases::{Key, KeyRange, Policy, ReplicaId, ReplicaSet, Time};
 
 use super::Replica;
 use super::message::LogId;
+use crate::cost::Sizes;
 
 /// Replicas by their index.
 fn names(replicas: ReplicaSet) -> Vec<String> {
@@ -141,6 +142,16 @@ impl Replica {
         });
     }
 
+    /// Sizes of the state that the cost of operators' requests depends on.
+    pub fn sizes(&self) -> Sizes {
+        let starts = || self.configs().policies().starts();
+        Sizes {
+            ranges: starts().count(),
+            starts_bytes: starts().map(|from| from.len()).sum(),
+            demand_keys: self.parts.leasing.demand_use().keys,
+        }
+    }
+
     fn peer(&self, now: Time, peer: ReplicaId) -> Peer {
         let (grantor, holder) = (self.parts.leasing.grantor(), self.parts.leasing.holder());
         let granted_until = grantor.granted_until(peer);
@@ -167,6 +178,10 @@ impl Replica {
                 parts.consensus.log(LogId::Configs).used() as usize,
             ),
             ("clock_trusted", usize::from(self.us.clock_trusted)),
+            (
+                "preferred_leader_wait_s",
+                parts.consensus.preferred_wait().as_secs() as usize,
+            ),
             ("sessions", sessions.len()),
             ("sessions_max", sessions.max() as usize),
             ("limit_sessions_max", limits.max as usize),

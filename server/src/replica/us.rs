@@ -26,6 +26,16 @@ struct Peer {
     cost_ms: u32,
 }
 
+/// A message of a peer, against what was known of that peer before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    /// It is from a later run of the peer than the one known.
+    pub(super) is_later_run: bool,
+    /// When the peer was heard before, if it has started again since or was silent for a
+    /// `health_gap`.
+    pub(super) interrupted: Option<Time>,
+}
+
 /// Who this replica is, and what it knows of the others.
 #[derive(Clone, Debug)]
 pub(super) struct Us {
@@ -76,20 +86,29 @@ impl Us {
         self.members.others(self.me()).iter()
     }
 
+    /// A silence that shows a peer to be unhealthy: a leader would lose leadership by it.
+    pub(super) fn health_gap(&self) -> Duration {
+        let timing = &self.settings.timing;
+        timing.election_timeout.max(timing.ping * 2)
+    }
+
     /// Whether messages of `from` are those of another member.
     pub(super) fn is_other(&self, from: ReplicaId) -> bool {
         self.members.is_member(from) && from != self.me()
     }
 
-    /// A message of this run of a peer came. Returns whether the run is a later one
-    /// than the one known.
-    pub(super) fn hear(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) -> bool {
+    /// A message of this run of a peer came.
+    pub(super) fn hear(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) -> Heard {
         assert!(from != self.settings.me, "who is heard is another");
+        let gap = self.health_gap();
         let peer = &mut self.peers[from.index()];
-        peer.heard = now;
-        let later = incarnation > peer.incarnation;
+        let last = std::mem::replace(&mut peer.heard, now);
+        let is_later_run = incarnation > peer.incarnation;
         peer.incarnation = peer.incarnation.max(incarnation);
-        later
+        Heard {
+            is_later_run,
+            interrupted: (is_later_run || now.since(last) >= gap).then_some(last),
+        }
     }
 
     /// Whether a message is from the run of its sender that is known here, and for
@@ -164,10 +183,14 @@ impl Us {
     }
 
     /// How many others should campaign before this replica: those heard of lately that would
-    /// serve the sites better, and whoever is preferred. Not `silent`, the leader that is
-    /// gone.
-    pub(super) fn rank(&self, now: Time, fit: bool, silent: ReplicaId) -> u32 {
-        let preferred = self.settings.elections.preferred;
+    /// serve the sites better, and `preferred`. Not `silent`, the leader that is gone.
+    pub(super) fn rank(
+        &self,
+        now: Time,
+        fit: bool,
+        silent: ReplicaId,
+        preferred: Option<ReplicaId>,
+    ) -> u32 {
         let key = |replica: ReplicaId, cost_ms: u32| {
             let cost_ms = match cost_ms {
                 0 => u32::MAX,

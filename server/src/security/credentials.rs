@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use client::tls::{Trust, names, provider, roots};
+use client::tls::{self, Trust, names, provider, roots};
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject as _;
@@ -47,12 +47,14 @@ impl Credentials {
     /// # Errors
     /// Any [`SecurityError`].
     pub fn open(config: &ClusterConfig, name: &str) -> Result<Option<Credentials>, SecurityError> {
+        let cluster = &config.cluster;
         let found = match &config.security.identity {
             Identity::None => return Ok(None),
-            Identity::Certificates(directory) => of_directory(&config.cluster, name, directory)?,
-            Identity::Secret(file) => of_secret(&config.cluster, name, file)?,
+            Identity::Certificates(directory) => of_directory(cluster, name, directory),
+            Identity::Secret(file) => of_secret(cluster, name, file),
         };
-        found.credentials().map(Some)
+        let credentials = found.and_then(Found::credentials);
+        credentials.map(Some).map_err(|error| error.of(config))
     }
 
     /// The files that those of the node called `name` are made from.
@@ -89,11 +91,11 @@ fn of_directory(cluster: &str, name: &str, directory: &Path) -> Result<Found, Se
     let roots = roots.map_err(|problem| malformed(&authority, problem))?;
     let pem = files::read(&certificate, mend)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let chain =
-        chain.map_err(|error| malformed(&certificate, format!("malformed PEM: {error}")))?;
+    let chain = chain.map_err(|error| malformed(&certificate, tls::malformed(&error)))?;
     let private = files::read_private(&key, mend)?;
     let private = PrivateKeyDer::from_pem_slice(&private);
-    let private = private.map_err(|error| malformed(&key, format!("no private key: {error}")))?;
+    let private = private
+        .map_err(|error| malformed(&key, format!("no private key: {}", tls::malformed(&error))))?;
     check(&chain, &roots, cluster, name).map_err(|problem| malformed(&certificate, problem))?;
     let found = Found {
         chain,
@@ -138,9 +140,8 @@ pub fn trust(config: &ClusterConfig) -> Result<Option<Trust>, SecurityError> {
         return Ok(None);
     }
     let trust = Trust::from_pem(authority_pem(config)?.as_bytes());
-    trust
-        .map(Some)
-        .map_err(failed("trusting the cluster's authority"))
+    let trust = trust.map_err(failed("trusting the cluster's authority"));
+    trust.map(Some).map_err(|error| error.of(config))
 }
 
 /// The certificate of a cluster's authority, in PEM.
@@ -157,14 +158,14 @@ pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
                     .to_owned(),
         }),
         Identity::Certificates(directory) => {
-            let pem = files::read(
-                &directory.join(AUTHORITY),
-                "copy the cluster's ca.pem there",
-            )?;
+            let mend = "copy the cluster's ca.pem there";
+            let pem = files::read(&directory.join(AUTHORITY), mend);
+            let pem = pem.map_err(|error| error.of(config))?;
             Ok(String::from_utf8_lossy(&pem).into_owned())
         }
         Identity::Secret(file) => {
-            let authority = shared_authority(&config.cluster, file)?;
+            let authority = shared_authority(&config.cluster, file);
+            let authority = authority.map_err(|error| error.of(config))?;
             Ok(authority.certificate().pem())
         }
     }
@@ -184,7 +185,7 @@ impl Found {
         })
     }
 
-    fn credentials(&self) -> Result<Credentials, SecurityError> {
+    fn credentials(self) -> Result<Credentials, SecurityError> {
         Ok(Credentials {
             clients: self.server(None)?,
             peers: self.server(Some(&self.roots))?,

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use client::tls::roots;
+use client::tls::{self, roots};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
@@ -88,7 +88,11 @@ fn authority(wanted: &Wanted<'_>) -> Result<(Authority, bool), SecurityError> {
     let mend =
         "run this where the authority's key is, or name another directory to make a new authority";
     let pem = files::read_private(&key, mend)?;
-    let authority = Authority::from_pem(wanted.cluster, &String::from_utf8_lossy(&pem))?;
+    let authority = Authority::from_pem(wanted.cluster, &String::from_utf8_lossy(&pem));
+    let authority = authority.map_err(|error| SecurityError::Malformed {
+        file: key,
+        problem: format!("{error}; {mend}"),
+    })?;
     let pem = files::read(&file, mend)?;
     let mut trusted = CertificateDer::pem_slice_iter(&pem).flatten();
     if trusted.any(|one| one == *authority.certificate().der()) {
@@ -174,11 +178,15 @@ fn expires(wanted: &Wanted<'_>, node: &str) -> Result<SystemTime, SecurityError>
         file: file.clone(),
         problem: format!("{problem}; {mend}"),
     };
-    let trusted = roots(&files::read(&wanted.directory.join(AUTHORITY), mend)?);
-    let trusted = trusted.map_err(malformed)?;
+    let authority = wanted.directory.join(AUTHORITY);
+    let trusted = roots(&files::read(&authority, mend)?);
+    let trusted = trusted.map_err(|problem| SecurityError::Malformed {
+        file: authority,
+        problem: format!("{problem}; bring it back from a copy"),
+    })?;
     let pem = files::read(&file, mend)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let chain = chain.map_err(|error| malformed(format!("malformed PEM: {error}")))?;
+    let chain = chain.map_err(|error| malformed(tls::malformed(&error)))?;
     credentials::check(&chain, &trusted, wanted.cluster, node).map_err(malformed)?;
     let expires = credentials::expires(&chain, &trusted);
     expires.ok_or_else(|| malformed("it says not until when it is valid".to_owned()))

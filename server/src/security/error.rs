@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::node::config::{ClusterConfig, Identity};
+
 /// Why a node has no certificate that it could show, or none can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
@@ -40,6 +42,16 @@ pub enum SecurityError {
         /// What is wrong, and how to mend it.
         problem: String,
     },
+    /// What a configuration names cannot be used.
+    #[error("{}: {field}: {source}", config.display())]
+    Configured {
+        /// The configuration.
+        config: PathBuf,
+        /// Its field.
+        field: &'static str,
+        /// Why.
+        source: Box<SecurityError>,
+    },
     /// A library refuses.
     #[error("{doing}: {problem}")]
     Failed {
@@ -48,4 +60,20 @@ pub enum SecurityError {
         /// Why.
         problem: String,
     },
+}
+
+impl SecurityError {
+    /// The same, with the field of the configuration that it is about.
+    pub(super) fn of(self, config: &ClusterConfig) -> SecurityError {
+        let field = match config.security.identity {
+            Identity::None => "security",
+            Identity::Certificates(_) => "security.certificates",
+            Identity::Secret(_) => "security.secret",
+        };
+        SecurityError::Configured {
+            config: config.file.clone(),
+            field,
+            source: Box::new(self),
+        }
+    }
 }

@@ -153,7 +153,8 @@ fn files_that_are_missing_open_or_mixed_up_are_named_with_what_to_do() {
     ] {
         std::fs::remove_file(&file).unwrap();
         let said = refusal(&config, "CA");
-        assert!(said.starts_with(&format!("{}: ", file.display())), "{said}");
+        let named = format!("security.certificates: {}: ", file.display());
+        assert!(said.contains(&named), "{said}");
         assert!(said.contains("`leasehold cert`"), "{said}");
     }
 }

@@ -1,11 +1,11 @@
-//! Drills: one thing goes wrong at a known time, and clients at every site tell how long
+//! Drills: one thing goes wrong at known times, and clients at every site tell how long
 //! they waited. Open loops of writes, so that whoever waits hides nothing.
 
 use std::collections::BTreeMap;
 
 use client::wire::Command;
 use client::wire::command::Op;
-use leases::ReplicaId;
+use leases::{ConfigId, ReplicaId, ReplicaSet};
 
 use super::network::Faults;
 use super::world::{Happened, Reply, World, WorldSettings};
@@ -62,7 +62,9 @@ pub struct Drill {
     pub blow: Option<(Blow, Option<ReplicaId>)>,
     /// How long after the cluster has settled, in ns.
     pub blow_ns: u64,
-    /// How long it lasts, in ns.
+    /// When it goes wrong again, in ns after the first time.
+    pub again_ns: Vec<u64>,
+    /// How long it lasts each time, in ns.
     pub lasts_ns: u64,
     /// How long clients write after it has begun, in ns.
     pub watch_ns: u64,
@@ -94,8 +96,8 @@ pub struct Aftermath {
     pub led: Vec<(u64, ReplicaId)>,
     /// Who campaigned, and when, in ns.
     pub campaigned: Vec<(u64, ReplicaId)>,
-    /// Configurations that excluded somebody: when, in ns, and how many.
-    pub excluded: Vec<(u64, usize)>,
+    /// The replicas that may hold no leases, each time that they changed, and when, in ns.
+    pub excluded: Vec<(u64, ReplicaSet)>,
     /// Who had left after it was told to end, and when, in ns.
     pub left: Vec<(u64, ReplicaId)>,
     /// The rule that was seen broken.
@@ -197,9 +199,11 @@ impl Run<'_> {
                 self.world.alarm(begin, site);
             });
         }
-        self.world.alarm(strike_ns, BLOW);
-        let mend_ns = strike_ns + self.drill.lasts_ns;
-        self.world.alarm(mend_ns, MEND);
+        for after_ns in [0].iter().chain(&self.drill.again_ns) {
+            let blow_ns = strike_ns + after_ns;
+            self.world.alarm(blow_ns, BLOW);
+            self.world.alarm(blow_ns + self.drill.lasts_ns, MEND);
+        }
         // What was asked last has as long again.
         let end_ns = self.ends_ns + self.drill.watch_ns;
         while !self.is_over(end_ns) {
@@ -338,11 +342,16 @@ impl Run<'_> {
             let notes = notes.iter().filter(move |(.., note)| wanted(note));
             notes.map(|(at, replica, _)| (*at, *replica)).collect()
         };
-        let excluded = notes.iter().filter_map(|(at, _, note)| match note {
-            Event::Configured { excluded, .. } if !excluded.is_empty() => {
-                Some((*at, excluded.len()))
+        let mut newest = (ConfigId(0), ReplicaSet::EMPTY);
+        let excluded = notes.iter().filter_map(|(at, _, note)| {
+            let Event::Configured { id, excluded, .. } = note else {
+                return None;
+            };
+            if *id <= newest.0 {
+                return None; // another replica has told of it
             }
-            _ => None,
+            let before = std::mem::replace(&mut newest, (*id, *excluded));
+            (before.1 != *excluded).then_some((*at, *excluded))
         });
         Aftermath {
             struck_ns,

@@ -55,6 +55,8 @@ pub enum Fault {
     Transfer,
     /// A replica reports demand or round trips that are nonsense.
     Nonsense,
+    /// A replica stands still, is cut off or is killed again and again, and is well in between.
+    Flap,
     /// A client sends a command again, to any replica.
     Retry,
     /// A client sends a write that it has sent already, unchanged, to another replica: the
@@ -88,7 +90,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 39] = [
+    pub const ALL: [Fault; 40] = [
         Fault::Loss,
         Fault::Duplication,
         Fault::Reordering,
@@ -114,6 +116,7 @@ impl Fault {
         Fault::Switch,
         Fault::Transfer,
         Fault::Nonsense,
+        Fault::Flap,
         Fault::Retry,
         Fault::Elsewhere,
         Fault::Twice,
@@ -186,6 +189,7 @@ impl Fault {
             Fault::Switch => "strategy switched",
             Fault::Transfer => "leader transferred",
             Fault::Nonsense => "nonsense reported",
+            Fault::Flap => "replica flapped",
             Fault::Retry => "client retried",
             Fault::Elsewhere => "client sent a write to another replica, too",
             Fault::Twice => "client asked twice at once",

@@ -249,6 +249,7 @@ impl Scenario {
         }
         let mut plan = Plan::draw(&mut rng);
         let faults = draw_network(&mut rng);
+        plan.draw_flaps(seed);
         if !choices.faults {
             plan = Plan::default();
         }
@@ -382,10 +383,10 @@ fn draw_window(replica: &mut Settings, seed: u64) {
 fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {
-        replica.executed_work_max = 1 << rng.random_range(0..12);
+        replica.executed_work_max = 4 << rng.random_range(0..12);
         replica.merge_work_max = 1 << rng.random_range(0..12);
         if rng.random::<bool>() {
-            replica.to_execute_bytes_max = 1 << rng.random_range(10..16);
+            replica.to_execute_work_max = 4 << rng.random_range(10..16);
         }
         replica.merges_of_key_max = 1 << rng.random_range(0..6);
     }

@@ -1,7 +1,7 @@
 //! What goes wrong in a run besides the network's habits, and when: a plan drawn
 //! from the seed, carried out by alarms.
 
-use rand::RngExt as _;
+use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::fault::Fault;
@@ -13,6 +13,8 @@ use crate::replica::{Operator, Replica};
 /// Share of runs in which a planned fault is enabled.
 const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
+/// The mean pause between two replicas that begin to flap, in ns.
+const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +44,8 @@ impl Plan {
     /// The plan of a run.
     pub fn draw(rng: &mut Pcg64Mcg) -> Plan {
         let mut faults = Vec::new();
-        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_planned()) {
+        let drawn = |fault: &Fault| fault.is_planned() && *fault != Fault::Flap;
+        for fault in Fault::ALL.into_iter().filter(drawn) {
             let enabled = rng.random::<f64>() < ENABLED;
             let every_ms = [1500, 5000, 15_000][rng.random_range(0..3)];
             if enabled {
@@ -56,6 +59,14 @@ impl Plan {
             faults,
             outage_ns,
             isolation: None,
+        }
+    }
+
+    /// In some seeds replicas flap. Drawn apart, so that everything else is as without it.
+    pub fn draw_flaps(&mut self, seed: u64) {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
+        if rng.random::<f64>() < ENABLED {
+            self.faults.push((Fault::Flap, FLAPS_EVERY_NS));
         }
     }
 
@@ -88,6 +99,10 @@ pub const ALARM: u64 = 1 << 63;
 const MEND: u64 = 1 << 32;
 /// A stage of an isolation: the stage in the second byte, the victim in the first.
 const STAGE: u64 = 1 << 33;
+/// The next failure of a replica that flaps: which of [`Swarm::flaps`].
+const FLAP: u64 = 1 << 34;
+/// Tells the draw of flaps from others.
+const FLAP_SALT: u64 = 0xf1a9;
 /// A clock jumps ahead by this much, in ns.
 const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 
@@ -102,6 +117,20 @@ pub struct Swarm {
     asks: u64,
     /// Whose disks are damaged or were wiped.
     lost: Vec<usize>,
+    flaps: Vec<Flap>,
+}
+
+/// A replica that fails again and again, and is well in between.
+#[derive(Clone, Copy, Debug)]
+struct Flap {
+    node: usize,
+    /// `Pause`, `Partition` or `Crash`.
+    how: Fault,
+    /// Failures to come.
+    left: u32,
+    /// How long each lasts, and how long the replica is well after it, in ns.
+    down_ns: u64,
+    well_ns: u64,
 }
 
 impl Swarm {
@@ -113,6 +142,7 @@ impl Swarm {
             cuts: 0,
             asks: 0,
             lost: Vec::new(),
+            flaps: Vec::new(),
         };
         for index in 0..swarm.plan.faults.len() {
             swarm.next(index, world);
@@ -136,6 +166,9 @@ impl Swarm {
     /// An alarm of the swarm went off.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
         let token = token & !ALARM;
+        if token & FLAP != 0 {
+            return self.flap((token & (FLAP - 1)) as usize, world);
+        }
         if token & STAGE != 0 {
             return self.isolate(token & (STAGE - 1), world);
         }
@@ -199,6 +232,7 @@ impl Swarm {
                 world.note_fault(fault);
             }
             Fault::Switch | Fault::Transfer => self.operate(fault, node, world),
+            Fault::Flap => self.begin_flap(node, world),
             _ if world.replica(node).is_none() => {}
             Fault::CrashAll => {
                 world.note_fault(fault);
@@ -251,6 +285,50 @@ impl Swarm {
             }
             _ => {}
         }
+    }
+
+    /// A replica, more often than not the leader, begins to flap.
+    fn begin_flap(&mut self, node: usize, world: &mut World) {
+        let leader = leader(world).filter(|_| self.rng.random());
+        let flap = Flap {
+            node: leader.unwrap_or(node),
+            how: [Fault::Pause, Fault::Partition, Fault::Crash][self.rng.random_range(0..3)],
+            left: self.rng.random_range(3..12),
+            down_ns: self.rng.random_range(200..3000) * MS,
+            well_ns: self.rng.random_range(200..3000) * MS,
+        };
+        world.note_fault(Fault::Flap);
+        self.flaps.push(flap);
+        self.flap(self.flaps.len() - 1, world);
+    }
+
+    /// A replica that flaps fails once more.
+    fn flap(&mut self, index: usize, world: &mut World) {
+        let Some(left) = self.flaps[index].left.checked_sub(1) else {
+            return;
+        };
+        self.flaps[index].left = left;
+        let flap = self.flaps[index];
+        match flap.how {
+            Fault::Pause => world.pause(flap.node, flap.down_ns),
+            Fault::Partition => {
+                for other in (0..world.n()).filter(|other| *other != flap.node) {
+                    world.set_cut(flap.node, other, true);
+                    world.set_cut(other, flap.node, true);
+                }
+                self.mend_after(flap.down_ns, world);
+            }
+            _ => self.crash(flap.node, flap.down_ns, world),
+        }
+        let next_ns = world.now_ns() + flap.down_ns + flap.well_ns;
+        world.alarm(next_ns, ALARM | FLAP | index as u64);
+    }
+
+    /// Mends all links after a while, unless others are cut until then.
+    fn mend_after(&mut self, for_ns: u64, world: &mut World) {
+        self.cuts += 1;
+        let mended = world.now_ns() + for_ns;
+        world.alarm(mended, ALARM | MEND | self.cuts);
     }
 
     fn harm_clock(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
@@ -311,18 +389,12 @@ impl Swarm {
                 world.set_cut(from, to, true);
             }
         }
-        self.cuts += 1;
-        let mended = world.now_ns() + for_ns;
-        world.alarm(mended, ALARM | MEND | self.cuts);
+        self.mend_after(for_ns, world);
     }
 
     /// The operator asks whoever takes itself for the leader.
     fn operate(&mut self, fault: Fault, to: usize, world: &mut World) {
-        let leads = |node: &usize| {
-            let replica = world.replica(*node);
-            replica.is_some_and(|replica| replica.leader().is_some_and(|l| l.index() == *node))
-        };
-        let Some(leader) = (0..world.n()).find(leads) else {
+        let Some(leader) = leader(world) else {
             return;
         };
         let operator = match fault {
@@ -336,6 +408,14 @@ impl Swarm {
         world.note_fault(fault);
         world.operate(leader, operator);
     }
+}
+
+/// A replica that takes itself for the leader.
+fn leader(world: &World) -> Option<usize> {
+    (0..world.n()).find(|node| {
+        let replica = world.replica(*node);
+        replica.is_some_and(|replica| replica.leader().is_some_and(|l| l.index() == *node))
+    })
 }
 
 fn pairs(n: usize) -> impl Iterator<Item = (usize, usize)> {

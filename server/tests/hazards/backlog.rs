@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use client::wire::command::Op;
-use client::wire::{Command, Field};
+use client::wire::{Command, Field, KeyValue};
 use leases::{Ballot, ReplicaId, StrategySpec};
 use server::replica::action::{ClientHandle, Record};
 use server::replica::message::{Message, Value};
@@ -208,9 +208,9 @@ fn assert_merged_in_a_part_of_the_time(ask: impl FnOnce(&mut Cluster, Vec<Comman
 /// Or it would never catch up with the others, which execute no faster than clients merge.
 #[test]
 fn a_replica_that_is_behind_merges_all_of_the_time() {
-    for (left_max, executed_in_time) in [(64 << 20, 200..400), (64 << 10, 590..601)] {
+    for (left_max, executed_in_time) in [(64 << 20, 200..400), (400 << 10, 590..601)] {
         let mut settings = nothing_held();
-        settings.to_execute_bytes_max = left_max;
+        settings.to_execute_work_max = left_max;
         let mut cluster = Cluster::with(settings);
         let put = write(1, 1, Op::put_fields("k", fields(1000, 240)));
         let put = cluster.ask(0, put);
@@ -515,13 +515,34 @@ fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
 fn a_group_of_inputs_executes_a_share_of_what_is_left() {
     let mut settings = settings(3, StrategySpec::None);
     settings.executed_work_max = 1000;
-    for (writes, shares) in [(8, 3..=8), (100, 9..=30), (1000, 50..=100)] {
+    for (writes, shares) in [(8, 2..=8), (100, 9..=30), (1000, 50..=100)] {
         let mut cluster = Cluster::with(settings.clone());
         let (_, at_once) = execute_at_once(&mut cluster, small_writes(1..1 + writes));
         assert!(shares.contains(&at_once), "{at_once} of {writes}");
         cluster.pass(100);
         cluster.assert_agreement();
     }
+}
+
+/// A multi-put of a thousand short keys takes as long as hundreds of puts, and has few bytes.
+#[test]
+fn a_group_of_inputs_executes_few_commands_of_many_keys() {
+    let mut cluster = Cluster::with(settings(3, StrategySpec::None));
+    let entries = |client: u64| {
+        let entry = |number: u64| KeyValue {
+            key: format!("{client}-{number}").into(),
+            value: "v".into(),
+        };
+        (0..1000).map(entry).collect()
+    };
+    let puts = |client| write(client, 1, Op::multi_put(entries(client)));
+    let (asked, at_once) = execute_at_once(&mut cluster, (1..21).map(puts).collect());
+    assert!(at_once <= 4, "{at_once} slots at once");
+    let first = cluster.node(0).status(cluster.clock(0)).keys;
+    assert!((1000..=4000).contains(&first), "{first} keys at once");
+    cluster.pass(1000);
+    assert!(all_done(&cluster, &asked));
+    cluster.assert_agreement();
 }
 
 /// How many commands are held on their way to the leader.
@@ -541,7 +562,7 @@ fn forwarded((envelope, _): &Packet) -> usize {
 fn slow_to_execute() -> Settings {
     let mut settings = settings(3, StrategySpec::None);
     settings.executed_work_max = 1;
-    settings.to_execute_bytes_max = 4 << 10;
+    settings.to_execute_work_max = 4 << 10;
     settings
 }
 

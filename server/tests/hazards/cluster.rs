@@ -225,6 +225,17 @@ impl Cluster {
         self.nodes[node].disk.wipe();
     }
 
+    /// What the disk of `node` holds now.
+    pub fn disk(&self, node: usize) -> Disk {
+        self.nodes[node].disk.clone()
+    }
+
+    /// Ends a replica as a loss of power does that has not synced since its disk held this.
+    pub fn lose_power(&mut self, node: usize, held: Disk) {
+        self.crash(node);
+        self.nodes[node].disk = held;
+    }
+
     /// From now on nothing becomes durable at `node`.
     pub fn stall(&mut self, node: usize) {
         self.nodes[node].stalled = true;

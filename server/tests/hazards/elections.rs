@@ -563,6 +563,31 @@ fn an_operator_moves_leadership_through_any_replica() {
     });
 }
 
+/// Whoever lost leadership as soon as it led has to be healthy for a while. An operator does not
+/// wait for that.
+#[test]
+fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
+    let mut cluster = asking(3);
+    cluster.transfers = true;
+    cluster.crash(0);
+    cluster.pass_until(30_000, "another leads", |cluster| {
+        cluster.leads(1) || cluster.leads(2)
+    });
+    cluster.start(0);
+    cluster.pass(9000);
+    assert!(
+        !cluster.leads(0),
+        "it asks, and is not healthy for ten seconds"
+    );
+    let leader = cluster.node(0).leader().expect("somebody leads");
+    cluster.input(
+        leader.index(),
+        Input::Operator(Operator::Transfer(ReplicaId(0))),
+    );
+    cluster.pass(50);
+    assert!(cluster.leads(0));
+}
+
 /// A replica that stood still finds an old hand-over in its inbox, and behind it a heartbeat
 /// of who leads by now.
 #[test]

@@ -58,7 +58,7 @@ fn what_a_read_names_stays_where_it_was_asked() {
             Some(Op::Scan(scan)) if scan.from.is_empty() && scan.to.is_empty() => scan.limit,
             other => panic!("{other:?} in the log"),
         };
-        assert!([10_000, 7].contains(&limit), "{limit}");
+        assert!((4000..4500).contains(&limit) || limit == 7, "{limit}");
     }
 }
 

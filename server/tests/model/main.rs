@@ -40,6 +40,8 @@
 //!   read's refusal reaches its origin only when it has heard of another leader.
 //! - States are told apart by 64-bit fingerprints (`Replica::fingerprint`).
 
+#![allow(clippy::print_stdout)] // output of a report
+
 mod clients;
 mod explore;
 mod model;

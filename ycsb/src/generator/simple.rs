@@ -61,6 +61,10 @@ impl Hotspot {
     }
 }
 
+/// Most draws of one distance before it is computed; of YCSB's own curve one draw in thirty
+/// has to be repeated.
+const DRAWS_MAX: u32 = 32;
+
 /// Exponentially distributed distances, the small ones most likely.
 #[derive(Clone, Copy, Debug)]
 pub struct Exponential {
@@ -71,7 +75,7 @@ impl Exponential {
     /// `percentile` percent of the draws are below `range`.
     pub fn new(percentile: f64, range: f64) -> Self {
         Exponential {
-            rate: -(1.0 - percentile / 100.0).ln() / range,
+            rate: -(-percentile / 100.0).ln_1p() / range,
         }
     }
 
@@ -80,6 +84,19 @@ impl Exponential {
     pub fn draw(&self, random: &mut Random) -> u64 {
         // 1 - u is in (0, 1]: the logarithm is finite.
         (-(1.0 - random.unit()).ln() / self.rate) as u64
+    }
+
+    /// The next distance below `end`; 0 if there is none. Others are drawn again, as in
+    /// YCSB; after [`DRAWS_MAX`] from the part of the curve that is below `end`.
+    pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
+        let below = (0..DRAWS_MAX)
+            .map(|_| self.draw(random))
+            .find(|distance| *distance < end);
+        below.unwrap_or_else(|| {
+            let share = -(-self.rate * end as f64).exp_m1();
+            let distance = -(-random.unit() * share).ln_1p() / self.rate;
+            (distance as u64).min(end.saturating_sub(1))
+        })
     }
 }
 

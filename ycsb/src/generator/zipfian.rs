@@ -11,6 +11,10 @@ pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// YCSB's precomputed zeta of [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
 pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
 
+/// Most draws that [`Scrambled::draw_below`] makes of one number. Of a range a hundred times
+/// too large, one number in 10^17 needs more.
+const DRAWS_MAX: u32 = 1 << 12;
+
 /// Terms that [`zeta`] adds up before it trusts the expansion of the rest.
 const ZETA_TERMS_SUMMED: u64 = 1_000;
 
@@ -134,6 +138,19 @@ impl Scrambled {
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + fnv_hash(self.zipfian.draw(random)) % self.count
+    }
+
+    /// The next number below `end`, which is above the first. Others are drawn again, as
+    /// in YCSB, so the range should not be much larger; the last of [`DRAWS_MAX`] is
+    /// folded into it.
+    pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
+        let below = (1..DRAWS_MAX)
+            .map(|_| self.draw(random))
+            .find(|number| *number < end);
+        below.unwrap_or_else(|| {
+            let beyond = self.draw(random) - self.first;
+            self.first + beyond % (end - self.first).max(1)
+        })
     }
 }
 

@@ -26,6 +26,10 @@ pub struct Account {
     pub never_sent: u64,
     /// Of those sent: after the last one of the run was due.
     pub late: u64,
+    /// Insertions of the run before which it was looked whether the record was there.
+    pub probed: u64,
+    /// Of those: it was there, and was overwritten.
+    pub overwrote: u64,
 }
 
 impl Account {
@@ -36,6 +40,8 @@ impl Account {
         self.abandoned += other.abandoned;
         self.never_sent += other.never_sent;
         self.late += other.late;
+        self.probed += other.probed;
+        self.overwrote += other.overwrote;
     }
 
     /// Operations that were due.

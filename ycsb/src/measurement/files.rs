@@ -17,9 +17,14 @@ use super::{
     write_hgrm,
 };
 
-type Log = HlogWriter<BufWriter<File>>;
+/// The log of everything.
+const ALL: &str = "latency.hlog";
 
-/// The files of one run.
+/// A log; `None` since it could not be written: what follows a gap would mislead.
+type Log = Option<HlogWriter<BufWriter<File>>>;
+
+/// The files of one run. One that cannot be written does not stop the run, nor the
+/// others: the first error is kept for the end.
 pub struct IntervalFiles {
     /// Put before every file's name, as it is: a folder ends with `/`.
     prefix: String,
@@ -28,6 +33,7 @@ pub struct IntervalFiles {
     interval: Interval,
     all: Log,
     by_name: BTreeMap<String, Log>,
+    failure: Option<HlogError>,
 }
 
 impl IntervalFiles {
@@ -43,39 +49,38 @@ impl IntervalFiles {
         sites: Vec<String>,
         interval: Interval,
     ) -> Result<Self, HlogError> {
-        let all = open(prefix, "latency.hlog", "Logged by leasehold", start)?;
+        let all = open(prefix, ALL, "Logged by leasehold", start)?;
         Ok(IntervalFiles {
             prefix: prefix.to_owned(),
             start,
             sites,
             interval,
-            all,
+            all: Some(all),
             by_name: BTreeMap::new(),
+            failure: None,
         })
     }
 
     /// Adds what was measured in one interval, which began `start` after the run.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn write(
-        &mut self,
-        start: Duration,
-        length: Duration,
-        measured: &[(Key, Histogram<u64>)],
-    ) -> Result<(), HlogError> {
+    pub fn write(&mut self, start: Duration, length: Duration, measured: &[(Key, Histogram<u64>)]) {
         for (key, histogram) in measured {
+            let Some(all) = &mut self.all else { break };
             let name = reported_name(key.what, key.basis, self.interval);
             let unnamed = key.site.to_string();
             let site = self.sites.get(usize::from(key.site)).unwrap_or(&unnamed);
             let tag = hlog::tag("", site, &name, key);
-            let written = self.all.write(start, length, Some(&tag), histogram);
-            written.map_err(|e| failed(&self.prefix, "latency.hlog", e))?;
+            if let Err(error) = all.write(start, length, Some(&tag), histogram) {
+                self.all = None;
+                self.fail(failed(&self.prefix, ALL, error));
+            }
         }
         for (name, histogram) in reported_names(measured, self.interval) {
-            self.write_named(&name, start, length, &histogram)?;
+            self.write_named(&name, start, length, &histogram);
         }
-        Ok(())
+    }
+
+    fn fail(&mut self, error: HlogError) {
+        self.failure.get_or_insert(error);
     }
 
     fn write_named(
@@ -84,33 +89,46 @@ impl IntervalFiles {
         start: Duration,
         length: Duration,
         histogram: &Histogram<u64>,
-    ) -> Result<(), HlogError> {
+    ) {
         let file = format!("{name}.hdr");
         if !self.by_name.contains_key(name) {
             let title = format!("Logging for: {name}");
-            let log = open(&self.prefix, &file, &title, self.start)?;
+            let log = open(&self.prefix, &file, &title, self.start);
+            let log = log.map_err(|error| self.fail(error)).ok();
             self.by_name.insert(name.to_owned(), log);
         }
         let Some(log) = self.by_name.get_mut(name) else {
-            return Ok(());
+            return;
         };
-        let written = log.write(start, length, None, histogram);
-        written.map_err(|error| failed(&self.prefix, &file, error))
+        let written = log
+            .as_mut()
+            .map(|log| log.write(start, length, None, histogram));
+        if let Some(Err(error)) = written {
+            *log = None;
+            self.fail(failed(&self.prefix, &file, error));
+        }
     }
 
     /// Closes the logs and writes the percentile distributions of the whole run.
     ///
     /// # Errors
-    /// If a file cannot be written.
-    pub fn finish(self, measurements: &Measurements) -> Result<(), HlogError> {
-        let prefix = self.prefix;
-        self.all
-            .finish()
-            .map_err(|error| failed(&prefix, "latency.hlog", error))?;
-        for (name, log) in self.by_name {
-            log.finish()
-                .map_err(|error| failed(&prefix, &format!("{name}.hdr"), error))?;
+    /// If a file could not be written, now or before. The others are whole.
+    pub fn finish(mut self, measurements: &Measurements) -> Result<(), HlogError> {
+        let named = std::mem::take(&mut self.by_name);
+        let named = named
+            .into_iter()
+            .map(|(name, log)| (format!("{name}.hdr"), log));
+        let all = (ALL.to_owned(), self.all.take());
+        for (file, log) in named.chain([all]) {
+            if let Some(Err(error)) = log.map(HlogWriter::finish) {
+                self.fail(failed(&self.prefix, &file, error));
+            }
         }
+        self.write_distributions(measurements);
+        self.failure.map_or(Ok(()), Err)
+    }
+
+    fn write_distributions(&mut self, measurements: &Measurements) {
         let mut names: Vec<(What, Basis)> = measurements
             .keys()
             .flat_map(|key| key.reported_as().map(|what| (what, key.basis)))
@@ -121,17 +139,23 @@ impl IntervalFiles {
             let total = measurements.total(|key| key.basis == basis && key.counts_as(what));
             let file = format!("{}.hgrm", reported_name(what, basis, self.interval));
             let write = || {
-                let mut out = BufWriter::new(File::create(path(&prefix, &file))?);
+                let mut out = BufWriter::new(File::create(path(&self.prefix, &file))?);
                 write_hgrm(&mut out, &total, 1.0)?;
                 io::Write::flush(&mut out)
             };
-            write().map_err(|error| failed(&prefix, &file, error))?;
+            if let Err(error) = write() {
+                self.fail(failed(&self.prefix, &file, error));
+            }
         }
-        Ok(())
     }
 }
 
-fn open(prefix: &str, file: &str, title: &str, start: SystemTime) -> Result<Log, HlogError> {
+fn open(
+    prefix: &str,
+    file: &str,
+    title: &str,
+    start: SystemTime,
+) -> Result<HlogWriter<BufWriter<File>>, HlogError> {
     let create = || {
         let path = path(prefix, file);
         if let Some(folder) = path.parent() {

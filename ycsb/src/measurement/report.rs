@@ -65,6 +65,14 @@ impl Report<'_> {
         if let Some(target) = account.target {
             lines.push("OVERALL", "Target(ops/sec)", Number::Real(target));
         }
+        if account.overwrote > 0 {
+            lines.push("INSERT-OVERWRITES", "Probed", Number::Whole(account.probed));
+            lines.push(
+                "INSERT-OVERWRITES",
+                "Found",
+                Number::Whole(account.overwrote),
+            );
+        }
         if account.missed_target().is_some() {
             let behind = Number::Whole(account.behind_target());
             lines.push("TARGET-MISSED", "Operations", behind);

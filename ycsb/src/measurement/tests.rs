@@ -339,13 +339,11 @@ fn files_of_a_run_hold_every_operation() {
         measurements.record(&read(Path::Local, 1));
         measurements.record(&read(Path::Held, 2));
         let interval = measurements.end_interval();
-        files
-            .write(
-                Duration::from_secs(second),
-                Duration::from_secs(1),
-                &interval,
-            )
-            .unwrap();
+        files.write(
+            Duration::from_secs(second),
+            Duration::from_secs(1),
+            &interval,
+        );
     }
     files.finish(&measurements).unwrap();
     let count = |file: &str, tag: &str| read_hlog(&folder.join(file)).unwrap()[tag].len();

@@ -58,6 +58,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("maxscanlength", Default("1000")),
     ("scanlengthdistribution", Default("uniform")),
     ("insertorder", Default("hashed")),
+    ("insertpart", Default("1/1")),
     ("zeropadding", Default("1")),
     ("core_workload_insertion_retry_limit", Default("0")),
     ("core_workload_insertion_retry_interval", Default("3")),

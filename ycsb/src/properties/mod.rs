@@ -9,7 +9,6 @@ mod parse;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -62,6 +61,14 @@ pub enum PropertyError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// A file is not there, and has the name of a workload that ships with the program.
+    #[error("there is no property file {file}; -P {name} is the one that ships with the program")]
+    NoSuchWorkload {
+        /// The file, as it was named.
+        file: String,
+        /// The workload.
+        name: String,
+    },
     /// A file breaks the format's only rule.
     #[error("{origin}: found a malformed \\u escape, expected \\u and four hexadecimal digits")]
     BadEscape {
@@ -106,6 +113,8 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
     entries: BTreeMap<String, Entry>,
+    /// Warnings about how files were found.
+    notes: Vec<String>,
 }
 
 impl Properties {
@@ -115,23 +124,34 @@ impl Properties {
     }
 
     /// Adds a file. One of the six workloads that ship with the program is found
-    /// by its bare name, in whatever folder it is looked for, if there is no
-    /// such file.
+    /// by its bare name if there is no such file, and in `workloads/`, YCSB's own
+    /// folder, with a warning.
     ///
     /// # Errors
     /// If it cannot be read, or holds a malformed escape.
     pub fn load_file(&mut self, file: &str) -> Result<(), PropertyError> {
-        match std::fs::read(file) {
-            Ok(bytes) => self.load_bytes(file, bytes),
-            Err(source) => match embedded(file) {
-                Some(text) if source.kind() == std::io::ErrorKind::NotFound => {
-                    self.load_text(file, text)
-                }
-                _ => Err(PropertyError::Read {
-                    file: file.to_owned(),
-                    source,
-                }),
-            },
+        let source = match std::fs::read(file) {
+            Ok(bytes) => return self.load_bytes(file, bytes),
+            Err(source) => source,
+        };
+        let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
+        let text = embedded(name).filter(|_| source.kind() == std::io::ErrorKind::NotFound);
+        match (text, folder) {
+            (Some(text), "") if !file.starts_with('/') => self.load_text(file, text),
+            (Some(text), "workloads") => {
+                self.notes.push(format!(
+                    "there is no file {file}: the {name} that ships with the program is used"
+                ));
+                self.load_text(file, text)
+            }
+            (Some(_), _) => Err(PropertyError::NoSuchWorkload {
+                file: file.to_owned(),
+                name: name.to_owned(),
+            }),
+            (None, _) => Err(PropertyError::Read {
+                file: file.to_owned(),
+                source,
+            }),
         }
     }
 
@@ -296,14 +316,16 @@ impl Properties {
         }
     }
 
-    /// A warning for every property that is set and has no effect.
+    /// A warning for every property that is set and has no effect, and every file that was not
+    /// found where it was looked for.
     pub fn warnings(&self) -> Vec<String> {
         let warning = |(name, entry): (&String, &Entry)| match known::lookup(name) {
             None => Some(format!("{}: unknown property {name}", entry.origin)),
             Some(Use::Ignored(why)) => Some(format!("{}: {name} is ignored: {why}", entry.origin)),
             Some(_) => None,
         };
-        self.entries.iter().filter_map(warning).collect()
+        let of_entries = self.entries.iter().filter_map(warning);
+        self.notes.iter().cloned().chain(of_entries).collect()
     }
 
     /// Every property that has an effect, with the value it has: those set, and
@@ -317,14 +339,23 @@ impl Properties {
     }
 }
 
-/// YCSB reads its files as Latin-1; a file that is UTF-8 is read as that.
+/// YCSB reads its files as Latin-1; a file that is UTF-8 is read as that, and one with a byte
+/// order mark as the mark says.
 fn decode(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| error.as_bytes().iter().map(|&b| char::from(b)).collect())
+    let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
+        let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
+        String::from_utf16_lossy(&units.collect::<Vec<_>>())
+    };
+    match bytes.as_slice() {
+        [0xEF, 0xBB, 0xBF, rest @ ..] => decode(rest.to_vec()),
+        [0xFF, 0xFE, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0xFE, 0xFF, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        _ => String::from_utf8(bytes)
+            .unwrap_or_else(|error| error.as_bytes().iter().map(|&b| char::from(b)).collect()),
+    }
 }
 
-fn embedded(file: &str) -> Option<&'static str> {
-    let name = Path::new(file).file_name()?.to_str()?;
+fn embedded(name: &str) -> Option<&'static str> {
     let found = EMBEDDED.iter().find(|(known, _)| *known == name);
     found.map(|(_, text)| *text)
 }
@@ -390,14 +421,44 @@ mod tests {
 
     #[test]
     fn shipped_workloads_are_found_by_name() {
-        for name in [
-            "workloada",
-            "workloads/workloade",
-            "/opt/ycsb/workloads/workloadf",
-        ] {
+        for name in ["workloada", "workloads/workloade"] {
             let mut properties = Properties::new();
             properties.load_file(name).unwrap();
             assert_eq!(properties.get("recordcount"), Some("1000"), "{name}");
+            assert!(properties.warnings().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_workload_in_a_folder_without_it_is_not_replaced_by_another() {
+        for name in [
+            "wrongdir/workloadc",
+            "/opt/ycsb/workloads/workloadf",
+            "./workloada",
+            "/workloadb",
+        ] {
+            let refusal = Properties::new().load_file(name).unwrap_err().to_string();
+            assert!(refusal.contains(name), "{refusal}");
+            let bare = name.rsplit_once('/').unwrap().1;
+            assert!(refusal.contains(&format!("; -P {bare} is")), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_property() {
+        let text = "recordcount=5\nlabel=é";
+        let utf16 = |unit: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(unit).collect();
+        let files: [(&[u8], Vec<u8>); 3] = [
+            (b"\xEF\xBB\xBF", text.into()),
+            (b"\xFF\xFE", utf16(u16::to_le_bytes)),
+            (b"\xFE\xFF", utf16(u16::to_be_bytes)),
+        ];
+        for (mark, contents) in files {
+            let mut properties = Properties::new();
+            let file = [mark, &contents].concat();
+            properties.load_bytes("f", file).unwrap();
+            assert_eq!(properties.get("recordcount"), Some("5"), "{mark:?}");
+            assert_eq!(properties.get("label"), Some("é"), "{mark:?}");
             assert!(properties.warnings().is_empty());
         }
     }

@@ -25,6 +25,8 @@ pub struct Outcome {
 /// What a run fell short of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
+    /// No operation was due in the measured phase.
+    NothingMeasured,
     /// No operation did what was asked.
     NothingSucceeded {
         /// Operations that were due.
@@ -42,6 +44,9 @@ pub enum Shortfall {
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Shortfall::NothingMeasured => f.write_str(
+                "nothing was measured: no operation was due after the warm-up (warmuptime)",
+            ),
             Shortfall::NothingSucceeded { intended } => {
                 write!(f, "none of {intended} operations succeeded")
             }
@@ -91,7 +96,9 @@ impl Outcome {
     pub fn shortfall(&self) -> Option<Shortfall> {
         let account = &self.account;
         let (intended, inserted) = (account.intended(), account.succeeded);
-        if intended > 0 && account.succeeded == 0 {
+        if intended == 0 {
+            Some(Shortfall::NothingMeasured)
+        } else if account.succeeded == 0 {
             Some(Shortfall::NothingSucceeded { intended })
         } else if self.load_failed {
             Some(Shortfall::LoadFailed { inserted })

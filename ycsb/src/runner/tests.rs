@@ -8,6 +8,7 @@ use client::Reply;
 use client::wire::{Entry, Field, Outcome as Reached, Path, Record, Version, command::Op};
 use prost::Message;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 mod outage;
@@ -183,18 +184,22 @@ async fn go_until(
     cancel: &Cancel,
 ) -> (Outcome, Seen) {
     let mut seen = Seen::default();
-    let stores = [SiteStore {
+    let stores = [site_store(store.clone())];
+    let outcome = run(workload, &stores, options, &mut seen, cancel)
+        .await
+        .unwrap();
+    (outcome, seen)
+}
+
+fn site_store<S>(store: S) -> SiteStore<S> {
+    SiteStore {
         site: 2,
         site_number: 2,
         address: "here".into(),
         routed: false,
         core: Core::default(),
-        store: store.clone(),
-    }];
-    let outcome = run(workload, &stores, options, &mut seen, cancel)
-        .await
-        .unwrap();
-    (outcome, seen)
+        store,
+    }
 }
 
 fn done(outcome: &Outcome, kind: OpKind) -> u64 {
@@ -460,6 +465,7 @@ async fn warm_up_is_not_measured() {
     let (outcome, seen) = go(&store, &workload, &cold).await;
     let account = outcome.account;
     assert_eq!((account.intended(), account.runtime), (0, Duration::ZERO));
+    assert_eq!(outcome.shortfall(), Some(Shortfall::NothingMeasured));
     assert_eq!(outcome.measurements.keys().count(), 0);
     assert_eq!(seen.intervals, [(400, 0, 0)], "but it was done");
 }
@@ -476,6 +482,37 @@ async fn a_stopped_run_reports_what_it_has() {
     assert!(outcome.cancelled);
     assert_eq!(outcome.account.ended(), 0);
     assert_eq!(outcome.account.intended(), outcome.account.abandoned);
+}
+
+/// A store that answers without ever waiting, and stops the run after some operations.
+#[derive(Clone, Default)]
+struct Immediate {
+    executed: Arc<AtomicU64>,
+    cancel: Cancel,
+}
+
+impl Store for Immediate {
+    async fn execute(&self, _: Op) -> Answer {
+        let executed = self.executed.fetch_add(1, Ordering::Relaxed);
+        assert!(executed < 1_000_000, "the run does not end");
+        if executed == 100 {
+            self.cancel.cancel();
+        }
+        unanswered(Return::ServiceUnavailable)
+    }
+}
+
+#[tokio::test]
+async fn a_run_without_an_end_is_stopped_although_nothing_waits() {
+    let store = Immediate::default();
+    let workload = workload(
+        "operationcount=9000000000000\nrequestdistribution=zipfian\ninsertproportion=0.05",
+    );
+    let stores = [site_store(store.clone())];
+    let options = options(Phase::Run);
+    let mut seen = Seen::default();
+    let outcome = run(&workload, &stores, &options, &mut seen, &store.cancel);
+    assert!(outcome.await.unwrap().cancelled);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use client::wire::{command::Op, outcome};
 use tokio::time::Instant;
 
 use super::pace::{Pacer, Schedule};
@@ -55,6 +56,8 @@ impl<S: Store> Worker<S> {
             let Some(due) = self.wait_until_due(issued).await else {
                 break;
             };
+            // A store that answers at once must not keep the run from noticing its end.
+            tokio::task::coop::consume_budget().await;
             let Some(operation) = self.next_operation(stream) else {
                 break;
             };
@@ -113,6 +116,9 @@ impl<S: Store> Worker<S> {
         transaction: &mut Transaction,
     ) {
         let store = &self.store.store;
+        if self.options.phase == Phase::Run && operation.kind == OpKind::Insert {
+            self.probe(operation).await;
+        }
         perform(store, &self.workload, operation, transaction).await;
         if self.options.phase == Phase::Load {
             self.insert_again(operation, stream, transaction).await;
@@ -121,6 +127,23 @@ impl<S: Store> Worker<S> {
         {
             tracing::warn!(%error, record = operation.record, "the newest records are not asked for");
         }
+    }
+
+    /// Looks now and then whether a record that is to be inserted is there already. An
+    /// insertion overwrites it, as in YCSB, and nobody would notice. This is not measured.
+    async fn probe(&self, operation: &Operation) {
+        if !self.workload.is_probed(operation.record) {
+            return;
+        }
+        let answer = self
+            .store
+            .store
+            .execute(Op::get(operation.key.clone()))
+            .await;
+        let found = answer.result.ok().and_then(|reply| reply.outcome.result);
+        let account = &mut self.book().account;
+        account.probed += u64::from(found.is_some());
+        account.overwrote += u64::from(matches!(found, Some(outcome::Result::Value(_))));
     }
 
     /// Tries a failed insertion of the load phase again, as often as asked. If it fails

@@ -28,6 +28,21 @@ pub(super) enum Distribution {
     Sequential,
 }
 
+/// Which of the insertions of a run are this load generator's: every one of `of`, beginning
+/// with number `number` from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    number: u64,
+    of: u64,
+}
+
+impl Part {
+    /// The record that is inserted as the `index`th of this part.
+    pub fn nth(self, index: u64) -> u64 {
+        index.saturating_mul(self.of).saturating_add(self.number)
+    }
+}
+
 /// A checked core workload.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -46,6 +61,7 @@ pub(super) struct Config {
     pub order_by_site: bool,
     pub scan_length: Length,
     pub hashed: bool,
+    pub part: Part,
     pub zero_padding: usize,
     pub seed: u64,
 }
@@ -82,7 +98,8 @@ impl Config {
             order_by_site: order_by_site(properties, distribution)?,
             distribution,
             scan_length: scan_length(properties)?,
-            hashed: properties.get("insertorder") == Some("hashed"),
+            hashed: properties.choice("insertorder", &[("hashed", true), ("ordered", false)])?,
+            part: part(properties)?,
             zero_padding: properties
                 .number("zeropadding", "a number from 0 to 100", |n| *n <= 100)?,
             seed: properties.number("seed", "a whole number from 0 on", |_| true)?,
@@ -100,6 +117,23 @@ fn check_class(properties: &Properties) -> Result<(), PropertyError> {
 fn records(properties: &Properties) -> Result<u64, PropertyError> {
     let expected = "a whole number from 1 on: the records that the load phase inserts";
     properties.number("recordcount", expected, |n| (1..1 << 62).contains(n))
+}
+
+fn part(properties: &Properties) -> Result<Part, PropertyError> {
+    let text = properties.get("insertpart").unwrap_or_default();
+    let numbers = text.split_once('/');
+    let parse = |text: &str| text.trim().parse::<u64>().ok();
+    let numbers = numbers.and_then(|(number, of)| Some((parse(number)?, parse(of)?)));
+    match numbers {
+        Some((number, of)) if (1..=of).contains(&number) && of <= 1_000_000 => Ok(Part {
+            number: number - 1,
+            of,
+        }),
+        _ => {
+            let expected = "I/N: load generator I of N, as in 1/2 and 2/2";
+            Err(properties.invalid("insertpart", expected))
+        }
+    }
 }
 
 fn insertions(properties: &Properties, records: u64) -> Result<(u64, u64), PropertyError> {

@@ -133,6 +133,13 @@ impl CoreWorkload {
         self.shared.inserted.acknowledge(record)
     }
 
+    /// Whether it should be looked whether a record that a run inserts is there already: the
+    /// first, second, fourth, eighth ... of its insertions.
+    pub fn is_probed(&self, record: u64) -> bool {
+        let inserted = record.checked_sub(self.config.records);
+        inserted.is_some_and(|index| (index + 1).is_power_of_two())
+    }
+
     /// Checks a stored record; `None` stands for a key that is not there.
     pub fn verify(&self, key: &[u8], value: Option<&Bytes>) -> Verdict {
         let Some(value) = value else {
@@ -167,6 +174,18 @@ impl CoreWorkload {
             // Refused when the configuration was read.
             _ => unreachable!("data integrity needs fields of constant length"),
         }
+    }
+}
+
+impl Config {
+    /// The key of a record by its number. Records beyond the first ones are those that this
+    /// load generator has inserted, of which it counts its own part.
+    fn key(&self, record: u64) -> Bytes {
+        let record = match record.checked_sub(self.records) {
+            None => record,
+            Some(inserted) => self.records.saturating_add(self.part.nth(inserted)),
+        };
+        record::key(record, self.hashed, self.zero_padding)
     }
 }
 
@@ -215,7 +234,7 @@ impl ThreadWorkload {
 
     fn operation(&mut self, kind: OpKind, record: u64) -> Operation {
         let config = &self.workload.config;
-        let key = record::key(record, config.hashed, config.zero_padding);
+        let key = config.key(record);
         let (read_all, write_all) = (config.read_all, config.write_all);
         let reads = !matches!(kind, OpKind::Update | OpKind::Insert);
         let scan_length = match kind {
@@ -239,18 +258,11 @@ impl ThreadWorkload {
         }
     }
 
-    /// A record that has been inserted: others are drawn again, as in YCSB.
+    /// A record that has been inserted.
     fn existing_record(&mut self) -> u64 {
-        loop {
-            let shared = &self.workload.shared;
-            let Some(drawn) = self.chooser.draw(shared, &mut self.random) else {
-                continue;
-            };
-            let record = self.reorder(drawn);
-            if record < self.workload.shared.inserted.below() {
-                return record;
-            }
-        }
+        let shared = &self.workload.shared;
+        let drawn = self.chooser.draw(shared, &mut self.random);
+        self.reorder(drawn)
     }
 
     /// Applies the site's order to the records there were at the start.
@@ -304,6 +316,10 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
+/// Most records that the zipfian distribution keeps free for insertions, for each record
+/// there is: at least one draw in about a hundred then finds a record.
+const EXPECTED_PER_RECORD_MAX: u64 = 100;
+
 /// Chooses among the records.
 #[derive(Clone, Debug)]
 enum Chooser {
@@ -322,11 +338,13 @@ impl Chooser {
         match config.distribution {
             Distribution::Uniform => Chooser::Uniform(Uniform::new(first, count)),
             // Twice the insertions to be expected, and one more, so that what is
-            // popular does not change as records are inserted: as in YCSB.
+            // popular does not change as records are inserted: as in YCSB. Records that
+            // are not there yet are drawn in vain, so unlike YCSB there is a limit.
             Distribution::Zipfian => {
                 let expected = (config.operations as f64 * config.insert_share * 2.0) as u64;
+                let expected = expected.min(count.saturating_mul(EXPECTED_PER_RECORD_MAX));
                 let count = count.saturating_add(expected).saturating_add(1);
-                Chooser::Zipfian(Scrambled::new(first, count))
+                Chooser::Zipfian(Scrambled::new(first, count.min(u64::MAX - first)))
             }
             Distribution::ZipfianExact { theta } => {
                 Chooser::ZipfianExact(first, ZipfExact::new(count, theta))
@@ -346,21 +364,22 @@ impl Chooser {
         }
     }
 
-    /// A record, which may not have been inserted yet; `None` stands for one that
-    /// lies before the first.
-    fn draw(&mut self, shared: &Shared, random: &mut Random) -> Option<u64> {
-        Some(match self {
+    /// A record that has been inserted. It takes about as long at any number of
+    /// operations and records.
+    fn draw(&mut self, shared: &Shared, random: &mut Random) -> u64 {
+        match self {
             Chooser::Uniform(uniform) => uniform.draw(random),
-            Chooser::Zipfian(scrambled) => scrambled.draw(random),
+            Chooser::Zipfian(scrambled) => scrambled.draw_below(shared.inserted.below(), random),
             Chooser::ZipfianExact(first, zipf) => *first + zipf.draw(random),
             Chooser::Latest(latest) => latest.draw(&shared.inserted, random),
             Chooser::Hotspot(hotspot) => hotspot.draw(random),
             Chooser::Exponential(exponential) => {
-                let newest = shared.inserted.below().saturating_sub(1);
-                return newest.checked_sub(exponential.draw(random));
+                let end = shared.inserted.below();
+                let distance = exponential.draw_below(end, random);
+                end.saturating_sub(1).saturating_sub(distance)
             }
             Chooser::Sequential => shared.sequential.take(),
-        })
+        }
     }
 }
 

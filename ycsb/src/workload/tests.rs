@@ -87,6 +87,35 @@ fn loading_inserts_every_record_of_this_process_once() {
 }
 
 #[test]
+fn load_generators_insert_records_of_their_own_and_ask_for_them() {
+    let text = "insertproportion=0.5\nreadproportion=0.5\nupdateproportion=0\n\
+                requestdistribution=latest\ninsertorder=ordered\ninsertpart=2/3";
+    let workload = workload(text);
+    let mut thread = workload.thread(0, 0);
+    let mut inserted = HashSet::new();
+    for _ in 0..200 {
+        let operation = thread.next().unwrap();
+        let key = std::str::from_utf8(&operation.key).unwrap();
+        let number: u64 = key.strip_prefix("user").unwrap().parse().unwrap();
+        if operation.kind == OpKind::Insert {
+            assert_eq!(number, 1_001 + 3 * inserted.len() as u64);
+            inserted.insert(number);
+            workload.acknowledge(operation.record).unwrap();
+        } else {
+            assert!(number < 1_000 || inserted.contains(&number), "{number}");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_insertion_is_read_in_whatever_case() {
+    for (text, hashed) in [("hashed", true), ("Hashed", true), ("ORDERED", false)] {
+        let workload = workload(&format!("insertorder={text}"));
+        assert_eq!(workload.config.hashed, hashed, "{text}");
+    }
+}
+
+#[test]
 fn loading_does_not_change_the_run() {
     let workload = workload("updateproportion=1");
     let mut thread = workload.thread(0, 0);
@@ -190,6 +219,69 @@ fn every_distribution_stays_within_the_records_of_this_process() {
             operations.iter().all(|operation| operation.record < 1_000),
             "{name}"
         );
+    }
+}
+
+/// Insertions that a run of any length leaves undone must not hide the records that are
+/// there: each draw that misses them is work of the generator, and not of the store.
+#[test]
+fn a_run_without_an_end_draws_records_that_are_there() {
+    for operations in [1_000_000_000_u64, 9_000_000_000_000, (1 << 63) - 1] {
+        for start in [0, 500] {
+            let text = format!(
+                "operationcount={operations}\ninsertproportion=0.05\ninsertstart={start}\n\
+                 requestdistribution=zipfian"
+            );
+            let workload = workload(&text);
+            let Chooser::Zipfian(scrambled) = Chooser::new(&workload.config) else {
+                panic!("it is zipfian");
+            };
+            let mut random = Random::new(1, &[]);
+            let draws = (0..20_000).map(|_| scrambled.draw(&mut random));
+            let there = draws.filter(|record| *record < 1_000).count();
+            assert!(there > 100, "{operations} from {start}: {there} of 20,000");
+        }
+    }
+}
+
+/// The number of operations decides how many insertions are to come, as in YCSB: these
+/// streams must not change.
+#[test]
+fn ordinary_runs_draw_the_records_that_they_always_have() {
+    let records = |operations: u64| {
+        let text = format!(
+            "operationcount={operations}\ninsertproportion=0.05\nrequestdistribution=zipfian"
+        );
+        let operations = draw(&workload(&text), 40);
+        let drawn = operations
+            .into_iter()
+            .filter(|it| it.kind != OpKind::Insert);
+        drawn.map(|it| it.record).take(8).collect::<Vec<_>>()
+    };
+    assert_eq!(records(1_000), [542, 228, 719, 529, 59, 651, 356, 604]);
+    assert_eq!(records(300_000), [84, 310, 207, 91, 802, 895, 753, 371]);
+    assert_eq!(records(1_000_000), [543, 228, 142, 659, 968, 485, 303, 983]);
+}
+
+#[test]
+fn an_exponential_distribution_may_lie_beyond_the_records() {
+    for (percentile, fraction) in [("95", "0.8571428571"), ("0.0001", "1"), ("1e-300", "1")] {
+        let text = format!(
+            "requestdistribution=exponential\nexponential.percentile={percentile}\n\
+             exponential.frac={fraction}"
+        );
+        let old = draw(&workload(&text), 1_000);
+        let old = old
+            .iter()
+            .filter(|operation| operation.record < 500)
+            .count();
+        // Beyond the records the curve is flat: all are equally likely.
+        let expected = if percentile == "95" {
+            130..210
+        } else {
+            450..550
+        };
+        assert!(expected.contains(&old), "{percentile}: {old}");
     }
 }
 
@@ -348,6 +440,9 @@ fn contradictions_are_refused_with_a_reason() {
             "can be read",
         ),
         ("readproportion=1.5", "a number from 0 to 1"),
+        ("insertorder=sorted", "one of hashed, ordered"),
+        ("insertpart=3/2", "load generator I of N"),
+        ("insertpart=0/2", "as in 1/2 and 2/2"),
         ("scanlengthdistribution=latest", "one of uniform, zipfian"),
     ];
     for (text, expected) in cases {

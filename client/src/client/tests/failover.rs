@@ -207,6 +207,42 @@ async fn a_replica_that_stands_still_is_left_after_a_while_and_found_again() {
     assert_eq!(executed.len(), 3, "each once: {executed:?}");
 }
 
+/// Counts how often a replica is asked again after it was dead.
+fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
+    let returns: Arc<Mutex<usize>> = Arc::default();
+    let told = Arc::clone(&returns);
+    options.watcher = Watcher::new(move |change| {
+        *told.lock().unwrap() += usize::from(matches!(change.liveness, Liveness::Back { .. }));
+    });
+    returns
+}
+
+/// The nearest replica stands still again and again. Each return costs whoever asks it then.
+#[tokio::test]
+async fn a_replica_that_stands_still_again_and_again_is_returned_to_once() {
+    let [near_server, far] = two([]).await;
+    let mut options = hasty(&[&near_server, &far]);
+    let returns = count_returns(&mut options);
+    let client = Client::connect(options).await.unwrap();
+    for number in 0..20 {
+        near_server.freeze();
+        let asked = answered_by(&client, Op::put("a", "1")).await;
+        assert_eq!(asked, "OR", "flap {number}");
+        near_server.thaw();
+        for _ in 0..10 {
+            tokio::time::sleep(SHORT / 2).await;
+            answered_by(&client, Op::put("a", "2")).await;
+        }
+    }
+    assert_eq!(*returns.lock().unwrap(), 1);
+    assert!(near(&client).dead.is_some());
+
+    // It answers probes, so it is asked once nobody else serves.
+    far.kill().await;
+    assert_eq!(answered_by(&client, Op::put("a", "3")).await, "CA");
+    until(|| near(&client).dead.is_none()).await;
+}
+
 #[tokio::test]
 async fn a_replica_that_only_greets_stays_dead() {
     let [near_server, far] = two([]).await;

@@ -261,7 +261,7 @@ impl Replica {
             // Whoever was asked to end and did not is killed, by us or by somebody else.
             Some(_) if status.signal() == Some(Signal::KILL.as_raw()) => Why::Killed,
             Some(ending) => ending.why,
-            None if status.code() == Some(i32::from(NodeError::FINAL_STATUS)) => {
+            None if status.code().is_some_and(NodeError::is_final) => {
                 Why::Refused(self.recipe.last_words(status))
             }
             None => Why::Died(self.recipe.last_words(status)),

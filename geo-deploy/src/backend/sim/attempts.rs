@@ -124,8 +124,9 @@ impl Clients<'_> {
 
     /// Clients of a site ask a replica no more until it has answered a probe.
     fn avoid(&mut self, site: usize, node: usize) {
-        if self.routes[site].avoid(node) {
-            let at_ns = self.world.now_ns() + PROBE_NS;
+        let now_ns = self.world.now_ns();
+        if self.routes[site].avoid(node, now_ns) {
+            let at_ns = now_ns + PROBE_NS;
             self.alarm(at_ns, Alarm::Probe { site, node });
         }
     }
@@ -153,7 +154,8 @@ impl Clients<'_> {
                 probe as usize % self.routes.len(),
             );
             if !is_unavailable(&reply.outcome) {
-                self.routes[site].answered(node);
+                let now_ns = self.world.now_ns();
+                self.routes[site].answered(node, now_ns);
             }
             return;
         }

@@ -3,6 +3,7 @@
 //! when its time is over.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use client::wire::{Outcome, Path};
 use foldhash::fast::FixedState;
@@ -158,22 +159,29 @@ impl<'a> Clients<'a> {
     ///
     /// # Errors
     /// If a fault is aimed at a role that nobody has.
-    pub(super) fn drive(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
-        self.run(progress)?;
+    pub(super) fn drive(
+        &mut self,
+        progress: Progress<'_>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        self.run(progress, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         self.check_changes()?;
         if !self.plan.faults().is_empty() {
             self.read_all();
-            self.run(&|_, _, _| ())?;
+            self.run(&|_, _, _| (), stop)?;
         }
         let (_, all) = self.interval.progress(self.world.now_ns());
         progress(&self.plan.strategy.label, all, all);
         Ok(())
     }
 
-    fn run(&mut self, progress: Progress<'_>) -> anyhow::Result<()> {
+    fn run(&mut self, progress: Progress<'_>, stop: &AtomicBool) -> anyhow::Result<()> {
         let label = &self.plan.strategy.label;
         let mut shown = 0;
-        while self.open > 0 {
+        while self.open > 0 && !stop.load(Ordering::Relaxed) {
             match self.world.advance() {
                 Some(Happened::Replied(replies)) => {
                     replies.into_iter().for_each(|reply| self.replied(reply));

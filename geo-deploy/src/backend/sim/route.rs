@@ -1,23 +1,43 @@
 //! Which replica the clients of a site ask: their own, or while that one does not answer,
-//! the next nearest. They return when it does.
+//! the next nearest. They return when it does: less and less early, if it fails again and again.
 
+use std::time::Duration;
+
+use client::FlapBackoff;
+
+use super::super::outage::ATTEMPT_S;
 use crate::topology::Topology;
+
+/// What the clients of a site know of one replica.
+#[derive(Debug)]
+struct Known {
+    /// It is not asked, because it did not answer.
+    avoided: bool,
+    /// When it last answered a probe, on the run's clock.
+    answered: Duration,
+    backoff: FlapBackoff,
+}
 
 /// What the clients of one site know of the replicas.
 #[derive(Debug)]
 pub(super) struct Route {
     /// All replicas, the nearest first.
     order: Vec<usize>,
-    /// By replica: whether it is not asked, because it did not answer.
-    avoided: Vec<bool>,
+    /// By replica.
+    known: Vec<Known>,
 }
 
 impl Route {
     pub(super) fn new(topology: &Topology, site: usize) -> Route {
         let mut order = vec![site];
         order.extend(topology.nearest_to(site));
+        let known = || Known {
+            avoided: false,
+            answered: Duration::ZERO,
+            backoff: FlapBackoff::new(Duration::ZERO),
+        };
         Route {
-            avoided: vec![false; order.len()],
+            known: order.iter().map(|_| known()).collect(),
             order,
         }
     }
@@ -25,22 +45,38 @@ impl Route {
     /// The nearest replica that answers and is none of `others`.
     pub(super) fn nearest(&self, others: &[usize]) -> Option<usize> {
         let mut order = self.order.iter().copied();
-        order.find(|node| !self.avoided[*node] && !others.contains(node))
+        order.find(|node| !self.known[*node].avoided && !others.contains(node))
     }
 
     /// Whether a replica is not asked.
     pub(super) fn avoids(&self, node: usize) -> bool {
-        self.avoided[node]
+        self.known[node].avoided
     }
 
-    /// A replica is not asked from now on. Returns whether it was until now.
-    pub(super) fn avoid(&mut self, node: usize) -> bool {
-        !std::mem::replace(&mut self.avoided[node], true)
+    /// A replica is not asked from `now_ns` on. Returns whether it was until then.
+    pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
+        let known = &mut self.known[node];
+        let is_new = !std::mem::replace(&mut known.avoided, true);
+        if is_new {
+            known.backoff.failed(Duration::from_nanos(now_ns));
+        }
+        is_new
     }
 
-    /// A replica answered a probe: it is asked again.
-    pub(super) fn answered(&mut self, node: usize) {
-        self.avoided[node] = false;
+    /// A replica answered a probe: it is asked again, if it has answered for long enough or
+    /// nobody else is asked.
+    pub(super) fn answered(&mut self, node: usize, now_ns: u64) {
+        let now = Duration::from_nanos(now_ns);
+        let is_last = self.known.iter().all(|known| known.avoided);
+        let known = &mut self.known[node];
+        let last = std::mem::replace(&mut known.answered, now);
+        if now.saturating_sub(last).as_secs_f64() >= ATTEMPT_S {
+            known.backoff.interrupted(last, now);
+        }
+        if known.avoided && (is_last || known.backoff.may_return(now)) {
+            known.avoided = false;
+            known.backoff.chosen(now);
+        }
     }
 }
 
@@ -53,12 +89,45 @@ mod tests {
         let mut route = Route::new(&Topology::paper(), 0);
         assert_eq!(route.nearest(&[]), Some(0));
         assert_eq!(route.nearest(&[0]), Some(1), "CA is the nearest to JP");
-        assert!(route.avoid(0) && route.avoids(0));
-        assert!(!route.avoid(0), "that is no news");
+        assert!(route.avoid(0, 1) && route.avoids(0));
+        assert!(!route.avoid(0, 2), "that is no news");
         assert_eq!(route.nearest(&[]), Some(1));
-        route.answered(0);
+        route.answered(0, 3);
         assert_eq!(route.nearest(&[]), Some(0));
-        (0..5).for_each(|node| assert!(route.avoid(node)));
+        (0..5).for_each(|node| assert!(route.avoid(node, 4)));
         assert_eq!(route.nearest(&[]), None);
+        route.answered(0, 5);
+        assert_eq!(route.nearest(&[]), Some(0), "nobody else is there");
+    }
+
+    /// It stands still for 1.5 s in every 3.5 s, and answers a probe every 250 ms between.
+    #[test]
+    fn clients_return_once_to_a_replica_that_stands_still_again_and_again() {
+        let mut route = Route::new(&Topology::paper(), 0);
+        let mut returns = 0;
+        let quarter_ns = 250_000_000;
+        for quarter in 0..30 * 14_u64 {
+            let now_ns = quarter * quarter_ns;
+            match quarter % 14 {
+                0..6 => {
+                    route.avoid(0, now_ns);
+                }
+                _ if route.avoids(0) => {
+                    route.answered(0, now_ns);
+                    returns += u64::from(!route.avoids(0));
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(returns, 1);
+        let healthy = (30 * 14_u64..).find(|quarter| {
+            route.answered(0, quarter * quarter_ns);
+            !route.avoids(0)
+        });
+        assert_eq!(
+            healthy.map(|quarter| quarter - 29 * 14 - 6),
+            Some(40),
+            "10 s"
+        );
     }
 }

@@ -4,9 +4,41 @@ use super::*;
 use crate::report::{StrategyRun, Verdict};
 
 fn ran(name: &str, sets: &[&str]) -> Vec<Ran> {
+    let mut ended = EndedRuns::default();
+    let stop = AtomicBool::new(false);
+    run(&experiment(name, sets), &|_, _, _| (), &stop, &mut ended).unwrap();
+    ended.joined()
+}
+
+fn experiment(name: &str, sets: &[&str]) -> Experiment {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let experiment = Experiment::find(name).unwrap().with(&sets).unwrap();
-    run(&experiment, &|_, _, _| ()).unwrap()
+    Experiment::find(name).unwrap().with(&sets).unwrap()
+}
+
+#[test]
+fn runs_that_ended_before_a_stop_are_kept() {
+    let sets = [
+        "strategies=leader,all",
+        "requests=20",
+        "warmup=5",
+        "runs=200",
+    ];
+    let experiment = experiment("demo", &sets);
+    let mut ended = EndedRuns::default();
+    let stop = AtomicBool::new(false);
+    let after_three = |_: &str, done, _| {
+        if done == 3 {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    run(&experiment, &after_three, &stop, &mut ended).unwrap();
+    let words = ended.shortfall(&experiment).unwrap();
+    assert!(words.contains(" of 200, ML 0 of 200"), "{words}");
+    let ran = ended.joined();
+    assert_eq!(ran.len(), 1);
+    let histories = ran[0].histories.len();
+    assert!((3..100).contains(&histories), "{histories}");
+    assert_eq!(ran[0].run.repeats.len(), histories);
 }
 
 fn of_site(samples: &[Sample], site: u8) -> Vec<f64> {

@@ -1,6 +1,7 @@
 //! What a line of an interval log counts, from its tag.
 
-use std::path::Path;
+use client::wire::Path;
+use ycsb::measurement::path_name;
 
 use super::super::digest::Class;
 
@@ -21,16 +22,18 @@ pub(super) struct Counted {
 /// `label:site:OPERATION:path`; label, site and path may be missing. A log without tags
 /// is one of a single operation, which names the file (`READ.hdr`). `None` if no
 /// operations are counted.
-pub(super) fn counted(tag: &str, file: &Path) -> Option<Counted> {
+pub(super) fn counted(tag: &str, file: &std::path::Path) -> Option<Counted> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();
     let tag = if tag.is_empty() { &stem } else { tag };
     let parts: Vec<&str> = tag.split(':').collect();
-    let found = parts
-        .iter()
-        .enumerate()
-        .find_map(|(at, part)| Some((at, operation(part)?)));
-    let (at, (class, done, intended)) = found?;
+    // From the right: a run or a site may be called as an operation is.
+    let named = match parts.as_slice() {
+        [named @ .., path] if is_path(path) => named,
+        named => named,
+    };
+    let at = named.len().checked_sub(1)?;
+    let (class, done, intended) = operation(named[at])?;
     let (run, site) = match &parts[..at] {
         [] => (String::new(), ""),
         [site] => (String::new(), *site),
@@ -43,6 +46,19 @@ pub(super) fn counted(tag: &str, file: &Path) -> Option<Counted> {
         done,
         intended,
     })
+}
+
+/// Whether it says how an operation was served.
+fn is_path(part: &str) -> bool {
+    let paths = [
+        Path::Unspecified,
+        Path::Local,
+        Path::Held,
+        Path::Forwarded,
+        Path::ReadIndex,
+        Path::Log,
+    ];
+    part == "away" || paths.iter().any(|path| path_name(*path) == part)
 }
 
 /// Class, success and basis of an operation by its reported name.
@@ -67,7 +83,7 @@ mod tests {
     #[test]
     fn tags_of_every_origin_are_understood() {
         let found = |tag: &str, file: &str| {
-            let counted = counted(tag, Path::new(file))?;
+            let counted = counted(tag, std::path::Path::new(file))?;
             let Counted {
                 run,
                 site,
@@ -97,8 +113,18 @@ mod tests {
             found("", "out/READ-MODIFY-WRITE-FAILED.hdr"),
             expected("", "", Class::Writes, false, false)
         );
+        assert_eq!(
+            found("READ:UPDATE:log", log),
+            expected("", "READ", Class::Writes, true, false)
+        );
+        assert_eq!(
+            found("SCAN:READ:READ-FAILED", log),
+            expected("SCAN", "READ", Class::Reads, false, false)
+        );
         for other in [
             "",
+            "READ:VERIFY",
+            "READ:ALL",
             "JP:VERIFY",
             "JP:SCAN-LATENCY-PER-RECORD",
             "JP:ALL",

@@ -54,6 +54,30 @@ fn memory_is_bounded_and_busy_keys_survive() {
     assert_eq!(demand.hottest(), Some(b"hot".as_slice()));
 }
 
+/// As long as no clients turn to other keys: it is not looked for among all.
+#[test]
+fn the_hottest_key_is_the_one_with_most_operations() {
+    let mut demand = Demand::new(Time::ZERO, 3, 4_000);
+    let mut state = 1_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for at in 0..20_000_u64 {
+        let key = format!("{}", random(60).min(random(60)));
+        let origin = ReplicaId(random(3) as u8);
+        demand.add(key.as_bytes(), origin.index(), random(5) as u32, 1);
+        if at % 1000 == 0 {
+            demand.age(Time::ZERO + Duration::from_secs(at), &Census::default());
+        }
+        let rows = (0..demand.len()).filter_map(|place| demand.row(place));
+        let most = rows.map(|(_, row)| row.operations()).fold(0.0, f32::max);
+        let hottest = demand.hottest().and_then(|key| demand.get(key));
+        let found = hottest.expect("it is remembered").operations();
+        assert!(found >= most * 0.999, "{found} of {most} at {at}");
+    }
+}
+
 #[test]
 fn an_origin_outside_the_cluster_counts_nothing() {
     let mut demand = Demand::new(Time::ZERO, 2, 1 << 20);

@@ -25,7 +25,7 @@ pub(in crate::node) struct Account {
 pub(super) struct Charge {
     /// Bytes, with those of the expected answer.
     pub(super) bytes: usize,
-    /// Bytes of the request, if it is a large write.
+    /// Units of the request, as [`crate::cost`] counts them, if it is a large write.
     pub(super) large_write: usize,
 }
 
@@ -41,16 +41,17 @@ impl Account {
 
     /// Charges a request whose number no other of the connection has.
     pub(super) fn charge(&self, request: u64, charge: Charge) {
-        if charge.bytes > SMALL_BYTES {
+        let bytes = charge.bytes.max(SMALL_BYTES);
+        if bytes > SMALL_BYTES || charge.large_write > 0 {
+            let charge = Charge { bytes, ..charge };
             self.large.borrow_mut().insert(request, charge);
         }
-        let bytes = charge.bytes.max(SMALL_BYTES);
         self.in_flight.set(self.in_flight.get() + 1);
         self.charged.set(self.charged.get() + bytes);
         self.budget.charged.set(self.budget.charged.get() + bytes);
     }
 
-    /// A request is answered: gives back what it was charged. Returns its bytes if it was a
+    /// A request is answered: gives back what it was charged. Returns its units if it was a
     /// large write, else 0.
     pub(in crate::node) fn settle(&self, request: u64) -> usize {
         let mut large = self.large.borrow_mut();

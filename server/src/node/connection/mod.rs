@@ -34,7 +34,8 @@ use bytes::Bytes;
 use client::wire::command::Op;
 use client::wire::request::Body;
 use client::wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, Request, Response, VALUE_BYTES_MAX, encode_response, outcome,
+    Error, ErrorCode, FRAME_BYTES_MAX, Path, Request, Response, VALUE_BYTES_MAX, encode_response,
+    outcome,
 };
 use leases::hashing::Seeded;
 use prost::Message as _;
@@ -45,6 +46,7 @@ use self::patience::{Patience, Seen};
 use super::access::Pass;
 use super::listener::READ_BYTES;
 use super::outbox::Outbox;
+use crate::cost::{self, Cost};
 
 pub(super) use self::account::Account;
 pub(super) use self::budget::{Budget, count};
@@ -53,6 +55,9 @@ pub(super) use self::patience::{LOOK_EVERY, Late};
 /// How often a connection that is not read from looks whether it may go on, unless it is
 /// told: others may have made room.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Units of [`crate::cost`] that a write adds to a batch at most, if it is not large: as many as a
+/// put of 4 KiB.
+const SMALL_WRITE: usize = SMALL_BYTES + 512;
 /// With more answers than this unread, no further requests are read.
 const UNREAD_PAUSE: usize = 1 << 20;
 /// What a request is charged at least, and an answer expected to have.
@@ -61,7 +66,7 @@ const SMALL_BYTES: usize = 4 << 10;
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
 /// What an answer to a new connection is likely to have, at least.
 const USUAL_BYTES: usize = 64 << 10;
-/// What an entry of an answer takes in memory, beside its key and value.
+/// What an entry of a request or of an answer takes in memory, beside its key and value.
 const ENTRY_BYTES: usize = 128;
 
 /// See the module.
@@ -84,6 +89,8 @@ pub(super) struct Connection {
     /// that to who asks for all ranges of leases or for the demand.
     /// `None` before the first.
     expected: [Cell<Option<usize>>; 3],
+    /// The last read of several keys went through the log, as the next one is expected to.
+    reads_are_logged: Cell<bool>,
     patience: Patience,
     /// Bytes of a frame that is not whole yet, as far as they count.
     partial: Cell<usize>,
@@ -100,9 +107,9 @@ pub(super) struct Connection {
 /// What the replica has to do for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// About how many bytes it will handle.
-    pub(super) bytes: usize,
-    /// A write of more than [`SMALL_BYTES`].
+    /// Units of [`crate::cost`].
+    pub(super) units: usize,
+    /// A write of more than [`SMALL_WRITE`].
     pub(super) is_large_write: bool,
 }
 
@@ -133,6 +140,7 @@ impl Connection {
             last_request: Cell::new(0),
             hinted: RefCell::default(),
             expected: Default::default(),
+            reads_are_logged: Cell::default(),
             patience: Patience::default(),
             partial: Cell::new(0),
             awaits_frame: Cell::new(false),
@@ -176,23 +184,36 @@ impl Connection {
         }
         let answer = self.expected_answer(request);
         let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
-        let large_write = if is_write && request_bytes > SMALL_BYTES {
-            bytes
-        } else {
-            0
-        };
-        let charged = bytes + answer.charged;
+        let cost = self.cost(request);
+        let parts = cost.parts();
+        let cost = cost.and_passing(bytes).and_answering(answer.likely);
+        let is_large_write = is_write && cost.executing() > SMALL_WRITE;
+        let charged = bytes + answer.charged.max(parts * ENTRY_BYTES);
         self.account.charge(
             request.id,
             Charge {
                 bytes: charged,
-                large_write,
+                large_write: if is_large_write { cost.units() } else { 0 },
             },
         );
         Ok(Work {
-            bytes: bytes + answer.likely,
-            is_large_write: large_write > 0,
+            units: cost.units(),
+            is_large_write,
         })
+    }
+
+    /// Returns the cost of a request, without what its answer adds.
+    fn cost(&self, request: &Request) -> Cost {
+        match &request.body {
+            Some(Body::Command(command))
+                if self.reads_are_logged.get()
+                    && matches!(command.op, Some(Op::MultiGet(_) | Op::Scan(_))) =>
+            {
+                cost::of(cost::Request::LoggedRead(command))
+            }
+            Some(body) => cost::of_body(body),
+            None => Cost::default(),
+        }
     }
 
     /// What its requests are charged.
@@ -229,30 +250,27 @@ impl Connection {
         let command = match &request.body {
             Some(Body::Command(command)) => command,
             Some(Body::Status(asked)) if asked.leases || asked.demand => {
-                return self.expect(2, 0);
+                return self.expect(2);
             }
-            Some(Body::Lease(_)) => return self.expect(2, 0),
+            Some(Body::Lease(_)) => return self.expect(2),
             _ => return Expected::default(),
         };
         match &command.op {
-            Some(Op::Get(_)) => self.expect(0, 0),
-            Some(Op::MultiGet(get)) => self.expect(1, get.keys.len()),
-            Some(Op::Scan(scan)) => self.expect(1, scan.limit as usize),
+            Some(Op::Get(_)) => self.expect(0),
+            Some(Op::MultiGet(_) | Op::Scan(_)) => self.expect(1),
             _ => Expected::default(),
         }
     }
 
-    /// An answer of this kind with at most so many entries.
-    fn expect(&self, kind: usize, entries: usize) -> Expected {
+    /// Returns how many bytes an answer of this kind is expected to have, without the entries' overhead.
+    fn expect(&self, kind: usize) -> Expected {
         let known = self.expected[kind].get();
         let most = ANSWER_BYTES_MAX[kind];
         let usual = self.budget.expected[kind].get().clamp(USUAL_BYTES, most);
         Expected {
-            charged: known.unwrap_or(most).max(entries * ENTRY_BYTES),
+            charged: known.unwrap_or(most),
             // What is known of one connection begins with the most, and falls by half each time.
-            likely: known
-                .map_or(usual, |known| known.min(usual))
-                .max(entries * ENTRY_BYTES),
+            likely: known.map_or(usual, |known| known.min(usual)),
         }
     }
 
@@ -262,7 +280,10 @@ impl Connection {
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
         match result {
             Some(outcome::Result::Value(_) | outcome::Result::Missing(_)) => self.learn(0, bytes),
-            Some(outcome::Result::Entries(_)) => self.learn(1, bytes),
+            Some(outcome::Result::Entries(_)) => {
+                self.reads_are_logged.set(response.path() == Path::Log);
+                self.learn(1, bytes);
+            }
             _ => {}
         }
         let status = response.status.as_ref();

@@ -1,7 +1,8 @@
 //! What a connection is charged, and when it is closed.
 
 use client::wire::{
-    Command, Entry, LeaseRange, Leases, Outcome, Path, StatusReply, StatusRequest, Version,
+    Command, Entry, KeyValue, LeaseRange, Leases, Outcome, Path, StatusReply, StatusRequest,
+    Version,
 };
 use tokio::net::{TcpListener, TcpStream};
 
@@ -179,29 +180,58 @@ async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() 
     let (connection, _client) = connection(1, &budget).await;
     for id in 1..=3 {
         let work = connection.charge(&request(id, Op::get("k")), 20).unwrap();
-        assert!(work.bytes <= USUAL_BYTES + 20, "{}", work.bytes);
+        assert!(work.units <= USUAL_BYTES + 2048, "{}", work.units);
         let missing = Response::answer(id, Path::Local, Outcome::missing());
         answer(&connection, &missing);
     }
+}
+
+/// They cost as much as writes of a few keys.
+#[tokio::test]
+async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let units = |id| {
+        let scan = request(id, Op::scan("", "", 1));
+        connection.charge(&scan, 20).unwrap().units
+    };
+    let local = |id| Response::answer(id, Path::Local, Outcome::entries(Vec::new()));
+    for id in 1..=12 {
+        units(id);
+        answer(&connection, &local(id));
+    }
+    let unlogged = units(13);
+    answer(&connection, &scanned(13, 1));
+    let logged = units(14);
+    assert!(logged > 2 * unlogged, "{unlogged} {logged}");
+    answer(&connection, &local(14));
+    assert!(units(15) < logged);
 }
 
 #[tokio::test]
 async fn large_writes_are_told_apart_and_given_back_once() {
     let budget = budget(Limits::default());
     let (connection, _client) = connection(1, &budget).await;
-    let large = |id, op: Op, bytes| {
-        let work = connection.charge(&request(id, op), bytes).unwrap();
-        work.is_large_write
-    };
-    let value = Bytes::from(vec![b'v'; SMALL_BYTES]);
-    assert!(large(1, Op::put("k", value), SMALL_BYTES + 100));
-    assert!(!large(2, Op::put("k", "v"), SMALL_BYTES));
+    let work = |id, op: Op, bytes| connection.charge(&request(id, op), bytes).unwrap();
+    let value = Bytes::from(vec![b'v'; SMALL_BYTES + 1]);
+    let put = work(1, Op::put("k", value), SMALL_BYTES + 100);
+    assert!(put.is_large_write && put.units > SMALL_BYTES);
+    assert!(!work(2, Op::put("k", "v"), SMALL_BYTES).is_large_write);
     // Nobody fills frames with what is no command to keep large writes waiting.
-    assert!(!large(3, Op::put("k", "v"), SMALL_BYTES + 1));
-    assert!(!large(4, Op::get("k"), SMALL_BYTES + 1));
+    assert!(!work(3, Op::put("k", "v"), SMALL_BYTES + 1).is_large_write);
+    assert!(!work(4, Op::get("k"), SMALL_BYTES + 1).is_large_write);
+    // Keys take time, however short they are.
+    let entry = |number: usize| KeyValue {
+        key: number.to_string().into(),
+        value: "v".into(),
+    };
+    let entries = |count| Op::multi_put((0..count).map(entry).collect());
+    assert!(!work(5, entries(2), 20).is_large_write);
+    let many = work(6, entries(100), 1000);
+    assert!(many.is_large_write && many.units > 10 * put.units / 2);
     let account = connection.account();
-    let given_back = [1, 1, 2, 3, 4].map(|id| account.settle(id));
-    assert_eq!(given_back, [SMALL_BYTES + 100, 0, 0, 0, 0]);
+    let given_back = [1, 1, 2, 3, 4, 5, 6].map(|id| account.settle(id));
+    assert_eq!(given_back, [put.units, 0, 0, 0, 0, 0, many.units]);
     assert_eq!((account.in_flight(), budget.charged.get()), (0, 0));
 }
 

@@ -97,6 +97,19 @@ pub enum StorageError {
         /// The peer that remembers.
         witness: String,
     },
+    /// The directory that is open is not at its path any more.
+    #[error(
+        "data directory {}: it {problem}, while this node ran; no start would find what the node \
+         writes now. Mount the file system again, or move the directory back, then start the node; if \
+         the directory is lost leave the node off, the others go on while they are a majority",
+        path.display()
+    )]
+    Gone {
+        /// The directory.
+        path: PathBuf,
+        /// What became of it.
+        problem: &'static str,
+    },
     /// There is no room. What was to be written is not.
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
@@ -104,6 +117,16 @@ pub enum StorageError {
         path.display(), (WRITE_BUFFER_BYTES + BACKLOG_BYTES_MAX) >> 20
     )]
     Full {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The store says that there is no room, and there is.
+    #[error(
+        "data directory {}: there is room again, and the store still refuses every write: it has to \
+         be opened anew, so the process ends. Start the node again; nothing that was acknowledged is \
+         lost", path.display()
+    )]
+    Stuck {
         /// The directory.
         path: PathBuf,
     },
@@ -121,7 +144,10 @@ pub enum StorageError {
 
 impl Storage {
     pub(super) fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
-        engine(&self.path, doing, source)
+        match engine(&self.path, doing, source) {
+            full @ StorageError::Full { .. } => full,
+            error => self.gone().unwrap_or(error),
+        }
     }
 
     pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
@@ -131,7 +157,14 @@ impl Storage {
             return StorageError::Full { path };
         }
         let path = self.path.join(marker::NAME);
-        StorageError::Directory { path, source }
+        self.gone()
+            .unwrap_or(StorageError::Directory { path, source })
+    }
+
+    /// What explains any other error.
+    fn gone(&self) -> Option<StorageError> {
+        let found = self.marker.check_place().err()?;
+        matches!(found, StorageError::Gone { .. }).then_some(found)
     }
 
     pub(super) fn damaged(&self, column: Column, key: &[u8], problem: String) -> StorageError {

@@ -22,16 +22,18 @@
 //!   rightly forgotten. That the tail after the last checkpoint was damaged *as
 //!   well*, in a way that looks torn, is not found out.
 //! - Durability `async`: a loss of power may take what was acknowledged, and the
-//!   directory is then refused if this file had reached the disk. `none`: the file
+//!   directory is then refused if this file had reached the disk. Else it is not found out. `none`: the file
 //!   vouches for what was there at the start and at a clean end.
-//! - A whole directory that is replaced by an older copy of itself is not found out.
+//! - A whole directory that is replaced by an older copy of itself between two runs is not
+//!   found out. One that is deleted, moved, replaced or unmounted during a run is, at the next
+//!   checkpoint ([`Marker::check_place`]); a single file that is deleted during a run is not.
 //! - A flush in the background after the last write of a run that was killed is not
 //!   in the file yet; damage to the manifest's last bytes is then RocksDB's to find.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use super::StorageError;
@@ -159,6 +161,27 @@ impl Marker {
     /// The directory's life.
     pub(super) fn life(&self) -> u64 {
         self.contents.get().life
+    }
+
+    /// Checks that this file is still the one at its path: what is written to a directory that
+    /// was deleted, moved, replaced or unmounted is out of reach for the next start.
+    pub(super) fn check_place(&self) -> Result<(), StorageError> {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        let path = self.directory.join(NAME);
+        let identity = |found: &std::fs::Metadata| (found.dev(), found.ino());
+        let looked = std::fs::metadata(&path).and_then(|found| Ok((found, self.file.metadata()?)));
+        let problem = match looked {
+            Ok((there, open)) if identity(&there) == identity(&open) => return Ok(()),
+            Ok(_) => "was replaced by another, or the file system in which it is was unmounted",
+            Err(error) if [NotFound, NotADirectory].contains(&error.kind()) => {
+                "was deleted or moved, or the file system in which it is was unmounted"
+            }
+            Err(source) => return Err(StorageError::Directory { path, source }),
+        };
+        Err(StorageError::Gone {
+            path: self.directory.clone(),
+            problem,
+        })
     }
 
     /// Whether the directory was ever ready.

@@ -13,9 +13,13 @@ struct Mounted(tempfile::TempDir);
 impl Mounted {
     /// `None`, and why on standard error, where it cannot be mounted.
     fn new(mib: u32) -> Option<Mounted> {
+        Mounted::with(&format!("size={mib}m"))
+    }
+
+    fn with(options: &str) -> Option<Mounted> {
         let dir = tempfile::tempdir().unwrap();
         let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={mib}m"), "tmpfs"])
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
             .arg(dir.path())
             .output();
         match mount {
@@ -104,4 +108,47 @@ fn a_directory_in_use_is_told_from_a_full_disk() {
     let (_storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
     let second = Storage::open(&path, &stamp(), Durability::Sync);
     assert!(matches!(second.err(), Some(StorageError::Locked { .. })));
+}
+
+/// Takes inodes until there is none; the files are gone with what is returned.
+fn take_inodes(disk: &Mounted) -> tempfile::TempDir {
+    let taken = tempfile::tempdir_in(disk.path()).unwrap();
+    for number in 0.. {
+        if std::fs::write(taken.path().join(number.to_string()), "").is_err() {
+            break;
+        }
+    }
+    taken
+}
+
+#[test]
+fn a_disk_without_inodes_has_no_room_until_there_are_some_again() {
+    let Some(disk) = Mounted::with("size=200m,nr_inodes=200") else {
+        return;
+    };
+    let (mut storage, _) =
+        Storage::open(&disk.path().join("A"), &stamp(), Durability::Sync).unwrap();
+    assert!(storage.has_room().unwrap());
+    let taken = take_inodes(&disk);
+    let refused = fill(&mut storage);
+    assert!(refused > 1, "something fits");
+    assert!(!storage.has_room().unwrap());
+    drop(taken);
+    assert!(storage.has_room().unwrap());
+    assert!(!disk.path().join("A").join(PROBE).exists());
+}
+
+#[test]
+fn a_disk_that_is_said_to_be_full_has_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let order = dir.path().join("full");
+    let how = Use {
+        tables: 64,
+        full_while: Some(order.clone()),
+        ..Use::default()
+    };
+    let (storage, _) = Storage::open_with(&dir.path().join("A"), &stamp(), how).unwrap();
+    assert!(storage.has_room().unwrap());
+    std::fs::write(&order, "").unwrap();
+    assert!(!storage.has_room().unwrap());
 }

@@ -462,3 +462,24 @@ fn a_restart_wait_survives_a_kill_whatever_the_durability() {
         drop(storage);
     }
 }
+
+#[test]
+fn a_directory_that_is_taken_away_is_missed_at_the_next_checkpoint_and_at_the_end() {
+    for durability in [Durability::Sync, Durability::Async, Durability::None] {
+        for is_replaced in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, elsewhere) = (dir.path().join("CA"), dir.path().join("elsewhere"));
+            let (mut storage, _) = Storage::open(&path, &stamp(), durability).unwrap();
+            std::fs::rename(&path, &elsewhere).unwrap();
+            if is_replaced {
+                std::fs::create_dir(&path).unwrap();
+                std::fs::copy(elsewhere.join(marker::NAME), path.join(marker::NAME)).unwrap();
+            }
+            storage.write(&[accepted(1, "v")]).unwrap();
+            let missed = storage.write(&[checkpoint(1, "k", None)]).unwrap_err();
+            assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
+            let missed = storage.close().unwrap_err();
+            assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
+        }
+    }
+}

@@ -2,7 +2,9 @@
 //!
 //! While one write is on its way to disk others gather; they then go as one, up to a
 //! bound, so a slow disk makes groups larger, not the queue longer. A full disk is tried
-//! again from time to time, with what it refused first.
+//! again from time to time, with what it refused first. RocksDB takes some errors of a full disk
+//! for final, and its C interface cannot tell it to go on: a store that refuses although there
+//! is room has failed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +22,9 @@ use crate::replica::record_weight;
 
 /// How often a full disk is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+/// Refusals in a row of a disk that has room, after which the store is taken for stuck. With
+/// [`RETRY`] they take 15 s; where RocksDB goes on by itself, it looks every 5 s.
+const REFUSALS_MAX: u32 = 30;
 /// What one answer to a log read holds, in bytes on disk: a fraction of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// What is written at once, in bytes: the store keeps it a second time meanwhile. A single
@@ -206,6 +211,7 @@ impl Drop for Writer {
 pub(super) trait Disk: Send + 'static {
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
     fn read_log(&self, read: &Read) -> Result<Vec<(Slot, Value)>, StorageError>;
+    fn has_room(&self) -> Result<bool, StorageError>;
     fn close(self) -> Result<(), StorageError>;
 }
 
@@ -216,6 +222,10 @@ impl Disk for Storage {
 
     fn read_log(&self, read: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
         Storage::read_log(self, read.log, read.from, read.last, READ_BYTES_MAX)
+    }
+
+    fn has_room(&self) -> Result<bool, StorageError> {
+        Storage::has_room(self)
     }
 
     fn close(self) -> Result<(), StorageError> {
@@ -271,6 +281,8 @@ struct Desk<F> {
     reads: Vec<Read>,
     /// When a full disk is tried again; `None` if the disk takes writes.
     retry_at: Option<Instant>,
+    /// Refusals in a row of a disk that has room.
+    refusals: u32,
     closing: bool,
 }
 
@@ -290,6 +302,7 @@ impl<F: Fn(Report)> Desk<F> {
             waiting: VecDeque::new(),
             reads: Vec::new(),
             retry_at: None,
+            refusals: 0,
             closing: false,
         }
     }
@@ -339,8 +352,11 @@ impl<F: Fn(Report)> Desk<F> {
         while (due || self.closing) && self.fill() {
             match disk.write(&self.piece.records) {
                 Ok(()) => self.written(),
-                Err(StorageError::Full { .. }) => {
+                Err(StorageError::Full { path }) => {
                     self.set_full();
+                    if self.is_stuck(disk)? {
+                        return Err(StorageError::Stuck { path });
+                    }
                     break;
                 }
                 Err(error) => return Err(error),
@@ -391,6 +407,7 @@ impl<F: Fn(Report)> Desk<F> {
         let Some(sequence) = piece.sequence else {
             return;
         };
+        self.refusals = 0;
         self.written.store(sequence.0, Ordering::Release);
         if piece.awaited {
             (self.report)(Report::Persisted(sequence));
@@ -399,6 +416,15 @@ impl<F: Fn(Report)> Desk<F> {
         if self.waiting.is_empty() && self.retry_at.take().is_some() {
             (self.report)(Report::Writable(true));
         }
+    }
+
+    /// Counts a refusal. Returns whether no room will help.
+    fn is_stuck(&mut self, disk: &impl Disk) -> Result<bool, StorageError> {
+        self.refusals = match disk.has_room()? {
+            true => self.refusals + 1,
+            false => 0,
+        };
+        Ok(self.refusals > REFUSALS_MAX)
     }
 
     /// There is no room: the piece is kept, and tried again later.

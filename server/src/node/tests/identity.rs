@@ -24,7 +24,7 @@ use crate::node::connection::Budget;
 use crate::node::ends::{self, Source as _};
 use crate::node::frames::Frames;
 use crate::node::handshakes::{Handshakes, Shaken, Side};
-use crate::node::inbox::{BYTES_A_ROUND, Inbox};
+use crate::node::inbox::{Inbox, UNITS_A_ROUND};
 use crate::node::outbox::Outbox;
 use crate::node::places::Places;
 use crate::node::transport::{Door, MAGIC as PEER_MAGIC, Member, Peers};
@@ -634,7 +634,7 @@ fn what_holds_no_plaintext_counts_too() {
         let (mut sender, mut stream, (reader, _writer)) = linked(&pki).await;
         let inbox = Rc::new(Inbox::default());
         // Others have read nearly as much as a round takes.
-        inbox.turn(BYTES_A_ROUND - (100 << 10)).await;
+        inbox.turn(UNITS_A_ROUND - (100 << 10)).await;
         std::io::Write::write_all(&mut sender.writer(), &[7; 16 << 10]).unwrap();
         let record = sealed(&mut sender);
         // A record without its end.
@@ -863,7 +863,8 @@ fn a_node_that_others_may_reach_must_say_how_it_is_known() {
     config.nodes[0].peer = config.nodes[0].peer.replace("127.0.0.1", "0.0.0.0");
     let refused = Running::start(&config, "CA").ended().unwrap_err();
     assert!(
-        refused.is_final() && refused.to_string().contains("insecure = true"),
+        refused.status() == NodeError::FINAL_STATUS
+            && refused.to_string().contains("insecure = true"),
         "{refused}"
     );
     config.security.insecure = true;

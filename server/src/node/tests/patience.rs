@@ -12,7 +12,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use super::super::config::Limits;
-use super::super::inbox::{BYTES_A_ROUND, Inbox};
+use super::super::inbox::{Inbox, UNITS_A_ROUND};
 use super::super::listener::{Clients, Names};
 use super::*;
 use crate::replica::action::ClientHandle;
@@ -525,7 +525,7 @@ async fn a_long_frame_is_decoded_in_its_turn() {
         let mut stream = port.connect().await;
         // To read it takes half of a round, and to decode it the other half.
         stream
-            .write_all(&put_of(1, BYTES_A_ROUND / 2))
+            .write_all(&put_of(1, UNITS_A_ROUND / 2))
             .await
             .unwrap();
         assert!(is_read_up(&port.inbox).await, "no round is waited for");
@@ -537,6 +537,9 @@ async fn a_long_frame_is_decoded_in_its_turn() {
 }
 
 /// To take a short request takes as long as to read many bytes.
+/// Units of a put of a few bytes.
+const PUT_UNITS: usize = 2400;
+
 #[tokio::test(start_paused = true)]
 async fn short_requests_have_their_turns() {
     within(async {
@@ -552,7 +555,7 @@ async fn short_requests_have_their_turns() {
         for stream in &mut open {
             stream.write_all(&requests).await.unwrap();
         }
-        let round = BYTES_A_ROUND / 1024;
+        let round = UNITS_A_ROUND / PUT_UNITS;
         for _ in 0..3 {
             sleep(S).await;
             let read = taken(&port.inbox).len();
@@ -578,7 +581,7 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
         }
         sleep(S).await;
         let read = taken(&port.inbox).len();
-        assert!(read <= BYTES_A_ROUND / 1024 + 10, "{read}");
+        assert!(read <= UNITS_A_ROUND / PUT_UNITS + 20, "{read}");
     })
     .await;
 }
@@ -587,7 +590,7 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
-        let round = BYTES_A_ROUND / 1024;
+        let round = UNITS_A_ROUND / 1000;
         for (refused, is_much) in [(round - 20, false), (round + 40, true)] {
             let port = Port::without_turns(Limits::default()).await;
             let mut stream = port.connect().await;
@@ -603,7 +606,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     within(async {
         let port = Port::without_turns(Limits::default()).await;
         // Others have read nearly as much as a round takes.
-        port.inbox.turn(BYTES_A_ROUND - (100 << 10)).await;
+        port.inbox.turn(UNITS_A_ROUND - (100 << 10)).await;
         let mut open = Vec::new();
         // The begin of a hello. Nobody is refused, or waits for a round yet.
         let mut sent = BytesMut::from(&4096_u32.to_be_bytes()[..]);

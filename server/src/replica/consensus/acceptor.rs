@@ -225,9 +225,9 @@ impl Consensus {
         from: ReplicaId,
         accepted: &Acceptances,
     ) -> SmallVec<[Slot; 8]> {
-        let leadership = self.leadership_mut();
-        if let Some(leadership) = leadership.filter(|l| l.ballot == accepted.ballot) {
-            leadership.heard(step.now, from);
+        let leadership = self.leadership();
+        if leadership.is_some_and(|leadership| leadership.ballot == accepted.ballot) {
+            self.follower_answered(step, from);
         }
         let log = accepted.log;
         let mut chosen = SmallVec::new();

@@ -185,7 +185,8 @@ impl Consensus {
     /// as well as any.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.us.settings.timing.election_timeout;
-        let rank = step.us.rank(step.now, fit, self.promised.replica);
+        let (silent, preferred) = (self.promised.replica, self.preferred(step));
+        let rank = step.us.rank(step.now, fit, silent, preferred);
         if rank > 0 && !std::mem::replace(&mut self.canvassing.waited, true) {
             let turn = step.us.rtt_max().clamp(timeout / 16, timeout / 4);
             let wait = (turn * rank).min(timeout / 2) + self.jitter(step);

@@ -8,6 +8,7 @@ use leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 use super::super::message::Value;
 use super::super::weight::weigh;
 use super::votes::Votes;
+use crate::cost;
 
 /// An accepted value and what its leader said with it.
 #[derive(Clone, Debug)]
@@ -77,6 +78,12 @@ impl Cell {
     pub fn weight(&self) -> usize {
         let accepted = self.accepted.as_ref();
         accepted.map_or(0, |accepted| weigh(&accepted.value))
+    }
+
+    /// Units of executing its value.
+    pub fn work(&self) -> usize {
+        let accepted = self.accepted.as_ref();
+        accepted.map_or(0, |accepted| cost::executing(&accepted.value))
     }
 
     /// Counts an acceptance of `replica` at `ballot`.

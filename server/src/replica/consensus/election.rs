@@ -14,7 +14,7 @@ use super::super::step::Step;
 use super::super::timers::Timer;
 use super::super::weight::weigh;
 use super::candidacy::{self, Candidacy, Prepared};
-use super::lead::{Leadership, Pause};
+use super::lead::Leadership;
 use super::recover::recover_log;
 use super::{Consensus, Role};
 
@@ -108,14 +108,12 @@ impl Consensus {
             ballot, self.promised,
             "who is followed has the promised ballot"
         );
+        self.note_leader(step, ballot);
         let new = self.leader != ballot;
         if new {
             self.leader = ballot;
             self.succession.led_since = step.now;
             self.succession.moved_here = false;
-            if step.us.settings.elections.preferred == Some(ballot.replica) {
-                self.succession.pause = Pause::none();
-            }
             step.announce(Event::Following(ballot));
         }
         new
@@ -123,6 +121,7 @@ impl Consensus {
 
     /// Follows again: a higher ballot was heard of, or this replica cannot lead.
     pub fn step_down(&mut self, step: &mut Step<'_>) {
+        self.note_step_down();
         self.role = Role::Follower;
         self.leader = Ballot::ZERO;
         self.end_canvass();
@@ -249,7 +248,7 @@ impl Consensus {
         match &mut self.role {
             Role::Candidate(candidacy) => candidacy.take(step, from, prepared),
             Role::Leader(leadership) if leadership.ballot == prepared.ballot => {
-                leadership.heard(step.now, from.0);
+                self.follower_answered(step, from.0);
                 false
             }
             _ => false,
@@ -336,6 +335,7 @@ impl Consensus {
         self.role = Role::Leader(Box::new(leadership));
         self.leader = ballot;
         self.succession.led_since = step.now;
+        self.note_leader(step, ballot);
         ballot
     }
 

@@ -9,7 +9,7 @@ use leases::{Ballot, ReplicaId, ReplicaSet, Time};
 use super::super::message::{LogId, Message};
 use super::super::step::Step;
 use super::Consensus;
-use super::lead::{Attempt, Pause};
+use super::lead::Attempt;
 
 /// A leader that leaves waits for so many others to take over, one after another.
 const HEIRS_MAX: usize = 2;
@@ -19,8 +19,6 @@ const HEIRS_MAX: usize = 2;
 pub(super) struct Succession {
     /// When this replica began to take the leader that it follows for the leader.
     pub(super) led_since: Time,
-    /// How long this replica, if it leads, hands over to nobody by preference.
-    pub(super) pause: Pause,
     /// The ballot whose leader hands over to this replica, and whether an operator wants that.
     handed_over: Option<(Ballot, bool)>,
     /// An operator moved leadership to this replica, and nobody else has led since.
@@ -31,7 +29,6 @@ impl Succession {
     pub(super) fn begin(now: Time) -> Succession {
         Succession {
             led_since: now,
-            pause: Pause::none(),
             handed_over: None,
             moved_here: false,
         }
@@ -41,7 +38,7 @@ impl Succession {
 impl Hash for Succession {
     /// Since when somebody leads decides nothing before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.pause, self.handed_over, self.moved_here).hash(state);
+        (self.handed_over, self.moved_here).hash(state);
     }
 }
 
@@ -121,17 +118,18 @@ impl Consensus {
     pub fn note_moved_here(&mut self, by_operator: bool) {
         assert!(self.is_follower(), "leadership is moved to a follower");
         self.succession.moved_here = by_operator;
+        if by_operator {
+            self.plan_end();
+        }
     }
 
-    /// Who is preferred asks this leader to hand over, which it does unless an operator
-    /// wants it to lead, or the other may not hear it.
+    /// The preferred replica asks this leader to hand over, which it does unless an operator
+    /// wants it to lead, or the other has lost leadership too lately, or may not hear it.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
-        let preferred = step.us.settings.elections.preferred == Some(from);
-        let over = self.succession.pause.is_over(step.now);
+        let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.moved_here;
         if let Some(leadership) = self.leadership_mut()
             && preferred
-            && over
             && !stays
             && !leadership.transfer.is_planned()
             && leadership
@@ -172,21 +170,20 @@ impl Consensus {
         }
     }
 
-    /// Gives up a transfer that has taken longer than `grace`.
-    pub fn give_up_transfer(&mut self, now: Time, grace: Duration) {
-        if self
-            .leadership_mut()
-            .is_some_and(|leadership| leadership.transfer.give_up(now))
-        {
-            self.succession.pause.begin(now, grace);
+    /// Gives up a transfer that has taken too long.
+    pub fn give_up_transfer(&mut self, step: &Step<'_>) {
+        let leadership = self.leadership_mut();
+        let failed = leadership.and_then(|leadership| leadership.transfer.give_up(step.now));
+        if failed.is_some() && failed == step.us.settings.elections.preferred {
+            self.hand_over_failed(step.now);
         }
     }
 
     /// Whether everything is here that this replica knows to be committed, and not much of it is
     /// left to execute: what is answered after execution would wait for that if it led.
     pub fn is_caught_up(&self, step: &Step<'_>) -> bool {
-        let left = self.logs.commands.to_execute_bytes();
-        left <= step.us.settings.behind_bytes()
+        let left = self.logs.commands.to_execute_work();
+        left <= step.us.settings.behind_work()
             && LogId::ALL
                 .into_iter()
                 .all(|log| !self.logs[log].misses_commits())

@@ -199,9 +199,9 @@ impl Consensus {
     /// accepted. What is committed behind a hole does not count: it waits for what fills the
     /// hole. A leader stops before others do: they take what it has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
-        let most = step.us.settings.to_execute_bytes_max;
+        let most = step.us.settings.to_execute_work_max;
         let most = if self.leads() { most } else { 2 * most };
-        step.is_disk_behind() || self.logs.commands.to_execute_bytes() > most
+        step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
 
     /// Whether so much waits that nothing more may be accepted in `log`. Configurations are few,

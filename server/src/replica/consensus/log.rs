@@ -25,9 +25,9 @@ pub struct Log {
     kept_bytes: usize,
     /// Every slot up to here is committed here.
     pub(super) commit_point: Slot,
-    /// What the slots weigh that are to be executed: those above `executed`, up to
+    /// Units of the slots that are to be executed: those above `executed`, up to
     /// `commit_point`.
-    to_execute_bytes: usize,
+    to_execute_work: usize,
     /// Slots committed above the commit point.
     pub(super) above: Ranges,
     /// Every slot up to here is executed.
@@ -238,16 +238,16 @@ impl Log {
         self.above.insert(slot);
         if let Some(last) = self.above.take_from(self.commit_point.next()) {
             let committed = self.open.range(self.commit_point.next()..=last);
-            let weights = committed.map(|(_, cell)| cell.weight());
-            self.to_execute_bytes += weights.sum::<usize>();
+            let work = committed.map(|(_, cell)| cell.work());
+            self.to_execute_work += work.sum::<usize>();
             self.commit_point = last;
         }
         true
     }
 
-    /// What the slots weigh that can be executed and are not.
-    pub fn to_execute_bytes(&self) -> usize {
-        self.to_execute_bytes
+    /// Units of the slots that can be executed and are not, as [`crate::cost`] counts them.
+    pub fn to_execute_work(&self) -> usize {
+        self.to_execute_work
     }
 
     /// Forgets where ballots began that can kill no entry any more: once the
@@ -364,10 +364,10 @@ impl Log {
             "only committed slots are executed"
         );
         let cell = self.open.remove(&slot).expect("it has a cell");
-        let weight = cell.weight();
+        let (weight, work) = (cell.weight(), cell.work());
         self.executed = slot;
         self.highest = self.highest.max(slot);
-        self.to_execute_bytes = self.to_execute_bytes.saturating_sub(weight);
+        self.to_execute_work = self.to_execute_work.saturating_sub(work);
         self.kept_bytes += weight;
         while self.kept.len() >= KEEP_SLOTS || self.kept_bytes > KEEP_BYTES {
             let Some(oldest) = self.kept.pop_front() else {
@@ -411,11 +411,11 @@ impl Log {
             );
         }
         let to_execute = self.open.range(..=self.commit_point);
-        let weights = to_execute.map(|(_, cell)| cell.weight());
+        let work = to_execute.map(|(_, cell)| cell.work());
         assert_eq!(
-            self.to_execute_bytes,
-            weights.sum::<usize>(),
-            "what is to be executed is weighed"
+            self.to_execute_work,
+            work.sum::<usize>(),
+            "what is to be executed is counted"
         );
         assert!(
             self.checkpointed <= self.executed,
@@ -552,9 +552,9 @@ mod tests {
             ..noop()
         });
         log.commit(Slot(many + 1));
-        assert!(log.to_execute_bytes() > 2 * KEEP_BYTES);
+        assert!(log.to_execute_work() > 2 * KEEP_BYTES);
         log.advance_executed(Slot(many + 1));
-        assert_eq!(log.to_execute_bytes(), 0);
+        assert_eq!(log.to_execute_work(), 0);
         assert_eq!(log.first_kept(), Slot(many + 1));
         assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
     }

@@ -3,7 +3,7 @@
 //! sessions to tell which writes are *sure*, and the tags that votes carry.
 //!
 //! `canvass` is what comes before a campaign, `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
-//! the commit rule, `hand_over` a leader's leaving office, `learner` what is known to be committed, `catchup` what was
+//! the commit rule, `hand_over` a leader's leaving office, `preference` when the preferred leader may lead again, `learner` what is known to be committed, `catchup` what was
 //! missed, `lead` what a leader keeps. A slot is *chosen* when the votes say so, and
 //! *committed* here when that is known here.
 
@@ -18,6 +18,7 @@ mod lead;
 mod learner;
 mod log;
 mod marks;
+mod preference;
 mod proposer;
 mod ranges;
 mod recover;
@@ -50,6 +51,7 @@ use acceptor::Vote;
 use canvass::Canvassing;
 use catchup::Fetching;
 use hand_over::Succession;
+use preference::Preference;
 
 /// What this replica does about leadership.
 #[derive(Clone, Debug, Hash)]
@@ -73,6 +75,8 @@ pub(super) struct Consensus {
     canvassing: Canvassing,
     /// Since when that one leads, and who should lead next.
     succession: Succession,
+    /// What was seen of the preferred leader.
+    preference: Preference,
     logs: PerLog<Log>,
     /// The open slots that write a key.
     marks: Marks,
@@ -90,7 +94,7 @@ impl std::hash::Hash for Consensus {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
         (self.fetching, self.last_answer).hash(state);
-        (&self.canvassing, &self.succession).hash(state);
+        (&self.canvassing, &self.succession, &self.preference).hash(state);
     }
 }
 
@@ -105,6 +109,7 @@ impl Consensus {
             round_seen: recovered.promised.round,
             leader: Ballot::ZERO,
             succession: Succession::begin(now),
+            preference: Preference::begin(now),
             canvassing: Canvassing::begin(now, recovered.promised),
             marks: restore::marks(&logs.commands),
             logs,

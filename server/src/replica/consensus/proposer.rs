@@ -318,7 +318,7 @@ impl Consensus {
     /// A peer has answered a probe. Returns whether it was one of this leadership's.
     pub fn probe_answered(
         &mut self,
-        now: Time,
+        step: &Step<'_>,
         from: ReplicaId,
         (ballot, probe): (Ballot, u64),
     ) -> bool {
@@ -326,7 +326,8 @@ impl Consensus {
         let Some(leadership) = leadership.filter(|l| l.ballot == ballot && probe <= l.probe) else {
             return false;
         };
-        leadership.probe_answered(now, from, probe);
+        leadership.probe_answered(from, probe);
+        self.follower_answered(step, from);
         true
     }
 

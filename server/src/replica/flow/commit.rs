@@ -12,10 +12,10 @@ use super::super::message::{LogId, LogNews, Proposed};
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::super::unavailable::client_gone;
-use super::super::weight::work_done;
 use super::Parts;
+use crate::cost;
 
-/// About how long a unit of work takes, as `weight` counts it, where replicas share the memory of
+/// About how long a unit of work takes, of `cost`, where replicas share the memory of
 /// one machine. A replica that has a machine for itself takes half of that, and its merges half of their
 /// part.
 const WORK_TIME: Duration = Duration::from_nanos(20);
@@ -205,10 +205,10 @@ impl Parts {
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
             let settings = &step.us.settings;
-            let (work_max, behind) = (settings.executed_work_max, settings.behind_bytes());
-            let left = self.consensus.commands().to_execute_bytes();
+            let (work_max, behind) = (settings.executed_work_max, settings.behind_work());
+            let left = self.consensus.commands().to_execute_work();
             let merging_time = |work| merging_time(work, left, behind);
-            let in_a_group = (work_max, merging_time(work_max));
+            let in_a_group = (work_max, merging_time(work_max / cost::MERGING));
             if let Some(later) = self.executing.later(step.now, in_a_group, left) {
                 step.metrics.executed_later += 1;
                 step.timers.set_earlier(Timer::Execute, later);
@@ -251,7 +251,7 @@ impl Parts {
             return Some((client_gone(), 0));
         }
         let outcome = self.machine.execute(slot, index, command);
-        let done = work_done(command, &outcome);
+        let done = cost::executed(command, &outcome);
         Some((outcome, done))
     }
 

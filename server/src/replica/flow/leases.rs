@@ -41,6 +41,7 @@ impl Parts {
             self.consensus.vote_again();
         }
         if let LeaseMessage::Leave { .. } = message {
+            self.consensus.peer_leaves(step, from);
             // Its promises were given back: what was held under them looks again.
             let (reads, view) = self.reads();
             reads.look_again_all(step, view);
@@ -120,7 +121,7 @@ impl Parts {
         let grace = self.leasing.grace();
         match self.leasing.is_leaving() {
             true => return self.hand_over(step),
-            false => self.consensus.give_up_transfer(step.now, grace),
+            false => self.consensus.give_up_transfer(step),
         }
         self.suspect_blockers(step, grace);
     }

@@ -191,7 +191,7 @@ impl Parts {
         probe: (Ballot, u64),
         suspects: ReplicaSet,
     ) {
-        if self.consensus.probe_answered(step.now, from, probe) {
+        if self.consensus.probe_answered(step, from, probe) {
             self.leasing.note_report(step.now, from, suspects);
             self.answer_found_wishes(step);
             let (reads, view) = self.reads();

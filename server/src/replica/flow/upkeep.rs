@@ -9,6 +9,7 @@ use super::super::message::Message;
 use super::super::persist::{After, Afters};
 use super::super::step::Step;
 use super::super::timers::Timer;
+use super::super::us::Heard;
 use super::Parts;
 
 impl Parts {
@@ -34,6 +35,11 @@ impl Parts {
         self.leasing.met(step.now, from, incarnation);
         self.consensus.leader_restarted(step, from);
         step.set_timer(Timer::Lease, step.now);
+    }
+
+    /// A peer is heard again that was silent for long, or has started again.
+    pub fn interrupted(&mut self, step: &mut Step<'_>, from: ReplicaId, heard: Heard) {
+        self.consensus.peer_interrupted(step, from, heard);
     }
 
     /// Does what is due.

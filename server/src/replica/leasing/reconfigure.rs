@@ -94,8 +94,9 @@ pub enum Next {
 impl Leasing {
     /// A leadership begins.
     pub fn take_office(&mut self, now: Time) {
+        let suspicions = std::mem::take(&mut self.office.suspicions);
         self.office = Office {
-            suspicions: Suspicions::begin(now, self.configs.excluded()),
+            suspicions: suspicions.begin(now, self.configs.excluded()),
             ..Office::default()
         };
         self.counted.forget_reports(now);
@@ -307,7 +308,7 @@ impl Leasing {
             change.ranges = ranges.collect();
             params = settings.params;
         }
-        let already = self.add_wishes(&mut change, &mut params);
+        let (_, already) = self.add_wishes(&mut change, &mut params);
         self.found_in_force(already);
         change.params = (params != *self.configs.params(newest)).then_some(params);
         change

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use client::FlapBackoff;
 use leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Quiet grace periods after which a suspect is included again.
+/// Quiet grace periods after which a suspect is included again, at the earliest.
 const QUIET_GRACES: u32 = 2;
 
 /// Whom a leader suspects, and since when nobody has.
@@ -14,10 +15,13 @@ const QUIET_GRACES: u32 = 2;
 pub(super) struct Suspicions {
     /// By reporter: whom it suspects.
     reports: BTreeMap<ReplicaId, ReplicaSet>,
-    /// When each replica last gave reason for suspicion.
-    last: BTreeMap<ReplicaId, Time>,
+    /// By replica that was suspected: since when nobody has, and how often it was suspected
+    /// soon after its return.
+    backoffs: BTreeMap<ReplicaId, FlapBackoff>,
     /// Replicas whose missing acceptance has blocked a slot for too long.
     blockers: ReplicaSet,
+    /// Replicas that were excluded when exclusions were last asked for.
+    excluded: ReplicaSet,
 }
 
 impl Hash for Suspicions {
@@ -26,18 +30,22 @@ impl Hash for Suspicions {
         for report in self.reports.iter().filter(|(_, who)| !who.is_empty()) {
             report.hash(state);
         }
-        (&self.last, self.blockers).hash(state);
+        (&self.backoffs, self.blockers, self.excluded).hash(state);
     }
 }
 
 impl Suspicions {
     /// A leadership begins: what was reported to an earlier one is old, and who is
-    /// excluded stays so until it has had time to show that it lives.
-    pub(super) fn begin(now: Time, excluded: ReplicaSet) -> Suspicions {
-        Suspicions {
-            last: excluded.iter().map(|suspect| (suspect, now)).collect(),
+    /// excluded stays so until it has had time to show that it lives. What this replica has
+    /// seen of returns when it led before is remembered.
+    pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
+        let mut suspicions = Suspicions {
+            backoffs: self.backoffs,
+            excluded: self.excluded,
             ..Suspicions::default()
-        }
+        };
+        suspicions.note(now, excluded);
+        suspicions
     }
 
     pub(super) fn report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
@@ -51,13 +59,33 @@ impl Suspicions {
     }
 
     fn note(&mut self, now: Time, suspects: ReplicaSet) {
-        self.last
-            .extend(suspects.iter().map(|suspect| (suspect, now)));
+        let now = now.since(Time::ZERO);
+        for suspect in suspects.iter() {
+            self.backoff(suspect, now).interrupted(now, now);
+        }
     }
 
-    /// Whom the next configuration should exclude: suspects of the leader (`mine`) or
-    /// of a majority, and blockers. Who is `excluded` returns after two quiet grace
-    /// periods.
+    fn backoff(&mut self, replica: ReplicaId, now: Duration) -> &mut FlapBackoff {
+        let backoffs = self.backoffs.entry(replica);
+        backoffs.or_insert_with(|| FlapBackoff::new(now))
+    }
+
+    /// Notes which replicas were excluded, or returned, since this was last called.
+    fn note_excluded(&mut self, now: Time, excluded: ReplicaSet) {
+        let before = std::mem::replace(&mut self.excluded, excluded);
+        let now = now.since(Time::ZERO);
+        for suspect in excluded.minus(before).iter() {
+            let backoff = self.backoff(suspect, now);
+            backoff.failed(now - backoff.healthy_for(now)); // when it was last suspected
+        }
+        for returned in before.minus(excluded).iter() {
+            self.backoff(returned, now).chosen(now);
+        }
+    }
+
+    /// Replicas that the next configuration should exclude: suspects of the leader (`mine`) or
+    /// of a majority, and blockers. An `excluded` one returns after two quiet grace periods, or
+    /// after longer ones if it was suspected again soon after its return.
     pub(super) fn exclusions(
         &mut self,
         now: Time,
@@ -65,6 +93,7 @@ impl Suspicions {
         excluded: ReplicaSet,
         rule: Exclusion,
     ) -> ReplicaSet {
+        self.note_excluded(now, excluded);
         self.note(now, mine);
         let everyone = self
             .reports
@@ -82,9 +111,10 @@ impl Suspicions {
             .collect::<ReplicaSet>()
             .union(mine)
             .union(self.blockers);
+        let (least, now) = (rule.grace * QUIET_GRACES, now.since(Time::ZERO));
         let still = excluded.iter().filter(|suspect| {
-            let last = self.last.get(suspect);
-            last.is_some_and(|last| now.since(*last) < rule.grace * QUIET_GRACES)
+            let backoff = self.backoffs.get(suspect);
+            backoff.is_some_and(|it| it.healthy_for(now) < it.wait().max(least))
         });
         // What peers report may name the leader, or who is no member.
         let exclusions = still.collect::<ReplicaSet>().union(fresh);
@@ -135,7 +165,7 @@ mod tests {
             let [name, mine, reports, blockers, excluded, later_ms, expected] = columns[..] else {
                 panic!("seven columns: {line}");
             };
-            let mut suspicions = Suspicions::begin(Time::ZERO, set(excluded));
+            let mut suspicions = Suspicions::default().begin(Time::ZERO, set(excluded));
             for report in reports.split_whitespace() {
                 let (by, whom) = report.split_once(':').expect("by:whom");
                 let by = set(by).iter().next().expect("a reporter");
@@ -149,5 +179,36 @@ mod tests {
             cases += 1;
         }
         assert!(cases >= 10, "the table was read");
+    }
+    /// A replica that is suspected for a second, again and again, is excluded for longer each
+    /// time, and returns when it has been quiet for that long.
+    #[test]
+    fn a_replica_that_flaps_returns_less_and_less_often() {
+        let rule = Exclusion {
+            me: ReplicaId(0),
+            members: Membership::fixed(3),
+            grace: Duration::from_secs(1),
+        };
+        let mut suspicions = Suspicions::default().begin(Time::ZERO, set(""));
+        let (mut excluded, mut changes) = (set(""), Vec::new());
+        let mut look = |second: u64, mine: ReplicaSet| {
+            let now = Time::ZERO + Duration::from_secs(second);
+            let wanted = suspicions.exclusions(now, mine, excluded, rule);
+            if wanted != excluded {
+                changes.push(second);
+            }
+            excluded = wanted;
+        };
+        for second in 0..300 {
+            look(second, if second % 5 == 0 { set("2") } else { set("") });
+        }
+        for second in 300..4000 {
+            look(second, set(""));
+        }
+        for second in 4000..4004 {
+            look(second, if second == 4000 { set("2") } else { set("") });
+        }
+        // Suspected at 0, back after two graces; again at 5. From 295 on it is quiet for 10 s.
+        assert_eq!(changes, [0, 2, 5, 305, 4000, 4002]);
     }
 }

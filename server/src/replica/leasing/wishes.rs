@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use leases::config::{RANGES_MAX, STARTS_BYTES_MAX};
 use leases::{
-    ConfigChange, ConfigId, KeyRange, LeaseParams, RangeChange, RangeMap, ReplicaId, StrategySpec,
+    ConfigChange, ConfigId, KeyRange, LeaseParams, Policy, RangeChange, RangeMap, ReplicaId,
+    StrategySpec,
 };
 
 use super::super::action::Event;
@@ -206,10 +207,9 @@ impl Leasing {
     fn unfit(&self, us: &Us, set: &LeaseSet) -> Option<String> {
         let mut change = ConfigChange::default();
         let mut before = *self.configs.params(self.configs.newest());
-        self.add_wishes(&mut change, &mut before);
-        let policies = self.configs.policies_after(&change.ranges);
-        add(&mut change.ranges, &set.strategies, &policies);
-        if !self.configs.policies_after(&change.ranges).fits() {
+        let (mut policies, _) = self.add_wishes(&mut change, &mut before);
+        self.add(&mut change, &set.strategies, &mut policies);
+        if !policies.fits() {
             return Some(format!(
                 "range: there are {RANGES_MAX} ranges at most, which begin with {STARTS_BYTES_MAX} bytes of keys at \
                  most, together; set one strategy for a range that covers several of them first"
@@ -223,23 +223,52 @@ impl Leasing {
         durations::unfit(&params, distance, set.force)
     }
 
-    /// Adds to `change` and `params` what operators want. Returns how many wishes, of the
-    /// first, add nothing: they are in force already.
-    pub(super) fn add_wishes(&self, change: &mut ConfigChange, params: &mut LeaseParams) -> usize {
+    /// Adds to `change` and `params` what operators want. Returns what ranges will say then, and how
+    /// many wishes, of the first, add nothing: they are in force already.
+    pub(super) fn add_wishes(
+        &self,
+        change: &mut ConfigChange,
+        params: &mut LeaseParams,
+    ) -> (RangeMap<Policy>, usize) {
         let newest = *self.configs.params(self.configs.newest());
         let wishes = &self.office.wishes.waiting;
+        let mut policies = self.configs.policies_after(&change.ranges);
         let mut already = 0;
         let mut nothing = true;
         for (index, wish) in wishes.iter().enumerate() {
-            let policies = self.configs.policies_after(&change.ranges);
-            add(&mut change.ranges, &wish.set.strategies, &policies);
+            self.add(change, &wish.set.strategies, &mut policies);
             *params = wish.set.durations.in_place(params);
             nothing = *change == ConfigChange::default() && *params == newest;
             already += usize::from(nothing && already == index);
         }
         assert!(already <= wishes.len(), "only what is wished is in force");
         // The last may take back what one before it adds: then nothing is proposed.
-        if nothing { wishes.len() } else { already }
+        let already = if nothing { wishes.len() } else { already };
+        (policies, already)
+    }
+
+    /// Adds to `change` the strategies that are not in force in all of their range after it.
+    /// `policies` is what ranges say after `change`, before and afterwards.
+    fn add(
+        &self,
+        change: &mut ConfigChange,
+        wanted: &[(KeyRange, StrategySpec)],
+        policies: &mut RangeMap<Policy>,
+    ) {
+        let before = change.ranges.len();
+        for (range, spec) in wanted {
+            let within = || policies.overlapping(range);
+            if within().all(|(_, policy)| policy.strategy == *spec) {
+                continue;
+            }
+            change.ranges.push(RangeChange {
+                // Who lists nothing clears all parts at once: they become one range.
+                clear: !spec.wants_demand() && within().count() > 1,
+                ..RangeChange::strategy(range.clone(), spec.clone())
+            });
+        }
+        self.configs
+            .change_further(policies, &change.ranges[before..]);
     }
 
     /// The first `already` wishes are in force, if this leader still leads.
@@ -327,24 +356,5 @@ fn tell(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
     match to == step.me() {
         true => step.announce(Event::LeaseAnswered { ask, answer }),
         false => step.send(to, Message::LeaseAnswer { ask, answer }),
-    }
-}
-
-/// Adds the strategies that are not in force in all of their range after the changes so far.
-fn add(
-    changes: &mut Vec<RangeChange>,
-    wanted: &[(KeyRange, StrategySpec)],
-    policies: &RangeMap<leases::Policy>,
-) {
-    for (range, spec) in wanted {
-        let within = || policies.iter().filter(|(part, _)| part.overlaps(range));
-        if within().all(|(_, policy)| policy.strategy == *spec) {
-            continue;
-        }
-        changes.push(RangeChange {
-            // Who lists nothing clears all parts at once: they become one range.
-            clear: !spec.wants_demand() && within().count() > 1,
-            ..RangeChange::strategy(range.clone(), spec.clone())
-        });
     }
 }

@@ -14,9 +14,10 @@ use leases::{Key, Slot};
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
-use super::super::weight::{clearing_work, command_weight};
+use super::super::weight::command_weight;
 use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
 use super::session::{Admission, Sessions};
+use crate::cost;
 
 /// The entries of one answer: they fit into a frame, with what is around them.
 const RESULT_BYTES_MAX: usize = client::wire::FRAME_BYTES_MAX - (64 << 10);
@@ -277,7 +278,7 @@ impl Kv {
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         match bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             true => 0,
-            false => clearing_work(bytes),
+            false => cost::clearing(bytes),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use client::wire::Field;
 use prost::encoding::{WireType, decode_varint, message};
 
-use super::super::weight::merge_work;
+use crate::cost::merging;
 
 /// The longest record into which fields are put: every replica goes through all of it
 /// for each command, of which thousands may come at once.
@@ -25,12 +25,12 @@ const NAME: u32 = 1;
 const VALUE: u32 = 2;
 
 /// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
-/// too large. Returns also how much work `old` was, as [`weight`] counts it.
+/// too large. Returns also how much work `old` was, in units of [`cost`].
 ///
 /// Of several values for one name the last counts. If `old` has a name twice, the first is
 /// replaced. What stays is copied as it is: to decode and encode it takes several times as long.
 ///
-/// [`weight`]: crate::replica::weight
+/// [`cost`]: crate::cost
 pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
     if old.len() > RECORD_BYTES_MAX {
         return (None, 0);
@@ -62,7 +62,7 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
             uncopied = rest;
         }
     }
-    let work = merge_work(count, old.len());
+    let work = merging(count, old.len());
     if !rest.is_empty() {
         return (None, work);
     }
@@ -87,8 +87,8 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
     let mut rest = old;
     let fields = std::iter::from_fn(|| take_bytes(FIELD, &mut rest));
     match fields.take(FIELDS_COUNTED + 1).count() {
-        few @ ..=FIELDS_COUNTED => merge_work(few, old.len()),
-        _ => merge_work(FIELDS_MAX, old.len()),
+        few @ ..=FIELDS_COUNTED => merging(few, old.len()),
+        _ => merging(FIELDS_MAX, old.len()),
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
         for field in [&[][..], name, value, &[name, value].concat()] {
             let (merged, work) = merge(&nested(field), &put);
             assert_eq!(merged, Some([nested(field), known.clone()].concat()));
-            assert_eq!(work, merge_work(1, 2 + field.len()));
+            assert_eq!(work, merging(1, 2 + field.len()));
         }
         for field in [
             &[value, name].concat()[..],

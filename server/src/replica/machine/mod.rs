@@ -17,7 +17,7 @@ use super::per_log::PerLog;
 use super::persist::After;
 use super::settings::SessionLimits;
 use super::step::Step;
-use super::weight::work;
+use crate::cost::{self, Request};
 
 pub use kv::{Kv, version_of};
 pub use session::{Admission, Flying, Sessions};
@@ -100,7 +100,7 @@ impl Machine {
             Some(Op::PutFields(_)) => MERGE_ROOM_MIN.max(MERGES_ROOM * self.merge_work(command)),
             _ => 0,
         };
-        work(command) + merging
+        cost::of(Request::Command(command)).executing() + merging
     }
 
     /// About how much work it will be to execute a merge, beside the fields that it brings; of other

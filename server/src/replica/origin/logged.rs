@@ -5,12 +5,11 @@
 use client::wire::command::Op;
 use client::wire::{Command, SCAN_ENTRIES_MAX};
 
-use super::super::weight::{ENTRY_WORK, work};
+use crate::cost;
 
 /// What is proposed for a read: a scan that takes as long to execute, as far as a scan may. So a
 /// slot has room for no more of them than of what they stand for.
 pub fn stand_in(read: &Command) -> Command {
-    let entries = work(read).div_ceil(ENTRY_WORK);
-    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    let entries = u32::try_from(cost::scanned_instead(read)).unwrap_or(u32::MAX);
     Op::scan("", "", entries.clamp(1, SCAN_ENTRIES_MAX)).into()
 }

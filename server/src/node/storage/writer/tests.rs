@@ -17,6 +17,7 @@ struct Scripted {
     answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,
     entered: Sender<Vec<u64>>,
     go: Receiver<()>,
+    has_room: Arc<AtomicBool>,
 }
 
 impl Disk for Scripted {
@@ -36,6 +37,10 @@ impl Disk for Scripted {
         Ok(vec![])
     }
 
+    fn has_room(&self) -> Result<bool, StorageError> {
+        Ok(self.has_room.load(Ordering::Acquire))
+    }
+
     fn close(self) -> Result<(), StorageError> {
         Ok(())
     }
@@ -46,6 +51,8 @@ struct Scene {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,
     reports: Receiver<Report>,
+    /// Of the disk, whatever it answers.
+    has_room: Arc<AtomicBool>,
     writer: Writer,
 }
 
@@ -67,10 +74,12 @@ fn scene_with(
     let (entered_send, entered) = channel();
     let (go, go_receive) = channel();
     let (report, reports) = channel();
+    let has_room = Arc::new(AtomicBool::new(false));
     let disk = Scripted {
         answers: Arc::new(Mutex::new(answers.into_iter().collect())),
         entered: entered_send,
         go: go_receive,
+        has_room: has_room.clone(),
     };
     let tell = move |news| report.send(news).unwrap();
     let writer = Writer::start_on(disk, how, tell).unwrap();
@@ -79,6 +88,7 @@ fn scene_with(
         entered,
         go,
         reports,
+        has_room,
     }
 }
 
@@ -117,6 +127,45 @@ fn what_gathers_behind_a_write_goes_as_one() {
         Report::Persisted(Sequence(5))
     ));
     scene.writer.close().unwrap();
+}
+
+/// Lets the disk refuse so often.
+fn refuse(scene: &Scene, times: u32) {
+    for _ in 0..times {
+        scene.entered.recv().unwrap();
+        scene.go.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_refuses_although_there_is_room_fails() {
+    let mut scene = scene((0..).map(|_| full()).take(3 * REFUSALS_MAX as usize));
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    // While there is none, it is tried for ever.
+    refuse(&scene, REFUSALS_MAX + 5);
+    scene.entered.recv().unwrap();
+    scene.has_room.store(true, Ordering::Release);
+    scene.go.send(()).unwrap();
+    refuse(&scene, REFUSALS_MAX);
+    let first = scene.reports.recv().unwrap();
+    assert!(matches!(first, Report::Writable(false)), "{first:?}");
+    let second = scene.reports.recv().unwrap();
+    let is_stuck = matches!(second, Report::Failed(StorageError::Stuck { .. }));
+    assert!(is_stuck, "{second:?}");
+}
+
+#[test]
+fn a_store_that_goes_on_in_time_is_not_stuck() {
+    let refusals = (0..REFUSALS_MAX).map(|_| full());
+    let mut scene = scene(refusals.clone().chain([Ok(())]).chain(refusals));
+    scene.has_room.store(true, Ordering::Release);
+    for sequence in 1..=2 {
+        let record = accepted(sequence, "");
+        scene.writer.persist(Sequence(sequence), vec![record]);
+        refuse(&scene, REFUSALS_MAX + 1);
+        let persisted = |report| matches!(report, Report::Persisted(it) if it.0 == sequence);
+        assert!(scene.reports.iter().any(persisted));
+    }
 }
 
 #[test]
@@ -324,6 +373,7 @@ fn what_nobody_was_told_of_is_not_written_before_the_end() {
         go,
         entered,
         reports,
+        ..
     } = scene;
     writer.closing.store(true, Ordering::Release);
     go.send(()).unwrap();
@@ -351,6 +401,7 @@ fn what_counts_as_durable_is_written_before_the_end() {
         go,
         entered,
         reports: _reports,
+        ..
     } = scene;
     writer.closing.store(true, Ordering::Release);
     (0..4).for_each(|_| go.send(()).unwrap());
@@ -371,6 +422,9 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
         }
         fn read_log(&self, _: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
             Ok(vec![])
+        }
+        fn has_room(&self) -> Result<bool, StorageError> {
+            Ok(true)
         }
         fn close(self) -> Result<(), StorageError> {
             Ok(())

@@ -20,8 +20,8 @@ use crate::replica::plausible::NUMBER_MAX;
 use in_flight::InFlight;
 use queue::Queue;
 pub use queue::{Class, Limits};
+pub use transfer::Attempt;
 use transfer::Transfer;
-pub use transfer::{Attempt, Pause};
 
 /// A leadership.
 #[derive(Clone, Debug)]
@@ -147,15 +147,14 @@ impl Leadership {
     }
 
     /// A peer has answered a probe.
-    pub fn probe_answered(&mut self, now: Time, from: ReplicaId, probe: u64) {
+    pub fn probe_answered(&mut self, from: ReplicaId, probe: u64) {
         let answered = &mut self.probe_acks[from.index()];
         *answered = (*answered).max(probe);
-        self.heard(now, from);
     }
 
-    /// A peer has said that it hears this leader.
-    pub fn heard(&mut self, now: Time, from: ReplicaId) {
-        self.answered[from.index()] = now;
+    /// A peer has said that it hears this leader. Returns when it last said so before.
+    pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
+        std::mem::replace(&mut self.answered[from.index()], now)
     }
 
     /// Who has answered a probe within `patience`, or voted: probes wait behind large Accepts.

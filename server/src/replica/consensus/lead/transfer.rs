@@ -5,40 +5,6 @@ use std::time::Duration;
 
 use leases::{ReplicaId, ReplicaSet, Time};
 
-/// After a transfer that failed a leader leads on for this many grace periods before
-/// it tries another. Whoever asks again at once would keep every write waiting.
-const PAUSE_GRACES: u32 = 4;
-/// It tries less and less often, but at least so often.
-const PAUSE_GRACES_MAX: u32 = 256;
-
-/// How long nobody is handed over to by preference, after transfers that failed.
-#[derive(Clone, Copy, Debug, Hash)]
-pub struct Pause {
-    until: Time,
-    /// How long the next one is, in grace periods.
-    graces: u32,
-}
-
-impl Pause {
-    pub fn none() -> Pause {
-        Pause {
-            until: Time::ZERO,
-            graces: PAUSE_GRACES,
-        }
-    }
-
-    pub fn is_over(&self, now: Time) -> bool {
-        now >= self.until
-    }
-
-    /// A transfer has failed.
-    pub fn begin(&mut self, now: Time, grace: Duration) {
-        assert!(self.graces >= PAUSE_GRACES, "pauses never become shorter");
-        self.until = now + grace * self.graces;
-        self.graces = (self.graces * 2).min(PAUSE_GRACES_MAX);
-    }
-}
-
 /// A handing over that has begun.
 #[derive(Clone, Copy, Debug, Hash)]
 struct UnderWay {
@@ -156,32 +122,16 @@ impl Transfer {
         begun.is_some_and(|begun| begun.to == who && begun.told.is_some())
     }
 
-    /// Gives up what has taken too long. Returns whether it did.
-    pub fn give_up(&mut self, now: Time) -> bool {
-        let late = self.under_way.is_some_and(|begun| now >= begun.give_up);
-        if late {
-            self.under_way = None;
-        }
-        late
+    /// Whether an operator wants another to lead, which was told to take over.
+    pub fn is_by_operator(&self) -> bool {
+        let begun = self.under_way.as_ref();
+        begun.is_some_and(|begun| begun.by_operator && begun.told.is_some())
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_up_to_a_limit() {
-        let grace = Duration::from_secs(2);
-        let mut pause = Pause::none();
-        assert!(pause.is_over(Time::ZERO));
-        let mut lasts = Vec::new();
-        for at_s in (0..10).map(|i| i * 10_000) {
-            let now = Time::ZERO + Duration::from_secs(at_s);
-            pause.begin(now, grace);
-            let over = (1..10_000).find(|s| pause.is_over(now + Duration::from_secs(*s)));
-            lasts.push(over.expect("it ends") / 2);
-        }
-        assert_eq!(lasts, [4, 8, 16, 32, 64, 128, 256, 256, 256, 256]);
+    /// Gives up what has taken too long. Returns the replica that did not take over.
+    pub fn give_up(&mut self, now: Time) -> Option<ReplicaId> {
+        let late = self.under_way.filter(|begun| now >= begun.give_up)?;
+        self.under_way = None;
+        Some(late.to)
     }
 }

@@ -1,0 +1,61 @@
+//! A caller's wait for the answer to one request.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{CallError, Connection};
+use crate::wire::Response;
+
+/// One copy of a request, in the table for exactly as long as someone waits for it.
+pub(crate) struct Call<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) id: u64,
+    pub(super) reply: oneshot::Receiver<Result<Response, CallError>>,
+    pub(super) sent: &'a AtomicBool,
+    /// It is certain that it has not been sent.
+    pub(super) never_left: bool,
+    pub asked: Instant,
+}
+
+impl Call<'_> {
+    /// Whether it was sent on the connection that there is.
+    pub fn is_under_way(&self) -> bool {
+        let table = self.connection.table();
+        table.calls.contains_key(&self.id) && self.id < table.unsent_from
+    }
+}
+
+impl Future for Call<'_> {
+    type Output = Result<Response, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.reply).poll(context).map(|received| {
+            let result = received.unwrap_or(Err(CallError::Closed));
+            self.never_left = matches!(
+                result,
+                Err(CallError::Unreachable(_) | CallError::Refused(_))
+            );
+            result
+        })
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut table = self.connection.table();
+        let waited = table.calls.remove(&self.id).is_some();
+        let unsent = waited && self.id >= table.unsent_from;
+        let emptied = waited && table.calls.is_empty();
+        drop(table);
+        if !unsent && !self.never_left {
+            self.sent.store(true, Ordering::Relaxed);
+        }
+        if emptied {
+            self.connection.emptied.notify_one();
+        }
+    }
+}

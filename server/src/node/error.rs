@@ -1,0 +1,121 @@
+//! Why a node did not start or stopped, each with the exit status of its process.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::access::AccessError;
+use super::config::ConfigError;
+use super::storage::StorageError;
+use crate::security::SecurityError;
+
+/// Why a node did not start, or why it stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// There is no such node in the configuration.
+    #[error(
+        "there is no node {name:?} in {}; it has {}; give one of these names, or add a [[node]]",
+        file.display(), known.join(", ")
+    )]
+    UnknownNode {
+        /// The name asked for.
+        name: String,
+        /// The configuration's names.
+        known: Vec<String>,
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// The configuration lets others than this machine pass for nodes.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The node cannot prove who it is.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// A port cannot be bound.
+    #[error(
+        "node {node}: cannot listen on {field} = {address:?}: {source}; give the node an address of this \
+         machine and a port that is free: `{field}` of node {node} in {}", file.display()
+    )]
+    Bind {
+        /// The node.
+        node: String,
+        /// `client` or `peer`.
+        field: &'static str,
+        /// The address in the configuration.
+        address: String,
+        /// The configuration.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The storage cannot be opened, or failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The file of tokens cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The events file cannot be opened.
+    #[error("--events {}: {source}", path.display())]
+    Events {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The process may not open as many files and connections as a node needs.
+    #[error(
+        "this process may have {limit} files and connections open, node {node} needs {needed}: \
+         raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of its service)"
+    )]
+    Descriptors {
+        /// The node.
+        node: String,
+        /// The limit, raised as far as it may be.
+        limit: usize,
+        /// The least that is enough.
+        needed: usize,
+    },
+    /// The operating system refuses something that every node needs.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was attempted.
+        doing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl NodeError {
+    /// The exit status of a process that ended so, if starting it again cannot help: 78,
+    /// what `sysexits.h` calls a configuration error.
+    pub const FINAL_STATUS: u8 = 78;
+    /// The exit status of a process whose data directory was taken away while it ran.
+    /// Starting it again cannot help either.
+    pub const GONE_STATUS: u8 = 3;
+
+    /// The exit status of a process that ended so.
+    pub fn status(&self) -> u8 {
+        match self {
+            NodeError::Storage(StorageError::Gone { .. }) => NodeError::GONE_STATUS,
+            NodeError::UnknownNode { .. }
+            | NodeError::Config(_)
+            | NodeError::Security(_)
+            | NodeError::Access(_)
+            | NodeError::Storage(
+                StorageError::Path { .. }
+                | StorageError::Wiped { .. }
+                | StorageError::Damaged { .. }
+                | StorageError::Format { .. }
+                | StorageError::Mismatch { .. },
+            ) => NodeError::FINAL_STATUS,
+            _ => 1,
+        }
+    }
+
+    /// Whether starting a node again that ended with this status would end in the same way,
+    /// until somebody has mended something.
+    pub fn is_final(status: i32) -> bool {
+        [NodeError::FINAL_STATUS, NodeError::GONE_STATUS]
+            .map(i32::from)
+            .contains(&status)
+    }
+}

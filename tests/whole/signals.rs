@@ -1,0 +1,86 @@
+//! Orders to end that come before a replica serves.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+use super::bad_input::alone;
+use super::support::{Ended, Place, ports, signal, until};
+
+const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
+const HERE: &str = "exec \"$0\" \"$@\"";
+/// As process 1, which ignores signals that it does not handle, as in a container.
+const FIRST: &str = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";
+/// Read by a start before the store is opened.
+const LOG: &str = "data/CA/000001.log";
+
+/// Whether this user may start process 1 of a namespace; says why not.
+fn may_unshare() -> bool {
+    let tried = Command::new("unshare")
+        .args(["--pid", "--fork", "true"])
+        .output();
+    let why = match tried {
+        Ok(done) if done.status.success() => return true,
+        Ok(refused) => String::from_utf8_lossy(&refused.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("skipped, for no process can be the first: {}", why.trim());
+    false
+}
+
+/// Sends TERM once, while a start reads a log that does not end. The log ends when the replica
+/// has said that it was told, if `goes_on`.
+fn told_while_it_opens(line: &str, goes_on: bool) -> Ended {
+    let place = Place::new();
+    place.write("cluster.toml", &alone(ports(2)));
+    make_store(&place);
+    let made = Command::new("mkfifo").arg(place.path(LOG)).status();
+    assert!(made.unwrap().success());
+
+    let replica = place.start_in_shell(line, &SERVE, Stdio::null());
+    // Waits until the other end is opened.
+    let log = File::options().write(true).open(place.path(LOG)).unwrap();
+    // RocksDB, which comes later, does not find it.
+    std::fs::remove_file(place.path(LOG)).unwrap();
+    signal("TERM", place.replica("CA"));
+    if goes_on {
+        until("the replica to be told", || {
+            replica.err().contains("told to end")
+        });
+        drop(log);
+        let ended = replica.ended();
+        assert!(!ended.err.contains("serving"), "{ended:#?}");
+        return ended;
+    }
+    let ended = replica.ended();
+    drop(log);
+    ended
+}
+
+/// A replica has run here.
+fn make_store(place: &Place) {
+    let replica = place.start(&SERVE, Stdio::null());
+    until("the replica", || replica.err().contains("serving"));
+    signal("TERM", replica.child.id());
+    replica.ended().good();
+}
+
+#[test]
+fn a_replica_that_is_told_to_end_while_it_opens_its_directory_does() {
+    told_while_it_opens(HERE, true).good();
+}
+
+#[test]
+fn process_1_that_is_told_to_end_while_it_opens_its_directory_does() {
+    if may_unshare() {
+        told_while_it_opens(FIRST, true).good();
+    }
+}
+
+#[test]
+fn process_1_whose_directory_hangs_ends_all_the_same() {
+    if may_unshare() {
+        let ended = told_while_it_opens(FIRST, false);
+        assert!(!ended.status.success(), "{ended:#?}");
+        assert!(ended.err.contains("not ended in time"), "{ended:#?}");
+    }
+}

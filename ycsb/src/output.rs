@@ -1,0 +1,68 @@
+//! Lines on standard output and standard error. None of it panics: `println!` and
+//! `eprintln!` do when a pipe is closed, a disk is full, or a terminal is gone.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
+
+/// Prints a line to standard output; see [`print_line`](crate::output::print_line).
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::output::print_line(::std::format_args!($($words)*))
+    };
+}
+
+/// Prints a line to standard error, if there is one; see
+/// [`note_line`](crate::output::note_line).
+#[macro_export]
+macro_rules! note {
+    ($($words:tt)*) => {
+        $crate::output::note_line(::std::format_args!($($words)*))
+    };
+}
+
+/// Why standard output takes nothing more.
+static FAILURE: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints a line to standard output. A command goes on to its end although nobody reads it
+/// any more (`| head`) or the disk is full: what it does besides must not stop halfway, and
+/// its exit status must be true. Nothing is printed after an error, which [`finish`]
+/// returns.
+pub fn print_line(words: Arguments<'_>) {
+    print(|out| writeln!(out, "{words}"));
+}
+
+/// Prints bytes to standard output as they are; errors as in [`print_line`].
+pub fn print_bytes(bytes: &[u8]) {
+    print(|out| out.write_all(bytes));
+}
+
+/// Prints a line to standard error. An error is ignored: there is no place left to
+/// report it, and the work goes on.
+pub fn note_line(words: Arguments<'_>) {
+    // In one piece, so that lines of several processes do not mix.
+    let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
+}
+
+/// Whether everything that was printed has reached standard output. A program asks at its
+/// end.
+///
+/// # Errors
+/// Why it has not. A reader that has closed the pipe is no error: it has what it wanted.
+pub fn finish() -> Result<(), &'static io::Error> {
+    match FAILURE.get() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    if FAILURE.get().is_some() {
+        return;
+    }
+    let mut out = io::stdout().lock();
+    if let Err(error) = write(&mut out).and_then(|()| out.flush()) {
+        FAILURE.get_or_init(|| error);
+    }
+}
