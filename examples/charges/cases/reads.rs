@@ -3,8 +3,8 @@
 
 use client::wire::command::Op;
 use client::wire::{
-    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, ErrorCode, FRAME_BYTES_MAX, KEY_BYTES_MAX,
-    SCAN_ENTRIES_MAX, VALUE_BYTES_MAX,
+    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, ErrorCode, KEY_BYTES_MAX, SCAN_ENTRIES_MAX,
+    VALUE_BYTES_MAX,
 };
 
 use super::{BATCH, Case, FOLLOWER, KEYS, bytes, key, long_key, sizes};
@@ -44,7 +44,8 @@ pub(super) fn cases() -> Vec<Case> {
                 .into_iter()
                 .map(|size| scan(size, replica)),
         );
-        let most = FRAME_BYTES_MAX / (SCANNED_BYTES + 4 * ENTRY_BYTES);
+        // Answers leave as much of a frame free as commands do.
+        let most = COMMAND_BYTES_MAX / (SCANNED_BYTES + 4 * ENTRY_BYTES);
         all.extend(
             sizes(most)
                 .into_iter()
