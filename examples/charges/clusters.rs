@@ -46,7 +46,7 @@ impl Prepared {
         match stage {
             Stage::Plain => this.load().await?,
             Stage::Ranges(count) => this.divide(count).await?,
-            Stage::Demand(keys) => this.learn(keys).await?,
+            Stage::Demand(_) => this.refresh().await?,
         }
         Ok(this)
     }
@@ -111,14 +111,17 @@ impl Prepared {
         Ok(())
     }
 
-    async fn learn(&self, keys: usize) -> anyhow::Result<()> {
+    /// Reads keys until the leader knows the demand of all of them: a part at each replica, for each
+    /// reports only so much a second.
+    pub async fn refresh(&self) -> anyhow::Result<()> {
+        let Stage::Demand(keys) = self.stage else {
+            return Ok(());
+        };
         let deadline = Instant::now() + DEMAND_WITHIN;
         loop {
-            self.ask_for(keys).await?;
             let counters = self.status(StatusRequest::default()).await?.counters;
-            let known = counters
-                .into_iter()
-                .find(|counter| counter.name == "demand_keys");
+            let mut counters = counters.into_iter();
+            let known = counters.find(|counter| counter.name == "demand_keys");
             let known = known.map_or(0, |counter| counter.value as usize);
             if known * 100 >= keys * DEMAND_KNOWN {
                 return Ok(());
@@ -126,26 +129,20 @@ impl Prepared {
             if Instant::now() > deadline {
                 bail!("demand is known for {known} of {keys} keys after {DEMAND_WITHIN:?}");
             }
+            self.ask_for(keys).await?;
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
-    /// Reads every key with demand at every replica: what nobody reads is forgotten.
-    pub async fn refresh(&self) -> anyhow::Result<()> {
-        match self.stage {
-            Stage::Demand(keys) => self.ask_for(keys).await,
-            Stage::Plain | Stage::Ranges(_) => Ok(()),
-        }
-    }
-
     async fn ask_for(&self, keys: usize) -> anyhow::Result<()> {
-        for address in &self.cluster.clients {
+        let part = keys.div_ceil(self.cluster.clients.len());
+        for (address, begin) in self.cluster.clients.iter().zip((0..).step_by(part)) {
             let mut wire = Wire::connect(address).await?;
-            for (turn, first) in (0..keys).step_by(KEYS_AT_ONCE).enumerate() {
-                let asked = first..keys.min(first + KEYS_AT_ONCE);
+            let end = keys.min(begin + part);
+            for (id, first) in (1..).zip((begin..end).step_by(KEYS_AT_ONCE)) {
+                let asked = first..end.min(first + KEYS_AT_ONCE);
                 let asked = asked.map(|number| format!("{number:x}").into());
-                let op = Op::multi_get(asked.collect());
-                not_refused(&wire.ask(&read(turn as u64 + 1, op)).await?)?;
+                not_refused(&wire.ask(&read(id, Op::multi_get(asked.collect()))).await?)?;
             }
         }
         Ok(())

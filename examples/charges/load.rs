@@ -1,10 +1,10 @@
-//! Asks a replica for one kind of request, in a closed loop: as many are in flight as the case
-//! says, and each that is answered is followed by another.
+//! Asks a replica for one kind of request, one batch after the other. A batch is one write to the
+//! socket, so that as many requests share what is done for all of them, however busy the machine is.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use bytes::BytesMut;
 use client::wire::outcome::Result as Answer;
 use client::wire::request::Body;
@@ -58,39 +58,36 @@ impl<'a> Load<'a> {
             client: session_number(1, connection),
             last_id: 0,
             in_flight: BTreeMap::new(),
-            numbers: vec![0; case.in_flight],
+            numbers: vec![0; case.batch],
             answered: Answered::default(),
             last_request: Request::default(),
             last_answer: Response::default(),
         })
     }
 
-    /// Asks for so long, and waits for what is in flight then. Nothing goes on after a refusal
-    /// that the case does not expect.
+    /// Asks for so long, one batch after the other. Nothing goes on after a refusal that the case does
+    /// not expect.
     pub async fn run(&mut self, length: Duration) -> anyhow::Result<Answered> {
         self.answered = Answered::default();
         let end = Instant::now() + length;
-        for lane in 0..self.case.in_flight {
-            self.send(lane, None)?;
-        }
-        while !self.in_flight.is_empty() {
+        let mut last: Vec<Option<Response>> = vec![None; self.case.batch];
+        while self.answered.requests == 0
+            || (Instant::now() < end && self.answered.refusal.is_none())
+        {
+            for (lane, last) in last.iter().enumerate() {
+                self.send(lane, last.as_ref())?;
+            }
             self.wire.writer.flush().await?;
-            let answer = timeout(ANSWER_WITHIN, self.wire.reader.next::<Response>()).await;
-            let mut next = answer.context("no answer came")??;
-            if next.is_none() {
-                bail!("closed instead of an answer");
-            }
-            while let Some(response) = next {
-                let lane = self.in_flight.remove(&response.id);
-                let lane = lane.context("an answer to nothing that was asked")?;
-                self.count(&response);
-                if Instant::now() < end && self.answered.refusal.is_none() {
-                    self.send(lane, Some(&response))?;
-                }
-                self.last_answer = response;
-                next = self.wire.reader.next_buffered()?;
+            while !self.in_flight.is_empty() {
+                let answer = timeout(ANSWER_WITHIN, self.wire.reader.next::<Response>()).await;
+                let answer = answer.context("no answer came")??;
+                let answer = answer.context("closed instead of an answer")?;
+                let lane = self.in_flight.remove(&answer.id);
+                self.count(&answer);
+                last[lane.context("an answer to nothing that was asked")?] = Some(answer);
             }
         }
+        self.last_answer = last.pop().flatten().unwrap_or_default();
         let (mut request, mut answer) = (BytesMut::new(), BytesMut::new());
         encode_frame(&self.last_request, &mut request)?;
         encode_frame(&self.last_answer, &mut answer)?;

@@ -1,8 +1,8 @@
 //! Measures the processor time that each kind of request takes of a replica, over its range of
 //! sizes, beside what it is charged.
 //!
-//! Clusters of real `leasehold serve` processes run on loopback. Each case asks one replica in a
-//! closed loop for a while; what the replica takes when nobody asks is subtracted. Cases come in
+//! Clusters of real `leasehold serve` processes run on loopback. Each case asks one replica, one batch of requests after the
+//! other, for a while; what the replica takes when nobody asks is subtracted. Cases come in
 //! interleaved rounds, so that a change of the machine's speed does not fall on one kind.
 //! `benchmarks/charges.sh` builds and runs it.
 

@@ -15,8 +15,9 @@ use crate::rows::{Measured, Row};
 
 /// What comes before a measurement, so that memory and caches are in use.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// How long replicas are left alone to see what they take then.
-const IDLE: Duration = Duration::from_secs(1);
+/// How long replicas are left alone to see what they take then, and how often.
+const IDLE: Duration = Duration::from_millis(500);
+const IDLE_LOOKS: usize = 4;
 /// What follows a write: the checkpoint of each second, which costs for it, too.
 const CHECKPOINTED: Duration = Duration::from_millis(1_100);
 /// What follows anything else.
@@ -140,12 +141,25 @@ fn processes(cluster: &Prepared) -> anyhow::Result<Vec<u32>> {
     all.context("a replica does not run")
 }
 
-/// What all replicas take when nobody asks.
+/// What all replicas take when nobody asks: the least of some looks, for now and then a replica has
+/// something to do that does not recur.
 async fn idle(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
     for cluster in clusters {
         cluster.refresh().await?;
     }
     sleep(CHECKPOINTED).await;
+    let mut least = idle_once(clusters).await?;
+    for _ in 1..IDLE_LOOKS {
+        for (least, now) in least.iter_mut().zip(idle_once(clusters).await?) {
+            for (least, now) in least.replicas.iter_mut().zip(now.replicas) {
+                *least = least.least(now);
+            }
+        }
+    }
+    Ok(least)
+}
+
+async fn idle_once(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
     let look = |cluster: &Prepared| -> anyhow::Result<Vec<Spent>> {
         let spent = processes(cluster)?.into_iter().map(spent);
         Ok(spent.collect::<std::io::Result<_>>()?)
@@ -153,19 +167,17 @@ async fn idle(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
     let begun = Instant::now();
     let before: Vec<Vec<Spent>> = clusters.iter().map(look).collect::<anyhow::Result<_>>()?;
     sleep(IDLE).await;
-    let after: Vec<Vec<Spent>> = clusters.iter().map(look).collect::<anyhow::Result<_>>()?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let all = clusters.iter().zip(before.into_iter().zip(after));
-    Ok(all
-        .map(|(cluster, (before, after))| Idle {
+    let mut all = Vec::new();
+    for (cluster, before) in clusters.iter().zip(before) {
+        let taken = look(cluster)?.into_iter().zip(before);
+        let seconds = begun.elapsed().as_secs_f64();
+        let replicas = taken.map(|(after, before)| (after - before).scaled(1.0 / seconds));
+        all.push(Idle {
             stage: cluster.stage,
-            replicas: after
-                .into_iter()
-                .zip(before)
-                .map(|(after, before)| (after - before).scaled(1.0 / seconds))
-                .collect(),
-        })
-        .collect())
+            replicas: replicas.collect(),
+        });
+    }
+    Ok(all)
 }
 
 async fn one(

@@ -26,7 +26,15 @@ impl Sub for Spent {
 }
 
 impl Spent {
-    /// So many times as much.
+    /// Returns the less of two, of each.
+    pub fn least(self, other: Spent) -> Spent {
+        Spent {
+            all: self.all.min(other.all),
+            first: self.first.min(other.first),
+        }
+    }
+
+    /// Returns `by` times as much.
     pub fn scaled(self, by: f64) -> Spent {
         Spent {
             all: self.all.mul_f64(by),

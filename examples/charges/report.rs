@@ -62,10 +62,9 @@ impl Report<'_> {
     }
 
     fn csv(&self) -> String {
-        let mut text =
-            "kind,size,unit,in_flight,answer,requests,entries,bytes_in,bytes_out,cpu_ns,\
+        let mut text = "kind,size,unit,batch,answer,requests,entries,bytes_in,bytes_out,cpu_ns,\
                         cpu_ns_least,cpu_ns_most,loop_ns,charge,ns_for_each_unit,of_median\n"
-                .to_owned();
+            .to_owned();
         let median = median_ratio(self.rows);
         for row in self.rows.iter().filter(|row| row.skipped.is_none()) {
             let [least, middle, most] = row.ns;
@@ -75,7 +74,7 @@ impl Report<'_> {
                 row.kind,
                 row.size,
                 row.unit.replace(',', ""),
-                row.in_flight,
+                row.batch,
                 row.answer,
                 row.requests,
                 row.entries,
@@ -192,7 +191,7 @@ impl Report<'_> {
 
 fn table<'a>(text: &mut String, rows: impl Iterator<Item = &'a Row>, median: f64) {
     text.push_str(
-        "| kind | size | in flight | answer | entries | bytes in | bytes out | processor time, µs | least to most | loop, µs | charge | ratio |\n\
+        "| kind | size | batch | answer | entries | bytes in | bytes out | processor time, µs | least to most | loop, µs | charge | ratio |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
@@ -203,7 +202,7 @@ fn table<'a>(text: &mut String, rows: impl Iterator<Item = &'a Row>, median: f64
             row.kind,
             row.size,
             row.unit,
-            row.in_flight,
+            row.batch,
             row.answer,
             row.entries,
             row.bytes_in,

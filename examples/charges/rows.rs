@@ -39,7 +39,7 @@ pub struct Row {
     pub kind: &'static str,
     pub size: usize,
     pub unit: &'static str,
-    pub in_flight: usize,
+    pub batch: usize,
     /// Why nothing was measured.
     pub skipped: Option<String>,
     pub answer: String,
@@ -68,7 +68,7 @@ impl Row {
             kind: case.kind,
             size: case.size,
             unit: case.unit,
-            in_flight: case.in_flight,
+            batch: case.batch,
             skipped,
             answer: name(&last.answer),
             requests: rounds.iter().map(|it| it.answered.requests).sum(),

@@ -31,14 +31,17 @@ const DEMAND_WITHIN: Duration = Duration::from_secs(90);
 /// So much of what was asked must be known, in hundredths.
 const DEMAND_KNOWN: u64 = 95;
 
-/// Reads keys until the leader knows the demand of all of them.
+/// Reads keys until the leader knows the demand of all of them: a part at each replica, for each
+/// reports only so much a second.
 pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
     let deadline = Instant::now() + DEMAND_WITHIN;
     loop {
-        for address in &target.clients {
+        let part = ASKED_KEYS.div_ceil(target.clients.len() as u64);
+        for (address, begin) in target.clients.iter().zip((0..).step_by(part as usize)) {
             let mut wire = Wire::connect(address).await?;
-            for (id, first) in (1..).zip((0..ASKED_KEYS).step_by(ASKED_AT_ONCE as usize)) {
-                let keys = first..(first + ASKED_AT_ONCE).min(ASKED_KEYS);
+            let end = ASKED_KEYS.min(begin + part);
+            for (id, first) in (1..).zip((begin..end).step_by(ASKED_AT_ONCE as usize)) {
+                let keys = first..end.min(first + ASKED_AT_ONCE);
                 let keys = keys.map(|number| asked(number).into());
                 wire.ask(&read(id, Op::multi_get(keys.collect()))).await?;
             }

@@ -14,11 +14,11 @@ use crate::cluster::LEADER;
 
 /// A replica that holds nothing, if the leader alone does.
 const FOLLOWER: usize = LEADER + 1;
-/// Requests in flight, if they are small: system calls are shared, as they are under load.
-const IN_FLIGHT: usize = 8;
-/// Entries and bytes in flight of larger ones.
-const ENTRIES_IN_FLIGHT: usize = 10_000;
-const BYTES_IN_FLIGHT: usize = 4 << 20;
+/// Requests of a batch, if they are small: system calls are shared, as they are under load.
+const BATCH: usize = 8;
+/// Entries and bytes of a batch of larger ones.
+const BATCH_ENTRIES: usize = 10_000;
+const BATCH_BYTES: usize = 4 << 20;
 /// How much larger one size is than the one before.
 const STEP: usize = 8;
 
@@ -49,7 +49,7 @@ pub struct Case {
     pub stage: Stage,
     /// The replica that is asked.
     pub replica: usize,
-    pub in_flight: usize,
+    pub batch: usize,
     /// Changes what checkpoints write later.
     pub writes: bool,
     /// Written before anything is measured.
@@ -65,7 +65,7 @@ pub struct Case {
 
 /// Whose turn it is.
 pub struct Turn<'a> {
-    /// Each lane has one request in flight.
+    /// Which request of the batch.
     pub lane: usize,
     /// How often the lane has asked before.
     pub number: u64,
@@ -87,14 +87,14 @@ impl Case {
         entries: usize,
         bytes: usize,
     ) -> Case {
-        let in_flight = (ENTRIES_IN_FLIGHT / entries.max(1)).min(BYTES_IN_FLIGHT / bytes.max(1));
+        let batch = (BATCH_ENTRIES / entries.max(1)).min(BATCH_BYTES / bytes.max(1));
         Case {
             kind,
             size,
             unit,
             stage: Stage::Plain,
             replica: LEADER,
-            in_flight: in_flight.clamp(1, IN_FLIGHT),
+            batch: batch.clamp(1, BATCH),
             writes: false,
             prepared: Vec::new(),
             refused: None,
@@ -110,7 +110,7 @@ impl Case {
         Case {
             writes,
             ask: Box::new(move |turn| {
-                let next = turn.number as usize * IN_FLIGHT + turn.lane;
+                let next = turn.number as usize * BATCH + turn.lane;
                 Asked::Op(ops[next % ops.len()].clone())
             }),
             ..self
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn every_command_is_refused_as_its_case_says() {
         for case in all() {
-            for lane in 0..case.in_flight {
+            for lane in 0..case.batch {
                 let turn = Turn {
                     lane,
                     number: 1,

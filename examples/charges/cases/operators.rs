@@ -91,7 +91,7 @@ fn lease_set(ranges: usize) -> Case {
 fn lease_change() -> Case {
     let mut case = Case::new("lease_set-change", 32, "ranges", 1, 1);
     case.stage = Stage::Ranges(32);
-    case.in_flight = 1;
+    case.batch = 1;
     case.changes_leases = true;
     case.ask = Box::new(move |turn| {
         let strategy = ["quorum", "all"][turn.number as usize % 2];

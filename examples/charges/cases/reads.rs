@@ -7,7 +7,7 @@ use client::wire::{
     SCAN_ENTRIES_MAX, VALUE_BYTES_MAX,
 };
 
-use super::{Case, FOLLOWER, IN_FLIGHT, KEYS, bytes, key, long_key, sizes};
+use super::{BATCH, Case, FOLLOWER, KEYS, bytes, key, long_key, sizes};
 use crate::cluster::LEADER;
 
 /// Entries of scans by bytes have so large values.
@@ -66,8 +66,8 @@ fn named(replica: usize, at_the_leader: &'static str, elsewhere: &'static str) -
 
 fn get(size: usize, replica: usize) -> Case {
     let key = |number| format!("get-{size}-{number}");
-    let values = (0..IN_FLIGHT).map(|number| Op::put(key(number), bytes(size)));
-    let ops = (0..IN_FLIGHT).map(|number| Op::get(key(number)));
+    let values = (0..BATCH).map(|number| Op::put(key(number), bytes(size)));
+    let ops = (0..BATCH).map(|number| Op::get(key(number)));
     let kind = named(replica, "get", "elsewhere-get");
     Case::new(kind, size, "bytes of the value", 1, size)
         .in_turn(ops.collect())
@@ -76,7 +76,7 @@ fn get(size: usize, replica: usize) -> Case {
 }
 
 fn get_absent(size: usize, replica: usize) -> Case {
-    let ops = (0..IN_FLIGHT).map(|number| Op::get(long_key("none", number, size)));
+    let ops = (0..BATCH).map(|number| Op::get(long_key("none", number, size)));
     let kind = named(replica, "get-absent", "elsewhere-get-absent");
     Case::new(kind, size, "bytes of the key", 1, size)
         .in_turn(ops.collect())
@@ -84,7 +84,7 @@ fn get_absent(size: usize, replica: usize) -> Case {
 }
 
 fn multi_get(size: usize, replica: usize, are_present: bool) -> Case {
-    let ops = (0..IN_FLIGHT).map(|number| {
+    let ops = (0..BATCH).map(|number| {
         let one = |entry: usize| match are_present {
             true => key(number * size + entry * 7919),
             false => format!("none-{:06}", number * size + entry * 7919 % KEYS).into(),
@@ -116,8 +116,8 @@ fn multi_get_long_keys(size: usize, replica: usize) -> Case {
 }
 
 fn scan(size: usize, replica: usize) -> Case {
-    let from = |number: usize| key(number * (KEYS / IN_FLIGHT));
-    let ops = (0..IN_FLIGHT).map(|number| Op::scan(from(number), "tiny.", size as u32));
+    let from = |number: usize| key(number * (KEYS / BATCH));
+    let ops = (0..BATCH).map(|number| Op::scan(from(number), "tiny.", size as u32));
     let kind = named(replica, "scan", "elsewhere-scan");
     Case::new(kind, size, "entries", size, size * 64)
         .in_turn(ops.collect())

@@ -7,7 +7,7 @@ use client::wire::{
     VALUE_BYTES_MAX, Version,
 };
 
-use super::{Asked, Case, IN_FLIGHT, bytes, key, long_key, sizes};
+use super::{Asked, BATCH, Case, bytes, key, long_key, sizes};
 
 /// Values of these kinds are written to so many keys in turn.
 const SPREAD: usize = 16;
@@ -87,7 +87,7 @@ fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
 /// after they were executed.
 fn put_fields(size: usize) -> Case {
     let key = |number| format!("fields-{size}-{number}");
-    let ops = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(size, 8)));
+    let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 8)));
     let ops: Vec<Op> = ops.collect();
     let case = Case::new("put_fields", size, "fields", size, size * 24).in_turn(ops.clone());
     let is_too_large = size > RECORD_FIELDS;
@@ -105,8 +105,8 @@ fn put_fields(size: usize) -> Case {
 /// One field into a record of many.
 fn put_field_into(size: usize) -> Case {
     let key = |number| format!("into-{size}-{number}");
-    let records = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(size, 200)));
-    let ops = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(1, 200)));
+    let records = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 200)));
+    let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(1, 200)));
     let bytes = size * 210;
     let case = Case::new("put_fields-into", size, "fields of the record", 1, bytes);
     Case {
@@ -119,7 +119,7 @@ fn put_field_into(size: usize) -> Case {
 fn put_field_bytes(size: usize) -> Case {
     let size = size.min(VALUE_BYTES_MAX - "f0000".len());
     let key = |number| format!("field-{size}-{number}");
-    let ops = (0..IN_FLIGHT).map(|number| Op::put_fields(key(number), fields(1, size)));
+    let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(1, size)));
     let ops: Vec<Op> = ops.collect();
     let case = Case::new("put_fields-bytes", size, "bytes of the value", 1, size);
     let case = Case {
@@ -134,7 +134,7 @@ fn put_field_bytes(size: usize) -> Case {
 }
 
 fn multi_put(size: usize) -> Case {
-    let ops = (0..IN_FLIGHT).map(|number| {
+    let ops = (0..BATCH).map(|number| {
         let entries = (0..size).map(|entry| KeyValue {
             key: key(number * size + entry * 7919),
             value: bytes(8),
@@ -148,7 +148,7 @@ fn multi_put(size: usize) -> Case {
 fn multi_put_bytes(size: usize) -> Case {
     let most = COMMAND_BYTES_MAX / (size + 64);
     let count = most.clamp(1, 3);
-    let ops = (0..IN_FLIGHT).map(|number| {
+    let ops = (0..BATCH).map(|number| {
         let entries = (0..count).map(|entry| KeyValue {
             key: format!("large-{number}-{entry}").into(),
             value: bytes(size),
