@@ -22,8 +22,12 @@ port=${PORT:-7401}
 mkdir -p "$out"
 work=$(mktemp -d)
 up=
-down() { if [ -n "$up" ]; then "$up" cluster down --dir "$work/data" >>"$work/log" 2>&1 || true; fi; up=; }
-trap 'down; rm -rf "$work"' EXIT
+load=
+down() {
+    [ -z "$up" ] || "$up" cluster down --dir "$work/data" >>"$work/log" 2>&1 || true
+    up=
+}
+trap '[ -z "$load" ] || kill "$load" 2>/dev/null || true; down; rm -rf "$work"' EXIT
 trap 'echo interrupted >&2; exit 130' INT TERM
 cat >"$work/near.toml" <<'TOML'
 sites = ["A", "B", "C"]
@@ -42,7 +46,7 @@ value() { awk -F', ' -v section="[$1]" -v name="$2" '$1 == section && $2 == name
 ms() { awk -v us="$1" 'BEGIN { printf "%.1f", us / 1000 }'; }
 
 measure() { # revision binary fault lasts_s period_s
-    local revision=$1 binary=$2 fault=$3 lasts=$4 period=$5 began counted load next
+    local revision=$1 binary=$2 fault=$3 lasts=$4 period=$5 began counted next
     rm -rf "$work/data"
     "$binary" cluster up --dir "$work/data" --insecure --client-port "$port" --set leader=A \
         --set "topology=$work/near.toml" >>"$work/log" 2>&1
@@ -52,20 +56,21 @@ measure() { # revision binary fault lasts_s period_s
     counted=$(leaderships)
     # Clients of B: the replica that they ask is always well.
     "$binary" ycsb run -P workloada --address "127.0.0.1:$((port + 1))" -threads 100 -target 200 \
-        -p recordcount=1000 -p operationcount=1000000000 \
+        -p recordcount=1000 -p operationcount=1000000000 -p hdrhistogram.percentiles=50,90,99 \
         -p "maxexecutiontime=$(awk -v n="$times" -v p="$period" 'BEGIN { printf "%d", n * p }')" \
         >"$work/ycsb" 2>>"$work/log" &
     load=$!
     began=$(date +%s%N)
     for ((i = 0; i < times; i++)); do
         next=$(awk -v began="$began" -v i="$i" -v p="$period" 'BEGIN { printf "%.3f", began / 1e9 + i * p }')
-        sleep "$(awk -v next_s="$next" -v now="$(date +%s.%N)" 'BEGIN { d = next_s - now; printf "%.3f", d > 0 ? d : 0 }')"
+        sleep "$(awk -v next_s="$next" -v now="$(date +%s.%N)" 'BEGIN { d = next_s - now; printf "%.3f", (d > 0 ? d : 0) }')"
         case $fault in
             pause) "$binary" cluster pause A --for "$lasts" --dir "$work/data" >>"$work/log" 2>&1 ;;
             cut) "$binary" fault partition A --for "$lasts" --dir "$work/data" >>"$work/log" 2>&1 ;;
         esac
     done
     wait "$load" || true
+    load=
     echo "| $revision | $fault | $(($(leaderships) - counted)) | $(value UPDATE Operations) |" \
         "$(ms "$(value UPDATE '50thPercentileLatency(us)')") |" \
         "$(ms "$(value UPDATE '90thPercentileLatency(us)')") |" \

@@ -147,7 +147,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         program,
         durability: &cli.durability,
     };
-    print!("{}", report.terminal());
+    ycsb::say!("{}", report.terminal().trim_end());
     report.write(&cli.out)?;
     ycsb::say!("The report: {}", cli.out.join("report.md").display());
     Ok(report.is_good())

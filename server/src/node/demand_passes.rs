@@ -14,8 +14,8 @@ use crate::replica::advice::DemandPass;
 /// How many keys are looked at in one round: about a millisecond.
 const KEYS_A_ROUND: usize = 4096;
 
-/// How many are answered in one round: an answer may have megabytes.
-const ANSWERS_A_ROUND: usize = 4;
+/// Number of clients that are answered in one round: an answer may have megabytes.
+const ANSWERS_A_ROUND: usize = 1;
 
 /// See the module.
 #[derive(Debug, Default)]

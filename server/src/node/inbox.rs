@@ -311,6 +311,18 @@ fn push<T>(waiting: &RefCell<Turns<(ClientHandle, T)>>, from: ClientHandle, aske
     waiting.push(from.connection, (from, asked));
 }
 
+/// Returns how many changes of leases a round may answer where the replica has these sizes.
+pub(super) fn lease_answers_a_round(sizes: Sizes) -> usize {
+    let asked = &LeaseRequest::default();
+    let changes = false;
+    let answer = Request::Lease {
+        asked,
+        sizes,
+        changes,
+    };
+    OPERATORS_UNITS_A_ROUND.div_ceil(cost::of(answer).units())
+}
+
 /// Takes as many as a round may, by what each costs where the replica has these sizes.
 fn some<T>(
     asked: &RefCell<Turns<(ClientHandle, T)>>,

@@ -43,6 +43,8 @@ pub(super) struct LeaseWishes {
     /// How many were asked for.
     asked: u64,
     waiting: Vec<Wish>,
+    /// Others may have ended, too, and are taken at once.
+    more: bool,
 }
 
 /// What a replica knows when it looks at wishes.
@@ -125,16 +127,21 @@ impl LeaseWishes {
             .collect()
     }
 
-    /// Clients whose wish has ended: what is in force, or why nothing was heard.
+    /// Takes at most so many clients whose wish has ended: what is in force, or why nothing was
+    /// heard.
     pub(super) fn take_ended(
         &mut self,
         scene: &Scene<'_>,
+        most: usize,
     ) -> Vec<(ClientHandle, Result<InForce, Error>)> {
         let executed = scene.configs.newest();
         let ended = self.waiting.extract_if(.., |wish| {
             wish.in_force.is_some_and(|it| it.config <= executed) || scene.now >= wish.give_up
         });
+        let ended: Vec<Wish> = ended.take(most).collect();
+        self.more = ended.len() == most;
         ended
+            .into_iter()
             .map(|wish| {
                 let answer = wish.in_force.filter(|it| it.config <= executed);
                 (wish.client, answer.ok_or_else(|| scene.gave_up(wish.busy)))
@@ -148,6 +155,9 @@ impl LeaseWishes {
 
     /// The next time at which something is to be done.
     pub(super) fn next_deadline(&self) -> Time {
+        if self.more && !self.is_empty() {
+            return Time::ZERO;
+        }
         let due = |wish: &Wish| match wish.in_force {
             None => wish.give_up.min(wish.ask_next),
             Some(_) => wish.give_up,
@@ -382,6 +392,30 @@ mod tests {
         });
     }
 
+    /// Each is answered with all ranges, which may be a mebibyte.
+    #[test]
+    fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
+        let mut wishes = LeaseWishes::default();
+        with_scene(0, |scene| {
+            for request in 1..=5 {
+                let taken = wishes.ask(client(request), &all(), scene);
+                taken.expect("there is room");
+            }
+        });
+        let answered = with_scene(9, |scene| {
+            let mut answered = Vec::new();
+            for expected in [2, 2, 1] {
+                let ended = wishes.take_ended(scene, 2);
+                assert_eq!(ended.len(), expected);
+                assert_eq!(wishes.next_deadline() == Time::ZERO, expected == 2);
+                answered.extend(ended.into_iter().map(|(client, _)| client.request));
+            }
+            answered
+        });
+        assert_eq!(answered, [1, 2, 3, 4, 5]);
+        assert!(wishes.is_empty());
+    }
+
     #[test]
     fn a_busy_leader_is_asked_again_and_its_reason_told_when_patience_ends() {
         let mut wishes = LeaseWishes::default();
@@ -393,7 +427,7 @@ mod tests {
         assert_eq!(wishes.answered(1, &busy), None);
         let again = with_scene(1, |scene| wishes.due(scene.now));
         assert!(matches!(again[..], [Operator::Lease { ask: 1, .. }]));
-        let ended = with_scene(5, |scene| wishes.take_ended(scene));
+        let ended = with_scene(5, |scene| wishes.take_ended(scene, 64));
         let [(to, Err(refusal))] = &ended[..] else {
             panic!("one ends: {ended:?}");
         };

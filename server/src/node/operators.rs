@@ -6,6 +6,7 @@ use leases::Time;
 
 use super::clock;
 use super::driver::Driver;
+use super::inbox;
 use super::lease_wishes;
 use super::moves::{Asked, Scene};
 use crate::replica::action::ClientHandle;
@@ -114,7 +115,8 @@ impl Driver {
         for operator in self.wishes.due(now) {
             self.inbox.push(Input::Operator(operator));
         }
-        for (client, end) in self.wishes.take_ended(&scene) {
+        let most = inbox::lease_answers_a_round(self.replica.sizes());
+        for (client, end) in self.wishes.take_ended(&scene, most) {
             match end {
                 Ok(in_force) => {
                     let mut status = self.replica.status(now);

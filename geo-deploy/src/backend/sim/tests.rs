@@ -4,10 +4,14 @@ use super::*;
 use crate::report::{StrategyRun, Verdict};
 
 fn ran(name: &str, sets: &[&str]) -> Vec<Ran> {
+    all_of(&experiment(name, sets)).unwrap()
+}
+
+fn all_of(experiment: &Experiment) -> anyhow::Result<Vec<Ran>> {
     let mut ended = EndedRuns::default();
     let stop = AtomicBool::new(false);
-    run(&experiment(name, sets), &|_, _, _| (), &stop, &mut ended).unwrap();
-    ended.joined()
+    run(experiment, &|_, _, _| (), &stop, &mut ended)?;
+    Ok(ended.joined())
 }
 
 fn experiment(name: &str, sets: &[&str]) -> Experiment {
@@ -332,7 +336,7 @@ fn a_fault_without_a_target_ends_the_run_with_its_name() {
     let sets = ["strategies=leader", "keys=50", "warmup_s=1", "seconds=11"];
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let experiment = Experiment::find("fig7").unwrap().with(&sets).unwrap();
-    let error = run(&experiment, &|_, _, _| ()).unwrap_err().to_string();
+    let error = all_of(&experiment).unwrap_err().to_string();
     assert!(
         error.contains("fault.1: holder: nobody but the leader"),
         "{error}"
@@ -353,7 +357,7 @@ fn a_fault_that_the_interval_does_not_reach_is_told() {
     experiment.workload.rate = None;
     experiment.fault[0].until_s = None;
     let experiment = experiment.with(&sets).unwrap();
-    let ran = run(&experiment, &|_, _, _| ()).unwrap();
+    let ran = all_of(&experiment).unwrap();
     let notes = ran[0].run.notes.join("; ");
     assert!(
         notes.contains("fault.1 never began") && notes.contains("measure longer"),
@@ -402,7 +406,7 @@ fn exchanged_keys_are_events_and_strategies_that_learn_follow() {
     ];
     let experiment = Experiment::find("moving").unwrap();
     let experiment = experiment.with(&sets.map(String::from)).unwrap();
-    let ran = run(&experiment, &|_, _, _| ()).unwrap();
+    let ran = all_of(&experiment).unwrap();
     for ran in &ran {
         let start_s = ran.run.measured.unwrap().start_s;
         let swaps = ran
@@ -446,7 +450,7 @@ fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
     ];
     let experiment = Experiment::find("switch").unwrap();
     let experiment = experiment.with(&sets.map(String::from)).unwrap();
-    let ran = &run(&experiment, &|_, _, _| ()).unwrap()[0];
+    let ran = &all_of(&experiment).unwrap()[0];
     let run = &ran.run;
     assert!(run.samples.iter().all(|sample| sample.end == End::Ok));
     assert_eq!(run.linearizable.word(), "yes");
