@@ -5,9 +5,11 @@
 //! Logs of several load generators of one run are put together: time is cut at every
 //! beginning and end of an interval, and each piece shows all intervals that cover it,
 //! merged as histograms. Nothing is smoothed, and nothing finer than the intervals of a
-//! log can be shown.
+//! log can be shown. Of a long log each pixel shows what its pieces have together, and
+//! their extremes: memory and drawings have a bound, however long it is.
 
 mod gather;
+mod grid;
 mod tag;
 
 use std::path::{Path, PathBuf};
@@ -74,7 +76,7 @@ fn timeline_of(run: &Run, gathered: &Gathered) -> Timeline {
         rows: gathered
             .sites
             .iter()
-            .map(|site| (site.clone(), run.series(site)))
+            .map(|site| (site.clone(), [0, 1].map(|class| run.series(site, class))))
             .collect(),
         marks: Vec::new(),
         since: "the log began",

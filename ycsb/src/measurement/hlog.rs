@@ -21,7 +21,7 @@ use hdrhistogram::serialization::interval_log::{
     LogEntry, LogIteratorError, Tag,
 };
 
-pub use read::{LogInterval, read_intervals};
+pub use read::{LogInterval, each_interval};
 
 use super::{Key, add, new_histogram, observe, sample_key};
 use crate::sample::Sample;
@@ -258,7 +258,14 @@ const SHOWN: usize = 40;
 fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     let LogIteratorError::ParseError { offset } = *error;
     let (before, rest) = text.split_at(offset.min(text.len()));
-    let number = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    no_line(
+        1 + before.iter().filter(|byte| **byte == b'\n').count(),
+        rest,
+    )
+}
+
+/// That the line with this number, which `rest` begins with, is none of an interval log.
+fn no_line(number: usize, rest: &[u8]) -> String {
     let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let shown: String = line.chars().take(SHOWN).collect();
@@ -273,9 +280,14 @@ fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
 fn histogram_of(interval: &IntervalLogHistogram<'_>) -> Result<(String, Histogram<u64>), String> {
     let bytes = BASE64.decode(interval.encoded_histogram());
     let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
+    Ok((tag_of(interval)?, histogram))
+}
+
+/// The tag of an interval, or "".
+fn tag_of(interval: &IntervalLogHistogram<'_>) -> Result<String, String> {
     let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
     match clean_tag(tag) == tag {
-        true => Ok((tag.to_owned(), histogram)),
+        true => Ok(tag.to_owned()),
         false => Err(format!("the tag {tag:?} holds what no tag may")),
     }
 }

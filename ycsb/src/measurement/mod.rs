@@ -36,7 +36,7 @@ pub use export::{Exporter, Line, Number, format_lines};
 pub use files::IntervalFiles;
 pub use hgrm::write_hgrm;
 pub use hlog::{
-    HlogError, HlogRun, HlogWriter, LogInterval, read_hlog, read_intervals, sum_hlog, write_hlog,
+    HlogError, HlogRun, HlogWriter, LogInterval, each_interval, read_hlog, sum_hlog, write_hlog,
 };
 pub use names::{Return, kind_name, path_name};
 pub use report::Report;

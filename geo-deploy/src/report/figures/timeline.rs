@@ -5,6 +5,8 @@
 mod of_run;
 mod panel;
 
+use std::collections::BTreeMap;
+
 use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{
@@ -14,6 +16,33 @@ use super::{
 use panel::Panel;
 
 pub(in super::super) use of_run::of_run;
+
+/// Pixels along a panel. More points than one for each would lie upon each other.
+pub(in super::super) const COLUMNS: usize = 480;
+
+/// Of points from `from_s` to `to_s`, the highest and the lowest in each pixel.
+pub(in super::super) fn extremes(
+    points: Vec<(f64, f64)>,
+    from_s: f64,
+    to_s: f64,
+) -> Vec<(f64, f64)> {
+    if points.len() <= 2 * COLUMNS {
+        return points;
+    }
+    let mut columns: BTreeMap<usize, [(f64, f64); 2]> = BTreeMap::new();
+    for point in points {
+        let share = (point.0 - from_s) / (to_s - from_s).max(f64::MIN_POSITIVE);
+        let column = columns.entry((share * COLUMNS as f64) as usize);
+        let [low, high] = column.or_insert([point; 2]);
+        if point.1 < low.1 {
+            *low = point;
+        }
+        if point.1 > high.1 {
+            *high = point;
+        }
+    }
+    columns.into_values().flatten().collect()
+}
 
 /// Width of a panel alone, with its axes.
 const SINGLE_WIDTH: f64 = 460.0;
@@ -50,6 +79,8 @@ pub(in super::super) struct Series {
     pub bands: Vec<Band>,
     /// Beginning and end in s, and successes a second.
     pub throughput: Vec<(f64, f64, f64)>,
+    /// Time in s, and the least and most successes a second around it.
+    pub ranges: Vec<(f64, [f64; 2])>,
 }
 
 impl Series {
@@ -167,6 +198,11 @@ fn entries(timeline: &Timeline) -> Vec<(Key, String)> {
             series().any(|s| !s.throughput.is_empty()),
             Key::Box(Ink::Pale(0)),
             "successes a second (dark top: more than the axis)",
+        ),
+        (
+            series().any(|s| !s.ranges.is_empty()),
+            Key::Line(panel::RANGE),
+            "least and most of them within a pixel",
         ),
         (
             series().any(|s| !s.failed.is_empty()),

@@ -1,11 +1,17 @@
-//! Intervals of all logs, by run, site and class.
+//! Intervals of all logs, by run, site and class. Logs are read twice: once for their times,
+//! and once for what was measured, which is put together as it is read.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Seek as _};
+use std::path::Path;
 
-use ycsb::measurement::{LogInterval, read_intervals};
+use anyhow::Context as _;
+use ycsb::measurement::{LogInterval, each_interval};
 
-use super::super::figures::timeline::{Band, Series};
+use super::super::figures::timeline::{Band, Series, extremes};
 use super::NamedLogs;
+use super::grid::{Cuts, Grid};
 use super::tag::{Counted, counted};
 
 /// What a site is called that a log does not name.
@@ -25,18 +31,38 @@ pub(super) struct Run {
     pub name: String,
     /// Whether latencies count from the intended start.
     pub intended: bool,
-    /// Time 0 of the pictures, in ms since 1970.
-    zero_ms: u64,
-    intervals: Vec<Piece>,
+    times: Times,
+    grid: Grid,
+    /// By site and class.
+    rows: BTreeMap<(String, usize), Row>,
 }
 
-/// One line of a log.
-#[derive(Debug)]
-struct Piece {
-    counted: Counted,
-    from_ms: u64,
-    to_ms: u64,
-    counts: Vec<(u64, u64)>,
+/// When a run's intervals are, by what they count.
+#[derive(Debug, Default)]
+struct Times {
+    /// Answered operations, from when they were sent and from when they should have been.
+    done: [Cuts; 2],
+    /// The others.
+    others: Cuts,
+}
+
+/// What a run has at a site, of a class.
+#[derive(Debug, Default)]
+struct Row {
+    /// Successes a second in each cell; `None` where no interval is.
+    cells: Vec<Option<f64>>,
+    columns: Vec<Column>,
+    /// Of all: how often each latency, in us.
+    counts: BTreeMap<u64, u64>,
+    /// When operations failed, in ms since 1970 and a half, and the longest latency in ms.
+    failed: Vec<(f64, f64)>,
+}
+
+/// Latencies of one stretch of time.
+#[derive(Clone, Debug, Default)]
+struct Column {
+    counts: BTreeMap<u64, u64>,
+    max_us: u64,
 }
 
 /// Reads all logs.
@@ -45,35 +71,75 @@ struct Piece {
 /// If one cannot be read or is none.
 pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<Gathered> {
     let mut gathered = Gathered::default();
-    for (name, files) in logs {
-        for file in files {
-            let intervals = read_intervals(file)?;
-            for interval in intervals {
-                if let Some(counted) = counted(&interval.tag, file) {
-                    gathered.take(name, counted, interval);
-                }
-            }
+    let mut files = Vec::new();
+    for (name, paths) in logs {
+        for path in paths {
+            let mut file = open(path)?;
+            gathered.each(name, path, &mut file, &mut |run, counted, interval| {
+                run.times.add(counted, span_ms(interval));
+                Ok(())
+            })?;
+            files.push((name, path, file));
         }
     }
     gathered.runs.iter_mut().for_each(Run::settle);
+    for (name, path, mut file) in files {
+        gathered.each(name, path, &mut file, &mut Run::take)?;
+    }
+    gathered.runs.retain(|run| !run.rows.is_empty());
     Ok(gathered)
 }
+
+/// A file that can be read twice: a pipe is copied.
+fn open(path: &Path) -> anyhow::Result<File> {
+    let opened = || {
+        let mut file = File::open(path)?;
+        if file.metadata()?.is_file() {
+            return Ok(file);
+        }
+        let mut copy = tempfile::tempfile()?;
+        io::copy(&mut file, &mut copy)?;
+        Ok::<_, io::Error>(copy)
+    };
+    opened().with_context(|| path.display().to_string())
+}
+
+/// Does something with an interval of a run.
+type Take<'a> = &'a mut dyn FnMut(&mut Run, &Counted, &LogInterval<'_>) -> Result<(), String>;
 
 impl Gathered {
     pub(super) fn names(&self) -> Vec<&str> {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
 
-    fn take(&mut self, name: &str, mut counted: Counted, interval: LogInterval) {
-        if counted.site.is_empty() {
-            counted.site = UNNAMED_SITE.to_owned();
-        }
-        if !self.sites.contains(&counted.site) {
-            self.sites.push(counted.site.clone());
-        }
-        let parts = [name, counted.run.as_str()]
-            .into_iter()
-            .filter(|part| !part.is_empty());
+    /// Hands on every interval of a file that counts operations.
+    fn each(
+        &mut self,
+        name: &str,
+        path: &Path,
+        file: &mut File,
+        take: Take<'_>,
+    ) -> anyhow::Result<()> {
+        file.rewind().with_context(|| path.display().to_string())?;
+        each_interval(path, file, &mut |interval| {
+            let Some(mut counted) = counted(&interval.tag, path) else {
+                return Ok(());
+            };
+            if counted.site.is_empty() {
+                counted.site = UNNAMED_SITE.to_owned();
+            }
+            if !self.sites.contains(&counted.site) {
+                self.sites.push(counted.site.clone());
+            }
+            let run = self.run(name, &counted.run);
+            take(run, &counted, interval)
+        })?;
+        Ok(())
+    }
+
+    /// The run of that name and label, which may be new.
+    fn run(&mut self, name: &str, label: &str) -> &mut Run {
+        let parts = [name, label].into_iter().filter(|part| !part.is_empty());
         let name = parts.collect::<Vec<_>>().join(" ");
         let at = self.runs.iter().position(|run| run.name == name);
         let at = at.unwrap_or_else(|| {
@@ -83,145 +149,190 @@ impl Gathered {
             });
             self.runs.len() - 1
         });
-        let from_ms = interval.start.as_millis() as u64;
-        self.runs[at].intervals.push(Piece {
-            counted,
-            from_ms,
-            to_ms: from_ms + (interval.length.as_millis() as u64).max(1),
-            counts: interval.counts,
-        });
+        &mut self.runs[at]
+    }
+}
+
+impl Times {
+    fn add(&mut self, counted: &Counted, [from_ms, to_ms]: [u64; 2]) {
+        let cuts = match counted.done {
+            true => &mut self.done[usize::from(counted.intended)],
+            false => &mut self.others,
+        };
+        cuts.add(from_ms, to_ms);
+    }
+
+    /// Beginning and end of all that is shown.
+    fn ends_ms(&self, intended: bool) -> [u64; 2] {
+        let shown = [&self.done[usize::from(intended)], &self.others];
+        let ends = shown.into_iter().filter_map(Cuts::ends_ms);
+        let all = ends.reduce(|[a, b], [from, to]| [a.min(from), b.max(to)]);
+        all.unwrap_or_default()
     }
 }
 
 impl Run {
-    /// Chooses time 0, and one basis of latency: the intended start, where a log has it.
-    /// What was never sent has no other.
+    /// Chooses one basis of latency: the intended start, where a log has it. What was never
+    /// sent has no other.
     fn settle(&mut self) {
-        self.intended = self
-            .intervals
-            .iter()
-            .any(|piece| piece.counted.intended && piece.counted.done);
-        let intended = self.intended;
-        self.intervals
-            .retain(|piece| piece.counted.intended == intended || !piece.counted.done);
-        self.zero_ms = self
-            .intervals
-            .iter()
-            .map(|piece| piece.from_ms)
-            .min()
-            .unwrap_or(0);
+        self.intended = self.times.done[1].ends_ms().is_some();
+        self.grid = Grid::new(&self.times.done[usize::from(self.intended)]);
+    }
+
+    /// Adds an interval, unless it is of the other basis.
+    fn take(&mut self, counted: &Counted, interval: &LogInterval<'_>) -> Result<(), String> {
+        if counted.done && counted.intended != self.intended {
+            return Ok(());
+        }
+        let counts = interval.counts()?;
+        let [from_ms, to_ms] = span_ms(interval);
+        let key = (counted.site.clone(), counted.class as usize);
+        let grid = &self.grid;
+        let row = self.rows.entry(key).or_insert_with(|| Row {
+            cells: vec![None; grid.cells()],
+            columns: vec![Column::default(); grid.columns()],
+            ..Row::default()
+        });
+        if !counted.done {
+            let longest = counts.last().map(|(us, _)| ms(*us));
+            let middle_ms = (from_ms + to_ms) as f64 / 2.0;
+            row.failed.extend(longest.map(|ms| (middle_ms, ms)));
+            return Ok(());
+        }
+        row.add(grid, [from_ms, to_ms], &counts);
+        Ok(())
     }
 
     pub(super) fn length_s(&self) -> f64 {
-        let last = self.intervals.iter().map(|piece| piece.to_ms).max();
-        self.seconds(last.unwrap_or(self.zero_ms))
+        self.seconds(self.times.ends_ms(self.intended)[1] as f64)
     }
 
-    fn seconds(&self, at_ms: u64) -> f64 {
-        (at_ms - self.zero_ms) as f64 / 1e3
-    }
-
-    fn of<'a>(
-        &'a self,
-        site: &'a str,
-        class: usize,
-        done: bool,
-    ) -> impl Iterator<Item = &'a Piece> {
-        self.intervals.iter().filter(move |piece| {
-            let counted = &piece.counted;
-            counted.site == site && counted.class as usize == class && counted.done == done
-        })
+    fn seconds(&self, at_ms: f64) -> f64 {
+        (at_ms - self.times.ends_ms(self.intended)[0] as f64) / 1e3
     }
 
     /// Each latency in ms with the share of answered operations not above it.
     pub(super) fn steps(&self, site: &str, class: usize) -> Vec<(f64, f64)> {
-        let merged = merged(self.of(site, class, true));
-        let all: u64 = merged.values().sum();
+        let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
+            return Vec::new();
+        };
+        let all: u64 = row.counts.values().sum();
         let mut below = 0;
         let step = |(us, count): (&u64, &u64)| {
             below += count;
             (ms(*us), below as f64 / all as f64)
         };
-        merged.iter().map(step).collect()
+        row.counts.iter().map(step).collect()
     }
 
-    /// What a row of the time line shows: reads and writes.
-    pub(super) fn series(&self, site: &str) -> [Series; 2] {
-        [0, 1].map(|class| {
-            let mut series = Series::default();
-            for (from_ms, to_ms, counts) in self.cut(site, class) {
-                let (from, to) = (self.seconds(from_ms), self.seconds(to_ms));
-                let covered = counts.iter().map(|piece| {
-                    let answered: u64 = piece.counts.iter().map(|(_, count)| count).sum();
-                    answered as f64 / ((piece.to_ms - piece.from_ms) as f64 / 1e3)
-                });
-                series.throughput.push((from, to, covered.sum()));
-                series
-                    .bands
-                    .extend(band(from, to, &merged(counts.into_iter())));
-            }
-            for piece in self.of(site, class, false) {
-                let middle = (self.seconds(piece.from_ms) + self.seconds(piece.to_ms)) / 2.0;
-                let longest = piece.counts.iter().map(|(us, _)| *us).max();
-                series.failed.extend(longest.map(|us| (middle, ms(us))));
-            }
+    /// What a panel of the time line shows.
+    pub(super) fn series(&self, site: &str, class: usize) -> Series {
+        let mut series = Series::default();
+        let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
+            return series;
+        };
+        for (number, column) in row.columns.iter().enumerate() {
+            let cells = self.grid.cells_of(number);
+            let span = self.grid.span_ms(&cells);
+            let [from, to] = span.map(|at_ms| self.seconds(at_ms as f64));
+            let Some(per_s) = row.throughput(&self.grid, &cells) else {
+                continue;
+            };
+            series.throughput.push((from, to, per_s));
+            let range = row.range(&cells).filter(|[least, most]| least < most);
             series
-        })
+                .ranges
+                .extend(range.map(|range| ((from + to) / 2.0, range)));
+            series.bands.extend(column.band(from, to));
+        }
+        let failed = row.failed.iter();
+        let failed = failed.map(|(at_ms, ms)| (self.seconds(*at_ms), *ms));
+        series.failed = extremes(failed.collect(), 0.0, self.length_s());
+        series
     }
+}
 
-    /// Time cut at every beginning and end of an interval, with the intervals of answered
-    /// operations that cover each piece; pieces that none covers are left out.
-    fn cut<'a>(&'a self, site: &'a str, class: usize) -> Vec<(u64, u64, Vec<&'a Piece>)> {
-        let mut intervals: Vec<&Piece> = self.of(site, class, true).collect();
-        intervals.sort_by_key(|piece| piece.from_ms);
-        let ends = intervals
-            .iter()
-            .flat_map(|piece| [piece.from_ms, piece.to_ms]);
-        let mut cuts: Vec<u64> = ends.collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        let (mut open, mut next) = (Vec::<&Piece>::new(), 0);
-        let mut pieces = Vec::new();
-        for pair in cuts.windows(2) {
-            open.retain(|piece| piece.to_ms > pair[0]);
-            while let Some(piece) = intervals.get(next).filter(|piece| piece.from_ms <= pair[0]) {
-                open.push(piece);
-                next += 1;
-            }
-            if !open.is_empty() {
-                pieces.push((pair[0], pair[1], open.clone()));
+impl Row {
+    fn add(&mut self, grid: &Grid, [from_ms, to_ms]: [u64; 2], counts: &[(u64, u64)]) {
+        let answered: u64 = counts.iter().map(|(_, count)| count).sum();
+        let per_s = answered as f64 / ((to_ms - from_ms) as f64 / 1e3);
+        let mut last = None;
+        for (cell, part) in grid.covered(from_ms, to_ms) {
+            *self.cells[cell].get_or_insert(0.0) += per_s * part;
+            let column = grid.column(cell);
+            if last.replace(column) != Some(column) {
+                self.columns[column].add(counts, grid.is_exact());
             }
         }
-        pieces
+        for (us, count) in counts {
+            *self.counts.entry(*us).or_insert(0) += count;
+        }
+    }
+
+    /// The mean of cells; `None` if no interval is there. One in which nothing was answered
+    /// has no line in a log.
+    fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
+        let (mut answered, mut covered) = (0.0, false);
+        for cell in cells.clone() {
+            let [from, to] = grid.span_ms(&(cell..cell + 1));
+            answered += self.cells[cell].unwrap_or_default() * (to - from) as f64;
+            covered |= self.cells[cell].is_some();
+        }
+        let [from, to] = grid.span_ms(cells);
+        covered.then_some(answered / (to - from) as f64)
+    }
+
+    /// The least and the most of several cells.
+    fn range(&self, cells: &std::ops::Range<usize>) -> Option<[f64; 2]> {
+        let rates = self.cells[cells.clone()].iter();
+        let rates = rates.map(|per_s| per_s.unwrap_or_default());
+        let ends = rates.map(|per_s| [per_s, per_s]);
+        ends.reduce(|[least, most], [per_s, _]| [least.min(per_s), most.max(per_s)])
     }
 }
 
-fn merged<'a>(pieces: impl Iterator<Item = &'a Piece>) -> BTreeMap<u64, u64> {
-    let mut sums = BTreeMap::new();
-    for (us, count) in pieces.flat_map(|piece| &piece.counts) {
-        *sums.entry(*us).or_insert(0) += count;
+impl Column {
+    fn add(&mut self, counts: &[(u64, u64)], exactly: bool) {
+        for (us, count) in counts {
+            let us = if exactly { *us } else { coarse(*us) };
+            *self.counts.entry(us).or_insert(0) += count;
+        }
+        let longest = counts.last().map_or(0, |(us, _)| *us);
+        self.max_us = self.max_us.max(longest);
     }
-    sums
+
+    fn band(&self, from_s: f64, to_s: f64) -> Option<Band> {
+        let all: u64 = self.counts.values().sum();
+        let quantile = |q: f64| {
+            let rank = (q * all as f64).ceil().max(1.0) as u64;
+            let mut below = 0;
+            let mut found = self.counts.iter().find(|(_, count)| {
+                below += **count;
+                below >= rank
+            });
+            found.take().map(|(us, _)| ms((*us).min(self.max_us)))
+        };
+        Some(Band {
+            from_s,
+            to_s,
+            p50_ms: quantile(0.5)?,
+            p99_ms: quantile(0.99)?,
+            max_ms: ms(self.max_us),
+        })
+    }
 }
 
-fn band(from_s: f64, to_s: f64, counts: &BTreeMap<u64, u64>) -> Option<Band> {
-    let all: u64 = counts.values().sum();
-    let quantile = |q: f64| {
-        let rank = (q * all as f64).ceil().max(1.0) as u64;
-        let mut below = 0;
-        let mut found = counts.iter().find(|(_, count)| {
-            below += **count;
-            below >= rank
-        });
-        found.take().map(|(us, _)| ms(*us))
-    };
-    Some(Band {
-        from_s,
-        to_s,
-        p50_ms: quantile(0.5)?,
-        p99_ms: quantile(0.99)?,
-        max_ms: quantile(1.0)?,
-    })
+/// The highest value that shares its first seven bits: at most 1.6% more, which is less
+/// than a pixel.
+fn coarse(us: u64) -> u64 {
+    let bits = u64::BITS - us.leading_zeros();
+    us | ((1 << bits.saturating_sub(7)) - 1)
+}
+
+/// Beginning and end, in ms.
+fn span_ms(interval: &LogInterval<'_>) -> [u64; 2] {
+    let from = interval.start.as_millis() as u64;
+    [from, from + (interval.length.as_millis() as u64).max(1)]
 }
 
 fn ms(us: u64) -> f64 {

@@ -38,7 +38,8 @@ fn load_generators_of_one_run_are_merged_as_histograms() {
     assert_eq!((gathered.sites.len(), gathered.runs.len()), (1, 1));
     let run = &gathered.runs[0];
     assert_eq!(run.length_s(), 7.0);
-    let [reads, writes] = run.series("JP");
+    let [reads, writes] = [0, 1].map(|class| run.series("JP", class));
+    assert!(reads.ranges.is_empty(), "nothing was put together");
     let rates: Vec<f64> = reads.throughput.iter().map(|(.., rate)| *rate).collect();
     assert_eq!(rates, [10.0, 10.0, 20.0, 20.0, 20.0, 10.0, 10.0]);
     let medians: Vec<f64> = reads.bands.iter().map(|band| band.p50_ms.round()).collect();
@@ -50,6 +51,79 @@ fn load_generators_of_one_run_are_merged_as_histograms() {
     let steps = run.steps("JP", 0);
     let shares: Vec<f64> = steps.iter().map(|(_, share)| *share).collect();
     assert_eq!(shares, [0.5, 1.0]);
+}
+
+#[test]
+fn twelve_hours_take_a_point_for_each_pixel_and_keep_their_extremes() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let mut log = HlogWriter::new(Vec::new(), "a test", start).unwrap();
+    let mut usual = new_histogram();
+    usual.record_n(1_000, 10).unwrap();
+    let mut slow = usual.clone();
+    slow.record_n(5_000_000, 1).unwrap();
+    let mut failed = new_histogram();
+    failed.record_n(30_000, 1).unwrap();
+    let (stall, spike) = (20_000, 30_000);
+    for at in (0..43_200).filter(|at| *at != stall) {
+        let (from, second) = (Duration::from_secs(at), Duration::from_secs(1));
+        let reads = if at == spike { &slow } else { &usual };
+        log.write(from, second, Some("JP:READ:local"), reads)
+            .unwrap();
+        log.write(from, second, Some("JP:READ-FAILED"), &failed)
+            .unwrap();
+    }
+    let path = dir.path().join("long.hlog");
+    std::fs::write(&path, log.finish().unwrap()).unwrap();
+    let gathered = gather::gather(&[(String::new(), vec![path])]).unwrap();
+    let run = &gathered.runs[0];
+    assert_eq!(run.length_s(), 43_200.0);
+    let series = run.series("JP", 0);
+    let most = timeline::COLUMNS;
+    assert!((most / 2..=most).contains(&series.bands.len()));
+    assert!(series.throughput.len() <= most && series.failed.len() <= 2 * most);
+    let around = |at: u64| {
+        let at = at as f64 + 0.5;
+        let column = series.throughput.iter();
+        let mut column = column.filter(move |(from, to, _)| (*from..*to).contains(&at));
+        column.next().copied().unwrap()
+    };
+    let (from, to, per_s) = around(stall);
+    assert!(
+        per_s > 9.0 && per_s < 10.0,
+        "a second of a minute and a half: {per_s}"
+    );
+    let range = series.ranges.iter().find(|(at, _)| (from..to).contains(at));
+    assert_eq!(range.unwrap().1, [0.0, 10.0]);
+    let (from, ..) = around(spike);
+    for band in &series.bands {
+        assert_eq!(band.p50_ms.round(), 1.0);
+        let longest = if band.from_s == from { 5_000.0 } else { 1.0 };
+        // Three digits of a histogram.
+        assert!((band.max_ms / longest - 1.0).abs() < 0.01, "{band:?}");
+    }
+    let drawn = figures(&gathered)
+        .into_iter()
+        .map(|figure| figure.svg.file().len());
+    let longest = drawn.max().unwrap();
+    assert!(longest < 500_000, "{longest} bytes");
+}
+
+#[test]
+fn a_log_may_come_through_a_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = log(dir.path(), "a", 0, 1);
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let bytes = std::fs::read(file).unwrap();
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::write(pipe, bytes).unwrap()
+    });
+    let gathered = gather::gather(&[(String::new(), vec![pipe])]).unwrap();
+    writer.join().unwrap();
+    assert_eq!(gathered.runs[0].series("JP", 0).bands.len(), 5);
 }
 
 #[test]

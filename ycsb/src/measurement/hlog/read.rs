@@ -1,18 +1,22 @@
-//! Interval logs as they were written: interval by interval.
+//! Interval logs as they were written: interval by interval, in bounded memory.
 
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+use hdrhistogram::serialization::interval_log::{
+    IntervalLogHistogram, IntervalLogIterator, LogEntry,
+};
 
-use super::{HlogError, histogram_of, no_line_of_a_log};
+use super::{HlogError, histogram_of, no_line, tag_of};
 
 /// A year: start times are absolute if they are not that much less than the log's.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+/// Longest line of a log, in bytes: ten times what a histogram of three digits takes.
+const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// One line of an interval log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogInterval {
+pub struct LogInterval<'a> {
     /// When it began, since 1970; since the log's time 0, if the log does not say when
     /// that was.
     pub start: Duration,
@@ -20,52 +24,96 @@ pub struct LogInterval {
     pub length: Duration,
     /// Its tag, or "".
     pub tag: String,
-    /// Each value that was recorded, in microseconds, rising, and how often.
-    pub counts: Vec<(u64, u64)>,
+    line: &'a IntervalLogHistogram<'a>,
 }
 
-/// Reads an interval log, line by line.
+impl LogInterval<'_> {
+    /// Each value that was recorded, in microseconds, rising, and how often.
+    ///
+    /// # Errors
+    /// Why its histogram cannot be read.
+    pub fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
+        let (_, histogram) = histogram_of(self.line)?;
+        let counts = histogram.iter_recorded();
+        let counts = counts.map(|v| (v.value_iterated_to(), v.count_since_last_iteration()));
+        Ok(counts.collect())
+    }
+}
+
+/// Reads an interval log, which errors call `path`, and hands on each of its intervals.
 ///
 /// # Errors
-/// If the file cannot be read or is no interval log.
-pub fn read_intervals(path: &Path) -> Result<Vec<LogInterval>, HlogError> {
-    let text = std::fs::read(path).map_err(|source| HlogError::Io {
-        path: path.to_owned(),
+/// If it cannot be read, is no interval log, or `take` refuses an interval.
+pub fn each_interval(
+    path: &Path,
+    input: impl Read,
+    take: &mut dyn FnMut(&LogInterval<'_>) -> Result<(), String>,
+) -> Result<(), HlogError> {
+    let path = || path.to_owned();
+    let unreadable = |source: io::Error| HlogError::Io {
+        path: path(),
         source,
-    })?;
-    intervals(&text).map_err(|reason| HlogError::Malformed {
-        path: path.to_owned(),
+    };
+    let malformed = |reason| HlogError::Malformed {
+        path: path(),
         reason,
-    })
+    };
+    let (mut input, mut line) = (BufReader::new(input), Vec::new());
+    let mut zero = Zero::default();
+    for number in 1.. {
+        line.clear();
+        let mut limited = input.by_ref().take(LINE_BYTES_MAX);
+        let read = limited.read_until(b'\n', &mut line).map_err(unreadable)?;
+        if read == 0 {
+            break;
+        }
+        if read as u64 == LINE_BYTES_MAX {
+            let reason = format!("line {number} is longer than any of an interval log");
+            return Err(malformed(reason));
+        }
+        take_line(number, &line, &mut zero, take).map_err(malformed)?;
+    }
+    Ok(())
 }
 
-/// As [`read_intervals`], of the file's contents.
-fn intervals(text: &[u8]) -> Result<Vec<LogInterval>, String> {
-    let mut all = Vec::new();
-    let (mut began, mut base) = (Duration::ZERO, None);
-    for entry in IntervalLogIterator::new(text) {
-        match entry.map_err(|error| no_line_of_a_log(text, &error))? {
-            LogEntry::StartTime(time) => began = time,
-            LogEntry::BaseTime(time) => base = Some(time),
-            LogEntry::Interval(interval) => {
-                let (tag, histogram) = histogram_of(&interval)?;
-                let at = interval.start_timestamp();
-                // As HdrHistogram's own reader has it.
-                let absolute = at.saturating_add(YEAR) >= began;
-                let zero = base.unwrap_or(if absolute { Duration::ZERO } else { began });
-                let counts = histogram.iter_recorded();
-                all.push(LogInterval {
-                    start: zero.saturating_add(at),
-                    length: interval.duration(),
-                    tag,
-                    counts: counts
-                        .map(|v| (v.value_iterated_to(), v.count_since_last_iteration()))
-                        .collect(),
-                });
-            }
+/// What the times of a log count from.
+#[derive(Default)]
+struct Zero {
+    began: Duration,
+    base: Option<Duration>,
+}
+
+impl Zero {
+    /// As HdrHistogram's own reader has it.
+    fn since_1970(&self, at: Duration) -> Duration {
+        let absolute = at.saturating_add(YEAR) >= self.began;
+        let zero = self.base.unwrap_or(match absolute {
+            true => Duration::ZERO,
+            false => self.began,
+        });
+        zero.saturating_add(at)
+    }
+}
+
+fn take_line(
+    number: usize,
+    line: &[u8],
+    zero: &mut Zero,
+    take: &mut dyn FnMut(&LogInterval<'_>) -> Result<(), String>,
+) -> Result<(), String> {
+    for entry in IntervalLogIterator::new(line) {
+        match entry.map_err(|_| no_line(number, line))? {
+            LogEntry::StartTime(time) => zero.began = time,
+            LogEntry::BaseTime(time) => zero.base = Some(time),
+            LogEntry::Interval(interval) => take(&LogInterval {
+                start: zero.since_1970(interval.start_timestamp()),
+                length: interval.duration(),
+                tag: tag_of(&interval)?,
+                line: &interval,
+            })?,
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -88,15 +136,21 @@ mod tests {
         let tag = Some("JP:READ:local");
         log.write(start, second, tag, &histogram).expect("memory");
         let text = log.finish().expect("memory");
-        let found = intervals(&text).expect("an interval log");
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].start, found[0].length), (began + start, second));
-        assert_eq!(found[0].tag, "JP:READ:local");
-        let counts: Vec<u64> = found[0].counts.iter().map(|(_, count)| *count).collect();
-        assert_eq!(counts, [2, 1]);
-        assert_eq!(found[0].counts[0].0, 400);
-        // Three digits: 120,000 may come back as anything within a thousandth.
-        assert!(found[0].counts[1].0.abs_diff(120_000) <= 120);
+        let mut found = 0;
+        let take = &mut |interval: &LogInterval<'_>| {
+            found += 1;
+            assert_eq!((interval.start, interval.length), (began + start, second));
+            assert_eq!(interval.tag, "JP:READ:local");
+            let read = interval.counts()?;
+            let counts: Vec<u64> = read.iter().map(|(_, count)| *count).collect();
+            assert_eq!(counts, [2, 1]);
+            assert_eq!(read[0].0, 400);
+            // Three digits: 120,000 may come back as anything within a thousandth.
+            assert!(read[1].0.abs_diff(120_000) <= 120);
+            Ok(())
+        };
+        each_interval(Path::new("a"), text.as_slice(), take).expect("an interval log");
+        assert_eq!(found, 1);
     }
 
     #[test]
@@ -106,7 +160,8 @@ mod tests {
             ("this is no log\n", ["line 1 ", "\"this is no log\";"]),
             (begin.as_str(), ["line 2 ", "xxx\" ...;"]),
         ] {
-            let error = intervals(text.as_bytes()).expect_err(text);
+            let read = each_interval(Path::new("a"), text.as_bytes(), &mut |_| Ok(()));
+            let error = read.expect_err(text).to_string();
             for part in parts {
                 assert!(error.contains(part), "{part:?} is missing from: {error}");
             }

@@ -4,7 +4,7 @@ use ycsb::sample::{End, Sample};
 
 use super::super::super::digest::Class;
 use super::super::super::{Event, Report, StrategyRun};
-use super::{Band, Mark, Series, Timeline, one_two_five_above};
+use super::{Band, Mark, Series, Timeline, extremes, one_two_five_above};
 use crate::bound::SiteSet;
 
 /// A panel with more operations shows quantiles of stretches instead.
@@ -137,6 +137,7 @@ fn series(
             false => series.dots.push(point),
         }
     }
+    series.failed = extremes(series.failed, span.0, span.1);
     let stretch_s = one_two_five_above((span.1 - span.0).max(0.1) / STRETCHES);
     series.throughput = throughput(&answered, stretch_s);
     if answered.len() > DOTS_MAX {

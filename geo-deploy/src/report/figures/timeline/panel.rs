@@ -19,6 +19,12 @@ pub(super) const LEASE_END: Stroke = Stroke {
     dash: "1.5 2.5",
 };
 
+pub(super) const RANGE: Stroke = Stroke {
+    ink: Ink::Series(0),
+    width: 0.7,
+    dash: "",
+};
+
 pub(super) struct Panel<'a> {
     pub scale: &'a Scale,
     pub left: f64,
@@ -197,6 +203,11 @@ impl Panel<'_> {
             if per_s > self.throughput_max {
                 svg.rect((from, bottom - height - 2.0), (size.0, 2.0), Ink::Series(0));
             }
+        }
+        let height = |per_s: f64| (per_s / self.throughput_max).min(1.0) * THROUGHPUT_HEIGHT;
+        for &(at_s, ends) in &series.ranges {
+            let (x, [least, most]) = (self.x(at_s), ends.map(height));
+            svg.line((x, bottom - least), (x, bottom - most), RANGE);
         }
     }
 }
