@@ -394,7 +394,11 @@ impl Clients {
             self.hold(connection, frames);
             self.inbox.ring();
             connection.outbox.flush();
-            self.inbox.turn(std::mem::take(&mut beyond)).await;
+            if beyond > 0 {
+                self.inbox.turn(std::mem::take(&mut beyond)).await;
+                // Answers may have left meanwhile: more can be taken, although no more bytes come.
+                continue;
+            }
             tokio::select! {
                 biased; // which saves a random number
                 () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
