@@ -399,8 +399,8 @@ fn a_preferred_leader_leads_again_once_it_is_healthy() {
     let after = drill.run(1);
     assert_eq!(after.violation, None);
     let strikes_ns = late_ms.map(|late| after.struck_ns + late * MS);
-    let early = after.led.iter().filter(|(at, _)| *at < strikes_ns[0]);
-    let leader = early.last().map(|(_, leader)| *leader);
+    let mut early = after.led.iter().filter(|(at, _)| *at < strikes_ns[0]);
+    let leader = early.next_back().map(|(_, leader)| *leader);
     assert_eq!(
         leader,
         Some(ReplicaId(0)),
