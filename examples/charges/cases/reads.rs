@@ -128,7 +128,7 @@ fn scan(size: usize, replica: usize) -> Case {
 fn scan_bytes(size: usize, replica: usize) -> Case {
     let key = |number: usize| format!("scanned-{size}-{number:04}");
     let entries = (0..size).map(|number| Op::put(key(number), bytes(SCANNED_BYTES)));
-    let op = Op::scan(key(0), format!("scanned-{size}."), SCAN_ENTRIES_MAX);
+    let op = Op::scan(key(0), format!("scanned-{size}."), size as u32);
     let kind = named(replica, "scan-bytes", "elsewhere-scan-bytes");
     Case::new(kind, size, "entries of 4 KiB", size, size * SCANNED_BYTES)
         .in_turn(vec![op])
