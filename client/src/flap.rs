@@ -40,7 +40,7 @@ pub struct FlapBackoff {
 }
 
 impl FlapBackoff {
-    /// Of a replica that is healthy from now on, and not chosen.
+    /// Returns the back-off of a replica that is healthy from now on, and not chosen.
     pub fn new(now: Duration) -> FlapBackoff {
         FlapBackoff {
             failures: 0,
@@ -91,7 +91,7 @@ impl FlapBackoff {
         now.saturating_sub(self.healthy_since)
     }
 
-    /// Whether the replica may be chosen.
+    /// Returns whether the replica may be chosen.
     pub fn may_return(&self, now: Duration) -> bool {
         self.healthy_for(now) >= self.wait()
     }
