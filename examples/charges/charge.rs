@@ -69,7 +69,7 @@ pub fn charge(case: &Case, answered: &Answered) -> f64 {
     let merging = case
         .merges_into
         .map_or(0, |(fields, bytes)| cost::merging(fields, bytes));
-    (cost.and_answering(*bytes_out).units() + merging * cost::MERGING) as f64
+    (cost.and_answering(*bytes_out, entries(answered)).units() + merging * cost::MERGING) as f64
 }
 
 /// Sizes of the replica's state, as far as its answer tells them.

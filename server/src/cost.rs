@@ -29,23 +29,22 @@ const WRITTEN: usize = 400;
 /// Units of a field that is merged into a record.
 const MERGED: usize = 70;
 /// Units of a key that is looked up, found or not.
-const LOOKED_UP: usize = 40;
+const LOOKED_UP: usize = 60;
 /// Units of an entry that a scan walks over.
 const SCANNED: usize = 25;
 /// Bytes that are decoded, compared, copied or encoded in one unit, and are not written.
 const PASSED_BYTES: usize = 16;
 
-/// Bytes of an entry in an answer, at least.
-const ENTRY_BYTES: usize = 16;
-
 /// Units of a refusal, which leaves by itself.
-const REFUSED: usize = 1000;
+const REFUSED: usize = 300;
 /// Units of a status: the counters, and the state of each peer.
 const STATUS: usize = 1600;
 /// Units of a key range in a status.
 const RANGE: usize = 60;
+/// Units of a status that tells of demand, beside the keys: the costs of all holders are compared.
+const DEMAND: usize = 4500;
 /// Units of a key in demand, of which a status tells.
-const IN_DEMAND: usize = 10;
+const IN_DEMAND: usize = 5;
 /// Units of a request to change leases that changes nothing.
 const LEASE: usize = 3000;
 /// Units of a change of leases: a configuration, and the promises under it.
@@ -121,11 +120,11 @@ impl Cost {
             + self.bytes_passed / PASSED_BYTES
     }
 
-    /// Returns the cost of the same request, if its answer has so many bytes: a scan walks over no more
-    /// entries than these have room for.
-    pub fn and_answering(self, bytes: usize) -> Cost {
+    /// Returns the cost of the same request, if its answer has so many bytes and entries: a scan walks over
+    /// these alone.
+    pub fn and_answering(self, bytes: usize, entries: usize) -> Cost {
         Cost {
-            scanned: self.scanned.min(bytes / ENTRY_BYTES + 1),
+            scanned: self.scanned.min(entries),
             ..self.and_passing(bytes)
         }
     }
@@ -162,8 +161,7 @@ pub fn of(request: Request<'_>) -> Cost {
         } => of_lease(asked, sizes, changes),
         Request::Refused(bytes) => Cost {
             handling: REFUSED,
-            // They may be decoded first.
-            bytes_passed: 2 * bytes,
+            bytes_passed: bytes,
             ..NOTHING
         },
     }
@@ -233,9 +231,12 @@ fn of_status(asked: &StatusRequest, sizes: Sizes) -> Cost {
     } else {
         Sizes::default()
     };
-    let in_demand = if asked.demand { sizes.demand_keys } else { 0 };
+    let demand = match asked.demand {
+        true => DEMAND + sizes.demand_keys * IN_DEMAND,
+        false => 0,
+    };
     Cost {
-        handling: STATUS + described.ranges * RANGE + in_demand * IN_DEMAND,
+        handling: STATUS + described.ranges * RANGE + demand,
         lookups: usize::from(asked.holders),
         // Each range begins where another ends.
         bytes_passed: asked.key.len() + 2 * described.starts_bytes,

@@ -488,7 +488,11 @@ async fn gather(socket: TcpStream, many: usize, used: Arc<Mutex<usize>>) {
     let (read, write) = socket.into_split();
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
     reader.next::<Hello>().await.unwrap().unwrap();
-    writer.feed(&Welcome::default()).unwrap();
+    let welcome = Welcome {
+        replica: "A".to_owned(),
+        ..Welcome::default()
+    };
+    writer.feed(&welcome).unwrap();
     writer.flush().await.unwrap();
     let (mut waiting, mut is_used) = (Vec::new(), false);
     while let Ok(Some(request)) = reader.next::<Request>().await {

@@ -92,7 +92,7 @@ fn a_status_costs_what_it_describes() {
         demand: true,
         ..StatusRequest::default()
     };
-    assert!(of(Request::Status(&demand, sizes)).units() > 1_000_000);
+    assert!(of(Request::Status(&demand, sizes)).units() > 500_000);
     let moved = Body::Move(MoveRequest::default());
     assert_eq!(of_body(&moved).units(), STATUS);
 }

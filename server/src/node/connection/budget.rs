@@ -24,7 +24,7 @@ pub(in crate::node) struct Acted {
     pub(in crate::node) crowded_out: Cell<u64>,
 }
 
-/// See the module. Fields are bytes.
+/// See the module. Fields are bytes, if they do not say otherwise.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Budget {
     pub(in crate::node) limits: Limits,
@@ -35,6 +35,8 @@ pub(in crate::node) struct Budget {
     pub(in crate::node) unread: Rc<Unread>,
     /// By kind, the bytes that answers to all clients are expected to have.
     pub(super) expected: [Cell<usize>; 3],
+    /// Number of entries that answers of several to all clients are expected to have.
+    pub(super) expected_entries: Cell<usize>,
     pub(in crate::node) acted: Acted,
     /// What the log tells of connections that are closed.
     pub(in crate::node) closed: Seldom,

@@ -66,6 +66,8 @@ const SMALL_BYTES: usize = 4 << 10;
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
 /// What an answer to a new connection is likely to have, at least.
 const USUAL_BYTES: usize = 64 << 10;
+/// Number of entries that an answer of several to a new connection is likely to have, at least.
+const USUAL_ENTRIES: usize = 1000;
 /// What an entry of a request or of an answer takes in memory, beside its key and value.
 const ENTRY_BYTES: usize = 128;
 
@@ -89,6 +91,8 @@ pub(super) struct Connection {
     /// that to who asks for all ranges of leases or for the demand.
     /// `None` before the first.
     expected: [Cell<Option<usize>>; 3],
+    /// Number of entries that the answer to a Scan or MultiGet is likely to have. `None` before the first.
+    expected_entries: Cell<Option<usize>>,
     /// The last read of several keys went through the log, as the next one is expected to.
     reads_are_logged: Cell<bool>,
     patience: Patience,
@@ -140,6 +144,7 @@ impl Connection {
             last_request: Cell::new(0),
             hinted: RefCell::default(),
             expected: Default::default(),
+            expected_entries: Cell::default(),
             reads_are_logged: Cell::default(),
             patience: Patience::default(),
             partial: Cell::new(0),
@@ -186,7 +191,8 @@ impl Connection {
         let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
         let cost = self.cost(request);
         let parts = cost.parts();
-        let cost = cost.and_passing(bytes).and_answering(answer.likely);
+        let cost = cost.and_passing(bytes);
+        let cost = cost.and_answering(answer.likely, self.likely_entries());
         let is_large_write = is_write && cost.executing() > SMALL_WRITE;
         let charged = bytes + answer.charged.max(parts * ENTRY_BYTES);
         self.account.charge(
@@ -274,15 +280,21 @@ impl Connection {
         }
     }
 
+    fn likely_entries(&self) -> usize {
+        let usual = self.budget.expected_entries.get().max(USUAL_ENTRIES);
+        self.expected_entries.get().unwrap_or(usual)
+    }
+
     /// Appends the answer of a request that is settled with its account.
     pub(super) fn answer(&self, response: &Response) {
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
         match result {
             Some(outcome::Result::Value(_) | outcome::Result::Missing(_)) => self.learn(0, bytes),
-            Some(outcome::Result::Entries(_)) => {
+            Some(outcome::Result::Entries(found)) => {
                 self.reads_are_logged.set(response.path() == Path::Log);
                 self.learn(1, bytes);
+                self.learn_entries(found.entries.len());
             }
             _ => {}
         }
@@ -302,6 +314,14 @@ impl Connection {
         self.expected[kind].set(Some(bytes.max(known / 2)));
         let usual = &self.budget.expected[kind];
         usual.set(bytes.max(usual.get() / 2));
+    }
+
+    /// Rises and falls as the bytes do.
+    fn learn_entries(&self, entries: usize) {
+        let likely = self.likely_entries();
+        self.expected_entries.set(Some(entries.max(likely / 2)));
+        let usual = &self.budget.expected_entries;
+        usual.set(entries.max(usual.get() / 2));
     }
 
     /// Appends an answer, unless the client has left too much unread: it is given up

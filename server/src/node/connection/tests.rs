@@ -186,6 +186,34 @@ async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() 
     }
 }
 
+/// Otherwise a scan that finds little would be charged as one of 10,000 entries.
+#[tokio::test]
+async fn scans_are_charged_for_as_many_entries_as_scans_before_found() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let units = |id| {
+        let scan = request(id, Op::scan("", "", 10_000));
+        connection.charge(&scan, 20).unwrap().units
+    };
+    let entries = |id, count| {
+        let found = vec![Entry::default(); count];
+        Response::answer(id, Path::Local, Outcome::entries(found))
+    };
+    let fresh = units(1);
+    answer(&connection, &entries(1, 1));
+    for id in 2..=30 {
+        units(id);
+        answer(&connection, &entries(id, 1));
+    }
+    let short = units(31);
+    answer(&connection, &entries(31, 5000));
+    let long = units(32);
+    assert!(
+        fresh > 20 * short && long > 3 * fresh,
+        "{fresh} {short} {long}"
+    );
+}
+
 /// They cost as much as writes of a few keys.
 #[tokio::test]
 async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {

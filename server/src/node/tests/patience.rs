@@ -590,8 +590,8 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
-        let round = UNITS_A_ROUND / 1000;
-        for (refused, is_much) in [(round - 20, false), (round + 40, true)] {
+        let round = UNITS_A_ROUND / 300;
+        for (refused, is_much) in [(round - 70, false), (round + 40, true)] {
             let port = Port::without_turns(Limits::default()).await;
             let mut stream = port.connect().await;
             stream.write_all(&vec![0; 4 * refused]).await.unwrap();
