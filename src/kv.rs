@@ -262,7 +262,7 @@ fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `get` prints.
+/// Returns the line that `get` prints.
 fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
     let is_odd = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
     match is_terminal {

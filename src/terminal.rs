@@ -110,7 +110,7 @@ async fn hung_up() {
     }
 }
 
-/// Whether this process was started to ignore SIGHUP, or it cannot be known.
+/// Returns true if this process was started to ignore SIGHUP, or if that cannot be known.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -72,9 +72,9 @@ pub enum Error {
         after: Duration,
         /// Those that were asked, and those known to be dead.
         tried: Vec<Tried>,
-        /// Whether any attempt has left, so that a change may have taken effect.
+        /// True if any attempt was sent, so that a change may have taken effect.
         sent: bool,
-        /// Whether it was to change anything: a write, leases or who leads.
+        /// True if the request was a change: a write, a change of leases or a move of leadership.
         is_change: bool,
     },
     /// The connection broke at every attempt; a write may have taken effect.

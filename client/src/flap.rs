@@ -33,9 +33,9 @@ const FORGET: Duration = Duration::from_secs(3600);
 pub struct FlapBackoff {
     /// Early failures that are not forgotten.
     failures: u32,
-    /// When it was chosen; `None` while it is not.
+    /// Time at which it was chosen; `None` while it is not.
     chosen: Option<Duration>,
-    /// When its present health began.
+    /// Time at which its present health began.
     healthy_since: Duration,
 }
 
@@ -76,7 +76,7 @@ impl FlapBackoff {
         self.healthy_since = self.healthy_since.max(until);
     }
 
-    /// How long the replica must have been healthy to be chosen again.
+    /// Returns the unbroken health that the replica needs to be chosen again.
     pub fn wait(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
@@ -86,7 +86,7 @@ impl FlapBackoff {
         }
     }
 
-    /// How long the replica has been healthy without a break.
+    /// Returns the time for which the replica has been healthy without a break.
     pub fn healthy_for(&self, now: Duration) -> Duration {
         now.saturating_sub(self.healthy_since)
     }

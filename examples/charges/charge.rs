@@ -1,4 +1,4 @@
-//! What a request is charged.
+//! Charge of a request.
 
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
@@ -37,7 +37,7 @@ pub fn entries(answered: &Answered) -> usize {
     }
 }
 
-/// What a request of this case is charged, in units.
+/// Returns the charge of a request of this case, in units.
 pub fn charge(case: &Case, answered: &Answered) -> f64 {
     let Answered {
         bytes_in,
@@ -88,7 +88,7 @@ fn sizes(answer: &Response) -> Sizes {
     }
 }
 
-/// Whether a request was refused before the replica had it.
+/// Returns true if a request was refused before the replica had it.
 fn is_refused_early(answer: &Response) -> bool {
     let outcome = answer.outcome.as_ref();
     match outcome.and_then(|outcome| outcome.result.as_ref()) {

@@ -17,9 +17,10 @@ use crate::wire::{Wire, read, session_number};
 const KEYS_AT_ONCE: usize = 500;
 /// Changes of leases that wait at a time.
 const CHANGES_AT_ONCE: usize = 16;
-/// How long demand may take to reach the leader: replicas report some thousand keys a second.
+/// Longest wait for demand to reach the leader: replicas report some thousand keys a second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(120);
-/// So much of what was asked must be known, in hundredths: keys that many read make room for none.
+/// Share of the keys asked whose demand must be known, in hundredths. It is not all of them: keys
+/// with many reads make no room for others.
 const DEMAND_KNOWN: usize = 95;
 
 /// A cluster of one stage.

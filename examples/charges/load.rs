@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::cases::{Asked, Case, Turn};
 use crate::wire::{Wire, session_number};
 
-/// How long an answer may take before the run is given up.
+/// Longest wait for an answer before the run is abandoned.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Requests that were answered, and how large they were.
@@ -26,7 +26,7 @@ pub struct Answered {
     pub bytes_out: usize,
     pub request: Request,
     pub answer: Response,
-    /// Why requests were refused that should not have been.
+    /// Reason for a refusal that the case does not expect; `None` if there was none.
     pub refusal: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub struct Load<'a> {
     last_id: u64,
     /// Request to lane.
     in_flight: BTreeMap<u64, usize>,
-    /// How often each lane has asked.
+    /// Number of requests that each lane has made.
     numbers: Vec<u64>,
     answered: Answered,
     last_request: Request,

@@ -45,7 +45,7 @@ use crate::report::Report;
 /// it could not be measured. Wants a machine that does little else: with the defaults for a quarter
 /// of an hour.
 struct Cli {
-    /// Where charges.csv and report.md go
+    /// Directory for charges.csv and report.md
     #[arg(value_name = "OUT", default_value = "results/charges")]
     out: PathBuf,
     /// The program that is measured [default: the `leasehold` of the same build]
@@ -58,13 +58,13 @@ struct Cli {
     /// Only kinds whose names begin so, as --list names them
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often each kind and size is measured; the median counts
+    /// Number of times that each kind and size is measured; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
-    /// How long each is asked for in a round, in seconds
+    /// Time for which each is asked for in a round, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
-    /// When a write counts as durable: sync, async, none
+    /// Durability of the replicas, by which writes count as durable: sync, async, none
     #[arg(long, value_name = "NAME", default_value = "async")]
     durability: String,
     /// Keeps the directories of clusters there, with their logs

@@ -13,17 +13,18 @@ use crate::load::Load;
 use crate::processor::{Spent, spent};
 use crate::rows::{Measured, Row};
 
-/// What comes before a measurement, so that memory and caches are in use.
+/// Length of the load before a measurement, so that memory and caches are in use.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// How long replicas are left alone to see what they take then, and how often.
+/// Time for which replicas are left alone to see what they take when idle, and number of such
+/// looks.
 const IDLE: Duration = Duration::from_millis(500);
 const IDLE_LOOKS: usize = 4;
-/// What follows a write: the checkpoint of each second, which costs for it, too.
+/// Wait after writes: it includes a checkpoint, made each second, which is part of their cost.
 const CHECKPOINTED: Duration = Duration::from_millis(1_100);
-/// What follows anything else.
+/// Wait after anything else.
 const SETTLED: Duration = Duration::from_millis(20);
 
-/// How often and how long each case is measured.
+/// Number of rounds in which each case is measured, and length of each.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub rounds: usize,
@@ -36,18 +37,18 @@ struct Idle {
     replicas: Vec<Spent>,
 }
 
-/// What was found.
+/// Result of all measurements.
 pub struct Found {
     pub rows: Vec<Row>,
-    /// Of all clusters, while they were asked.
+    /// Number of elections in all clusters while they were asked.
     pub elections: u64,
 }
 
-/// What was found of one case so far.
+/// Results of one case so far.
 #[derive(Default)]
 struct Findings {
     rounds: Vec<Measured>,
-    /// Why it cannot be measured.
+    /// Reason why it cannot be measured.
     problem: Option<String>,
 }
 
@@ -141,8 +142,8 @@ fn processes(cluster: &Prepared) -> anyhow::Result<Vec<u32>> {
     all.context("a replica does not run")
 }
 
-/// What all replicas take when nobody asks: the least of some looks, for now and then a replica has
-/// something to do that does not recur.
+/// Returns the processor time that each replica takes when idle. It is the least of some looks, for
+/// now and then a replica has something to do that does not recur.
 async fn idle(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
     for cluster in clusters {
         cluster.refresh().await?;

@@ -11,7 +11,7 @@ use crate::rows::{FACTOR, Row, distance, median_ratio};
 /// Rows that the report names first.
 const WORST: usize = 15;
 
-/// What was measured of one program.
+/// Results of one program.
 pub struct Report<'a> {
     pub rows: &'a [Row],
     pub elections: u64,
@@ -20,7 +20,7 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Whether everything was measured, and every row is within the factor.
+    /// Returns true if everything was measured and every row is within the factor.
     pub fn is_good(&self) -> bool {
         self.outside().is_empty() && self.skipped().is_empty()
     }

@@ -1,4 +1,4 @@
-//! What was measured of each case, and whether charges are as they should be.
+//! Results of each case, and the check of its charge against them.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub struct Row {
     pub size: usize,
     pub unit: &'static str,
     pub batch: usize,
-    /// Why nothing was measured.
+    /// Reason why nothing was measured; `None` if the case was measured.
     pub skipped: Option<String>,
     pub answer: String,
     pub requests: u64,

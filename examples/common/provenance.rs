@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 /// A program that was measured: rows of one run may be of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
-    /// What it says of its version.
+    /// Version that the program reports of itself.
     pub version: String,
     /// The revision of its sources, as far as that is known.
     pub revision: String,
-    /// When its file was written.
+    /// Time at which its file was written, in UTC.
     pub built: String,
 }
 

@@ -65,7 +65,7 @@ pub struct Report {
     pub runs: Vec<StrategyRun>,
     /// What happened but for faults, which each run has itself.
     pub events: Vec<Event>,
-    /// What is missing of an experiment that was interrupted.
+    /// Shortfall of an experiment that was interrupted, in words.
     pub incomplete: Option<String>,
 }
 

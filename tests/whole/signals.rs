@@ -8,12 +8,13 @@ use super::support::{Ended, Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 const HERE: &str = "exec \"$0\" \"$@\"";
-/// As process 1, which ignores signals that it does not handle, as in a container.
+/// Starts a program as process 1, as in a container. Process 1 ignores signals that it does not
+/// handle.
 const FIRST: &str = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";
 /// Read by a start before the store is opened.
 const LOG: &str = "data/CA/000001.log";
 
-/// Whether this user may start process 1 of a namespace; says why not.
+/// Returns true if this user may start process 1 of a namespace. Otherwise prints why not.
 fn may_unshare() -> bool {
     let tried = Command::new("unshare")
         .args(["--pid", "--fork", "true"])

@@ -22,7 +22,7 @@ macro_rules! note {
     };
 }
 
-/// Why standard output takes nothing more.
+/// Error after which standard output takes nothing more.
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line to standard output. A command goes on to its end although nobody reads it
@@ -45,11 +45,12 @@ pub fn note_line(words: Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
-/// Whether everything that was printed has reached standard output. A program asks at its
+/// Returns `Ok` if everything that was printed has reached standard output. A program asks at its
 /// end.
 ///
 /// # Errors
-/// Why it has not. A reader that has closed the pipe is no error: it has what it wanted.
+/// Returns the error that kept it from there. A reader that has closed the pipe is no error: it
+/// has what it wanted.
 pub fn finish() -> Result<(), &'static io::Error> {
     match FAILURE.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),

@@ -22,7 +22,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Whether it was sent on the connection that there is.
+    /// Returns true if the request was sent on the present connection.
     pub fn is_under_way(&self) -> bool {
         let table = self.connection.table();
         table.calls.contains_key(&self.id) && self.id < table.unsent_from

@@ -191,7 +191,8 @@ impl Connection {
         }
     }
 
-    /// Whether the replica greets again, but has not answered anything yet, or not for long enough.
+    /// Returns true if the replica greets again, but has not answered anything yet, or not for
+    /// long enough.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, State::Dead(dead) if dead.greeted)
     }

@@ -71,11 +71,11 @@ impl History {
         History::from_bytes(&bytes)
     }
 
-    /// Whether a file begins as [`History::save`] begins one; it may be of another version, or
-    /// damaged.
+    /// Returns true if a file begins like the files of [`History::save`]. It may be of another
+    /// version, or damaged.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn is_in(path: &Path) -> io::Result<bool> {
         let mut begin = Vec::new();
         let file = std::fs::File::open(path)?;

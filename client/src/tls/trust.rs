@@ -89,7 +89,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// What is wrong with a PEM text, for people: the error itself shows text as numbers, and might
+/// Describes the fault of a PEM text for people. The error itself shows text as numbers, and might
 /// quote a key.
 pub fn malformed(error: &pem::Error) -> String {
     let problem = match error {

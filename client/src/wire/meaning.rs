@@ -123,7 +123,8 @@ impl From<Op> for Command {
 }
 
 impl Body {
-    /// Whether it is to change anything: a write, leases or who leads.
+    /// Returns true if the request is a change: a write, a change of leases or a move of
+    /// leadership.
     pub fn is_change(&self) -> bool {
         match self {
             Body::Command(command) => command.is_write(),

@@ -13,7 +13,8 @@ use client::wire::{Command, Record, Request, Response, Version, encode_frame};
 use tokio::time::{MissedTickBehavior, timeout_at};
 
 use super::Target;
-use super::merges::{Counts, field};
+use super::merges::field;
+use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
@@ -41,12 +42,12 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     let calm: Vec<_> = calm
         .map(|(address, number)| thread::spawn(move || swaps(&address, number, end)))
         .collect();
-    let counts = Rc::new(Counts::default());
+    let answers = Rc::new(Answers::default());
     let replicas = target.clients.len();
     let pair = |number: u64| {
         let address = |next: usize| target.clients[(number as usize + next) % replicas].clone();
-        let (addresses, counts) = ([address(0), address(1)], counts.clone());
-        tokio::task::spawn_local(async move { rounds(number, &addresses, end, &counts).await })
+        let (addresses, answers) = ([address(0), address(1)], answers.clone());
+        tokio::task::spawn_local(async move { rounds(number, &addresses, end, &answers).await })
     };
     let pairs: Vec<_> = (0..PAIRS * replicas as u64).map(pair).collect();
     let mut broken = 0.0;
@@ -57,9 +58,10 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     for calm in calm {
         swaps.extend(calm.join().expect("a client ended")?);
     }
+    let (answered, refused) = answers.counts();
     Ok(figures([
-        ("merges_answered", counts.answered.get() as f64),
-        ("merges_refused", counts.refused.get() as f64),
+        ("merges_answered", answered as f64),
+        ("merges_refused", refused as f64),
         ("broken_connections", broken),
         ("calm_cas", swaps.len() as f64),
         ("calm_cas_p99_ms", percentile(&mut swaps, 0.99) as f64),
@@ -73,7 +75,7 @@ async fn rounds(
     number: u64,
     addresses: &[String; 2],
     end: Instant,
-    counts: &Counts,
+    answers: &Answers,
 ) -> anyhow::Result<()> {
     let [first, second] = addresses;
     let mut wires = [Wire::connect(first).await?, Wire::connect(second).await?];
@@ -112,7 +114,7 @@ async fn rounds(
                 let Ok(answer) = answer else {
                     return Ok(());
                 };
-                counts.count(&answer?.context("closed amid merges")?);
+                answers.count(&answer?.context("closed amid merges")?);
             }
         }
     }

@@ -10,6 +10,7 @@ use client::wire::{Request, Response};
 use tokio::time::{sleep_until, timeout};
 
 use super::Target;
+use super::pipeline::refusal;
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
@@ -126,7 +127,7 @@ async fn open_at(
         while let Ok(Some(response)) = reader.next::<Response>().await {
             let mut opened = counted.get();
             opened.answered += 1;
-            opened.refused += u64::from(is_refusal(&response));
+            opened.refused += u64::from(refusal(&response).is_some());
             counted.set(opened);
         }
     });
@@ -161,13 +162,6 @@ fn opening(replica: u64, number: u64, opened_ms: u64) -> Request {
         opened_ms,
     };
     write(number, session, Op::put("session", "s"))
-}
-
-fn is_refusal(response: &Response) -> bool {
-    use client::wire::outcome::Result;
-    let outcome = response.outcome.as_ref();
-    let result = outcome.and_then(|outcome| outcome.result.as_ref());
-    matches!(result, Some(Result::Error(_)))
 }
 
 /// Puts that make the storage begin new files.

@@ -21,7 +21,7 @@ const WRITTEN_AT_ONCE: u64 = 8;
 const READERS: u64 = 4;
 const READ_AT_ONCE: u64 = 2;
 
-/// How many keys a command may have, and how many commands have as many as were wanted.
+/// Number of keys that a command may have, and number of commands that hold the wanted keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     keys: u64,

@@ -1,17 +1,14 @@
 //! Merges of one field into large records: requests of a few bytes, for each of which every
 //! replica looks through a quarter of a megabyte and copies it.
 
-use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Instant;
 
 use bytes::Bytes;
+use client::wire::Field;
 use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::{Field, Response};
-use tokio::time::timeout_at;
 
 use super::Target;
+use super::pipeline::{Answers, Lane, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
@@ -70,96 +67,42 @@ pub async fn prepare(target: &Target, records: u64) -> anyhow::Result<Figures> {
         };
         let op = Op::put_fields(key(number, records), fields.collect());
         let answer = wire.ask(&write(number + 1, session, op)).await?;
-        anyhow::ensure!(!is_refusal(&answer), "a record was refused: {answer:?}");
+        if let Some(refusal) = refusal(&answer) {
+            anyhow::bail!("a record was refused: {refusal}");
+        }
     }
     Ok(Figures::new())
-}
-
-/// What clients were answered.
-#[derive(Default)]
-pub(super) struct Counts {
-    pub answered: Cell<u64>,
-    pub refused: Cell<u64>,
-}
-
-impl Counts {
-    pub fn count(&self, answer: &Response) {
-        self.answered.set(self.answered.get() + 1);
-        let refused = u64::from(is_refusal(answer));
-        self.refused.set(self.refused.get() + refused);
-    }
 }
 
 /// Merges without a pause, at every replica: each that is answered is followed by another.
 pub async fn merge(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let end = target.end();
-    let counts = Rc::new(Counts::default());
+    let answers = Rc::new(Answers::default());
     let connections = CONNECTIONS * target.clients.len() as u64;
     let one = |number: u64| {
         let address = target.clients[number as usize % target.clients.len()].clone();
-        let counts = counts.clone();
-        tokio::task::spawn_local(async move {
-            closed_loop(number, &address, end, records, &counts).await
-        })
+        let make = move |lane: Lane| {
+            let session = Session {
+                client: session_number(number, 7),
+                sequence: lane.id,
+                opened_ms: lane.opened_ms,
+            };
+            let fields = vec![field("merged".to_owned(), "m".into())];
+            let op = Op::put_fields(key(number + lane.id, records), fields);
+            write(lane.id, session, op)
+        };
+        tokio::task::spawn_local(pipeline(address, end, IN_FLIGHT, answers.clone(), make))
     };
     let tasks: Vec<_> = (0..connections).map(one).collect();
     let mut broken = 0.0;
     for task in tasks {
         broken += f64::from(u8::from(task.await?.is_err()));
     }
+    let (answered, refused) = answers.counts();
     Ok(figures([
         ("merges_in_flight", (connections * IN_FLIGHT) as f64),
-        ("merges_answered", counts.answered.get() as f64),
-        ("merges_refused", counts.refused.get() as f64),
+        ("merges_answered", answered as f64),
+        ("merges_refused", refused as f64),
         ("broken_connections", broken),
     ]))
-}
-
-async fn closed_loop(
-    number: u64,
-    address: &str,
-    end: Instant,
-    records: u64,
-    counts: &Counts,
-) -> anyhow::Result<()> {
-    let mut wire = Wire::connect(address).await?;
-    let opened_ms = wire.welcome.log_time_ms;
-    let request = |sequence: u64| {
-        let session = Session {
-            client: session_number(number, 7),
-            sequence,
-            opened_ms,
-        };
-        let fields = vec![field("merged".to_owned(), "m".into())];
-        let op = Op::put_fields(key(number + sequence, records), fields);
-        write(sequence, session, op)
-    };
-    let mut next = 0;
-    while next < IN_FLIGHT {
-        next += 1;
-        wire.writer.feed(&request(next))?;
-    }
-    loop {
-        let turn = async {
-            wire.writer.flush().await?;
-            wire.reader.next::<Response>().await
-        };
-        let Ok(answer) = timeout_at(end.into(), turn).await else {
-            return Ok(());
-        };
-        let mut answer = answer?;
-        anyhow::ensure!(answer.is_some(), "closed amid merges");
-        while let Some(answered) = &answer {
-            counts.count(answered);
-            next += 1;
-            wire.writer.feed(&request(next))?;
-            answer = wire.reader.next_buffered::<Response>()?;
-        }
-    }
-}
-
-fn is_refusal(answer: &Response) -> bool {
-    let outcome = answer.outcome.as_ref();
-    let result = outcome.and_then(|outcome| outcome.result.as_ref());
-    matches!(result, Some(Answer::Error(_)))
 }

@@ -23,7 +23,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    fn count(&self, answer: &Response) {
+    pub fn count(&self, answer: &Response) {
         self.answered.set(self.answered.get() + 1);
         if let Some(refusal) = refusal(answer) {
             self.refused.set(self.refused.get() + 1);
@@ -31,9 +31,14 @@ impl Answers {
         }
     }
 
+    /// Number of answers, and of refusals among them.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.answered.get(), self.refused.get())
+    }
+
     /// Fails if every request was refused: then nothing was attacked.
     pub fn figures(&self) -> anyhow::Result<Figures> {
-        let (answered, refused) = (self.answered.get(), self.refused.get());
+        let (answered, refused) = self.counts();
         anyhow::ensure!(
             refused < answered || answered == 0,
             "all requests were refused: {}",

@@ -1,5 +1,5 @@
-//! What operators may ask, far more often than operators do: status with what takes long to find or
-//! to encode, and changes of leases.
+//! Requests of operators, sent far more often than operators send them: status whose contents take
+//! long to find or to encode, and changes of leases.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -26,9 +26,9 @@ const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
 /// Ranges that changes of leases name in turn: small enough that all are taken.
 const CHANGED_RANGES: u64 = 400;
-/// How long demand may take to reach the leader: replicas report some thousand keys a second.
+/// Longest wait for demand to reach the leader: replicas report some thousand keys a second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(90);
-/// So much of what was asked must be known, in hundredths.
+/// Share of the keys asked whose demand must be known, in hundredths.
 const DEMAND_KNOWN: u64 = 95;
 
 /// Reads keys until the leader knows the demand of all of them: a part at each replica, for each
@@ -58,7 +58,7 @@ pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
     }
 }
 
-/// Asks who holds the hottest key.
+/// Asks which replicas hold the hottest key.
 pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
     let holders = true;
     let asked = StatusRequest {

@@ -19,7 +19,7 @@ const BATCH: usize = 8;
 /// Entries and bytes of a batch of larger ones.
 const BATCH_ENTRIES: usize = 10_000;
 const BATCH_BYTES: usize = 4 << 20;
-/// How much larger one size is than the one before.
+/// Ratio of each size to the one before.
 const STEP: usize = 8;
 
 /// Keys of tiny values that every plain cluster has.
@@ -44,7 +44,7 @@ pub enum Stage {
 pub struct Case {
     pub kind: &'static str,
     pub size: usize,
-    /// What is counted by `size`.
+    /// Unit in which `size` counts.
     pub unit: &'static str,
     pub stage: Stage,
     /// The replica that is asked.
@@ -63,11 +63,11 @@ pub struct Case {
     pub ask: Box<dyn Fn(&Turn<'_>) -> Asked>,
 }
 
-/// Whose turn it is.
+/// Turn of a lane to ask.
 pub struct Turn<'a> {
     /// Which request of the batch.
     pub lane: usize,
-    /// How often the lane has asked before.
+    /// Number of requests that the lane has made before.
     pub number: u64,
     pub last: Option<&'a Response>,
 }

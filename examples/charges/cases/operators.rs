@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Of how many ranges, or of how many keys with demand.
+/// Builds a case of status. `size` counts the ranges, or the keys with demand.
 fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -> Case {
     let unit = match stage {
         Stage::Plain => "",
@@ -72,7 +72,7 @@ fn moved() -> Case {
     case
 }
 
-/// What is in force already.
+/// Builds a case that asks for a strategy that is in force already.
 fn lease_set(ranges: usize) -> Case {
     let mut case = Case::new("lease_set", ranges, "ranges", 1, ranges * 2 * BOUND_BYTES);
     case.stage = Stage::Ranges(ranges);

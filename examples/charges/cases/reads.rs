@@ -12,7 +12,7 @@ use crate::cluster::LEADER;
 
 /// Entries of scans by bytes have so large values.
 const SCANNED_BYTES: usize = 4 << 10;
-/// What an entry takes beside its key and its value, in bytes, at most.
+/// Most bytes that an entry takes beside its key and its value.
 const ENTRY_BYTES: usize = 32;
 
 pub(super) fn cases() -> Vec<Case> {

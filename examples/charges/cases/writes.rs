@@ -11,7 +11,7 @@ use super::{Asked, BATCH, Case, bytes, key, long_key, sizes};
 
 /// Values of these kinds are written to so many keys in turn.
 const SPREAD: usize = 16;
-/// What an entry takes beside its key and its value, in bytes, at most.
+/// Most bytes that an entry takes beside its key and its value.
 const ENTRY_BYTES: usize = 16;
 /// The largest records into which fields are merged.
 const RECORD_FIELDS: usize = 1_020;
@@ -144,7 +144,7 @@ fn multi_put(size: usize) -> Case {
     Case::new("multi_put", size, "entries", size, size * 32).in_turn(ops.collect())
 }
 
-/// As few entries as have so many bytes together.
+/// Builds a case of at most three entries, each with a value of `size` bytes.
 fn multi_put_bytes(size: usize) -> Case {
     let most = COMMAND_BYTES_MAX / (size + 64);
     let count = most.clamp(1, 3);

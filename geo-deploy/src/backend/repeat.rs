@@ -20,12 +20,12 @@ impl EndedRuns {
         }
     }
 
-    /// Whether no run has ended.
+    /// Returns true if no run has ended.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many runs of each strategy have ended, in words; `None` if all have.
+    /// Returns the number of ended runs of each strategy, in words; `None` if all have ended.
     pub fn shortfall(&self, experiment: &Experiment) -> Option<String> {
         let ended = |label: &String| {
             let found = self.0.iter().find(|(of, _)| of == label);

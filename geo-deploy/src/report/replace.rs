@@ -66,12 +66,12 @@ fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has `write` make the files of a report and its histories in an empty directory. If that
-/// succeeds they replace those in `out`, and what is left of the report before is removed.
-/// Otherwise `out` stays as it is.
+/// Replaces a report. `write` makes the files of the new report and its histories in an empty
+/// directory. If it succeeds, they replace those in `out`, and what is left of the report before
+/// is removed. Otherwise `out` stays as it is.
 ///
 /// # Errors
-/// If a file cannot be written or replaced; the error names it.
+/// Returns an error if a file cannot be written or replaced; the error names it.
 pub fn replace(out: &Path, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
     let beside = tempfile::Builder::new().prefix(".new-").tempdir_in(out);
@@ -95,7 +95,7 @@ pub fn replace(out: &Path, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> a
     Ok(())
 }
 
-/// Whether there is a report in a directory: its manifest says so.
+/// Returns true if a directory holds a report: its manifest says so.
 fn holds_report(dir: &Path) -> bool {
     let Ok(text) = std::fs::read(dir.join("manifest.json")) else {
         return false;

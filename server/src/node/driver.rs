@@ -130,7 +130,7 @@ impl Driver {
     /// Closes the storage.
     ///
     /// # Errors
-    /// What closing met with.
+    /// Returns the error met while closing.
     pub(super) fn close(self) -> Result<(), StorageError> {
         self.writer.close()
     }

@@ -1,11 +1,11 @@
-//! When a node is to end, and how long it may take.
+//! End of a node: the order to end, and the longest time that it may take.
 //!
 //! A thread of its own waits for the order to end, from the first moment on: process 1 of a
 //! container ignores signals that nobody handles, and the replica's thread may be opening a
 //! large directory. The node then hands over, closes its directory, and what it had is
 //! dropped. None of the calls of a file system that hangs returns, nor does the thread that
-//! made it: whoever waits for that thread never ends. So the same thread looks at the time,
-//! and ends the process when it is over.
+//! made it: a thread that waits for that one never ends. So the thread that waits for the order
+//! looks at the time, and ends the process when it is over.
 
 use std::io;
 use std::time::Duration;

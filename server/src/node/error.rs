@@ -1,4 +1,4 @@
-//! Why a node did not start or stopped, each with the exit status of its process.
+//! Reasons why a node did not start or stopped, each with the exit status of its process.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::config::ConfigError;
 use super::storage::StorageError;
 use crate::security::SecurityError;
 
-/// Why a node did not start, or why it stopped.
+/// Reason why a node did not start, or why it stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// There is no such node in the configuration.
@@ -27,7 +27,7 @@ pub enum NodeError {
     /// The configuration lets others than this machine pass for nodes.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The node cannot prove who it is.
+    /// The node cannot prove its identity.
     #[error(transparent)]
     Security(#[from] SecurityError),
     /// A port cannot be bound.
@@ -44,7 +44,7 @@ pub enum NodeError {
         address: String,
         /// The configuration.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The storage cannot be opened, or failed.
@@ -58,7 +58,7 @@ pub enum NodeError {
     Events {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The process may not open as many files and connections as a node needs.
@@ -77,9 +77,9 @@ pub enum NodeError {
     /// The operating system refuses something that every node needs.
     #[error("{doing}: {source}")]
     System {
-        /// What was attempted.
+        /// Action that was attempted.
         doing: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -111,8 +111,8 @@ impl NodeError {
         }
     }
 
-    /// Whether starting a node again that ended with this status would end in the same way,
-    /// until somebody has mended something.
+    /// Returns true if a node that ended with this status would end in the same way when it is
+    /// started again, until its operator has mended something.
     pub fn is_final(status: i32) -> bool {
         [NodeError::FINAL_STATUS, NodeError::GONE_STATUS]
             .map(i32::from)

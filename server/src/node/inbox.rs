@@ -76,8 +76,8 @@ pub(super) struct Inbox {
     moves: RefCell<Turns<(ClientHandle, MoveRequest)>>,
     leases: RefCell<Turns<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
-    /// Units that connections of clients may still read before the next round. Whoever waits for
-    /// some has its turn before all who come later.
+    /// Units that connections of clients may still read before the next round. A connection that
+    /// waits for some has its turn before all that come later.
     may_read: Semaphore,
     /// Connections that wait for a round to begin.
     waiting: Cell<usize>,

@@ -131,7 +131,8 @@ impl Driver {
         }
     }
 
-    /// Whether something of a request is not in force yet, as far as strategies' names tell.
+    /// Returns true if some part of a request is not in force yet, as far as strategies' names
+    /// tell.
     fn changes(&self, asked: &LeaseRequest) -> bool {
         let configs = self.replica.configs();
         let Ok(range) = lease_wishes::range(asked) else {

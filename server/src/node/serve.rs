@@ -51,11 +51,11 @@ pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Resu
     serve_until(config, name, options, terminated)
 }
 
-/// As [`serve`], until the future that `shutdown` makes completes. It is made before anything
-/// else is done, so that a signal counts from the first moment on.
+/// Runs a node like [`serve`], until the future that `shutdown` makes completes. The future is
+/// made before anything else is done, so that a signal counts from the first moment on.
 ///
 /// # Errors
-/// As [`serve`].
+/// Returns the same errors as [`serve`].
 pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     config: &ClusterConfig,
     name: &str,
@@ -155,7 +155,7 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
 /// Handles SIGINT and SIGTERM from now on. The future completes when one has come.
 ///
 /// # Errors
-/// If signals cannot be handled.
+/// Returns an error if signals cannot be handled.
 pub fn terminated() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -190,7 +190,7 @@ impl Node<'_> {
         }
         self.connect(&driver, clients, peers);
         let stop = async move {
-            // An error would mean that nobody is left who could tell.
+            // An error would mean that the sender of the order is gone.
             let _ = order.await;
         };
         // A separate task is woken without a system call; the outer future is not.

@@ -187,7 +187,7 @@ impl Storage {
         self.write_batch(batch, Durability::Sync)
     }
 
-    /// Whether a file of some MiB can be made in the directory.
+    /// Returns true if a file of some MiB can be made in the directory.
     ///
     /// # Errors
     /// `Gone`.
@@ -200,7 +200,7 @@ impl Storage {
         Ok(has_room)
     }
 
-    /// Whether an experiment has it that the disk is full.
+    /// Returns true if an experiment has the disk count as full.
     fn is_full_by_order(&self) -> bool {
         self.full_while.as_ref().is_some_and(|file| file.exists())
     }

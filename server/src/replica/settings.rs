@@ -158,10 +158,12 @@ pub struct Settings {
     pub batch_max: usize,
     /// Most uncommitted slots a leader keeps in flight.
     pub in_flight_max: usize,
-    /// How much a group of inputs executes, in units of [`crate::cost`], unless much is left. The last slot may exceed it.
+    /// Work that a group of inputs executes, in units of [`crate::cost`], unless much is left. The
+    /// last slot may exceed it.
     pub executed_work_max: usize,
-    /// How much work of merges a replica has in the log for its clients, in units of [`crate::cost`]. More wait at the replica, and other commands pass them by. Each counts as 64 bytes
-    /// at least. Long merges have a quarter of that for themselves.
+    /// Most work of merges that a replica has in the log for its clients, in units of
+    /// [`crate::cost`]. More merges wait at the replica, and other commands pass them by. Each
+    /// counts as 64 bytes at least. Long merges have a quarter of that for themselves.
     pub merge_work_max: usize,
     /// With so many merges of one key waiting at a replica more of them count as 512 bytes at
     /// least.

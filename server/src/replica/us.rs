@@ -31,7 +31,7 @@ struct Peer {
 pub(super) struct Heard {
     /// It is from a later run of the peer than the one known.
     pub(super) is_later_run: bool,
-    /// When the peer was heard before, if it has started again since or was silent for a
+    /// Time at which the peer was heard before, if it has started again since or was silent for a
     /// `health_gap`.
     pub(super) interrupted: Option<Time>,
 }

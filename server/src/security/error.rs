@@ -42,14 +42,14 @@ pub enum SecurityError {
         /// What is wrong, and how to mend it.
         problem: String,
     },
-    /// What a configuration names cannot be used.
+    /// Something that a configuration names cannot be used.
     #[error("{}: {field}: {source}", config.display())]
     Configured {
         /// The configuration.
         config: PathBuf,
         /// Its field.
         field: &'static str,
-        /// Why.
+        /// Reason why it cannot be used.
         source: Box<SecurityError>,
     },
     /// A library refuses.

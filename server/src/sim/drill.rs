@@ -62,9 +62,9 @@ pub struct Drill {
     pub blow: Option<(Blow, Option<ReplicaId>)>,
     /// How long after the cluster has settled, in ns.
     pub blow_ns: u64,
-    /// When it goes wrong again, in ns after the first time.
+    /// Times at which it goes wrong again, in ns after the first time.
     pub again_ns: Vec<u64>,
-    /// How long it lasts each time, in ns.
+    /// Time for which it lasts each time, in ns.
     pub lasts_ns: u64,
     /// How long clients write after it has begun, in ns.
     pub watch_ns: u64,

@@ -128,7 +128,7 @@ struct Flap {
     how: Fault,
     /// Failures to come.
     left: u32,
-    /// How long each lasts, and how long the replica is well after it, in ns.
+    /// Length of each failure, and of the time after it in which the replica is well, in ns.
     down_ns: u64,
     well_ns: u64,
 }

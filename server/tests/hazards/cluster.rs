@@ -225,7 +225,7 @@ impl Cluster {
         self.nodes[node].disk.wipe();
     }
 
-    /// What the disk of `node` holds now.
+    /// Returns a copy of what the disk of `node` holds now.
     pub fn disk(&self, node: usize) -> Disk {
         self.nodes[node].disk.clone()
     }

@@ -563,8 +563,8 @@ fn an_operator_moves_leadership_through_any_replica() {
     });
 }
 
-/// Whoever lost leadership as soon as it led has to be healthy for a while. An operator does not
-/// wait for that.
+/// A replica that lost leadership as soon as it led has to be healthy for a while. An operator does
+/// not wait for that.
 #[test]
 fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
     let mut cluster = asking(3);

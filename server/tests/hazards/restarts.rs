@@ -494,8 +494,8 @@ fn a_wiped_replica_that_ends_writes_down_no_wait() {
     assert_eq!(records.iter().filter(waits).count(), 0);
 }
 
-/// What docs/operating.md says of durability `async`, which is outside of what is promised: a write
-/// is confirmed when a majority has handed it to the operating system.
+/// Checks what docs/operating.md says of durability `async`, which is outside of what is promised:
+/// a write is confirmed when a majority has handed it to the operating system.
 #[test]
 fn without_syncs_one_loss_of_power_loses_a_confirmed_write_and_replicas_differ_for_good() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

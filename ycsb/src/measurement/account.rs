@@ -28,7 +28,7 @@ pub struct Account {
     pub late: u64,
     /// Insertions of the run before which it was looked whether the record was there.
     pub probed: u64,
-    /// Of those: it was there, and was overwritten.
+    /// Probed insertions whose record was there, and was overwritten.
     pub overwrote: u64,
 }
 

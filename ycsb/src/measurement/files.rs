@@ -112,7 +112,7 @@ impl IntervalFiles {
     /// Closes the logs and writes the percentile distributions of the whole run.
     ///
     /// # Errors
-    /// If a file could not be written, now or before. The others are whole.
+    /// Returns an error if a file could not be written, now or before. The others are whole.
     pub fn finish(mut self, measurements: &Measurements) -> Result<(), HlogError> {
         let named = std::mem::take(&mut self.by_name);
         let named = named

@@ -25,7 +25,7 @@ pub struct Outcome {
 /// What a run fell short of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
-    /// No operation was due in the measured phase.
+    /// The measured phase had no operations that were due.
     NothingMeasured,
     /// No operation did what was asked.
     NothingSucceeded {

@@ -133,7 +133,7 @@ impl CoreWorkload {
         self.shared.inserted.acknowledge(record)
     }
 
-    /// Whether it should be looked whether a record that a run inserts is there already: the
+    /// Returns true if a run must look whether a record that it inserts is there already: for the
     /// first, second, fourth, eighth ... of its insertions.
     pub fn is_probed(&self, record: u64) -> bool {
         let inserted = record.checked_sub(self.config.records);

@@ -217,7 +217,8 @@ fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
     returns
 }
 
-/// The nearest replica stands still again and again. Each return costs whoever asks it then.
+/// The nearest replica stands still again and again. Each return to it delays the client that asks
+/// it then.
 #[tokio::test]
 async fn a_replica_that_stands_still_again_and_again_is_returned_to_once() {
     let [near_server, far] = two([]).await;

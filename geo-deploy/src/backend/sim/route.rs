@@ -8,12 +8,12 @@ use client::FlapBackoff;
 use super::super::outage::ATTEMPT_S;
 use crate::topology::Topology;
 
-/// What the clients of a site know of one replica.
+/// State of one replica, as the clients of a site know it.
 #[derive(Debug)]
 struct Known {
     /// It is not asked, because it did not answer.
     avoided: bool,
-    /// When it last answered a probe, on the run's clock.
+    /// Time at which it last answered a probe, on the run's clock.
     answered: Duration,
     backoff: FlapBackoff,
 }

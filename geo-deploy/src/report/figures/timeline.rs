@@ -20,7 +20,8 @@ pub(in super::super) use of_run::of_run;
 /// Pixels along a panel. More points than one for each would lie upon each other.
 pub(in super::super) const COLUMNS: usize = 480;
 
-/// Of points from `from_s` to `to_s`, the highest and the lowest in each pixel.
+/// Returns the lowest and the highest point of each pixel from `from_s` to `to_s`, or all points if
+/// they are few.
 pub(in super::super) fn extremes(
     points: Vec<(f64, f64)>,
     from_s: f64,

@@ -37,7 +37,7 @@ pub(super) struct Run {
     rows: BTreeMap<(String, usize), Row>,
 }
 
-/// When a run's intervals are, by what they count.
+/// Times of a run's intervals, by what the intervals count.
 #[derive(Debug, Default)]
 struct Times {
     /// Answered operations, from when they were sent and from when they should have been.
@@ -46,15 +46,16 @@ struct Times {
     others: Cuts,
 }
 
-/// What a run has at a site, of a class.
+/// Results of a run at one site, of one class of operations.
 #[derive(Debug, Default)]
 struct Row {
     /// Successes a second in each cell; `None` where no interval is.
     cells: Vec<Option<f64>>,
     columns: Vec<Column>,
-    /// Of all: how often each latency, in us.
+    /// Number of answered operations by latency in us, over the whole run.
     counts: BTreeMap<u64, u64>,
-    /// When operations failed, in ms since 1970 and a half, and the longest latency in ms.
+    /// Intervals with failed operations: the middle, in ms since 1970 to half a ms, and the longest
+    /// latency in ms.
     failed: Vec<(f64, f64)>,
 }
 
@@ -225,7 +226,7 @@ impl Run {
         row.counts.iter().map(step).collect()
     }
 
-    /// What a panel of the time line shows.
+    /// Returns the series that a panel of the time line shows.
     pub(super) fn series(&self, site: &str, class: usize) -> Series {
         let mut series = Series::default();
         let Some(row) = self.rows.get(&(site.to_owned(), class)) else {

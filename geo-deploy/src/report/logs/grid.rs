@@ -1,5 +1,5 @@
-//! How the time of a run is divided: exactly at the beginnings and ends of its intervals
-//! while they are few, evenly beyond.
+//! Division of a run's time: exactly at the beginnings and ends of its intervals while they are
+//! few, evenly beyond.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ impl Cuts {
 /// Cells of time, and columns of one cell or more. A column is about a pixel wide.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
-    /// Where cells begin, in ms, and where the last ends.
+    /// Beginnings of the cells, in ms, and the end of the last one.
     cells_ms: Vec<u64>,
     /// With which cell a column begins, and the number of cells.
     columns: Vec<usize>,
@@ -75,7 +75,7 @@ impl Grid {
         self.columns.len().saturating_sub(1)
     }
 
-    /// Whether each column is one cell, so that nothing is put together that was apart.
+    /// Returns true if each column is one cell, so that no cells are put together.
     pub(super) fn is_exact(&self) -> bool {
         self.columns.len() == self.cells_ms.len()
     }
@@ -109,7 +109,7 @@ impl Grid {
     }
 }
 
-/// So many parts of equal length, or of a ms.
+/// Returns the bounds of `parts` parts of equal length, or of parts of 1 ms if that is longer.
 fn evenly(from: u64, to: u64, parts: usize) -> Vec<u64> {
     let length = u128::from(to - from);
     let at = |part: usize| from + (length * part as u128 / parts as u128) as u64;

@@ -48,7 +48,7 @@ pub(super) fn counted(tag: &str, file: &std::path::Path) -> Option<Counted> {
     })
 }
 
-/// Whether it says how an operation was served.
+/// Returns true if a part of a tag says how an operation was served.
 fn is_path(part: &str) -> bool {
     let paths = [
         Path::Unspecified,

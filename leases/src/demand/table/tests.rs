@@ -54,7 +54,7 @@ fn memory_is_bounded_and_busy_keys_survive() {
     assert_eq!(demand.hottest(), Some(b"hot".as_slice()));
 }
 
-/// As long as no clients turn to other keys: it is not looked for among all.
+/// Holds while no clients turn to other keys: the hottest key is not searched for among all keys.
 #[test]
 fn the_hottest_key_is_the_one_with_most_operations() {
     let mut demand = Demand::new(Time::ZERO, 3, 4_000);

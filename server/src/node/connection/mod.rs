@@ -68,7 +68,7 @@ const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BY
 const USUAL_BYTES: usize = 64 << 10;
 /// Number of entries that an answer of several to a new connection is likely to have, at least.
 const USUAL_ENTRIES: usize = 1000;
-/// What an entry of a request or of an answer takes in memory, beside its key and value.
+/// Memory that an entry of a request or of an answer takes beside its key and value, in bytes.
 const ENTRY_BYTES: usize = 128;
 
 /// See the module.

@@ -107,7 +107,7 @@ pub enum StorageError {
     Gone {
         /// The directory.
         path: PathBuf,
-        /// What became of it.
+        /// Cause of its absence, as words that follow "it".
         problem: &'static str,
     },
     /// There is no room. What was to be written is not.
@@ -161,7 +161,8 @@ impl Storage {
             .unwrap_or(StorageError::Directory { path, source })
     }
 
-    /// What explains any other error.
+    /// Returns `Gone` if the directory is not at its path any more: that explains any other
+    /// error.
     fn gone(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)

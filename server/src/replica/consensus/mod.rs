@@ -75,7 +75,7 @@ pub(super) struct Consensus {
     canvassing: Canvassing,
     /// Since when that one leads, and who should lead next.
     succession: Succession,
-    /// What was seen of the preferred leader.
+    /// Observations of the preferred leader.
     preference: Preference,
     logs: PerLog<Log>,
     /// The open slots that write a key.

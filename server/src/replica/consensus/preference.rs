@@ -1,12 +1,12 @@
-//! When the preferred leader may lead again: not at once, if it lost leadership soon after it
-//! took it (see [`FlapBackoff`]). A change of leadership holds every write up.
+//! Time at which the preferred leader may lead again: not at once, if it lost leadership soon after
+//! it took it (see [`FlapBackoff`]). A change of leadership holds every write up.
 //!
-//! Every replica counts what it sees, so the count outlives restarts of the preferred one, and
-//! changes of the leader, who decides. A planned change is no loss: the preferred leader ends as
-//! it was told, or an operator moves leadership. Only the two replicas between which leadership
+//! The leader decides. Every replica counts what it sees, so the count outlives restarts of the
+//! preferred one and changes of the leader. A planned change is no loss: the preferred leader ends
+//! as it was told, or an operator moves leadership. Only the two replicas between which leadership
 //! moves are sure to know that. The others count a loss if the old leader was silent before.
 //!
-//! No safety rule rests on this. Nothing here is durable.
+//! Safety does not rest on this. Nothing here is durable.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -18,18 +18,20 @@ use super::super::step::Step;
 use super::super::us::Heard;
 use super::{Consensus, Role};
 
-/// What this replica has seen of the preferred leader.
+/// Observations of the preferred leader by this replica.
 #[derive(Clone, Debug)]
 pub(super) struct Preference {
     backoff: FlapBackoff,
-    /// When the preferred leader was last heard of as the leader; `None` if it does not lead.
+    /// Time at which the preferred leader was last heard of as the leader; `None` if it does not
+    /// lead.
     led: Option<Time>,
     /// Its leadership ends as planned.
     planned: bool,
 }
 
 impl Hash for Preference {
-    /// When it led, and since when it is healthy, decides nothing before the horizon.
+    /// Leaves out when it led and since when it is healthy: neither decides anything before the
+    /// horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.backoff.wait(), self.led.is_some(), self.planned).hash(state);
     }
@@ -79,7 +81,7 @@ impl Consensus {
         preferred.filter(|_| may_return)
     }
 
-    /// How long the preferred leader must be healthy to lead again.
+    /// Returns the unbroken health that the preferred leader needs to lead again.
     pub fn preferred_wait(&self) -> Duration {
         self.preference.backoff.wait()
     }

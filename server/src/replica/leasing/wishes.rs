@@ -262,7 +262,7 @@ impl Leasing {
                 continue;
             }
             change.ranges.push(RangeChange {
-                // Who lists nothing clears all parts at once: they become one range.
+                // A strategy that lists no keys clears all parts at once: they become one range.
                 clear: !spec.wants_demand() && within().count() > 1,
                 ..RangeChange::strategy(range.clone(), spec.clone())
             });

@@ -31,7 +31,7 @@ impl LogInterval<'_> {
     /// Each value that was recorded, in microseconds, rising, and how often.
     ///
     /// # Errors
-    /// Why its histogram cannot be read.
+    /// Returns the reason if its histogram cannot be read.
     pub fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
         let (_, histogram) = histogram_of(self.line)?;
         let counts = histogram.iter_recorded();
@@ -43,7 +43,7 @@ impl LogInterval<'_> {
 /// Reads an interval log, which errors call `path`, and hands on each of its intervals.
 ///
 /// # Errors
-/// If it cannot be read, is no interval log, or `take` refuses an interval.
+/// Returns an error if the log cannot be read, is no interval log, or `take` refuses an interval.
 pub fn each_interval(
     path: &Path,
     input: impl Read,
@@ -76,7 +76,7 @@ pub fn each_interval(
     Ok(())
 }
 
-/// What the times of a log count from.
+/// Moment from which the times of a log count.
 #[derive(Default)]
 struct Zero {
     began: Duration,
@@ -84,7 +84,7 @@ struct Zero {
 }
 
 impl Zero {
-    /// As HdrHistogram's own reader has it.
+    /// Returns a time of the log since 1970, as HdrHistogram's own reader computes it.
     fn since_1970(&self, at: Duration) -> Duration {
         let absolute = at.saturating_add(YEAR) >= self.began;
         let zero = self.base.unwrap_or(match absolute {

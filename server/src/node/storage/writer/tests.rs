@@ -51,7 +51,7 @@ struct Scene {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,
     reports: Receiver<Report>,
-    /// Of the disk, whatever it answers.
+    /// Room on the disk, whatever the disk answers to writes.
     has_room: Arc<AtomicBool>,
     writer: Writer,
 }

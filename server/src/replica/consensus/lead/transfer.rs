@@ -122,7 +122,8 @@ impl Transfer {
         begun.is_some_and(|begun| begun.to == who && begun.told.is_some())
     }
 
-    /// Whether an operator wants another to lead, which was told to take over.
+    /// Returns true if an operator wants another replica to lead, and that replica was told to
+    /// take over.
     pub fn is_by_operator(&self) -> bool {
         let begun = self.under_way.as_ref();
         begun.is_some_and(|begun| begun.by_operator && begun.told.is_some())
