@@ -3,7 +3,7 @@
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;
 use client::wire::request::Body;
-use client::wire::{ErrorCode, Path, Response};
+use client::wire::{ErrorCode, Response};
 use server::cost::{self, Request, Sizes};
 
 use crate::cases::Case;
@@ -51,8 +51,8 @@ pub fn charge(case: &Case, answered: &Answered) -> f64 {
     let request = match &request.body {
         _ if is_refused_early(answer) => refused,
         Some(Body::Command(command)) => match command.op {
-            Some(Op::MultiGet(_) | Op::Scan(_)) if answer.path() == Path::Log => {
-                Request::LoggedRead(command)
+            Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) => {
+                Request::Read(command, answer.path())
             }
             _ => Request::Command(command),
         },
@@ -65,7 +65,10 @@ pub fn charge(case: &Case, answered: &Answered) -> f64 {
         },
         None => refused,
     };
-    let cost = cost::of(request).and_passing(*bytes_in);
+    let cost = match request {
+        Request::Refused(_) => cost::of(request),
+        _ => cost::of(request).and_passing(*bytes_in),
+    };
     let merging = case
         .merges_into
         .map_or(0, |(fields, bytes)| cost::merging(fields, bytes));

@@ -2,7 +2,7 @@
 //!
 //! Nothing else decides how much of a queue or a round a request takes: a limit in bytes says
 //! little about a thousand keys of one byte, and a limit in entries says little about one value of a
-//! mebibyte. A *unit* is the time that a replica takes for one byte of a large put: 6.5 ns on the
+//! mebibyte. A *unit* is the time that a replica takes for one byte of a large put: 6.6 ns on the
 //! machine of `results/charges`, where `benchmarks/charges.sh` compares these figures with measured
 //! processor time.
 //!
@@ -10,7 +10,7 @@
 
 use client::wire::command::Op;
 use client::wire::request::Body;
-use client::wire::{Command, LeaseRequest, Outcome, StatusRequest, outcome};
+use client::wire::{Command, LeaseRequest, Outcome, Path, StatusRequest, outcome};
 
 use crate::replica::message::{Message, Proposed, Value};
 use crate::replica::weight::command_weight;
@@ -20,6 +20,8 @@ mod tests;
 
 /// Units of a request that is answered without the log, whatever it holds.
 const READ: usize = 300;
+/// Units of a read that another replica answers, or confirms: a message to it, and its answer.
+const PASSED_ON: usize = 1000;
 /// Units of a command that goes through the log: the messages, the sync and the answer.
 const LOGGED: usize = 2000;
 /// Units of a command in a batch, beside what it holds.
@@ -74,8 +76,8 @@ pub struct Cost {
 pub enum Request<'a> {
     /// A command of a client; a read is answered here.
     Command(&'a Command),
-    /// A read of several keys that goes through the log.
-    LoggedRead(&'a Command),
+    /// A read of a client, and the path that it takes.
+    Read(&'a Command, Path),
     /// A question about the state of a replica.
     Status(&'a StatusRequest, Sizes),
     /// A request to move leadership.
@@ -148,8 +150,8 @@ impl Cost {
 pub fn of(request: Request<'_>) -> Cost {
     match request {
         Request::Command(command) => of_command(command),
-        Request::LoggedRead(command) => Cost {
-            handling: LOGGED,
+        Request::Read(command, path) => Cost {
+            handling: of_path(path),
             ..of_command(command)
         },
         Request::Status(asked, sizes) => of_status(asked, sizes),
@@ -161,7 +163,8 @@ pub fn of(request: Request<'_>) -> Cost {
         } => of_lease(asked, sizes, changes),
         Request::Refused(bytes) => Cost {
             handling: REFUSED,
-            bytes_passed: bytes,
+            // They may hold many short parts, which are decoded first.
+            bytes_passed: bytes + bytes / 2,
             ..NOTHING
         },
     }
@@ -191,6 +194,14 @@ const NOTHING: Cost = Cost {
     bytes_written: 0,
     bytes_passed: 0,
 };
+
+const fn of_path(path: Path) -> usize {
+    match path {
+        Path::Unspecified | Path::Local | Path::Held => READ,
+        Path::Forwarded | Path::ReadIndex => PASSED_ON,
+        Path::Log => LOGGED,
+    }
+}
 
 fn of_command(command: &Command) -> Cost {
     let bytes = command_weight(command);

@@ -270,6 +270,10 @@ mod tests {
             ..Choices::default()
         };
         let mut scenario = Scenario::draw(seed, &choices);
+        // All are as far apart: whichever helps is as slow as the time for catching up allows for.
+        for one_way_ns in scenario.world.one_way_ns.iter_mut().flatten() {
+            *one_way_ns = (*one_way_ns).min(1) * 30 * SECOND / 1000;
+        }
         scenario.plan = Plan::isolating(Isolation {
             mute_ns: SECOND,
             apart_ns: 200 * SECOND,
@@ -278,7 +282,8 @@ mod tests {
         scenario
     }
 
-    /// What comes of a run if disks bring so many entries a read once all is healed.
+    /// Returns the oracle that a run violates if disks bring `read_max` entries a read once all is
+    /// healed.
     fn catching_up(scenario: &Scenario, read_max: usize) -> Option<&'static str> {
         healed(scenario, |mut run| {
             for node in 0..run.world.n() {
@@ -296,13 +301,13 @@ mod tests {
             healed(scenario, |run| {
                 let (most, least) = (run.executed().max(), run.executed().min());
                 let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
-                run.catch_up().as_secs() > 50 && lag > 11_000
+                run.catch_up().as_secs() > 50 && lag > 15_000
             })
         };
         let found = (0..60).map(left_far_behind).find(is_far);
         let scenario = &found.expect("in some of these seeds it is far behind");
         assert_eq!(catching_up(scenario, READ_MAX), None);
-        let slow = READ_MAX / 16;
+        let slow = READ_MAX * 3 / 8;
         assert_eq!(catching_up(scenario, slow), Some("liveness"), "it crawls");
         assert_eq!(catching_up(scenario, 0), Some("liveness"), "it is stuck");
     }

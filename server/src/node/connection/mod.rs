@@ -93,8 +93,8 @@ pub(super) struct Connection {
     expected: [Cell<Option<usize>>; 3],
     /// Number of entries that the answer to a Scan or MultiGet is likely to have. `None` before the first.
     expected_entries: Cell<Option<usize>>,
-    /// The last read of several keys went through the log, as the next one is expected to.
-    reads_are_logged: Cell<bool>,
+    /// Paths that the last Get and the last Scan or MultiGet took, as the next ones are expected to.
+    paths: [Cell<Path>; 2],
     patience: Patience,
     /// Bytes of a frame that is not whole yet, as far as they count.
     partial: Cell<usize>,
@@ -145,7 +145,7 @@ impl Connection {
             hinted: RefCell::default(),
             expected: Default::default(),
             expected_entries: Cell::default(),
-            reads_are_logged: Cell::default(),
+            paths: Default::default(),
             patience: Patience::default(),
             partial: Cell::new(0),
             awaits_frame: Cell::new(false),
@@ -211,11 +211,13 @@ impl Connection {
     /// Returns the cost of a request, without what its answer adds.
     fn cost(&self, request: &Request) -> Cost {
         match &request.body {
-            Some(Body::Command(command))
-                if self.reads_are_logged.get()
-                    && matches!(command.op, Some(Op::MultiGet(_) | Op::Scan(_))) =>
-            {
-                cost::of(cost::Request::LoggedRead(command))
+            Some(Body::Command(command)) => {
+                let path = |kind: usize| self.paths[kind].get();
+                cost::of(match &command.op {
+                    Some(Op::Get(_)) => cost::Request::Read(command, path(0)),
+                    Some(Op::MultiGet(_) | Op::Scan(_)) => cost::Request::Read(command, path(1)),
+                    _ => cost::Request::Command(command),
+                })
             }
             Some(body) => cost::of_body(body),
             None => Cost::default(),
@@ -290,9 +292,12 @@ impl Connection {
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
         match result {
-            Some(outcome::Result::Value(_) | outcome::Result::Missing(_)) => self.learn(0, bytes),
+            Some(outcome::Result::Value(_) | outcome::Result::Missing(_)) => {
+                self.paths[0].set(response.path());
+                self.learn(0, bytes);
+            }
             Some(outcome::Result::Entries(found)) => {
-                self.reads_are_logged.set(response.path() == Path::Log);
+                self.paths[1].set(response.path());
                 self.learn(1, bytes);
                 self.learn_entries(found.entries.len());
             }

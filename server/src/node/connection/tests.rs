@@ -236,6 +236,30 @@ async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     assert!(units(15) < logged);
 }
 
+/// A message to another replica and its answer cost more than the read does.
+#[tokio::test]
+async fn gets_of_a_connection_count_as_passed_on_once_one_was() {
+    let budget = budget(Limits::default());
+    let (connection, _client) = connection(1, &budget).await;
+    let units = |id| {
+        connection
+            .charge(&request(id, Op::get("k")), 20)
+            .unwrap()
+            .units
+    };
+    let missing = |id, path| Response::answer(id, path, Outcome::missing());
+    for id in 1..=20 {
+        units(id);
+        answer(&connection, &missing(id, Path::Local));
+    }
+    let local = units(21);
+    answer(&connection, &missing(21, Path::Forwarded));
+    let passed_on = units(22);
+    assert!(passed_on >= local + 700, "{local} {passed_on}");
+    answer(&connection, &missing(22, Path::Local));
+    assert_eq!(units(23), local);
+}
+
 #[tokio::test]
 async fn large_writes_are_told_apart_and_given_back_once() {
     let budget = budget(Limits::default());
