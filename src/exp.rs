@@ -232,7 +232,7 @@ fn refuse_violations(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In virtual time, on other threads. A Ctrl-C ends it soon.
+/// Runs an experiment in virtual time, on other threads. Ctrl-C ends it soon.
 fn run_sim(
     experiment: &Experiment,
     show: Progress<'_>,

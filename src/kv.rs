@@ -60,8 +60,8 @@ pub struct KvArgs {
 
 #[derive(Subcommand)]
 enum KvCommand {
-    /// Prints the value of a key; exit status 1 if there is none. On a terminal, control characters but
-    /// line ends and tabs are shown as escapes, such as \u{1b}; elsewhere the bytes are written as they are
+    /// Prints the value of a key; exit status 1 if there is none. On a terminal, control characters other
+    /// than line ends and tabs are shown as escapes, such as \u{1b}; elsewhere the bytes are written as they are
     Get {
         /// The key
         key: String,
@@ -87,9 +87,9 @@ enum KvCommand {
         /// The value; `-`: standard input
         value: String,
     },
-    /// Prints keys and values in key order, a line for each: the key, a tab, the value. Control characters
-    /// and backslashes of keys are always shown as escapes; control characters of values on a terminal
-    /// only: elsewhere the bytes are written as they are
+    /// Prints keys and values in key order, a line for each: the key, a tab, the value. In keys, control
+    /// characters and backslashes are always shown as escapes. In values, control characters are shown
+    /// as escapes only on a terminal; elsewhere the bytes are written as they are
     Scan {
         /// First key
         #[arg(default_value = "", hide_default_value = true)]

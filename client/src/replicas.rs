@@ -38,7 +38,7 @@ use crate::wire::{PROBE_KEY, StatusRequest};
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// Between two probes of a replica whose return is put off.
+/// Time between two probes of a replica that must stay healthy before it is used again.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// All replicas of one client.

@@ -1,4 +1,4 @@
-//! Charge of a request.
+//! Charge of a measured request by [`server::cost`], and the number of its entries.
 
 use client::wire::command::Op;
 use client::wire::outcome::Result as Answer;

@@ -40,7 +40,7 @@ impl Report<'_> {
             .collect()
     }
 
-    /// The farthest from the median first.
+    /// Returns the measured rows, the farthest from the median first.
     fn by_distance(&self) -> Vec<&Row> {
         let median = median_ratio(self.rows);
         let mut rows: Vec<&Row> = self

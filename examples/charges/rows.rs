@@ -6,7 +6,7 @@ use crate::cases::Case;
 use crate::charge::{charge, entries};
 use crate::load::{Answered, name};
 
-/// The most by which the ratio of a row may differ from that of half of the rows.
+/// Largest factor by which the ratio of a row may differ from the median ratio.
 pub const FACTOR: f64 = 3.0;
 
 /// One case in one round.

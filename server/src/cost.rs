@@ -122,8 +122,8 @@ impl Cost {
             + self.bytes_passed / PASSED_BYTES
     }
 
-    /// Returns the cost of the same request, if its answer has so many bytes and entries: a scan walks over
-    /// these alone.
+    /// Returns the cost of the same request with an answer of `bytes` bytes and `entries` entries:
+    /// a scan walks over no more entries than it answers.
     pub fn and_answering(self, bytes: usize, entries: usize) -> Cost {
         Cost {
             scanned: self.scanned.min(entries),

@@ -121,7 +121,8 @@ fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
     replica.ended().good();
 }
 
-/// A directory that is taken away while a replica writes to it, and put back for its next start.
+/// Checks that a replica ends when its directory is taken away, and starts again when the directory
+/// is back. It notices the loss at a write if `writes`, else when it is told to end.
 fn taken_away(take: impl Fn(&Place), put_back: impl Fn(&Place), writes: bool) {
     let place = Place::new();
     let port = ports(2);

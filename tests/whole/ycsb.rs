@@ -1,4 +1,4 @@
-//! `leasehold ycsb`: ends when it is to, and says what it could not measure.
+//! Tests that `leasehold ycsb` ends when it is told to, and says what it could not measure.
 
 use std::process::Stdio;
 

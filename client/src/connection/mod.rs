@@ -488,7 +488,8 @@ impl Connection {
 }
 
 impl Table {
-    /// A dead replica is asked again. Returns since when it was dead, if it was.
+    /// Marks a dead replica as in use again. Returns the time at which it died; `None` if it was
+    /// not dead.
     fn is_back(&mut self, began: Instant) -> Option<Instant> {
         let State::Dead(dead) = &self.state else {
             return None;

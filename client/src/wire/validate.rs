@@ -16,8 +16,8 @@ pub const SCAN_ENTRIES_MAX: u32 = 10_000;
 /// a client: bounds the work of one command, which no limit in bytes does. A command is executed at one
 /// moment, and others wait for it.
 pub const COMMAND_PARTS_MAX: usize = 1024;
-/// Most parts of a command that replicas take of each other and of their disks: those of an older
-/// version took as many of clients.
+/// Maximum number of parts of a command that a replica accepts from another replica or reads from
+/// its disk: older versions accepted that many from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
 /// How far the sequence of a write may be above its low-water mark: each replica keeps the results
 /// of all writes in between, 24 bytes each, and writes them down whenever one is added. A client

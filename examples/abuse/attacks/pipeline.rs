@@ -115,7 +115,7 @@ pub async fn pipeline(
     }
 }
 
-/// Waits for connections, which run in tasks of their own. One that breaks fails the attack.
+/// Waits for the tasks of all connections. If one of them fails, the attack fails.
 pub async fn all(
     tasks: impl IntoIterator<Item = tokio::task::JoinHandle<anyhow::Result<()>>>,
 ) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! The files of a report replace those of the one before together: they are written beside
+//! The files of a report replace those of the report before all at once: they are written beside
 //! them, and take their places when all are there. Files of others are left alone.
 
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ fn leftovers(out: &Path, new: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths.filter(|path| path.exists()).collect())
 }
 
-/// Adds the files below `dir`, by their names from there.
+/// Adds the files in `dir/below` and its subdirectories to `files`, as paths relative to `dir`.
 fn list(dir: &Path, below: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in entries(&dir.join(below))? {
         let name = below.join(entry.file_name());

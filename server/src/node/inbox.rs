@@ -451,7 +451,7 @@ mod tests {
         assert!(!inbox.has_others());
     }
 
-    /// Or sixteen answers of a mebibyte each would be made in one round.
+    /// Without this rule, one round could make sixteen answers of a mebibyte each.
     #[test]
     fn a_round_answers_few_questions_that_cost_much() {
         let inbox = Inbox::default();

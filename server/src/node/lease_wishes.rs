@@ -43,7 +43,8 @@ pub(super) struct LeaseWishes {
     /// How many were asked for.
     asked: u64,
     waiting: Vec<Wish>,
-    /// Others may have ended, too, and are taken at once.
+    /// The last [`Self::take_ended`] reached its limit: more wishes may have ended, and are taken
+    /// without waiting.
     more: bool,
 }
 
@@ -392,7 +393,7 @@ mod tests {
         });
     }
 
-    /// Each is answered with all ranges, which may be a mebibyte.
+    /// The answer to each wish holds all ranges, up to a mebibyte.
     #[test]
     fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
         let mut wishes = LeaseWishes::default();

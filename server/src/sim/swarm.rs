@@ -324,7 +324,7 @@ impl Swarm {
         world.alarm(next_ns, ALARM | FLAP | index as u64);
     }
 
-    /// Mends all links after a while, unless others are cut until then.
+    /// Mends all links after `for_ns`, unless more links are cut before that.
     fn mend_after(&mut self, for_ns: u64, world: &mut World) {
         self.cuts += 1;
         let mended = world.now_ns() + for_ns;

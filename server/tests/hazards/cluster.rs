@@ -230,7 +230,8 @@ impl Cluster {
         self.nodes[node].disk.clone()
     }
 
-    /// Ends a replica as a loss of power does that has not synced since its disk held this.
+    /// Ends a replica as a power failure does. Its disk goes back to `held`: nothing was synced
+    /// since.
     pub fn lose_power(&mut self, node: usize, held: Disk) {
         self.crash(node);
         self.nodes[node].disk = held;

@@ -53,7 +53,7 @@ impl Route {
         self.known[node].avoided
     }
 
-    /// A replica is not asked from `now_ns` on. Returns whether it was until then.
+    /// Stops asking a replica from `now_ns` on. Returns true if it was asked before.
     pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
         let known = &mut self.known[node];
         let is_new = !std::mem::replace(&mut known.avoided, true);

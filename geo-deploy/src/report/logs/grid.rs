@@ -41,7 +41,7 @@ impl Cuts {
 pub(super) struct Grid {
     /// Beginnings of the cells, in ms, and the end of the last one.
     cells_ms: Vec<u64>,
-    /// With which cell a column begins, and the number of cells.
+    /// First cell of each column, and at the end the number of cells.
     columns: Vec<usize>,
 }
 

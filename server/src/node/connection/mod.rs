@@ -321,7 +321,8 @@ impl Connection {
         usual.set(bytes.max(usual.get() / 2));
     }
 
-    /// Rises and falls as the bytes do.
+    /// Updates the expected number of entries by the rule of [`Self::learn`]: it rises at once and
+    /// falls slowly.
     fn learn_entries(&self, entries: usize) {
         let likely = self.likely_entries();
         self.expected_entries.set(Some(entries.max(likely / 2)));

@@ -37,7 +37,7 @@ impl Parts {
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// A peer is heard again that was silent for long, or has started again.
+    /// Handles a peer that is heard again after a long silence or a restart.
     pub fn interrupted(&mut self, step: &mut Step<'_>, from: ReplicaId, heard: Heard) {
         self.consensus.peer_interrupted(step, from, heard);
     }

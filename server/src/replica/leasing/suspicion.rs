@@ -7,7 +7,7 @@ use std::time::Duration;
 use client::FlapBackoff;
 use leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Quiet grace periods after which a suspect is included again, at the earliest.
+/// Least number of grace periods without suspicion after which a suspect is included again.
 const QUIET_GRACES: u32 = 2;
 
 /// Whom a leader suspects, and since when nobody has.

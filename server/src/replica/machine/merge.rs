@@ -24,11 +24,13 @@ const FIELD: u32 = 1;
 const NAME: u32 = 1;
 const VALUE: u32 = 2;
 
-/// `old` with `fields` put over it; `None` if `old` is no record, or it or what comes of it is
-/// too large. Returns also how much work `old` was, in units of [`cost`].
+/// Puts `fields` over the record `old`. Returns the merged record, and the work that `old` was,
+/// in units of [`cost::merging`]. The record is `None` if `old` is no record, or if `old` or the
+/// result is too large.
 ///
-/// Of several values for one name the last counts. If `old` has a name twice, the first is
-/// replaced. What stays is copied as it is: to decode and encode it takes several times as long.
+/// If `fields` has several values for one name, the last counts. If `old` has a name twice, the
+/// first is replaced. What stays is copied as it is: to decode and encode it takes several times
+/// as long.
 ///
 /// [`cost`]: crate::cost
 pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
