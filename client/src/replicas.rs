@@ -38,8 +38,10 @@ use crate::wire::{PROBE_KEY, StatusRequest};
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// Time between two probes of a replica that must stay healthy before it is used again.
+/// Times between two probes of a replica that must stay healthy before it is used again: the first,
+/// which doubles, and the longest.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 
 /// All replicas of one client.
 pub(crate) struct Replicas {
@@ -331,6 +333,7 @@ impl Replicas {
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
         let patience = self.options.patience();
+        let mut pause = PROBE_EVERY;
         while connection.is_greeted() {
             let asked = Instant::now();
             let probe = Op::multi_get(vec![Bytes::from_static(PROBE_KEY.as_bytes())]);
@@ -355,7 +358,8 @@ impl Replicas {
                     false => break,
                 }
             }
-            self.rest(PROBE_EVERY).await;
+            self.rest(pause).await;
+            pause = (pause * 2).min(PROBE_EVERY_MAX);
             if !self.connections.iter().any(Connection::may_serve) {
                 connection.return_early();
             }

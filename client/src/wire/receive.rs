@@ -216,7 +216,8 @@ impl Count {
         }
         let mut found = self.parts.iter().zip(OPERATIONS);
         let above = found.find(|(count, _)| **count > COMMAND_PARTS_MAX);
-        let operation = above.map(|(&count, (.., field))| too_many(field, count));
+        let operation =
+            above.map(|(&count, (.., field))| too_many(field, count, COMMAND_PARTS_MAX));
         operation.or_else(|| (self.left == 0).then(|| too_many_fields(FIELDS_MAX)))
     }
 }

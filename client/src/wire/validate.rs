@@ -208,15 +208,15 @@ fn check_size(field: &str, found: usize, limit: usize) -> Result<(), Error> {
 
 fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
     if found == 0 || found > most {
-        return Err(too_many(field, found));
+        return Err(too_many(field, found, most));
     }
     Ok(())
 }
 
 /// The refusal of a command of which `field` has `found` entries.
-pub(super) fn too_many(field: &str, found: usize) -> Error {
+pub(super) fn too_many(field: &str, found: usize, most: usize) -> Error {
     bad(format!(
-        "{field} has {found} entries, allowed are 1 to {COMMAND_PARTS_MAX}: split it into several commands"
+        "{field} has {found} entries, allowed are 1 to {most}: split it into several commands"
     ))
 }
 

@@ -92,6 +92,27 @@ pub fn replace(out: &Path, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> a
         std::fs::remove_file(&path)
             .with_context(|| format!("removing {}, of an earlier run", path.display()))?;
     }
+    remove_incomplete(out, &new)
+}
+
+/// Removes the report of an earlier run that did not reach its end: a whole one is there now.
+fn remove_incomplete(out: &Path, new: &[PathBuf]) -> anyhow::Result<()> {
+    let dir = out.join(INCOMPLETE);
+    if !holds_report(&dir) {
+        return Ok(());
+    }
+    let mut names = leftovers(&dir, &[])?;
+    names.extend(new.iter().map(|name| dir.join(name)));
+    for path in names.iter().filter(|path| path.is_file()) {
+        std::fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    // They stay if something else is in them.
+    let folders = names.iter().filter_map(|path| path.parent());
+    let mut folders: Vec<&Path> = folders.chain([dir.as_path()]).collect();
+    folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+    folders
+        .iter()
+        .for_each(|folder| _ = std::fs::remove_dir(folder));
     Ok(())
 }
 
@@ -193,6 +214,23 @@ mod tests {
         assert_eq!(files(dir.path()), BEFORE);
         let report = std::fs::read_to_string(dir.path().join("report.md")).unwrap();
         assert_eq!(report, "report.md");
+    }
+
+    #[test]
+    fn a_whole_report_removes_the_incomplete_one_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let incomplete = dir.path().join(INCOMPLETE);
+        put(&incomplete, &BEFORE);
+        put(&incomplete, &["plots/cdf.svg"]);
+        let new = ["manifest.json", "plots/cdf.svg", "report.md"];
+        let write = |new_dir: &Path| Ok(put(new_dir, &new));
+        replace(dir.path(), write).unwrap();
+        assert_eq!(files(dir.path()), new);
+        assert!(!incomplete.exists());
+        put(&incomplete, &BEFORE);
+        put(&incomplete, &["notes.txt"]);
+        replace(dir.path(), write).unwrap();
+        assert!(files(dir.path()).contains(&"incomplete/notes.txt".to_owned()));
     }
 
     #[test]

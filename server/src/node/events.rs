@@ -78,7 +78,7 @@ fn start(file: &Path) -> io::Result<Sender<String>> {
     let out = out.map_err(|error| match error.raw_os_error() {
         Some(no_reader) if no_reader == Errno::NXIO.raw_os_error() => io::Error::new(
             error.kind(),
-            "nobody reads this pipe; start its reader first, or give a file",
+            "nobody reads this pipe, or it is a socket; start its reader first, or give a file",
         ),
         _ => error,
     })?;

@@ -42,9 +42,10 @@ use crate::replica::record_weight;
 /// Bytes that the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
-/// The file by which a full disk is asked for room: its name, and its size in bytes.
+/// The file by which a full disk is asked for room: its name, and its size in bytes. RocksDB writes
+/// again only with more room than its largest write buffer takes.
 const PROBE: &str = "LEASEHOLD.probe";
-const PROBE_BYTES: usize = 8 << 20;
+const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
 /// When a write counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

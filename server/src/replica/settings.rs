@@ -162,7 +162,7 @@ pub struct Settings {
     /// last slot may exceed it.
     pub executed_work_max: usize,
     /// Most work of merges that a replica has in the log for its clients, in units of
-    /// [`crate::cost`]. More merges wait at the replica, and other commands pass them by. Each
+    /// [`crate::cost::merging`]. More merges wait at the replica, and other commands pass them by. Each
     /// counts as 64 bytes at least. Long merges have a quarter of that for themselves.
     pub merge_work_max: usize,
     /// With so many merges of one key waiting at a replica more of them count as 512 bytes at

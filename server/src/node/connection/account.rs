@@ -16,6 +16,8 @@ pub(in crate::node) struct Account {
     budget: Rc<Budget>,
     in_flight: Cell<usize>,
     charged: Cell<usize>,
+    /// Units of [`crate::cost`] by which reads in flight may cost more than they are charged.
+    guessed: Cell<usize>,
     /// By request, what is charged above [`SMALL_BYTES`].
     large: RefCell<HashMap<u64, Charge, Seeded>>,
 }
@@ -27,6 +29,8 @@ pub(super) struct Charge {
     pub(super) bytes: usize,
     /// Units of the request, as [`crate::cost`] counts them, if it is a large write.
     pub(super) large_write: usize,
+    /// Units by which it may cost more: it is a scan, which may find more than those before.
+    pub(super) guessed: usize,
 }
 
 impl Account {
@@ -35,6 +39,7 @@ impl Account {
             budget,
             in_flight: Cell::new(0),
             charged: Cell::new(0),
+            guessed: Cell::new(0),
             large: RefCell::default(),
         }
     }
@@ -42,10 +47,11 @@ impl Account {
     /// Charges a request whose number no other of the connection has.
     pub(super) fn charge(&self, request: u64, charge: Charge) {
         let bytes = charge.bytes.max(SMALL_BYTES);
-        if bytes > SMALL_BYTES || charge.large_write > 0 {
+        if bytes > SMALL_BYTES || charge.large_write > 0 || charge.guessed > 0 {
             let charge = Charge { bytes, ..charge };
             self.large.borrow_mut().insert(request, charge);
         }
+        self.guess(self.guessed.get() + charge.guessed);
         self.in_flight.set(self.in_flight.get() + 1);
         self.charged.set(self.charged.get() + bytes);
         self.budget.charged.set(self.budget.charged.get() + bytes);
@@ -62,7 +68,9 @@ impl Account {
         let charge = charge.unwrap_or(Charge {
             bytes: SMALL_BYTES,
             large_write: 0,
+            guessed: 0,
         });
+        self.guess(self.guessed.get() - charge.guessed);
         let bytes = charge.bytes.min(self.charged.get());
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
         self.charged.set(self.charged.get() - bytes);
@@ -70,8 +78,14 @@ impl Account {
         charge.large_write
     }
 
+    fn guess(&self, units: usize) {
+        let others = self.budget.guessed.get() - self.guessed.replace(units);
+        self.budget.guessed.set(others + units);
+    }
+
     /// The client has gone, and will have no answer: gives back what was charged for answers.
-    /// Writes go on, and keep their part; of each read what any request takes.
+    /// Writes go on, and keep their part; of each read what any request takes. The replica may
+    /// still execute the reads: what they may cost more is given back when it has dropped them all.
     pub(in crate::node) fn leave(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;
@@ -103,5 +117,6 @@ impl Drop for Account {
     fn drop(&mut self) {
         let left = self.budget.charged.get() - self.charged.get();
         self.budget.charged.set(left);
+        self.guess(0);
     }
 }

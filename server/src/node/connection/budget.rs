@@ -37,6 +37,8 @@ pub(in crate::node) struct Budget {
     pub(super) expected: [Cell<usize>; 3],
     /// Number of entries that answers of several to all clients are expected to have.
     pub(super) expected_entries: Cell<usize>,
+    /// Units of [`crate::cost`] by which reads in flight may cost more than they are charged.
+    pub(super) guessed: Cell<usize>,
     pub(in crate::node) acted: Acted,
     /// What the log tells of connections that are closed.
     pub(in crate::node) closed: Seldom,

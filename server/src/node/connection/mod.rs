@@ -44,6 +44,7 @@ use tokio::sync::Notify;
 use self::account::Charge;
 use self::patience::{Patience, Seen};
 use super::access::Pass;
+use super::inbox::UNITS_A_ROUND;
 use super::listener::READ_BYTES;
 use super::outbox::Outbox;
 use crate::cost::{self, Cost};
@@ -191,8 +192,17 @@ impl Connection {
         let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
         let cost = self.cost(request);
         let parts = cost.parts();
-        let cost = cost.and_passing(bytes);
-        let cost = cost.and_answering(answer.likely, self.likely_entries());
+        let most = cost
+            .and_passing(bytes)
+            .and_answering(answer.likely, usize::MAX);
+        let likely = most.and_answering(0, self.likely_entries());
+        // Scans that find little may be followed by one that finds much. All that are charged by
+        // what others found cost no more than another round together.
+        let guessed = most.units() - likely.units();
+        let (cost, guessed) = match self.budget.guessed.get() + guessed <= UNITS_A_ROUND {
+            true => (likely, guessed),
+            false => (most, 0),
+        };
         let is_large_write = is_write && cost.executing() > SMALL_WRITE;
         let charged = bytes + answer.charged.max(parts * ENTRY_BYTES);
         self.account.charge(
@@ -200,6 +210,7 @@ impl Connection {
             Charge {
                 bytes: charged,
                 large_write: if is_large_write { cost.units() } else { 0 },
+                guessed,
             },
         );
         Ok(Work {

@@ -236,6 +236,47 @@ async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     assert!(units(15) < logged);
 }
 
+/// Otherwise one round would execute hundreds of long scans of a connection whose scans before
+/// found nothing.
+#[tokio::test]
+async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
+    let budget = budget(Limits::default());
+    let mut open = Vec::new();
+    let mut next = 0;
+    for number in 0..10 {
+        let (connection, client) = connection(number, &budget).await;
+        for _ in 0..30 {
+            next += 1;
+            let scan = request(next, Op::scan("", "", 10_000));
+            connection.charge(&scan, 20).unwrap();
+            let nothing = Outcome::entries(Vec::new());
+            answer(&connection, &Response::answer(next, Path::Local, nothing));
+        }
+        open.push((connection, client));
+    }
+    assert_eq!(budget.guessed.get(), 0);
+    let (mut charged, mut scans) = (0, 0);
+    for (connection, _client) in &open {
+        while !connection.congested() {
+            next += 1;
+            let scan = request(next, Op::scan("", "", 10_000));
+            charged += connection.charge(&scan, 20).unwrap().units;
+            scans += 1;
+        }
+    }
+    let one = cost::of_body(request(1, Op::scan("", "", 10_000)).body.as_ref().unwrap());
+    assert!(
+        charged + UNITS_A_ROUND >= scans * one.executing(),
+        "{scans}: {charged}"
+    );
+    // Those of clients that have left are executed, too.
+    let accounts: Vec<_> = open.iter().map(|(it, _)| it.account()).collect();
+    accounts.iter().for_each(|account| account.leave());
+    assert!(budget.guessed.get() > 0);
+    drop((open, accounts));
+    assert_eq!(budget.guessed.get(), 0);
+}
+
 /// A message to another replica and its answer cost more than the read does.
 #[tokio::test]
 async fn gets_of_a_connection_count_as_passed_on_once_one_was() {

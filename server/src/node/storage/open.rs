@@ -10,14 +10,14 @@ use leases::Incarnation;
 use prost::Message as _;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode,
-    LogLevel, Options,
+    DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options,
 };
 
 use super::error::unopened;
 use super::marker::{self, Found, Marker};
 use super::records::{Column, meta};
 use super::staged::Staged;
-use super::{Durability, Stamp, Storage, StorageError, Use, WRITE_BUFFER_BYTES, wal};
+use super::{Durability, PROBE, Stamp, Storage, StorageError, Use, WRITE_BUFFER_BYTES, wal};
 use crate::codec::{self, proto};
 use crate::replica::action::Recovered;
 
@@ -75,6 +75,8 @@ impl Storage {
                     .to_owned(),
             });
         };
+        // A run that was killed while it asked the disk for room may have left it.
+        _ = std::fs::remove_file(path.join(PROBE));
         check_logs(path)?;
         let db = open_db(path, &marker, options(how.durability, how.tables))?;
         marker.check_sequence(db.latest_sequence_number())?;
@@ -210,6 +212,12 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     options.create_missing_column_families(!marker.is_made() || is_older);
     let columns = Column::ALL
         .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
+    // Nothing is in it. But after a full disk RocksDB waits for as much room as the largest write
+    // buffer of any column family takes, and that of this one would be 64 MiB.
+    let mut unused = Options::default();
+    unused.set_write_buffer_size(WRITE_BUFFER_BYTES / 16);
+    let unused = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, unused);
+    let columns = columns.into_iter().chain([unused]);
     DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 

@@ -536,10 +536,10 @@ async fn a_long_frame_is_decoded_in_its_turn() {
     .await;
 }
 
-/// To take a short request takes as long as to read many bytes.
 /// Units of a put of a few bytes.
 const PUT_UNITS: usize = 2400;
 
+/// To take a short request takes as long as to read many bytes.
 #[tokio::test(start_paused = true)]
 async fn short_requests_have_their_turns() {
     within(async {

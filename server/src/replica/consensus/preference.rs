@@ -22,18 +22,19 @@ use super::{Consensus, Role};
 #[derive(Clone, Debug)]
 pub(super) struct Preference {
     backoff: FlapBackoff,
-    /// Time at which the preferred leader was last heard of as the leader; `None` if it does not
-    /// lead.
-    led: Option<Time>,
-    /// Its leadership ends as planned.
-    planned: bool,
+    /// Ballot under which the preferred leader leads, and the time at which it was last heard of as
+    /// the leader; `None` if it does not lead.
+    led: Option<(Ballot, Time)>,
+    /// Ballot of its that ends as planned. It may lead on under a later one.
+    planned: Option<Ballot>,
 }
 
 impl Hash for Preference {
     /// Leaves out when it led and since when it is healthy: neither decides anything before the
     /// horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.backoff.wait(), self.led.is_some(), self.planned).hash(state);
+        let led = self.led.map(|(ballot, _)| ballot);
+        (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
     }
 }
 
@@ -47,14 +48,13 @@ impl Preference {
         Preference {
             backoff: FlapBackoff::new(span(now)),
             led: None,
-            planned: false,
+            planned: None,
         }
     }
 
     /// The preferred replica leads.
-    fn leads(&mut self, now: Time) {
-        if self.led.replace(now).is_none() {
-            self.planned = false;
+    fn leads(&mut self, now: Time, ballot: Ballot) {
+        if self.led.replace((ballot, now)).is_none() {
             self.backoff.chosen(span(now));
         }
     }
@@ -62,10 +62,10 @@ impl Preference {
     /// Another leads. If the preferred one led before, and that was not planned, it has `lost`
     /// leadership.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
-        let Some(led) = self.led.take() else {
+        let Some((ballot, led)) = self.led.take() else {
             return;
         };
-        match lost(led) && !self.planned {
+        match lost(led) && self.planned != Some(ballot) {
             true => self.backoff.failed(span(now)),
             false => self.backoff.released(),
         }
@@ -92,7 +92,7 @@ impl Consensus {
             return;
         };
         if ballot.replica == preferred {
-            return self.preference.leads(step.now);
+            return self.preference.leads(step.now, ballot);
         }
         let is_sure = [preferred, ballot.replica].contains(&step.me());
         let silence = step.us.settings.timing.election_timeout * 7 / 8;
@@ -102,7 +102,7 @@ impl Consensus {
 
     /// The leadership that ends now, or is about to, ends as planned.
     pub fn plan_end(&mut self) {
-        self.preference.planned = true;
+        self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
     /// This leader steps down: notes whether an operator moves leadership elsewhere.

@@ -15,7 +15,7 @@ use super::super::unavailable::client_gone;
 use super::Parts;
 use crate::cost;
 
-/// About how long a unit of work takes, of `cost`, where replicas share the memory of
+/// About how long a unit of [`cost::merging`] takes where replicas share the memory of
 /// one machine. A replica that has a machine for itself takes half of that, and its merges half of their
 /// part.
 const WORK_TIME: Duration = Duration::from_nanos(20);

@@ -25,7 +25,7 @@ pub use session::{Admission, Flying, Sessions};
 use self::staging::Staging;
 
 /// By how much more room than work the merges of a slot take.
-const MERGES_ROOM: usize = 8;
+const MERGES_ROOM: usize = 4;
 /// The least room of a merge: a command before it may replace its record.
 const MERGE_ROOM_MIN: usize = 8 << 10;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
@@ -97,7 +97,9 @@ impl Machine {
     /// up to 4 ms if a command before them makes their records the largest.
     pub(super) fn room(&self, command: &Command) -> usize {
         let merging = match &command.op {
-            Some(Op::PutFields(_)) => MERGE_ROOM_MIN.max(MERGES_ROOM * self.merge_work(command)),
+            Some(Op::PutFields(_)) => {
+                MERGE_ROOM_MIN.max(MERGES_ROOM * cost::MERGING * self.merge_work(command))
+            }
             _ => 0,
         };
         cost::of(Request::Command(command)).executing() + merging
