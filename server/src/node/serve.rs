@@ -77,6 +77,7 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     };
     let runtime = Builder::new_current_thread()
         .enable_all()
+        .event_interval(TURNS_PER_LOOK)
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
     let ended = runtime.block_on(node.run(order));
@@ -86,6 +87,11 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     tracing::info!(node = name, "stopped");
     Ok(())
 }
+
+/// Tasks that are polled at most before sockets and timers are looked at. The usual 61 take tens of
+/// milliseconds where each poll is followed by a round with much work, and peers would wait for
+/// them. Where there is little to do, sockets are looked at far more often anyway.
+const TURNS_PER_LOOK: u32 = 8;
 
 /// One line for whoever reads the log of a node that need not be so.
 fn warn_of_what_is_open(config: &ClusterConfig) {
