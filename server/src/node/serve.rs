@@ -91,7 +91,7 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
 /// Tasks that are polled at most before sockets and timers are looked at. The usual 61 take tens of
 /// milliseconds where each poll is followed by a round with much work, and peers would wait for
 /// them. Where there is little to do, sockets are looked at far more often anyway.
-const TURNS_PER_LOOK: u32 = 8;
+const TURNS_PER_LOOK: u32 = 16;
 
 /// One line for whoever reads the log of a node that need not be so.
 fn warn_of_what_is_open(config: &ClusterConfig) {
