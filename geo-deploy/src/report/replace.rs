@@ -223,7 +223,10 @@ mod tests {
         put(&incomplete, &BEFORE);
         put(&incomplete, &["plots/cdf.svg"]);
         let new = ["manifest.json", "plots/cdf.svg", "report.md"];
-        let write = |new_dir: &Path| Ok(put(new_dir, &new));
+        let write = |new_dir: &Path| {
+            put(new_dir, &new);
+            Ok(())
+        };
         replace(dir.path(), write).unwrap();
         assert_eq!(files(dir.path()), new);
         assert!(!incomplete.exists());
