@@ -4,6 +4,8 @@ mod advice;
 mod cert;
 mod chaos;
 mod cluster;
+#[cfg(test)]
+mod contract;
 mod exp;
 mod fault;
 mod kv;

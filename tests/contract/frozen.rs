@@ -1,0 +1,27 @@
+//! Comparison of a list of names with the file that freezes it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Compares `names` with the file of this name, or writes it if the environment asks for that.
+///
+/// # Panics
+/// A name is in one of them alone.
+pub fn is_frozen(file: &str, names: &BTreeSet<String>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/contract")
+        .join(file);
+    let text: String = names.iter().map(|name| format!("{name}\n")).collect();
+    if std::env::var("CONTRACT").is_ok_and(|wish| wish == "write") {
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    let frozen = std::fs::read_to_string(&path).unwrap();
+    let frozen: BTreeSet<String> = frozen.lines().map(str::to_owned).collect();
+    let gone: Vec<_> = frozen.difference(names).collect();
+    let new: Vec<_> = names.difference(&frozen).collect();
+    assert!(
+        gone.is_empty() && new.is_empty(),
+        "{file}: gone: {gone:#?}, new: {new:#?}"
+    );
+}

@@ -1,0 +1,99 @@
+//! Names that a replica that runs shows: counters, properties of a load, events, filters of its log.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use client::{Client, ClientOptions};
+
+use super::files::keys_of_json;
+use super::frozen::is_frozen;
+use super::support::{Place, Started, ports, signal, until};
+
+/// Starts a replica that serves alone, with this filter of its log.
+fn start<'a>(place: &'a Place, filter: &str) -> (String, Started<'a>) {
+    let port = ports(2);
+    let config = format!(
+        "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\
+         client = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:{}\"\n",
+        port + 1
+    );
+    place.write("cluster.toml", &config);
+    let line = format!(
+        "RUST_LOG={filter} exec \"$0\" serve --config cluster.toml --node CA --events events.jsonl"
+    );
+    let replica = place.start_in_shell(&line, &[], Stdio::null());
+    let address = format!("127.0.0.1:{port}");
+    until("the replica", || {
+        let put = place.words(&format!("kv --address {address} put greeting hello"));
+        put.status.success()
+    });
+    (address, replica)
+}
+
+fn counters(address: &str) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let options = ClientOptions::new(address);
+        let client = Client::connect(options).await.unwrap();
+        let status = client.status().await.unwrap();
+        status
+            .counters
+            .into_iter()
+            .map(|counter| counter.name)
+            .collect()
+    })
+}
+
+#[test]
+fn counters_events_and_properties() {
+    let place = Place::new();
+    let (address, replica) = start(&place, "info");
+    is_frozen("counters.txt", &counters(&address).into_iter().collect());
+    let load = place.words(&format!(
+        "ycsb load -P workloada -p recordcount=10 -p exportfile=report.json --address {address}"
+    ));
+    // Properties with their values stand before anything else.
+    let printed = format!("{}{}", load.out, load.err);
+    load.good();
+    let is_property = |line: &&str| {
+        let name = line.split_once('=').map_or("", |(name, _)| name);
+        !name.is_empty() && !name.contains(' ') && !line.contains(&address)
+    };
+    let properties: BTreeSet<_> = printed
+        .lines()
+        .filter(is_property)
+        .map(str::to_owned)
+        .collect();
+    assert!(properties.len() > 20, "{printed}");
+    is_frozen("ycsb-properties.txt", &properties);
+    signal("TERM", replica.child.id());
+    replica.ended().good();
+    let mut names = BTreeSet::new();
+    for line in place.read("events.jsonl").lines() {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        let name = event["event"].as_str().unwrap().to_owned();
+        let mut keys = BTreeSet::new();
+        keys_of_json("", &event, &mut keys);
+        names.extend(keys.into_iter().map(|key| format!("{name} {key}")));
+    }
+    is_frozen("events.txt", &names);
+}
+
+/// Filters that operators have in their units and scripts.
+#[test]
+fn filters_of_the_log() {
+    for filter in [
+        "server=info",
+        "server::node=info",
+        "off,server::node::serve=info",
+    ] {
+        let place = Place::new();
+        let (_, replica) = start(&place, filter);
+        assert!(!replica.err().is_empty(), "{filter} shows nothing");
+        signal("TERM", replica.child.id());
+        replica.ended().good();
+    }
+}
