@@ -371,9 +371,14 @@ impl Clients {
         // Units of requests that were taken, beyond the bytes that were read of them.
         let mut beyond = 0;
         loop {
-            while !connection.congested()
-                && let Some(frame) = frames.next().map_err(|error| bad(error.to_string()))?
-            {
+            // Whole frames may be left: they wait for room, and not for more bytes.
+            let mut waits_for_room = true;
+            while !connection.congested() {
+                let next = frames.next().map_err(|error| bad(error.to_string()))?;
+                let Some(frame) = next else {
+                    waits_for_room = false;
+                    break;
+                };
                 connection.take_frame();
                 if beyond >= READ_BYTES {
                     self.inbox.turn(std::mem::take(&mut beyond)).await;
@@ -402,7 +407,7 @@ impl Clients {
             tokio::select! {
                 biased; // which saves a random number
                 () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
-                next = self.next_bytes(connection, frames) => match next {
+                next = self.next_bytes(connection, frames, waits_for_room) => match next {
                     Ok(true) => {}
                     Ok(false) => return Ok(true),
                     Err(_) => return Ok(false),
@@ -413,8 +418,16 @@ impl Clients {
 
     /// Waits until more can be taken: of what has been read, if there was no room for it, or
     /// of what is read now. False when the client sends no more.
-    async fn next_bytes(&self, connection: &Connection, frames: &mut Frames) -> io::Result<bool> {
-        if connection.relieved().await {
+    ///
+    /// A connection that had no room may have it again by now, for answers have left since. Its next
+    /// request may be here whole, and no more bytes may ever come.
+    async fn next_bytes(
+        &self,
+        connection: &Connection,
+        frames: &mut Frames,
+        waits_for_room: bool,
+    ) -> io::Result<bool> {
+        if connection.relieved().await || waits_for_room {
             return Ok(true);
         }
         Ok(frames.fill().await? > 0)

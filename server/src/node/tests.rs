@@ -374,6 +374,32 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     node.stop().unwrap();
 }
 
+/// What it has sent is here whole when it takes the answers that were in the way.
+#[test]
+fn a_client_that_reads_at_last_waits_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &["CA"]);
+    let node = Running::started(&config, "CA");
+    block_on(async {
+        let client = connect(&config).await;
+        put_large(&client).await;
+        for _ in 0..10 {
+            let mut lazy = greeted(&config).await;
+            const SCANS: u64 = 100;
+            let scans = requests(1..=SCANS, &Op::scan("", "", 3));
+            lazy.write_all(&scans).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let mut reader = FrameReader::new(&mut lazy);
+            for id in 1..=SCANS {
+                let next = tokio::time::timeout(Duration::from_secs(20), reader.next::<Response>());
+                let response = next.await.expect("an answer without a further request");
+                assert_eq!(response.unwrap().unwrap().id, id);
+            }
+        }
+    });
+    node.stop().unwrap();
+}
+
 #[test]
 fn a_client_whose_answers_are_far_larger_than_expected_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
