@@ -122,7 +122,8 @@ fn sentences(text: &str) -> Vec<String> {
             is_code = !is_code;
         }
         let starts_anew = line.is_empty()
-            || line.starts_with(['#', '|', '`', '>'])
+            || line.starts_with(['#', '|', '>'])
+            || line.starts_with("```")
             || line.starts_with("- ")
             || line.starts_with("* ")
             || line
