@@ -29,13 +29,13 @@ deny: setup ## Checks the packages that we are built from: licences, sources, ve
 	@.ci/deny
 
 model: setup ## Visits every state of small clusters, one strategy after the other; MODEL_STRATEGY=all for one
-	cargo test --release --locked -p server --test model -- --ignored --nocapture
+	cargo test --release --locked -p leasehold-sim --test model -- --ignored --nocapture
 
 # Both parts are built with a feature that no program which serves can have.
 mutants: setup ## Switches off one safety rule after another: who notices, after how many seeds
-	cargo test --release --locked -p leases -p server --features leases/mutants,server/mutants --lib --test hazards --test model mutants
+	cargo test --release --locked -p leasehold-leases -p leasehold-replica -p leasehold-sim --features leasehold-leases/mutants,leasehold-sim/mutants --lib --test hazards --test model mutants
 	@mkdir -p results/safety
-	cargo run --release --locked -p server --features mutants --example mutants -- --out results/safety/mutants.md
+	cargo run --release --locked -p leasehold-sim --features mutants --example mutants -- --out results/safety/mutants.md
 
 # Ends cleanly at Ctrl-C; the same command goes on from there.
 HOURS ?= 5000

@@ -6,16 +6,17 @@
 use std::path::{Path, PathBuf};
 
 /// Whatever a run depends on; the lock file has the versions of what others wrote.
-const SIMULATED: [&str; 6] = [
+const SIMULATED: [&str; 9] = [
     "Cargo.lock",
-    "client/proto",
-    "client/src",
+    "client/backoff/src",
+    "client/histories/src",
+    "client/wire/proto",
+    "client/wire/src",
     "leases/src",
-    "server/proto",
-    "server/src",
+    "server/replica/proto",
+    "server/replica/src",
+    "server/sim/src",
 ];
-/// Sockets, disks and clocks, in whose place the simulator has its own.
-const REAL: &str = "server/src/node";
 
 fn main() -> std::io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -37,9 +38,6 @@ fn main() -> std::io::Result<()> {
 }
 
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    if path == Path::new(REAL) {
-        return Ok(());
-    }
     if path.is_dir() {
         for entry in path.read_dir()? {
             collect(&entry?.path(), files)?;

@@ -1,7 +1,7 @@
 //! The tables of `lease advise` and `exp advise`.
 
-use leases::ReplicaId;
-use leases::advice::{Forecast, Plan};
+use leasehold_leases::ReplicaId;
+use leasehold_leases::advice::{Forecast, Plan};
 use serde_json::{Value, json};
 
 use crate::terminal::say;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use server::node::ClusterConfig;
-use server::node::config::Identity;
-use server::security::{
+use leasehold_node::ClusterConfig;
+use leasehold_node::config::Identity;
+use leasehold_node::security::{
     AUTHORITY, AUTHORITY_KEY, Directory, Made, Wanted, authority_pem, day, equip,
 };
 
@@ -64,7 +64,7 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
     let nodes = config.names();
     if args.names {
         for node in &nodes {
-            let names = client::tls::names::all(&config.cluster, node);
+            let names = leasehold_transport::tls::names::all(&config.cluster, node);
             say!("{node}: {}", names.join(" "));
         }
         return Ok(());

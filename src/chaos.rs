@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use geo_deploy::chaos::schedule::Span;
-use geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
-use geo_deploy::standing::Lock;
 use indicatif::{ProgressBar, ProgressStyle};
+use leasehold_geo_deploy::chaos::schedule::Span;
+use leasehold_geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
+use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use geo_deploy::fault::{Action, Fault, Target};
-use geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
+use leasehold_geo_deploy::fault::{Action, Fault, Target};
+use leasehold_geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
 use tokio::time::{sleep, timeout};
 
 use crate::place::Credentials;

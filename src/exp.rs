@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
-use client::history::History;
-use geo_deploy::backend::local::LocalSettings;
-use geo_deploy::backend::{EndedRuns, Progress, Ran, sim};
-use geo_deploy::experiment::{self, Experiment};
-use geo_deploy::report::{INCOMPLETE, Manifest, Report, Verdict, in_order, prepare, replace};
-use geo_deploy::throughput::{self, Throughput};
+use leasehold_geo_deploy::backend::local::LocalSettings;
+use leasehold_geo_deploy::backend::{EndedRuns, Progress, Ran, sim};
+use leasehold_geo_deploy::experiment::{self, Experiment};
+use leasehold_geo_deploy::report::{
+    INCOMPLETE, Manifest, Report, Verdict, in_order, prepare, replace,
+};
+use leasehold_geo_deploy::throughput::{self, Throughput};
+use leasehold_histories::history::History;
 use tokio::sync::Notify;
 
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
@@ -292,7 +294,7 @@ fn run_local(
             () = interrupted() => {
                 Err(Interrupted("interrupted; no replica is left running".to_owned()).into())
             }
-            result = geo_deploy::backend::local::run(experiment, &settings, show, ended) => result,
+            result = leasehold_geo_deploy::backend::local::run(experiment, &settings, show, ended) => result,
         }
     })
 }

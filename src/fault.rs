@@ -1,8 +1,8 @@
 //! `leasehold fault`: links that fail and disks that fill, in a cluster that is up.
 
 use clap::{Args, Subcommand, ValueEnum};
-use geo_deploy::fault::{Action, Direction, Fault, Target};
-use geo_deploy::standing::{self, Request, Response};
+use leasehold_geo_deploy::fault::{Action, Direction, Fault, Target};
+use leasehold_geo_deploy::standing::{self, Request, Response};
 
 use crate::cluster::status::fault_line;
 use crate::cluster::{TimedArgs, WhereArgs, finite, tell};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::{Path, Version};
-use client::{Client, Reply, Trace};
+use leasehold_client::{Client, Reply, Trace};
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Path, Version};
 
 use crate::place::{Connected, Credentials, Place};
 use crate::terminal::{escaped, note, print_bytes, runtime};

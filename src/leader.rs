@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use client::wire::StatusReply;
-use client::{Client, Error};
+use leasehold_client::{Client, Error};
+use leasehold_wire::StatusReply;
 
 use crate::place::Replicas;
 use crate::terminal::{runtime, say};

@@ -4,8 +4,8 @@ mod advise;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use client::wire::{LeaseRange, LeaseRequest, Leases, StatusReply};
-use client::{Client, Error};
+use leasehold_client::{Client, Error};
+use leasehold_wire::{LeaseRange, LeaseRequest, Leases, StatusReply};
 
 use crate::place::Replicas;
 use crate::terminal::{runtime, say};

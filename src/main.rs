@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
-use server::node::NodeError;
+use leasehold_node::NodeError;
 
 /// Every operation allocates and frees values, batches and messages.
 #[global_allocator]
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
         }
         Command::Man { dir } => man(&dir),
     };
-    let printed = || ycsb::output::finish().context("writing to standard output");
+    let printed = || leasehold_ycsb::output::finish().context("writing to standard output");
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

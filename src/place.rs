@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use client::tls::Trust;
-use client::{Client, ClientOptions, Secret};
-use geo_deploy::standing::{ClientPort, State};
+use leasehold_client::{Client, ClientOptions};
+use leasehold_geo_deploy::standing::{ClientPort, State};
+use leasehold_transport::Secret;
+use leasehold_transport::tls::Trust;
 
 /// How long a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use geo_deploy::report::{NamedLogs, plot};
+use leasehold_geo_deploy::report::{NamedLogs, plot};
 
 use crate::terminal::say;
 

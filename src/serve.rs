@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use server::node::{ClusterConfig, NodeError, ServeOptions, serve_until, terminated};
+use leasehold_node::{ClusterConfig, NodeError, ServeOptions, serve_until, terminated};
 
 const EXAMPLE: &str = "\
 A configuration, with all that must be in it:

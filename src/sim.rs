@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use server::sim::control::Control;
+use leasehold_sim::control::Control;
 
 use self::campaign::{Course, Ended, Goal};
 use self::choices::ChoiceArgs;

@@ -5,19 +5,46 @@ use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+pub use leasehold_ycsb::output::print_bytes;
+use leasehold_ycsb::runner::Shortfall;
+pub use leasehold_ycsb::{note, say};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
-pub use ycsb::output::print_bytes;
-use ycsb::runner::Shortfall;
-pub use ycsb::{note, say};
+
+/// Names of packages before release 0.2, which filters of the log may still have.
+const RENAMED: [(&str, &str); 7] = [
+    ("server::node", "leasehold_node"),
+    ("server::security", "leasehold_node::security"),
+    ("server", "leasehold_node"),
+    ("client", "leasehold_client"),
+    ("leases", "leasehold_leases"),
+    ("ycsb", "leasehold_ycsb"),
+    ("geo_deploy", "leasehold_geo_deploy"),
+];
+
+/// Returns a filter of the log in which packages have their present names.
+fn renamed(filter: &str) -> String {
+    let directives = filter.split(',').map(|directive| {
+        let rest = |old: &str| {
+            let rest = directive.strip_prefix(old)?;
+            (rest.is_empty() || rest.starts_with(['=', '[']) || rest.starts_with("::"))
+                .then_some(rest)
+        };
+        let found = RENAMED
+            .iter()
+            .find_map(|(old, new)| Some(format!("{new}{}", rest(old)?)));
+        found.unwrap_or_else(|| directive.to_owned())
+    });
+    directives.collect::<Vec<_>>().join(",")
+}
 
 /// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
 /// chooses what is logged; an empty one counts as none. Lines are written until the guard is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let chosen = (!chosen.is_empty()).then(|| EnvFilter::try_new(chosen).ok());
+    let chosen = (!chosen.is_empty()).then(|| EnvFilter::try_new(renamed(&chosen)).ok());
     let filter = chosen.flatten().unwrap_or_else(|| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_writer(writer)
@@ -89,7 +116,7 @@ impl std::error::Error for TargetMissed {}
 /// ends a run as a Ctrl-C does, with what it has to show.
 pub async fn interrupted() {
     let terminated = async {
-        if let Ok(terminated) = server::node::terminated() {
+        if let Ok(terminated) = leasehold_node::terminated() {
             terminated.await;
         }
     };
@@ -121,14 +148,14 @@ fn ignores_hangup() -> bool {
 
 /// `leasehold ycsb`.
 pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
-    let args = match ycsb::args::parse(arguments)? {
-        ycsb::args::Parsed::Help(text) => {
+    let args = match leasehold_ycsb::args::parse(arguments)? {
+        leasehold_ycsb::args::Parsed::Help(text) => {
             say!("{text}");
             return Ok(());
         }
-        ycsb::args::Parsed::Go(args) => args,
+        leasehold_ycsb::args::Parsed::Go(args) => args,
     };
-    let cancel = ycsb::runner::Cancel::default();
+    let cancel = leasehold_ycsb::runner::Cancel::default();
     let local = tokio::task::LocalSet::new();
     let outcome = runtime()?.block_on(local.run_until(async {
         let watch = cancel.clone();
@@ -136,7 +163,7 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
             interrupted().await;
             watch.cancel();
         });
-        ycsb::command::execute(&args, &mut std::io::stdout(), &cancel).await
+        leasehold_ycsb::command::execute(&args, &mut std::io::stdout(), &cancel).await
     }))?;
     if outcome.cancelled {
         let words = "interrupted; the report is of what was measured until then";

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use geo_deploy::backend::local::{LocalSettings, one_site};
-use geo_deploy::report::{Manifest, ThroughputReport, replace};
-use geo_deploy::throughput::Throughput;
+use leasehold_geo_deploy::backend::local::{LocalSettings, one_site};
+use leasehold_geo_deploy::report::{Manifest, ThroughputReport, replace};
+use leasehold_geo_deploy::throughput::Throughput;
 
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 

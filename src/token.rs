@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use leasehold_node::access::tokens::{self, ANONYMOUS, AccessError, Digest, Entry, Expiry};
 use rustix::fs::{FlockOperation, Gid, Uid, fchown, flock};
-use server::node::access::tokens::{self, ANONYMOUS, AccessError, Digest, Entry, Expiry};
 
 use crate::terminal::{note, say};
 

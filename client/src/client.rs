@@ -17,9 +17,9 @@ use crate::error::Error;
 use crate::options::ClientOptions;
 use crate::replicas::{Health, Replicas, Tasks};
 use crate::session::{Sessions, Ticket};
-use crate::wire::command::Op;
-use crate::wire::request::Body;
-use crate::wire::{
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{
     Command, Entry, ErrorCode, Field, KeyValue, LeaseRequest, MoveRequest, Outcome, Path,
     StatusReply, StatusRequest, Value, Version, Welcome, outcome, validate_op,
 };

@@ -43,8 +43,8 @@ use crate::error::{Error, Tried};
 use crate::pause::Backoff;
 use crate::replicas::Replicas;
 use crate::routing::Route;
-use crate::wire::request::Body;
-use crate::wire::{ErrorCode, Outcome, Response, outcome};
+use leasehold_wire::request::Body;
+use leasehold_wire::{ErrorCode, Outcome, Response, outcome};
 
 /// A response, and who gave it.
 pub(crate) struct Answer<'a> {
@@ -116,7 +116,7 @@ impl<'a> Operation<'a> {
 
 /// Why there is no answer.
 enum Failure {
-    Refused(crate::wire::Error),
+    Refused(leasehold_wire::Error),
     Timeout,
     Lost,
     Closed,
@@ -430,7 +430,7 @@ impl<'a> Copies<'a> {
 }
 
 /// Splits refusals from answers.
-fn refusal(response: Response) -> Result<Response, crate::wire::Error> {
+fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     match response.outcome {
         Some(Outcome {
             result: Some(outcome::Result::Error(error)),
@@ -440,7 +440,7 @@ fn refusal(response: Response) -> Result<Response, crate::wire::Error> {
 }
 
 /// What a caller is told of a refusal; `resent`: whether other copies may have left before.
-pub(crate) fn refused(error: &crate::wire::Error, resent: bool) -> Error {
+pub(crate) fn refused(error: &leasehold_wire::Error, resent: bool) -> Error {
     Error::Refused {
         code: error.code(),
         message: error.message.clone(),

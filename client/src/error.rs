@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::wire::ErrorCode;
+use leasehold_wire::ErrorCode;
 
 /// A replica that was tried, and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::reach::is_loopback;
 use crate::routing::Routing;
-use crate::secret::Secret;
-use crate::tls::Trust;
+use leasehold_transport::Secret;
+use leasehold_transport::is_loopback;
+use leasehold_transport::tls::Trust;
 
 /// How to reach replicas, and how long to wait for them.
 #[derive(Debug, Clone)]

@@ -29,10 +29,10 @@ use crate::error::{Error, Tried};
 use crate::options::ClientOptions;
 use crate::pause::Backoff;
 use crate::routing::{Router, Routing};
-use crate::secret::Secret;
-use crate::wire::command::Op;
-use crate::wire::request::Body;
-use crate::wire::{PROBE_KEY, StatusRequest};
+use leasehold_transport::Secret;
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{PROBE_KEY, StatusRequest};
 
 /// How far replicas are is measured so often in short succession, then now and then.
 const PINGS_AT_FIRST: u64 = 5;
@@ -128,9 +128,9 @@ impl Replicas {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
         let token = self.options.token.as_ref();
-        let hello = crate::wire::Hello {
+        let hello = leasehold_wire::Hello {
             token: token.map_or_else(Bytes::new, Secret::bytes),
-            ..crate::wire::hello(cluster)
+            ..leasehold_wire::hello(cluster)
         };
         let trust = self.options.trust.as_ref();
         connect(address, hello, trust, self.options.greeted_within()).await
@@ -161,7 +161,7 @@ impl Replicas {
     }
 
     /// Why a replica refuses this client's token, if none is left that takes it.
-    pub fn refusal(&self) -> Option<crate::wire::Error> {
+    pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         match self.connections.iter().any(Connection::may_serve) {
             true => None,
             false => self.connections.iter().find_map(Connection::refusal),

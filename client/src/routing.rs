@@ -17,9 +17,9 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::connection::{Candidate, Connection};
-use crate::wire::command::Op;
-use crate::wire::request::Body;
-use crate::wire::{Hint, Path, Response};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Hint, Path, Response};
 
 /// Which replica an operation is sent to first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

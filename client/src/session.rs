@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::wire::UNACKNOWLEDGED_MAX;
+use leasehold_wire::UNACKNOWLEDGED_MAX;
 
 /// The identity of one write, the same at all its attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::attacks::{ATTACKS, Attack};
 use crate::report::Results;
 use crate::stage::Stage;
-use ycsb::{note, say};
+use leasehold_ycsb::{note, say};
 
 #[derive(Parser)]
 #[command(name = "abuse", args_conflicts_with_subcommands = true)]
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
         }
         None => run(&cli.run),
     };
-    let printed = || ycsb::output::finish().context("writing to standard output");
+    let printed = || leasehold_ycsb::output::finish().context("writing to standard output");
     match ended.and_then(|passed| printed().map(|()| passed)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -157,7 +157,7 @@ fn run(args: &RunArgs) -> anyhow::Result<bool> {
         .build()?;
     let tasks = tokio::task::LocalSet::new();
     let interrupted = runtime.block_on(tasks.run_until(async {
-        let signal = server::node::terminated()?;
+        let signal = leasehold_node::terminated()?;
         tokio::select! {
             biased;
             () = signal => Ok(true),

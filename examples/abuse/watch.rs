@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use client::Client;
-use client::wire::StatusReply;
+use leasehold_client::Client;
+use leasehold_wire::StatusReply;
 
 use crate::cluster::{Cluster, options};
 

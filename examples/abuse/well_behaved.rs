@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use client::Client;
+use leasehold_client::Client;
 
 use crate::cluster::{Cluster, options};
 use crate::figures::percentile;

@@ -1,10 +1,10 @@
-//! Charge of a measured request by [`server::cost`], and the number of its entries.
+//! Charge of a measured request by [`leasehold_replica::cost`], and the number of its entries.
 
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::request::Body;
-use client::wire::{ErrorCode, Response};
-use server::cost::{self, Request, Sizes};
+use leasehold_replica::cost::{self, Request, Sizes};
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::request::Body;
+use leasehold_wire::{ErrorCode, Response};
 
 use crate::cases::Case;
 use crate::load::Answered;

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::request::Body;
-use client::wire::{Command, KeyValue, Request, Response, StatusReply, StatusRequest};
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Command, KeyValue, Request, Response, StatusReply, StatusRequest};
 
 use crate::cases::{Case, KEYS, Stage, key, ranges};
 use crate::cluster::{Cluster, LEADER, Recipe, Setting};

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::BytesMut;
-use client::wire::outcome::Result as Answer;
-use client::wire::request::Body;
-use client::wire::{Command, ErrorCode, Request, Response, encode_frame};
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Command, ErrorCode, Request, Response, encode_frame};
 use tokio::time::timeout;
 
 use crate::cases::{Asked, Case, Turn};

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            ycsb::note!("charges: {error:#}");
+            leasehold_ycsb::note!("charges: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -103,7 +103,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     let cases = chosen(&cli.only)?;
     if cli.list {
         for case in &cases {
-            ycsb::say!("{:<28} {:>8} {}", case.kind, case.size, case.unit);
+            leasehold_ycsb::say!("{:<28} {:>8} {}", case.kind, case.size, case.unit);
         }
         return Ok(true);
     }
@@ -134,7 +134,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         .enable_all()
         .build()?;
     let found = runtime.block_on(async {
-        let terminated = server::node::terminated()?;
+        let terminated = leasehold_node::terminated()?;
         tokio::select! {
             biased;
             () = terminated => bail!("interrupted; no replica is left running"),
@@ -147,8 +147,8 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         program,
         durability: &cli.durability,
     };
-    ycsb::say!("{}", report.terminal().trim_end());
+    leasehold_ycsb::say!("{}", report.terminal().trim_end());
     report.write(&cli.out)?;
-    ycsb::say!("The report: {}", cli.out.join("report.md").display());
+    leasehold_ycsb::say!("The report: {}", cli.out.join("report.md").display());
     Ok(report.is_good())
 }

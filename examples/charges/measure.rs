@@ -67,7 +67,7 @@ pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Res
             let cluster = cluster_of(&clusters, case.stage)?;
             let measured = one(cluster, case, pace.length, connection, &idle).await;
             let said = findings.add(measured);
-            ycsb::note!(
+            leasehold_ycsb::note!(
                 "[round {round} of {}, {} of {}] {} {} {}: {said}",
                 pace.rounds,
                 number + 1,
@@ -111,7 +111,7 @@ async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<Prepared>>
     let stages: BTreeSet<Stage> = cases.iter().map(|case| case.stage).collect();
     let mut clusters = Vec::new();
     for stage in stages {
-        ycsb::note!("starting a cluster: {stage:?}");
+        leasehold_ycsb::note!("starting a cluster: {stage:?}");
         let started = Prepared::start(recipe, stage).await;
         clusters.push(started.with_context(|| format!("the cluster {stage:?}"))?);
     }

@@ -10,9 +10,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use client::tls::Trust;
-use client::wire::StatusReply;
-use client::{Client, ClientOptions};
+use leasehold_client::{Client, ClientOptions};
+use leasehold_transport::tls::Trust;
+use leasehold_wire::StatusReply;
 use tempfile::TempDir;
 
 /// The cluster's name and the replicas': words that are found nowhere by chance.

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::{Bytes, BytesMut};
-use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{
-    Command, FrameReader, FrameWriter, Request, Response, Welcome, decode_greeting, encode_frame,
-    hello,
-};
+use leasehold_transport::{FrameReader, FrameWriter};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Command, Request, Response, Welcome, decode_greeting, encode_frame, hello};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 

@@ -4,8 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use fuzz::mutate::Mutator;
-use fuzz::{TARGETS, Target, memory};
+use leasehold_fuzz::mutate::Mutator;
+use leasehold_fuzz::{TARGETS, Target, memory};
 
 /// Inputs made for each body.
 const INPUTS: usize = 20_000;
@@ -20,15 +20,15 @@ fn run(target: Target, number: usize, input: &[u8]) {
     let file = format!("{}-{number}", target.name);
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     std::fs::write(&file, input).unwrap();
-    ycsb::note!("input {number} of {} is in {}", target.name, file.display());
+    leasehold_ycsb::note!("input {number} of {} is in {}", target.name, file.display());
     std::panic::resume_unwind(panic);
 }
 
 fn bounded(name: &str) {
-    let target = fuzz::target(name);
+    let target = leasehold_fuzz::target(name);
     let mut seeds = (target.seeds)();
     assert!(!seeds.is_empty());
-    seeds.extend(fuzz::regressions(name).unwrap());
+    seeds.extend(leasehold_fuzz::regressions(name).unwrap());
     for (number, seed) in seeds.iter().enumerate() {
         run(target, number, seed);
     }
@@ -97,7 +97,7 @@ fn messages_full_of_empty_elements() {
         "peer",
         "disk_values",
     ] {
-        let target = fuzz::target(name);
+        let target = leasehold_fuzz::target(name);
         for (inner, element) in (1..=11).flat_map(|n| (1..=11).map(move |m| (n, m))) {
             let list = field(element, &[]).repeat(100_000);
             let message = field(inner, &list);
@@ -126,7 +126,7 @@ fn a_decoder_that_believes_a_length_is_caught() {
 
 #[test]
 fn inputs_are_the_same_in_every_run() {
-    let seeds = || (fuzz::target("peer").seeds)();
+    let seeds = || (leasehold_fuzz::target("peer").seeds)();
     let inputs = |seed| {
         let mut mutator = Mutator::new(seeds(), seed);
         (0..100).map(|_| mutator.input()).collect::<Vec<_>>()

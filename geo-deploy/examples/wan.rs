@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use geo_deploy::topology::Topology;
-use geo_deploy::wan::Wan;
-use ycsb::say;
+use leasehold_geo_deploy::topology::Topology;
+use leasehold_geo_deploy::wan::Wan;
+use leasehold_ycsb::say;
 
 fn main() -> anyhow::Result<()> {
     let pings = match std::env::args().nth(1) {

@@ -1,10 +1,10 @@
 //! Lower bounds: the latency that distance alone costs any implementation.
 //!
-//! The formulas are those of [`leases::latency`], by which replicas choose holders; here
+//! The formulas are those of [`leasehold_leases::latency`], by which replicas choose holders; here
 //! they are asked with the round trips of a topology.
 
-use leases::latency::{Distance, RoundTrips};
-use leases::{ReplicaId, ReplicaSet};
+use leasehold_leases::latency::{Distance, RoundTrips};
+use leasehold_leases::{ReplicaId, ReplicaSet};
 use serde::{Deserialize, Serialize};
 
 use crate::topology::Topology;
@@ -56,7 +56,7 @@ impl FromIterator<usize> for SiteSet {
     }
 }
 
-pub use leases::latency::Replies;
+pub use leasehold_leases::latency::Replies;
 
 /// The bounds of one topology under one leader.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use leasehold_node::config::LeaseSection;
+use leasehold_node::storage::Durability;
 use serde::{Deserialize, Serialize};
-use server::node::config::LeaseSection;
-use server::node::storage::Durability;
 
 use crate::backend::Plan;
 use crate::experiment::{AcceptRepliesName, DurabilityName, Timing};
@@ -95,8 +95,8 @@ impl ClusterFile {
 mod tests {
     use std::path::Path;
 
-    use server::node::config::{ClusterConfig, from_toml};
-    use server::replica::settings::AcceptReplies;
+    use leasehold_node::config::{ClusterConfig, from_toml};
+    use leasehold_replica::settings::AcceptReplies;
 
     use super::*;
     use crate::experiment::Experiment;

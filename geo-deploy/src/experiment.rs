@@ -20,9 +20,9 @@ mod validate;
 
 use std::path::Path;
 
+use leasehold_node::config::{LeaseSection, from_toml};
+use leasehold_node::storage::Durability;
 use serde::{Deserialize, Serialize};
-use server::node::config::{LeaseSection, from_toml};
-use server::node::storage::Durability;
 
 pub use change::Change;
 pub use error::ExperimentError;
@@ -373,10 +373,10 @@ impl Experiment {
     }
 
     /// All of a replica's timing.
-    pub(crate) fn timing_of_replicas(&self) -> server::replica::settings::Timing {
-        let default = server::replica::settings::Timing::default();
+    pub(crate) fn timing_of_replicas(&self) -> leasehold_replica::settings::Timing {
+        let default = leasehold_replica::settings::Timing::default();
         let or = |ms: Option<u64>, default| ms.map_or(default, std::time::Duration::from_millis);
-        server::replica::settings::Timing {
+        leasehold_replica::settings::Timing {
             heartbeat: or(self.timing.heartbeat_ms, default.heartbeat),
             election_timeout: or(self.timing.election_timeout_ms, default.election_timeout),
             retransmit: or(self.timing.retransmit_ms, default.retransmit),

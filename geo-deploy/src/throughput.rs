@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use leases::StrategySpec;
+use leasehold_leases::StrategySpec;
+use leasehold_node::config::{ClusterConfig, ConfigError, LeaseSection, from_toml};
+use leasehold_node::storage::Durability;
 use serde::{Deserialize, Serialize};
-use server::node::config::{ClusterConfig, ConfigError, LeaseSection, from_toml};
-use server::node::storage::Durability;
 
 use crate::cluster_file::{ClusterFile, Node};
 use crate::experiment::{DurabilityName, ExperimentError};

@@ -18,8 +18,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use leasehold_node::config::from_toml;
 use serde::{Deserialize, Serialize};
-use server::node::config::from_toml;
 
 pub use error::TopologyError;
 use file::TopologyFile;

@@ -14,8 +14,8 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
+use leasehold_ycsb::site_stream::SiteStream;
 use serde::Serialize;
-use ycsb::site_stream::SiteStream;
 
 use crate::backend::Plan;
 use crate::bookkeeping::AT_MINIMUM_SLACK_MS;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
 use foldhash::fast::FixedState;
-use leases::growing::{GrowingIndexMap, GrowingMap};
+use leasehold_leases::growing::{GrowingIndexMap, GrowingMap};
 use rustix::time::{ClockId, clock_gettime};
 
 /// As large as what a replica keeps under a key.

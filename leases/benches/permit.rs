@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use leases::{
+use leasehold_leases::{
     ConfigChange, ConfigId, Configs, Grantor, Holder, Incarnation, PollContext, ReplicaId,
     ReplicaSet, Slot, Time,
 };

@@ -1,7 +1,7 @@
 //! What a replica's report of demand takes, with as many keys counted as may be: it is one step.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use leases::demand::Tally;
+use leasehold_leases::demand::Tally;
 
 /// More than a tally keeps.
 const KEYS: u64 = 200_000;

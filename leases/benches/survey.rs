@@ -2,9 +2,9 @@
 //! spread over 245 steps.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use leases::demand::{Delta, Demand, Report};
-use leases::latency::{Replies, RoundTrips};
-use leases::{
+use leasehold_leases::demand::{Delta, Demand, Report};
+use leasehold_leases::latency::{Replies, RoundTrips};
+use leasehold_leases::{
     ConfigChange, ConfigId, Configs, CostSettings, Key, KeyRange, RangeChange, ReplicaId,
     Situation, StrategySpec, Survey, Time, Unlisted,
 };

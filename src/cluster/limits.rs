@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use client::wire::StatusReply;
+use leasehold_wire::StatusReply;
 
 /// How a limit is shown.
 struct Row {
@@ -207,7 +207,7 @@ fn acted(counters: &[(&str, &str)], known: &BTreeMap<&str, u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::Counter;
+    use leasehold_wire::Counter;
 
     use super::*;
 

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use client::wire::StatusReply;
-use client::{Client, ClientOptions};
-use geo_deploy::standing::{self, FaultReport, NodeReport, Request, Response, State};
+use leasehold_client::{Client, ClientOptions};
+use leasehold_geo_deploy::standing::{self, FaultReport, NodeReport, Request, Response, State};
+use leasehold_wire::StatusReply;
 
 use super::limits;
 use crate::place::{Credentials, Place};
@@ -248,7 +248,7 @@ fn ago(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::Peer;
+    use leasehold_wire::Peer;
 
     use super::*;
 

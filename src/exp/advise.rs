@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use geo_deploy::advice::{Advised, Finished, of_directory};
-use leases::ReplicaId;
-use leases::advice::{Forecast, best};
+use leasehold_geo_deploy::advice::{Advised, Finished, of_directory};
+use leasehold_leases::ReplicaId;
+use leasehold_leases::advice::{Forecast, best};
 use serde_json::json;
 
 use crate::advice::{Scene, shortlist};

@@ -5,10 +5,10 @@ mod known;
 mod verdict;
 
 use clap::Args;
-use client::wire::StatusReply;
-use client::{Client, ClientOptions};
-use leases::advice::{Forecast, Plan, best, forecasts};
-use leases::{ReplicaId, ReplicaSet};
+use leasehold_client::{Client, ClientOptions};
+use leasehold_leases::advice::{Forecast, Plan, best, forecasts};
+use leasehold_leases::{ReplicaId, ReplicaSet};
+use leasehold_wire::StatusReply;
 use serde_json::json;
 
 use self::known::Known;

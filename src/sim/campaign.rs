@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use server::sim::tally::Tally;
+use leasehold_sim::tally::Tally;
 use tokio::sync::mpsc;
 
 use super::examine::Failure;

@@ -2,8 +2,8 @@
 //! written as the flags that repeat it.
 
 use clap::Args;
-use server::sim::control::Control;
-use server::sim::scenario::{Choices, RATE, strategies};
+use leasehold_sim::control::Control;
+use leasehold_sim::scenario::{Choices, RATE, strategies};
 
 /// What the simulator's replicas count with, in ppm; a control breaks it tenfold.
 const RHO_PPM: u32 = 1000;

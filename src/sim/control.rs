@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, bail};
-use server::sim::scenario::Choices;
-use server::sim::tally::Tally;
+use leasehold_sim::scenario::Choices;
+use leasehold_sim::tally::Tally;
 
 use super::campaign::{self, Course, Ended, Goal};
 use super::choices::Asked;

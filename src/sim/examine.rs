@@ -3,12 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use leasehold_sim::oracle::Violation;
+use leasehold_sim::run::{self, Outcome};
+use leasehold_sim::scenario::{Choices, Scenario};
+use leasehold_sim::tally::Tally;
+use leasehold_sim::trace::Trace;
 use serde::Serialize;
-use server::sim::oracle::Violation;
-use server::sim::run::{self, Outcome};
-use server::sim::scenario::{Choices, Scenario};
-use server::sim::tally::Tally;
-use server::sim::trace::Trace;
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
@@ -106,7 +106,7 @@ mod tests {
             .expect("no run without links");
         assert_eq!(violation.oracle, "assertion");
         assert!(
-            violation.what.contains("(at server/src/sim/"),
+            violation.what.contains("(at server/sim/src/"),
             "{violation:?}"
         );
     }

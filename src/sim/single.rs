@@ -1,10 +1,10 @@
 //! `leasehold sim --seed`: one run in detail.
 
 use anyhow::bail;
-use server::sim::network::Faults;
-use server::sim::run::Outcome;
-use server::sim::scenario::Scenario;
-use server::sim::trace::Trace;
+use leasehold_sim::network::Faults;
+use leasehold_sim::run::Outcome;
+use leasehold_sim::scenario::Scenario;
+use leasehold_sim::trace::Trace;
 
 use super::choices::Asked;
 use super::examine;

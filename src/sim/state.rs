@@ -7,12 +7,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use leasehold_sim::saved::Saved;
+use leasehold_sim::scenario::Scenario;
+use leasehold_sim::trace::Trace;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
-use server::sim::saved::Saved;
-use server::sim::scenario::Scenario;
-use server::sim::trace::Trace;
 
 use super::campaign::Course;
 use super::choices::Asked;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_sim::fault::Fault;
+use leasehold_sim::tally::Tally;
 use serde::Serialize;
-use server::sim::fault::Fault;
-use server::sim::tally::Tally;
 
 use super::campaign::Course;
 use super::choices::Asked;

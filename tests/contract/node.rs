@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use client::{Client, ClientOptions};
+use leasehold_client::{Client, ClientOptions};
 
 use super::files::keys_of_json;
 use super::frozen::is_frozen;

@@ -60,7 +60,7 @@ impl Mounted {
             Ok(refused) => String::from_utf8_lossy(&refused.stderr).into_owned(),
             Err(error) => error.to_string(),
         };
-        ycsb::note!("skipped, for no file system can be mounted: {}", why.trim());
+        leasehold_ycsb::note!("skipped, for no file system can be mounted: {}", why.trim());
         None
     }
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use geo_deploy::backend::Plan;
-use geo_deploy::backend::local::{Happened, Life, LocalCluster, LocalSettings, Why};
-use geo_deploy::experiment::Experiment;
-use geo_deploy::fault::{Effect, LinkState};
-use geo_deploy::standing;
+use leasehold_geo_deploy::backend::Plan;
+use leasehold_geo_deploy::backend::local::{Happened, Life, LocalCluster, LocalSettings, Why};
+use leasehold_geo_deploy::experiment::Experiment;
+use leasehold_geo_deploy::fault::{Effect, LinkState};
+use leasehold_geo_deploy::standing;
 
 use super::support::{NEAR, Place, signal, until};
 
@@ -77,7 +77,7 @@ async fn is_served(cluster: &LocalCluster, site: usize) {
     let mut options = cluster.reach().options([cluster.client_addresses()[site]]);
     options.request_timeout = Duration::from_secs(60);
     for _ in 0..600 {
-        if let Ok(client) = client::Client::connect(options.clone()).await
+        if let Ok(client) = leasehold_client::Client::connect(options.clone()).await
             && client.put("greeting", "hello").await.is_ok()
         {
             return;
@@ -196,7 +196,7 @@ fn a_full_disk_refuses_writes_until_it_has_room() {
         refused(cluster, Effect::FillDisk(CA), "full already");
         let mut options = cluster.reach().options([cluster.client_addresses()[CA]]);
         options.request_timeout = Duration::from_secs(3);
-        let client = client::Client::connect(options).await.unwrap();
+        let client = leasehold_client::Client::connect(options).await.unwrap();
         assert!(client.put("greeting", "hello").await.is_err());
         for site in [CA, OR, JP] {
             cluster.perform(Effect::FreeDisk(site)).unwrap();

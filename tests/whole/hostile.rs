@@ -7,9 +7,9 @@ use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use bytes::{BufMut as _, BytesMut};
-use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{Command, Request, encode_frame, hello};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Command, Request, encode_frame, hello};
 
 use super::support::{Cluster, Place, ports, until};
 

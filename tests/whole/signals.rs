@@ -24,7 +24,7 @@ fn may_unshare() -> bool {
         Ok(refused) => String::from_utf8_lossy(&refused.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    ycsb::note!("skipped, for no process can be the first: {}", why.trim());
+    leasehold_ycsb::note!("skipped, for no process can be the first: {}", why.trim());
     false
 }
 

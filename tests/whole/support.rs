@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use server::node::ClusterConfig;
+use leasehold_node::ClusterConfig;
 use tempfile::TempDir;
 
 /// Far beyond what anything here takes: who waits so long waits in vain.

@@ -1,9 +1,9 @@
 //! What one draw costs: the simulator makes hundreds of millions of them.
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use leasehold_ycsb::generator::{Permutation, Random, Scrambled, ZipfExact, Zipfian};
+use leasehold_ycsb::{Popularity, Requests, SiteStream};
 use std::hint::black_box;
-use ycsb::generator::{Permutation, Random, Scrambled, ZipfExact, Zipfian};
-use ycsb::{Popularity, Requests, SiteStream};
 
 fn draws(c: &mut Criterion) {
     let mut random = Random::new(1, &[]);

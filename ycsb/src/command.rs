@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use client::Routing;
+use leasehold_client::Routing;
 
 use crate::args::YcsbArgs;
 use crate::connect::Survey;
@@ -28,13 +28,13 @@ pub enum CommandError {
     Property(#[from] PropertyError),
     /// No replica can be reached.
     #[error(transparent)]
-    Connect(#[from] client::Error),
+    Connect(#[from] leasehold_client::Error),
     /// The certificate of the cluster's authority cannot be used.
     #[error("leasehold.ca: {0}")]
-    Authority(#[from] client::tls::TrustError),
+    Authority(#[from] leasehold_transport::tls::TrustError),
     /// The file of the token cannot be used.
     #[error("leasehold.token_file: {0}")]
-    Token(#[from] client::PrivateFileError),
+    Token(#[from] leasehold_transport::PrivateFileError),
     /// Addresses do not belong to the sites, or not together.
     #[error("{0}")]
     Sites(String),

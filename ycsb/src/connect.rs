@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use client::tls::Trust;
-use client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Secret, Tried, Watcher};
+use leasehold_client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Tried, Watcher};
+use leasehold_transport::Secret;
+use leasehold_transport::tls::Trust;
 use tokio::task::JoinSet;
 
 use crate::command::CommandError;

@@ -1,7 +1,7 @@
 //! One measured operation: the raw material of every report. Percentiles and
 //! shares are computed from samples, never from other percentiles.
 
-use client::wire::Path;
+use leasehold_wire::Path;
 
 /// What the workload asked for, by YCSB's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

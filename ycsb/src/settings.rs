@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::Routing;
+use leasehold_client::Routing;
 
 use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::measurement::{Interval, Measured, Measurements, Return};
     use crate::sample::OpKind;
-    use client::wire::Path;
+    use leasehold_wire::Path;
 
     fn measured(latencies_us: &[u64]) -> Vec<(Key, Histogram<u64>)> {
         let mut measurements = Measurements::new(Interval::Op);

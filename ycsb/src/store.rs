@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::wire::{ErrorCode, command::Op};
-use client::{Client, Error, Reply};
+use leasehold_client::{Client, Error, Reply};
+use leasehold_wire::{ErrorCode, command::Op};
 
 use crate::measurement::{ReplicaName, Return};
 

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::wire::{
-    Command, Entry, Error, ErrorCode, FrameReader, FrameWriter, Hello, Outcome, Path, Record,
-    Request, Response, StatusReply, Version, Welcome, command::Op, request::Body,
+use leasehold_transport::{FrameReader, FrameWriter};
+use leasehold_wire::{
+    Command, Entry, Error, ErrorCode, Hello, Outcome, Path, Record, Request, Response, StatusReply,
+    Version, Welcome, command::Op, request::Body,
 };
+use leasehold_ycsb::args::{Parsed, parse};
+use leasehold_ycsb::command::{CommandError, execute};
+use leasehold_ycsb::runner::{Cancel, Outcome as RunOutcome};
 use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
-use ycsb::args::{Parsed, parse};
-use ycsb::command::{CommandError, execute};
-use ycsb::runner::{Cancel, Outcome as RunOutcome};
 
 type Records = Arc<Mutex<BTreeMap<Bytes, Bytes>>>;
 
@@ -201,7 +202,7 @@ async fn files_are_written_where_they_are_asked_for() {
         .filter(|line| line["metric"] == "Intended-READ");
     assert!(intended.count() >= 7, "{report:?}");
 
-    let tags = ycsb::measurement::read_hlog(&folder.path().join("latency.hlog")).unwrap();
+    let tags = leasehold_ycsb::measurement::read_hlog(&folder.path().join("latency.hlog")).unwrap();
     let names: Vec<_> = tags.keys().map(String::as_str).collect();
     assert_eq!(
         names,
@@ -259,7 +260,8 @@ async fn the_report_is_printed_although_a_file_cannot_be_written() {
         assert!(error.contains(words), "{error}");
     }
     // One file is missing; the others are whole.
-    let all = ycsb::measurement::read_hlog(&folder.path().join("logs/latency.hlog")).unwrap();
+    let all =
+        leasehold_ycsb::measurement::read_hlog(&folder.path().join("logs/latency.hlog")).unwrap();
     assert_eq!(all.values().map(|tag| tag.len()).sum::<u64>(), 1_000);
     for file in ["UPDATE.hgrm", "logs/READ.hgrm", "logs/UPDATE.hdr"] {
         let file = folder.path().join(file);
@@ -295,7 +297,7 @@ async fn load_generators_that_insert_the_same_records_are_told_so_and_parts_keep
     // Before the 1st, 2nd, 4th ... 256th.
     assert_eq!(figure(&report, "[INSERT-OVERWRITES], Probed"), 9);
     assert_eq!(figure(&report, "[INSERT-OVERWRITES], Found"), 9);
-    let warnings = ycsb::summary::warnings(&outcome, &[]);
+    let warnings = leasehold_ycsb::summary::warnings(&outcome, &[]);
     assert!(warnings[0].contains("insertpart=1/N"), "{warnings:?}");
 }
 
@@ -547,6 +549,6 @@ async fn what_several_cores_measure_is_one_report() {
         figure(&report, &format!("[REPLICA@{address}], Answered")),
         600
     );
-    let tags = ycsb::measurement::read_hlog(&folder.path().join("latency.hlog")).unwrap();
+    let tags = leasehold_ycsb::measurement::read_hlog(&folder.path().join("latency.hlog")).unwrap();
     assert_eq!(tags.values().map(|all| all.len()).sum::<u64>(), 600);
 }

@@ -16,7 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::wire::{FrameReader, FrameWriter, Hello, Hint, MAGIC, Request, Response};
+use leasehold_transport::{FrameReader, FrameWriter};
+use leasehold_wire::{Hello, Hint, MAGIC, Request, Response};
 
 /// What happens to one command.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -150,7 +151,7 @@ async fn serve(
     stream: TcpStream,
     name: &'static str,
     state: &Mutex<State>,
-) -> Result<(), crate::wire::FrameError> {
+) -> Result<(), leasehold_wire::FrameError> {
     thawed(name, state).await;
     let (read, write) = stream.into_split();
     let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
@@ -159,13 +160,13 @@ async fn serve(
     };
     assert_eq!(hello.magic, MAGIC);
     if !["", "test", "claimed"].contains(&hello.cluster.as_str()) {
-        let refusal = crate::wire::Error::new(ErrorCode::WrongCluster, "this is test");
+        let refusal = leasehold_wire::Error::new(ErrorCode::WrongCluster, "this is test");
         writer.feed(&Response::refusal(0, refusal))?;
         return writer.flush().await;
     }
     let wanted = state.lock().unwrap().token.clone();
     if wanted.is_some_and(|wanted| wanted != hello.token) {
-        let refusal = crate::wire::Error::new(ErrorCode::Unauthenticated, "unknown token");
+        let refusal = leasehold_wire::Error::new(ErrorCode::Unauthenticated, "unknown token");
         writer.feed(&Response::refusal(0, refusal))?;
         return writer.flush().await;
     }
@@ -238,7 +239,7 @@ async fn serve(
 }
 
 fn arrive(state: &mut State, name: &'static str, command: &Command) -> Option<Fault> {
-    assert_eq!(crate::wire::validate(command), Ok(()));
+    assert_eq!(leasehold_wire::validate(command), Ok(()));
     state.arrived.push(command.clone());
     state.by.push(name);
     let ignores_writes = state.writeless.contains(name);

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{CallError, Connection};
-use crate::wire::Response;
+use leasehold_wire::Response;
 
 /// One copy of a request, in the table for exactly as long as someone waits for it.
 pub(crate) struct Call<'a> {

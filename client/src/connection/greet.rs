@@ -6,10 +6,9 @@ use std::time::Duration;
 use rustls::{AlertDescription, Error as TlsError};
 use tokio::net::TcpStream;
 
-use crate::tls::{self, Channel, ReadEnd, ShakeError, Trust, WriteEnd};
-use crate::wire::{
-    ErrorCode, FrameError, FrameReader, FrameWriter, Hello, Welcome, decode_greeting,
-};
+use leasehold_transport::tls::{self, Channel, ReadEnd, ShakeError, Trust, WriteEnd};
+use leasehold_transport::{FrameReader, FrameWriter};
+use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
 const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
                          clients";
@@ -31,7 +30,7 @@ pub(crate) enum NoLink {
     /// A replica of another cluster answers.
     WrongCluster(String),
     /// A replica answers, and refuses the token or that there is none. Another one would, too.
-    Refused(crate::wire::Error),
+    Refused(leasehold_wire::Error),
 }
 
 impl NoLink {
@@ -134,7 +133,7 @@ fn asks_for_certificate(error: &io::Error) -> bool {
     told.is_some_and(|told: &TlsError| *told == asked)
 }
 
-fn refused(refusal: crate::wire::Error) -> NoLink {
+fn refused(refusal: leasehold_wire::Error) -> NoLink {
     match refusal.code() {
         ErrorCode::WrongCluster => NoLink::WrongCluster(refusal.message),
         ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => NoLink::Refused(refusal),

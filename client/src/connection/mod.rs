@@ -19,9 +19,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::flap::FlapBackoff;
 use crate::options::{Liveness, ReplicaChange, Watcher};
-use crate::wire::{ErrorCode, Response, Welcome, outcome, request};
+use leasehold_backoff::FlapBackoff;
+use leasehold_wire::{ErrorCode, Response, Welcome, outcome, request};
 
 pub(crate) use call::Call;
 pub(crate) use greet::{Link, NoLink, connect};
@@ -35,7 +35,7 @@ pub(crate) enum CallError {
     /// No connection could be made: this call has not been sent.
     Unreachable(String),
     /// The replica refuses this client: this call has not been sent.
-    Refused(crate::wire::Error),
+    Refused(leasehold_wire::Error),
     /// The client is closed for good.
     Closed,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Dead {
     /// It greets again, but has not answered anything yet, or not for long enough.
     pub greeted: bool,
     /// It refuses this client's token: so it said in answer to the last greeting.
-    pub refusal: Option<crate::wire::Error>,
+    pub refusal: Option<leasehold_wire::Error>,
 }
 
 struct Waiting {
@@ -184,7 +184,7 @@ impl Connection {
     }
 
     /// Why the replica refuses this client, if it does.
-    pub fn refusal(&self) -> Option<crate::wire::Error> {
+    pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         match &self.table().state {
             State::Dead(dead) => dead.refusal.clone(),
             _ => None,
@@ -421,12 +421,12 @@ impl Connection {
 
     /// The replica refuses this client's token. Nothing waits for it: asking again would not
     /// help before somebody has given the client another one.
-    pub fn refused(&self, refusal: crate::wire::Error) {
+    pub fn refused(&self, refusal: leasehold_wire::Error) {
         let said = refusal.message.clone();
         self.is_dead(&said, Some(refusal));
     }
 
-    fn is_dead(&self, said: &str, refusal: Option<crate::wire::Error>) {
+    fn is_dead(&self, said: &str, refusal: Option<leasehold_wire::Error>) {
         let mut table = self.table();
         let since = match &table.state {
             State::Dead(dead) => Some(dead.since),

@@ -1,8 +1,9 @@
 //! What goes over one connection, until it ends.
 
 use super::{Connection, Link};
-use crate::tls::{ReadEnd, WriteEnd};
-use crate::wire::{ErrorCode, FrameReader, FrameWriter, Outcome, Request, Response, outcome};
+use leasehold_transport::tls::{ReadEnd, WriteEnd};
+use leasehold_transport::{FrameReader, FrameWriter};
+use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
 /// One write to the socket is closed when it holds this much.
 const WRITE_BYTES: usize = 256 << 10;

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::wire::StatusReply;
-use leases::{Ballot, ConfigId, LeaseMessage, Promise, ReplicaId, ReplicaSet, Slot};
-use server::replica::message::{Accept, Batch, LogId, LogNews, Message, Value};
+use leasehold_leases::{Ballot, ConfigId, LeaseMessage, Promise, ReplicaId, ReplicaSet, Slot};
+use leasehold_replica::message::{Accept, Batch, LogId, LogNews, Message, Value};
+use leasehold_wire::StatusReply;
 use tokio::time::sleep;
 
 use super::Target;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
-use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{Command, Record, Request, Response, Version, encode_frame};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Command, Record, Request, Response, Version, encode_frame};
 use tokio::time::{MissedTickBehavior, timeout_at};
 
 use super::Target;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::wire::command::Op;
-use client::wire::{Request, Response};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Request, Response};
 use tokio::time::{sleep_until, timeout};
 
 use super::Target;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use client::Client;
-use client::wire::{encode_frame, hello};
+use leasehold_client::Client;
+use leasehold_wire::{encode_frame, hello};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -114,8 +114,8 @@ async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     stream.write_all(&long).await?;
     let mut answer = BytesMut::new();
     let _ = timeout(Duration::from_secs(2), stream.read_buf(&mut answer)).await;
-    let answer = client::wire::split_frame(&mut answer).ok().flatten();
-    let greeting = answer.map(client::wire::decode_greeting);
+    let answer = leasehold_wire::split_frame(&mut answer).ok().flatten();
+    let greeting = answer.map(leasehold_wire::decode_greeting);
     Ok(matches!(greeting, Some(Ok(Ok(_)))))
 }
 

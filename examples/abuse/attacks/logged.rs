@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use client::wire::command::Op;
+use leasehold_wire::command::Op;
 use tokio::io::AsyncWriteExt as _;
 
 use super::Target;

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::wire::command::Op;
-use client::wire::{KeyValue, Request};
+use leasehold_wire::command::Op;
+use leasehold_wire::{KeyValue, Request};
 
 use super::Target;
 use super::pipeline::{Answers, Lane, all, pipeline, refusal};
@@ -116,7 +116,7 @@ fn absent(reader: u64, lane: u64, keys: u64) -> Op {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::{COMMAND_PARTS_MAX, validate_op};
+    use leasehold_wire::{COMMAND_PARTS_MAX, validate_op};
 
     use super::*;
 

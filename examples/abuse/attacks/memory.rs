@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::{FRAME_BYTES_MAX, Request};
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{FRAME_BYTES_MAX, Request};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::JoinHandle;

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use client::wire::Field;
-use client::wire::command::Op;
+use leasehold_wire::Field;
+use leasehold_wire::command::Op;
 
 use super::Target;
 use super::pipeline::{Answers, Lane, pipeline, refusal};

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use client::wire::command::Op;
-use client::wire::{KeyValue, Response};
+use leasehold_wire::command::Op;
+use leasehold_wire::{KeyValue, Response};
 use tokio::time::sleep_until;
 
 use super::Target;

@@ -461,7 +461,7 @@ pub fn wage(target: &str) -> anyhow::Result<()> {
         .build()?;
     let tasks = tokio::task::LocalSet::new();
     let figures = runtime.block_on(tasks.run_until(attack(&target)))?;
-    ycsb::say!("{}", serde_json::to_string(&figures)?);
+    leasehold_ycsb::say!("{}", serde_json::to_string(&figures)?);
     Ok(())
 }
 

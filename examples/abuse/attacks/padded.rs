@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::{BufMut as _, BytesMut};
-use client::wire::command::Op;
+use leasehold_wire::command::Op;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, sleep_until, timeout_at};
 

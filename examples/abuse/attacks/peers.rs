@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use client::wire::command::Op;
-use client::wire::{Command, StatusReply, encode_frame};
-use leases::{Ballot, ReplicaId, ReplicaSet, Slot};
-use server::codec::proto;
-use server::replica::message::{
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use leasehold_replica::codec::proto;
+use leasehold_replica::message::{
     Accept, Batch, LogId, LogNews, Message, Proposed, RequestId, Value,
 };
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, StatusReply, encode_frame};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use client::wire::outcome::Result as Answer;
-use client::wire::{Request, Response};
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Request, Response};
 use tokio::time::timeout_at;
 
 use crate::figures::{Figures, figures};

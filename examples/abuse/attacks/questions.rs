@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{LeaseRequest, Request, Response, StatusReply, StatusRequest};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{LeaseRequest, Request, Response, StatusReply, StatusRequest};
 
 use super::Target;
 use super::millions::{ASKED_AT_ONCE, ASKED_KEYS, asked};

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
-use client::tls::{Trust, shake};
-use client::wire::command::Op;
-use client::wire::{encode_frame, hello};
+use leasehold_transport::tls::{Trust, shake};
+use leasehold_wire::command::Op;
+use leasehold_wire::{encode_frame, hello};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -63,7 +63,7 @@ async fn prepare(target: &Target, trust: Option<Trust>) -> anyhow::Result<Figure
         return Ok(Figures::new());
     }
     let options = crate::cluster::options(&target.clients[0], target.authority.as_deref())?;
-    let client = client::Client::connect(options).await?;
+    let client = leasehold_client::Client::connect(options).await?;
     client.put("large", value).await?;
     Ok(Figures::new())
 }

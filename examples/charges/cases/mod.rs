@@ -5,9 +5,9 @@ mod reads;
 mod writes;
 
 use bytes::Bytes;
-use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{ErrorCode, Response};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{ErrorCode, Response};
 
 pub use self::operators::ranges;
 use crate::cluster::LEADER;
@@ -195,10 +195,10 @@ mod tests {
                     last: None,
                 };
                 let body = match (case.ask)(&turn) {
-                    Asked::Op(op) => Body::Command(client::wire::Command::session(1, 1, 1, op)),
+                    Asked::Op(op) => Body::Command(leasehold_wire::Command::session(1, 1, 1, op)),
                     Asked::Operator(body) => body,
                 };
-                let refusal = client::wire::validate_body(Some(&body)).err();
+                let refusal = leasehold_wire::validate_body(Some(&body)).err();
                 let code = refusal.as_ref().map(|refusal| refusal.code());
                 let early = [ErrorCode::BadRequest, ErrorCode::TooLarge];
                 let expected = case.refused.filter(|code| early.contains(code));

@@ -1,7 +1,7 @@
 //! Questions and requests of operators.
 
-use client::wire::request::Body;
-use client::wire::{LeaseRequest, MoveRequest, StatusRequest};
+use leasehold_wire::request::Body;
+use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
 
 use super::{Asked, Case, Stage, long_key};
 use crate::cluster::{LEADER, NAMES};

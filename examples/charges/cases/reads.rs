@@ -1,8 +1,8 @@
 //! Reads: of the leader, which holds all keys, and of a replica that holds nothing, so that they go
 //! through another one or through the log.
 
-use client::wire::command::Op;
-use client::wire::{
+use leasehold_wire::command::Op;
+use leasehold_wire::{
     COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, ErrorCode, KEY_BYTES_MAX, SCAN_ENTRIES_MAX,
     VALUE_BYTES_MAX,
 };

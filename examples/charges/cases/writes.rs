@@ -1,8 +1,8 @@
 //! Writes.
 
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::{
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{
     COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, ErrorCode, Field, KEY_BYTES_MAX, KeyValue, Response,
     VALUE_BYTES_MAX, Version,
 };

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use client::wire::command::Op;
-use client::wire::request::Body;
-use client::wire::{Hello, PROBE_KEY, Received, decode_request};
-use server::node::access::Table;
-use server::node::access::rights::{Keys, Rights, check};
-use server::node::access::tokens::{parse, write};
+use leasehold_node::access::Table;
+use leasehold_node::access::rights::{Keys, Rights, check};
+use leasehold_node::access::tokens::{parse, write};
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Hello, PROBE_KEY, Received, decode_request};
 
 use super::comes_back;
 use crate::memory;
@@ -133,11 +133,11 @@ fn is_reserved(key: &Bytes) -> bool {
 
 pub mod seeds {
     use bytes::Bytes;
-    use client::wire::command::Op;
-    use client::wire::request::Body;
-    use client::wire::{Hello, MoveRequest, Request, StatusRequest, hello};
+    use leasehold_node::access::tokens::Digest;
+    use leasehold_wire::command::Op;
+    use leasehold_wire::request::Body;
+    use leasehold_wire::{Hello, MoveRequest, Request, StatusRequest, hello};
     use prost::Message as _;
-    use server::node::access::tokens::Digest;
 
     use crate::bodies::samples;
 

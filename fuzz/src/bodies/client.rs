@@ -1,15 +1,15 @@
 //! What a client may send to a replica, and what a replica may answer.
 
 use bytes::BytesMut;
-use client::wire::request::Body;
-use client::wire::{
+use leasehold_leases::{Incarnation, ReplicaId};
+use leasehold_replica::codec::{decode_envelope, encode_envelope};
+use leasehold_replica::message::{Envelope, Message, RequestId};
+use leasehold_wire::request::Body;
+use leasehold_wire::{
     Command, Entry, FRAME_BYTES_MAX, Hello, KeyValue, Received, Record, Request, Response, Welcome,
     decode_greeting, decode_request, validate,
 };
-use leases::{Incarnation, ReplicaId};
 use prost::Message as _;
-use server::codec::{decode_envelope, encode_envelope};
-use server::replica::message::{Envelope, Message, RequestId};
 
 use super::comes_back;
 use crate::memory::{self, per_byte};
@@ -74,8 +74,8 @@ pub fn server_to_client(input: &[u8]) {
 
 pub mod seeds {
     use bytes::Bytes;
-    use client::wire::request::Body;
-    use client::wire::{
+    use leasehold_wire::request::Body;
+    use leasehold_wire::{
         Counter, Demand, Field, Hint, LeaseRange, LeaseRequest, Leases, MoveRequest, Peer, Record,
         Request, Response, StatusReply, StatusRequest, Welcome, hello,
     };
@@ -119,7 +119,7 @@ pub mod seeds {
     /// Two bytes a key, more keys than a command may have.
     fn too_many_parts() -> Vec<u8> {
         let keys = vec![Bytes::new(); 10_001];
-        let op = client::wire::command::Op::multi_get(keys);
+        let op = leasehold_wire::command::Op::multi_get(keys);
         let body = Some(Body::Command(op.into()));
         Request::new(7, body).encode_to_vec()
     }

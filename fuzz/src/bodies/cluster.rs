@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::wire::{Command, Outcome, Path};
-use leases::{ReplicaId, Slot, StrategySpec, Time};
-use server::codec::{
+use leasehold_leases::{ReplicaId, Slot, StrategySpec, Time};
+use leasehold_replica::action::{Asker, Checkpoint, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::codec::{
     Position, decode_ballot, decode_entry, decode_position, encode_ballot, encode_entry,
     encode_position,
 };
-use server::replica::action::{Asker, Checkpoint, ClientHandle, Event, Record, Sequence};
-use server::replica::input::ReadFrom;
-use server::replica::message::{Envelope, LogId, Value};
-use server::replica::{Input, Replica, Settings};
-use server::shell::{self, Answers, Fenced, Host};
-use server::sim::disk::Disk;
-use server::sim::oracle::Frames;
+use leasehold_replica::input::ReadFrom;
+use leasehold_replica::message::{Envelope, LogId, Value};
+use leasehold_replica::shell::{self, Answers, Fenced, Host};
+use leasehold_replica::{Input, Replica, Settings};
+use leasehold_sim::disk::Disk;
+use leasehold_sim::oracle::Frames;
+use leasehold_wire::{Command, Outcome, Path};
 
 use super::samples;
 
@@ -304,7 +304,7 @@ impl Cluster {
             connection: u64::MAX,
             request: self.replies.len() as u64,
         };
-        let op = client::wire::command::Op::scan("", "", 10_000);
+        let op = leasehold_wire::command::Op::scan("", "", 10_000);
         let command = Command::from(op);
         self.give(id, Input::Client { from, command });
         let mut waited = 0;
@@ -317,7 +317,7 @@ impl Cluster {
             assert!(waited < 100, "a scan is answered within 10 s");
         };
         match &answer.result {
-            Some(client::wire::outcome::Result::Entries(found)) => {
+            Some(leasehold_wire::outcome::Result::Entries(found)) => {
                 let found = found.entries.iter();
                 found
                     .map(|entry| (entry.key.clone(), entry.value.clone()))

@@ -4,14 +4,14 @@
 
 use std::path::Path;
 
-use geo_deploy::experiment::Experiment;
-use geo_deploy::standing::State;
-use geo_deploy::topology::Topology;
-use leases::ReplicaId;
-use server::node::ClusterConfig;
-use server::sim::saved::Saved;
-use server::sim::scenario::Choices;
-use server::sim::tally::Tally;
+use leasehold_geo_deploy::experiment::Experiment;
+use leasehold_geo_deploy::standing::State;
+use leasehold_geo_deploy::topology::Topology;
+use leasehold_leases::ReplicaId;
+use leasehold_node::ClusterConfig;
+use leasehold_sim::saved::Saved;
+use leasehold_sim::scenario::Choices;
+use leasehold_sim::tally::Tally;
 
 use crate::memory;
 
@@ -130,10 +130,10 @@ pub fn campaign_state(input: &[u8]) {
 }
 
 pub mod seeds {
-    use geo_deploy::experiment::{self, Experiment};
-    use geo_deploy::topology::Topology;
-    use server::sim::saved::Saved;
-    use server::sim::tally::Tally;
+    use leasehold_geo_deploy::experiment::{self, Experiment};
+    use leasehold_geo_deploy::topology::Topology;
+    use leasehold_sim::saved::Saved;
+    use leasehold_sim::tally::Tally;
 
     const CLUSTER: &str = r#"
 cluster = "demo"

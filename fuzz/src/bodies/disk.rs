@@ -1,13 +1,13 @@
 //! What a restart reads back: rows under a seal, and what is in them.
 
 use bytes::Bytes;
-use client::wire::Entry;
-use server::codec::{
+use leasehold_node::storage::records::{Column, meta, seal, unseal};
+use leasehold_node::storage::staged;
+use leasehold_replica::codec::{
     CodecError, decode_ballot, decode_entry, decode_position, decode_session, decode_stored,
     encode_ballot, encode_entry, encode_position, encode_session, encode_stored, proto,
 };
-use server::node::storage::records::{Column, meta, seal, unseal};
-use server::node::storage::staged;
+use leasehold_wire::Entry;
 
 use super::{comes_back, peer};
 use crate::memory::{self, per_byte};
@@ -85,17 +85,17 @@ fn lose_one_bit(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
 }
 
 pub mod seeds {
-    use client::wire::Version;
-    use leases::{Ballot, ConfigId, ReplicaId, Slot};
-    use prost::Message as _;
-    use server::codec::{
+    use leasehold_leases::{Ballot, ConfigId, ReplicaId, Slot};
+    use leasehold_node::storage::records::{Column, meta, seal};
+    use leasehold_node::storage::staged;
+    use leasehold_replica::action::{SessionImage, Stored};
+    use leasehold_replica::codec::{
         Position, encode_ballot, encode_entry, encode_position, encode_session, encode_stored,
         proto,
     };
-    use server::node::storage::records::{Column, meta, seal};
-    use server::node::storage::staged;
-    use server::replica::action::{SessionImage, Stored};
-    use server::replica::message::LogId;
+    use leasehold_replica::message::LogId;
+    use leasehold_wire::Version;
+    use prost::Message as _;
 
     use crate::bodies::samples;
 

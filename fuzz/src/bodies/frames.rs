@@ -1,4 +1,4 @@
-//! The framing: `client::wire::split_frame`, and both readers that stand on it.
+//! The framing: `leasehold_wire::split_frame`, and both readers that stand on it.
 
 use std::future::Future;
 use std::io;
@@ -6,8 +6,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use client::wire::{FRAME_BYTES_MAX, FrameError, FrameReader, split_frame};
-use server::node::frames::Frames;
+use leasehold_node::frames::Frames;
+use leasehold_transport::FrameReader;
+use leasehold_wire::{FRAME_BYTES_MAX, FrameError, split_frame};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
@@ -105,7 +106,7 @@ fn at_once<F: Future>(future: F) -> F::Output {
 }
 
 pub mod seeds {
-    use client::wire::FRAME_BYTES_MAX;
+    use leasehold_wire::FRAME_BYTES_MAX;
 
     pub fn frames() -> Vec<Vec<u8>> {
         let frame = |length: u32, bytes: &[u8]| [&length.to_be_bytes()[..], bytes].concat();

@@ -1,11 +1,11 @@
 //! The file of a history, and the checker that it is for.
 
-use client::History;
+use leasehold_histories::History;
 
 use crate::memory;
 
 /// An event takes four bytes at least, and 72 in memory.
-const PER_BYTE: usize = size_of::<client::Event>() / 4;
+const PER_BYTE: usize = size_of::<leasehold_histories::Event>() / 4;
 /// Longer histories are read and not judged: that may take long, as it should.
 const JUDGED_EVENTS_MAX: usize = 64;
 const CHECKSUM_BYTES: usize = 4;
@@ -27,12 +27,12 @@ fn read(file: &[u8]) {
     let again = History::from_bytes(&history.to_bytes());
     assert_eq!(again.expect("what was written is read"), history);
     if history.len() <= JUDGED_EVENTS_MAX {
-        let _ = client::check(&history);
+        let _ = leasehold_histories::check(&history);
     }
 }
 
 pub mod seeds {
-    use client::{Action, Event, History, ValueId};
+    use leasehold_histories::{Action, Event, History, ValueId};
 
     fn event(number: u64, action: Action) -> Event {
         Event {

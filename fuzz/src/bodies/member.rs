@@ -4,10 +4,10 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use client::wire::split_frame;
-use leases::{ReplicaId, StrategySpec, Unlisted};
-use server::codec::decode_envelope;
-use server::replica::Input;
+use leasehold_leases::{ReplicaId, StrategySpec, Unlisted};
+use leasehold_replica::Input;
+use leasehold_replica::codec::decode_envelope;
+use leasehold_wire::split_frame;
 
 use super::cluster::{Cluster, LIAR, OTHER, VICTIM};
 use super::contradictions;
@@ -103,13 +103,13 @@ pub mod seeds {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
-    use client::wire::Command;
-    use client::wire::command::Op;
-    use leases::{Ballot, ReplicaSet, Slot};
-    use server::replica::Input;
-    use server::replica::message::{
+    use leasehold_leases::{Ballot, ReplicaSet, Slot};
+    use leasehold_replica::Input;
+    use leasehold_replica::message::{
         Accept, Batch, Envelope, LogId, LogNews, Message, PerLog, Proposed, RequestId, Value,
     };
+    use leasehold_wire::Command;
+    use leasehold_wire::command::Op;
 
     use super::{Cluster, LIAR, OTHER, VICTIM, pass, scene};
     use crate::bodies::{peer, samples};

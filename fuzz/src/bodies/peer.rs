@@ -1,9 +1,9 @@
 //! What replicas say to each other.
 
 use bytes::{Bytes, BytesMut};
-use client::wire::split_frame;
-use server::codec::{CodecError, decode_envelope, encode_envelope, proto};
-use server::replica::message::{Envelope, Reported};
+use leasehold_replica::codec::{CodecError, decode_envelope, encode_envelope, proto};
+use leasehold_replica::message::{Envelope, Reported};
+use leasehold_wire::split_frame;
 
 use super::comes_back;
 use crate::memory::{self, per_byte};
@@ -37,10 +37,10 @@ pub(super) fn framed(envelope: Envelope) -> Option<Bytes> {
 }
 
 pub mod seeds {
-    use leases::{Incarnation, ReplicaId};
+    use leasehold_leases::{Incarnation, ReplicaId};
+    use leasehold_replica::codec::proto;
+    use leasehold_replica::message::Envelope;
     use prost::Message as _;
-    use server::codec::proto;
-    use server::replica::message::Envelope;
 
     use crate::bodies::samples;
 

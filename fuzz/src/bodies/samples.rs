@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::wire::command::Op;
-use client::wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
-use leases::demand::{Delta, Report};
-use leases::{
+use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::{
     Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, KeyRange, LeaseMessage, LeaseParams,
     Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
 };
-use server::replica::lease_set::{Durations, InForce, LeaseSet, Refusal};
-use server::replica::message::{
+use leasehold_replica::lease_set::{Durations, InForce, LeaseSet, Refusal};
+use leasehold_replica::message::{
     Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
     RequestId, Value,
 };
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Entry, ErrorCode, Field, KeyValue, Outcome, Path, Version};
 
 const VERSION: Version = Version {
     slot: 300,

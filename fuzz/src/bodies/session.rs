@@ -6,20 +6,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::request::Body;
-use client::wire::{
+use leasehold_leases::{ReplicaId, StrategySpec};
+use leasehold_node::access::rights::{Rights, check};
+use leasehold_node::access::tokens::{Digest, Entry, parse};
+use leasehold_replica::Input;
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::input::Operator;
+use leasehold_replica::message::Value;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::request::Body;
+use leasehold_wire::{
     Command, Hello, MAGIC, Outcome, PROBE_KEY, Received, decode_request, split_frame, validate_body,
 };
-use leases::{ReplicaId, StrategySpec};
 use prost::Message as _;
-use server::node::access::rights::{Rights, check};
-use server::node::access::tokens::{Digest, Entry, parse};
-use server::replica::Input;
-use server::replica::action::ClientHandle;
-use server::replica::input::Operator;
-use server::replica::message::Value;
 
 use super::cluster::{Cluster, LIAR, OTHER, VICTIM};
 use crate::memory;
@@ -293,9 +293,9 @@ fn is_probe(command: &Command) -> bool {
 }
 
 pub mod seeds {
-    use client::wire::command::Op;
-    use client::wire::request::Body;
-    use client::wire::{
+    use leasehold_wire::command::Op;
+    use leasehold_wire::request::Body;
+    use leasehold_wire::{
         Command, Field, Hello, KeyValue, LeaseRequest, MoveRequest, Request, StatusRequest, hello,
     };
     use prost::Message;

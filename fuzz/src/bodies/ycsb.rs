@@ -10,10 +10,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use hdrhistogram::Histogram;
-use ycsb::generator::{LengthHistogram, Random};
-use ycsb::measurement::{HlogWriter, sum_hlog};
-use ycsb::properties::Properties;
-use ycsb::workload::CoreWorkload;
+use leasehold_ycsb::generator::{LengthHistogram, Random};
+use leasehold_ycsb::measurement::{HlogWriter, sum_hlog};
+use leasehold_ycsb::properties::Properties;
+use leasehold_ycsb::workload::CoreWorkload;
 
 use crate::memory;
 
@@ -107,8 +107,8 @@ pub mod seeds {
     use std::collections::BTreeMap;
 
     use hdrhistogram::serialization::{Serializer as _, V2Serializer};
-    use ycsb::measurement::new_histogram;
-    use ycsb::properties::Properties;
+    use leasehold_ycsb::measurement::new_histogram;
+    use leasehold_ycsb::properties::Properties;
 
     pub fn properties() -> Vec<Vec<u8>> {
         let shipped = |letter| {

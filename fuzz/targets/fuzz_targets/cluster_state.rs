@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| (fuzz::target("cluster_state").body)(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| (leasehold_fuzz::target("cluster_state").body)(input));

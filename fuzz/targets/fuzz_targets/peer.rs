@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| (fuzz::target("peer").body)(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| (leasehold_fuzz::target("peer").body)(input));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use client::history::History;
+use leasehold_histories::history::History;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

@@ -15,10 +15,10 @@ mod tests;
 use std::path::Path;
 
 use anyhow::Context as _;
-use client::history::History;
-use leases::advice::{self, Conditions, Forecast, Plan as Whose, Profile};
-use leases::latency::{Replies, RoundTrips};
-use leases::{ReplicaId, Time};
+use leasehold_histories::history::History;
+use leasehold_leases::advice::{self, Conditions, Forecast, Plan as Whose, Profile};
+use leasehold_leases::latency::{Replies, RoundTrips};
+use leasehold_leases::{ReplicaId, Time};
 
 use crate::backend::{self, Plan};
 use crate::experiment::{AcceptRepliesName, Experiment};
@@ -134,7 +134,7 @@ fn conditions(plan: &Plan<'_>, backend: &str) -> Conditions {
             _ => 0.0,
         },
         unlisted: plan.experiment.lease.unlisted.unwrap_or_default().into(),
-        preference: leases::strategy::Preference {
+        preference: leasehold_leases::strategy::Preference {
             read_weight: 0.5,
             spare: 0,
         },

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::ensure;
-use client::history::{Action, Event, History};
 use foldhash::fast::FixedState;
-use leases::advice::{Gathering, Profile};
-use leases::demand::{Census, Delta, Demand, Report};
-use leases::{ReplicaId, ReplicaSet, StrategySpec, Time};
+use leasehold_histories::history::{Action, Event, History};
+use leasehold_leases::advice::{Gathering, Profile};
+use leasehold_leases::demand::{Census, Delta, Demand, Report};
+use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, Time};
 
 use crate::backend::{Plan, key_name};
 

@@ -1,6 +1,6 @@
 use std::sync::atomic::AtomicBool;
 
-use leases::advice::best;
+use leasehold_leases::advice::best;
 use tempfile::TempDir;
 
 use super::*;

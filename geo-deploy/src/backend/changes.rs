@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use client::wire::Path;
 use foldhash::fast::FixedState;
-use leases::{Key, KeyRange, StrategySpec};
-use ycsb::sample::{End, OpKind, Sample};
+use leasehold_leases::{Key, KeyRange, StrategySpec};
+use leasehold_wire::Path;
+use leasehold_ycsb::sample::{End, OpKind, Sample};
 
 use super::{Plan, key_name};
 use crate::experiment::Change;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::wire::StatusReply;
+use leasehold_wire::StatusReply;
 
 /// Counters of several replicas, summed by name, without those that are settings.
 pub(super) fn sum_counters(

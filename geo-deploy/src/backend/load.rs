@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use client::history::ValueId;
-use ycsb::sample::OpKind;
-use ycsb::site_stream::SiteStream;
+use leasehold_histories::history::ValueId;
+use leasehold_ycsb::sample::OpKind;
+use leasehold_ycsb::site_stream::SiteStream;
 
 use super::Plan;
 use crate::experiment::Window;

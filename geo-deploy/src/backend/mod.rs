@@ -15,8 +15,8 @@ mod repeat;
 pub mod sim;
 
 use bytes::Bytes;
-use client::history::{History, ValueId};
-use leases::Key;
+use leasehold_histories::history::{History, ValueId};
+use leasehold_leases::Key;
 
 use interval::Interval;
 pub use plan::Plan;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use leases::{Key, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec};
-use server::node::config::{LeaseSection, RangeSection};
-use ycsb::site_stream::{Popularity, Requests, SiteStream};
+use leasehold_leases::{Key, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec};
+use leasehold_node::config::{LeaseSection, RangeSection};
+use leasehold_ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
 use crate::bound::SiteSet;

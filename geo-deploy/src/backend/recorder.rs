@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use client::history::{Action, Event, History, ValueId};
-use client::linearizability::{Verdict as Judged, check};
-use client::wire::outcome::Result as Answer;
-use client::wire::{Outcome, Path};
-use ycsb::sample::{End, OpKind, Sample};
+use leasehold_histories::history::{Action, Event, History, ValueId};
+use leasehold_histories::linearizability::{Verdict as Judged, check};
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Outcome, Path};
+use leasehold_ycsb::sample::{End, OpKind, Sample};
 
 use super::changes::switch_reads;
 use super::faults::{Faults, Passed};
@@ -266,7 +266,7 @@ fn read_value(outcome: &Outcome) -> Option<ValueId> {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::Version;
+    use leasehold_wire::Version;
 
     use super::*;
 

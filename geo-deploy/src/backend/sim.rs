@@ -16,10 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use leases::ReplicaId;
-use server::replica::Settings;
-use server::sim::network::Faults;
-use server::sim::world::{World, WorldSettings};
+use leasehold_leases::ReplicaId;
+use leasehold_replica::Settings;
+use leasehold_sim::network::Faults;
+use leasehold_sim::world::{World, WorldSettings};
 
 use super::counters::sum_counters;
 use super::{Around, EndedRuns, Plan, Progress, Ran};

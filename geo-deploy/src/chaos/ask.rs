@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use client::history::{Action, ValueId};
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::{Entry, KeyValue, SCAN_ENTRIES_MAX, Version};
+use leasehold_histories::history::{Action, ValueId};
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Entry, KeyValue, SCAN_ENTRIES_MAX, Version};
 
 use crate::backend::{key_name, value};
 
@@ -229,8 +229,8 @@ pub fn stored(id: ValueId) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use client::wire::outcome::Result as Answer;
-    use client::wire::{Entries, Missing, Value};
+    use leasehold_wire::outcome::Result as Answer;
+    use leasehold_wire::{Entries, Missing, Value};
 
     use super::*;
 
@@ -307,7 +307,7 @@ mod tests {
             swapped,
         };
         assert_eq!(cas.open(), [(4, swapped(true))]);
-        let mismatch = Answer::Mismatch(client::wire::Mismatch { actual: None });
+        let mismatch = Answer::Mismatch(leasehold_wire::Mismatch { actual: None });
         assert_eq!(cas.done(&mismatch), Ok(vec![(4, swapped(false))]));
     }
 }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use client::history::{Action, ValueId};
-use client::wire::Version;
+use leasehold_histories::history::{Action, ValueId};
+use leasehold_wire::Version;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use client::history::{Action, Event, History, ValueId};
+use leasehold_histories::history::{Action, Event, History, ValueId};
 
 use super::record::Record;
 

@@ -5,8 +5,8 @@
 //! all keys together. Both include what was read at the end, after every replica was
 //! killed, so an acknowledged write that was lost is a read of what came before it.
 
-use client::linearizability;
-use client::serializability;
+use leasehold_histories::linearizability;
+use leasehold_histories::serializability;
 
 use super::record::Record;
 

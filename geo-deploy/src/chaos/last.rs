@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use client::Client;
-use client::wire::outcome::Result as Answer;
-use client::wire::{Entry, Version};
+use leasehold_client::Client;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Entry, Version};
 use tokio::time::sleep;
 
 use super::ask::{Ask, Kind, Parts};
@@ -163,7 +163,7 @@ impl Last<'_> {
         mut attempt: impl FnMut() -> F,
     ) -> anyhow::Result<T>
     where
-        F: Future<Output = Result<T, client::Error>>,
+        F: Future<Output = Result<T, leasehold_client::Error>>,
     {
         let deadline = Instant::now() + RECOVERY_MAX;
         loop {

@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use client::wire::outcome::Result as Answer;
-use client::wire::{Path, Version};
-use client::{Client, ClientOptions, Error};
+use leasehold_client::{Client, ClientOptions, Error};
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Path, Version};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use client::history::{Event, History};
-use client::serializability::Transaction;
-use client::wire::Path;
+use leasehold_histories::history::{Event, History};
+use leasehold_histories::serializability::Transaction;
+use leasehold_wire::Path;
 
 use super::ask::{Kind, Parts};
 use super::choose::group_of;

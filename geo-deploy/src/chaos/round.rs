@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use client::wire;
+use leasehold_wire as wire;
 use tokio::task::LocalSet;
 
 use super::ask::Kind;

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use client::history::{Action, ValueId};
-use client::wire::command::Op;
-use client::wire::{Entry, Outcome, Version};
+use leasehold_histories::history::{Action, ValueId};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Entry, Outcome, Version};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 

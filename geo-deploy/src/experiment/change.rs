@@ -1,6 +1,6 @@
 //! Changes of strategy while clients ask.
 
-use leases::StrategySpec;
+use leasehold_leases::StrategySpec;
 use serde::{Deserialize, Serialize};
 
 use super::validate::check;

@@ -1,9 +1,9 @@
 //! `[lease]` of an experiment: what `cluster.toml` has there, but for the strategy, of which
 //! an experiment compares several.
 
+use leasehold_node::config::LeaseSection;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use server::node::config::LeaseSection;
 
 use super::ExperimentError;
 use super::validate::check;

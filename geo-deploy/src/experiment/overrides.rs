@@ -4,7 +4,7 @@
 //! Overrides change the effective experiment as a TOML table. So they can set exactly
 //! what a file can set.
 
-use server::node::config::from_toml;
+use leasehold_node::config::from_toml;
 use toml::{Table, Value};
 
 use super::{Experiment, ExperimentError, StrategyPlan, plain};

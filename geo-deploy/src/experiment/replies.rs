@@ -1,7 +1,7 @@
 //! `accept_replies`: who hears acceptors' votes.
 
+use leasehold_replica::settings::AcceptReplies;
 use serde::{Deserialize, Serialize};
-use server::replica::settings::AcceptReplies;
 
 /// Who gets an acceptor's vote besides the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn the_default_is_that_of_replicas() {
-        use server::replica::settings::AcceptReplies;
+        use leasehold_replica::settings::AcceptReplies;
         let default = AcceptReplies::from(AcceptRepliesName::default());
         assert_eq!(default, AcceptReplies::default());
     }

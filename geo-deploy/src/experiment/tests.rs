@@ -1,4 +1,4 @@
-use server::node::config::UnlistedName;
+use leasehold_node::config::UnlistedName;
 
 use super::*;
 

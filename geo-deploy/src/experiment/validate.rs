@@ -1,6 +1,6 @@
 //! Checks an experiment's fields, alone and against each other.
 
-use leases::StrategySpec;
+use leasehold_leases::StrategySpec;
 
 use super::{Experiment, ExperimentError, StrategyPlan, Window, lease};
 use crate::fault::{self, Fault};

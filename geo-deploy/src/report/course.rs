@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
+use leasehold_ycsb::sample::{End, Sample};
 use serde::Serialize;
-use ycsb::sample::{End, Sample};
 
 use super::digest::{Class, share};
 use super::summary::{Summary, is_local};

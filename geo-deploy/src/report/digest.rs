@@ -1,6 +1,6 @@
 //! Samples, sorted once for everything that is made of them.
 
-use ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{End, OpKind, Sample};
 
 use super::Report;
 

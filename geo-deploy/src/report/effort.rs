@@ -1,8 +1,8 @@
 //! Reads that were held back by a write in flight, and what replicas did for an operation.
 
-use client::wire;
+use leasehold_wire as wire;
+use leasehold_ycsb::sample::End;
 use serde::Serialize;
-use ycsb::sample::End;
 
 use super::digest::{Class, Latencies, share};
 use super::summary::Summary;

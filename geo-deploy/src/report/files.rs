@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ycsb::measurement::{HlogRun, write_hlog};
-use ycsb::sample::End;
+use leasehold_ycsb::measurement::{HlogRun, write_hlog};
+use leasehold_ycsb::sample::End;
 
 use super::digest::{Class, Digest};
 use super::summary::Summary;

@@ -28,7 +28,7 @@
 mod group;
 mod rows;
 
-use ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{End, Sample};
 
 use super::digest::Class;
 use crate::bound::SiteSet;

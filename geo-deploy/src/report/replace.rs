@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use client::history::History;
+use leasehold_histories::history::History;
 
 /// Names that every report has, or one of either kind.
 const NAMES: [&str; 7] = [

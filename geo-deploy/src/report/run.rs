@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_ycsb::sample::Sample;
 use serde::{Deserialize, Serialize};
-use ycsb::sample::Sample;
 
 use super::SwitchReads;
 use crate::bound::SiteSet;

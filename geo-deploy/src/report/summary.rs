@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use client::wire;
+use leasehold_wire as wire;
+use leasehold_ycsb::measurement::path_name;
+use leasehold_ycsb::sample::{End, Sample};
 use serde::Serialize;
-use ycsb::measurement::path_name;
-use ycsb::sample::{End, Sample};
 
 use super::allowed::Allowed;
 use super::course::{self, Adapting};

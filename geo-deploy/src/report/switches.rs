@@ -1,8 +1,8 @@
 //! Changes of strategy, and what they cost clients; parts of the key space with strategies of
 //! their own.
 
+use leasehold_ycsb::sample::{End, Sample};
 use serde::Serialize;
-use ycsb::sample::{End, Sample};
 
 use super::digest::{Class, Latencies, share};
 use super::summary::{Summary, is_local};

@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, HashMap};
 
-use client::wire::Path as Served;
+use leasehold_wire::Path as Served;
+use leasehold_ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::{Popularity, Requests, SiteStream};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use ycsb::sample::{End, OpKind, Sample};
-use ycsb::{Popularity, Requests, SiteStream};
 
 use super::*;
 use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
@@ -275,7 +275,7 @@ fn all_files_are_written_and_can_be_read() {
     let shares = of_series("ML,IRL,writes,");
     assert!(shares.is_sorted() && shares.last() == Some(&1.0));
 
-    let logged = ycsb::measurement::read_hlog(&dir.path().join("latency.hlog")).unwrap();
+    let logged = leasehold_ycsb::measurement::read_hlog(&dir.path().join("latency.hlog")).unwrap();
     let forwarded = &logged["LL:JP:READ:forwarded"];
     assert_eq!(Some(forwarded.len()), site["reads"]["count"].as_u64());
 

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use server::node::config::{LeaseSection, from_toml};
+use leasehold_node::config::{LeaseSection, from_toml};
 use toml::Table;
 
 use crate::backend::Plan;

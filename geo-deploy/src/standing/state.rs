@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use client::ClientOptions;
-use client::tls::Trust;
+use leasehold_client::ClientOptions;
+use leasehold_transport::tls::Trust;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use client::wire::LeaseRequest;
-use client::{Client, Error};
-use leases::advice::{Forecast, Plan};
+use leasehold_client::{Client, Error};
+use leasehold_leases::advice::{Forecast, Plan};
+use leasehold_wire::LeaseRequest;
 use tokio::time::sleep;
 
 use super::known::Known;

@@ -1,11 +1,11 @@
 //! What a leader said of demand and distances.
 
 use anyhow::{Context as _, ensure};
-use client::wire::{Demand, StatusReply};
-use leases::advice::{Asked, Conditions, Plan, Profile};
-use leases::latency::{Replies, RoundTrips};
-use leases::strategy::Preference;
-use leases::{ReplicaId, ReplicaSet, Unlisted};
+use leasehold_leases::advice::{Asked, Conditions, Plan, Profile};
+use leasehold_leases::latency::{Replies, RoundTrips};
+use leasehold_leases::strategy::Preference;
+use leasehold_leases::{ReplicaId, ReplicaSet, Unlisted};
+use leasehold_wire::{Demand, StatusReply};
 
 /// Of one cluster, as its leader sees it.
 pub struct Known {

@@ -1,7 +1,7 @@
 //! What to make of forecasts: whether a change is worth it, in words.
 
-use leases::ReplicaId;
-use leases::advice::Forecast;
+use leasehold_leases::ReplicaId;
+use leasehold_leases::advice::Forecast;
 
 use crate::advice::Scene;
 
@@ -76,7 +76,7 @@ fn worth_it(now_ms: f64, best_ms: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use leases::advice::Plan;
+    use leasehold_leases::advice::Plan;
 
     use super::*;
 

@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use client::wire::Path;
 use hdrhistogram::Histogram;
+use leasehold_wire::Path;
 
 use crate::sample::{End, OpKind, Sample};
 

@@ -1,6 +1,6 @@
 //! The words under which results are reported: YCSB's where it has one.
 
-use client::wire::Path;
+use leasehold_wire::Path;
 
 use crate::sample::{End, OpKind};
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::wire::{Path, command::Op, outcome};
+use leasehold_wire::{Path, command::Op, outcome};
 use tokio::time::Instant;
 
 use crate::measurement::{ReplicaName, Return};

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use client::wire::{command::Op, outcome};
+use leasehold_wire::{command::Op, outcome};
 use tokio::time::Instant;
 
 use super::pace::{Pacer, Schedule};

@@ -1,7 +1,7 @@
 //! What a core workload is made of, read from its properties and checked: a
 //! workload that starts can run to its end.
 
-use client::wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
+use leasehold_wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
 
 use crate::generator::{Discrete, LengthHistogram, Uniform, ZIPFIAN_CONSTANT, Zipfian};
 use crate::properties::{Properties, PropertyError};

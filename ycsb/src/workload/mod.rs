@@ -8,7 +8,7 @@ mod record;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use client::wire::{Field, Record};
+use leasehold_wire::{Field, Record};
 use prost::Message;
 
 use crate::generator::{

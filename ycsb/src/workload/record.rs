@@ -2,7 +2,7 @@
 //! a data set loaded by one can be run by the other.
 
 use bytes::Bytes;
-use client::wire::{Field, Record};
+use leasehold_wire::{Field, Record};
 use prost::Message;
 
 use crate::generator::{Random, fnv_hash};

@@ -4,7 +4,7 @@ use super::*;
 use crate::connection::State;
 use crate::options::{Liveness, ReplicaChange, Watcher};
 use crate::replicas::ReplicaHealth;
-use crate::wire::PROBE_KEY;
+use leasehold_wire::PROBE_KEY;
 
 /// Far beyond what anything here takes.
 const LONG: Duration = Duration::from_secs(20);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::secret::Secret;
+use leasehold_transport::Secret;
 
 /// Far beyond what anything here takes.
 const LONG: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
 //! Changes of strategy on real replicas.
 
 use anyhow::Context as _;
-use client::wire::LeaseRequest;
-use client::{Client, ClientOptions};
+use leasehold_client::{Client, ClientOptions};
+use leasehold_wire::LeaseRequest;
 
 use super::super::Plan;
 use crate::experiment::Change;
@@ -10,7 +10,7 @@ use crate::experiment::Change;
 /// What a replica is asked for.
 pub(super) fn request(plan: &Plan<'_>, change: &Change) -> LeaseRequest {
     let range = plan.range(change);
-    let bytes = |key: &leases::Key| key.to_vec().into();
+    let bytes = |key: &leasehold_leases::Key| key.to_vec().into();
     let unlisted = plan.experiment.lease.unlisted.unwrap_or_default();
     LeaseRequest {
         from: bytes(range.from()),

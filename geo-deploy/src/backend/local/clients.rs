@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use client::wire::command::Op;
-use client::{Client, ClientOptions, Error};
+use leasehold_client::{Client, ClientOptions, Error};
+use leasehold_wire::command::Op;
+use leasehold_ycsb::sample::OpKind;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet};
-use ycsb::sample::OpKind;
 
 use super::super::faults::Faults;
 use super::super::load::{

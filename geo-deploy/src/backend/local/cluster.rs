@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use client::Client;
-use client::wire::StatusReply;
+use leasehold_client::Client;
+use leasehold_wire::StatusReply;
 
 use super::super::Plan;
 use super::links::Links;

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use leases::Key;
+use leasehold_leases::Key;
 use tokio::task::JoinSet;
 
 use super::super::faults::{Faults, Held, Roles, Turn};

@@ -10,7 +10,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use client::Client;
+use leasehold_client::Client;
 
 use super::super::{Plan, key_name};
 use super::LocalCluster;

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use client::Client;
-use client::wire::StatusReply;
+use leasehold_client::Client;
+use leasehold_wire::StatusReply;
 use tokio::process::Command;
 
 use super::super::Progress;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use client::ClientOptions;
-use client::tls::Trust;
-use server::security::{AUTHORITY, Wanted, equip};
+use leasehold_client::ClientOptions;
+use leasehold_node::security::{AUTHORITY, Wanted, equip};
+use leasehold_transport::tls::Trust;
 
 use super::LocalSettings;
 use crate::cluster_file::Security;

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
+use leasehold_node::NodeError;
 use rustix::process::{Pid, Signal, kill_process};
-use server::node::NodeError;
 
 /// How long a replica has to end by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

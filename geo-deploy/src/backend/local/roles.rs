@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use client::wire::StatusReply;
-use client::{Client, ClientOptions};
+use leasehold_client::{Client, ClientOptions};
+use leasehold_wire::StatusReply;
 use rand_pcg::Pcg64Mcg;
 
 use super::reach::Reach;

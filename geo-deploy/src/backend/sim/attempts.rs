@@ -3,11 +3,11 @@
 //! asked, too; whoever is overtaken so is asked no more until it answers a probe. One that
 //! refuses connections is left at once.
 
-use client::wire::command::Op;
-use client::wire::outcome::Result as Answer;
-use client::wire::{ErrorCode, Outcome};
-use server::replica::action::ClientHandle;
-use server::sim::world::Reply;
+use leasehold_replica::action::ClientHandle;
+use leasehold_sim::world::Reply;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{ErrorCode, Outcome};
 
 use super::super::key_name;
 use super::super::outage::ATTEMPT_S;

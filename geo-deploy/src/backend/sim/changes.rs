@@ -1,9 +1,9 @@
 //! Changes of strategy in the simulated world.
 
 use anyhow::{Context as _, bail};
-use server::replica::Operator;
-use server::replica::action::Event;
-use server::replica::lease_set::LeaseSet;
+use leasehold_replica::Operator;
+use leasehold_replica::action::Event;
+use leasehold_replica::lease_set::LeaseSet;
 
 use super::clients::{Alarm, Clients};
 

@@ -5,10 +5,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use client::wire::{Outcome, Path};
 use foldhash::fast::FixedState;
-use server::sim::world::{Happened, Reply, World};
-use ycsb::sample::OpKind;
+use leasehold_sim::world::{Happened, Reply, World};
+use leasehold_wire::{Outcome, Path};
+use leasehold_ycsb::sample::OpKind;
 
 use super::super::faults::{Faults, Turn};
 use super::super::load::{Due, OpenLoop, Processes, Requests, closed_loops, held_back_note};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use leases::ReplicaId;
-use server::replica::Event as ReplicaEvent;
-use server::replica::action::Event as Note;
+use leasehold_leases::ReplicaId;
+use leasehold_replica::Event as ReplicaEvent;
+use leasehold_replica::action::Event as Note;
 
 use super::super::Plan;
 use super::super::node_events::hold_nothing;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leases::{ConfigId, ReplicaId};
-use server::sim::network::Worse;
-use server::sim::world::{LEAVE_WITHIN_NS, World};
+use leasehold_leases::{ConfigId, ReplicaId};
+use leasehold_sim::network::Worse;
+use leasehold_sim::world::{LEAVE_WITHIN_NS, World};
 
 use super::super::faults::{Held, Roles};
 use super::super::{Plan, key_name};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use client::FlapBackoff;
+use leasehold_backoff::FlapBackoff;
 
 use super::super::outage::ATTEMPT_S;
 use crate::topology::Topology;

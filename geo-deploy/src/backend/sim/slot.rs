@@ -1,7 +1,7 @@
 //! One client of a simulated run, and its operation in flight.
 
-use client::wire::{Command, command::Op};
-use ycsb::sample::OpKind;
+use leasehold_wire::{Command, command::Op};
+use leasehold_ycsb::sample::OpKind;
 
 use super::super::load::{Ask, Process};
 use super::super::{key_name, value};

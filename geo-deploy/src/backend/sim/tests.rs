@@ -1,4 +1,4 @@
-use ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{End, OpKind, Sample};
 
 use super::*;
 use crate::report::{StrategyRun, Verdict};
@@ -377,7 +377,7 @@ fn holders_that_hear_every_vote_hold_reads_shorter_for_more_messages() {
     let ran = ran("roster", &sets);
     let held_ns = |run: &StrategyRun| -> u64 {
         let held = run.samples.iter();
-        let held = held.filter(|sample| sample.path == client::wire::Path::Held);
+        let held = held.filter(|sample| sample.path == leasehold_wire::Path::Held);
         held.map(|sample| sample.latency_ns).sum()
     };
     let [origin, all] = [&ran[0].run, &ran[1].run];
@@ -427,7 +427,7 @@ fn exchanged_keys_are_events_and_strategies_that_learn_follow() {
         });
         let reads: Vec<&Sample> = reads.collect();
         let is_local = |sample: &&&Sample| {
-            use client::wire::Path;
+            use leasehold_wire::Path;
             matches!(sample.path, Path::Local | Path::Held)
         };
         reads.iter().filter(is_local).count() as f64 / reads.len() as f64
@@ -467,7 +467,7 @@ fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
             sample.kind == OpKind::Read && (from_s..to_s).contains(&at_s)
         });
         let is_local = |sample: &&Sample| {
-            use client::wire::Path;
+            use leasehold_wire::Path;
             matches!(sample.path, Path::Local | Path::Held)
         };
         let all = reads.clone().count() as f64;
@@ -498,7 +498,7 @@ fn parts_of_the_key_space_have_strategies_of_their_own() {
         let reads = run.samples.iter().zip(&run.part_of);
         let reads = reads.filter(|(s, of)| s.kind == OpKind::Read && **of == part);
         let is_local = |(sample, _): &(&Sample, &u8)| {
-            use client::wire::Path;
+            use leasehold_wire::Path;
             matches!(sample.path, Path::Local | Path::Held)
         };
         let count = reads.clone().count() as f64;

@@ -7,7 +7,7 @@ use std::io::{self, Seek as _};
 use std::path::Path;
 
 use anyhow::Context as _;
-use ycsb::measurement::{LogInterval, each_interval};
+use leasehold_ycsb::measurement::{LogInterval, each_interval};
 
 use super::super::figures::timeline::{Band, Series, extremes};
 use super::NamedLogs;

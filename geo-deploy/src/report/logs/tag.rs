@@ -1,7 +1,7 @@
 //! What a line of an interval log counts, from its tag.
 
-use client::wire::Path;
-use ycsb::measurement::path_name;
+use leasehold_wire::Path;
+use leasehold_ycsb::measurement::path_name;
 
 use super::super::digest::Class;
 

@@ -1,6 +1,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
-use ycsb::measurement::{HlogWriter, new_histogram};
+use leasehold_ycsb::measurement::{HlogWriter, new_histogram};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! The time line of a run with faults, from its samples.
 
-use ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{End, Sample};
 
 use super::super::super::digest::Class;
 use super::super::super::{Event, Report, StrategyRun};

@@ -1,0 +1,159 @@
+//! Back-off for a replica that fails again and again soon after it was chosen: as the leader, as
+//! a holder of leases, or as the replica that a client asks. Each change costs more than to wait.
+
+use std::time::Duration;
+
+/// Failures count if they come within this span after the replica was chosen.
+const EARLY: Duration = Duration::from_secs(600);
+/// Half the unbroken health that the first early failure demands. Each one doubles it.
+const BASE: Duration = Duration::from_secs(5);
+/// Longest unbroken health that is demanded.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Unbroken health after which early failures are forgotten.
+const FORGET: Duration = Duration::from_secs(3600);
+
+/// Decides when a replica that failed may be chosen again: at once, unless it failed soon after
+/// it was chosen. After the k-th such failure it must have been healthy for 2^k x 5 s without a
+/// break, at most for an hour. An hour of unbroken health forgets all failures.
+///
+/// Pure. Times are spans since a fixed moment of one clock, and do not fall.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold_backoff::FlapBackoff;
+///
+/// let at = Duration::from_secs;
+/// let mut backoff = FlapBackoff::new(at(0));
+/// backoff.chosen(at(0));
+/// backoff.failed(at(60));
+/// assert!(!backoff.may_return(at(69)));
+/// assert!(backoff.may_return(at(70)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlapBackoff {
+    /// Early failures that are not forgotten.
+    failures: u32,
+    /// Time at which it was chosen; `None` while it is not.
+    chosen: Option<Duration>,
+    /// Time at which its present health began.
+    healthy_since: Duration,
+}
+
+impl FlapBackoff {
+    /// Returns the back-off of a replica that is healthy from now on, and not chosen.
+    pub fn new(now: Duration) -> FlapBackoff {
+        FlapBackoff {
+            failures: 0,
+            chosen: None,
+            healthy_since: now,
+        }
+    }
+
+    /// The replica is chosen. Has no effect if it is already.
+    pub fn chosen(&mut self, now: Duration) {
+        self.chosen.get_or_insert(now);
+    }
+
+    /// The replica is chosen no more, and has not failed.
+    pub fn released(&mut self) {
+        self.chosen = None;
+    }
+
+    /// The replica has failed. That counts if it was chosen not long before.
+    pub fn failed(&mut self, now: Duration) {
+        self.interrupted(now, now);
+        let chosen = self.chosen.take();
+        if chosen.is_some_and(|at| now.saturating_sub(at) < EARLY) {
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+
+    /// The replica was not healthy after `from`, and is again from `until` on.
+    pub fn interrupted(&mut self, from: Duration, until: Duration) {
+        if self.healthy_for(from) >= FORGET {
+            self.failures = 0;
+        }
+        self.healthy_since = self.healthy_since.max(until);
+    }
+
+    /// Returns the unbroken health that the replica needs to be chosen again.
+    pub fn wait(&self) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            failures => BASE
+                .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+                .min(WAIT_MAX),
+        }
+    }
+
+    /// Returns the time for which the replica has been healthy without a break.
+    pub fn healthy_for(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.healthy_since)
+    }
+
+    /// Returns whether the replica may be chosen.
+    pub fn may_return(&self, now: Duration) -> bool {
+        self.healthy_for(now) >= self.wait()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each line: what happens, at which second; then the health demanded, in s.
+    #[test]
+    fn every_case_of_the_table() {
+        let mut cases = 0;
+        for (number, line) in include_str!("testdata/flap.txt").lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let Some((events, expected)) = line.split_once("=>") else {
+                assert!(line.trim().is_empty(), "line {}: no =>", number + 1);
+                continue;
+            };
+            let mut backoff = FlapBackoff::new(Duration::ZERO);
+            let second = |text: &str| Duration::from_secs(text.parse().expect("a second"));
+            for event in events.split_whitespace() {
+                let (what, at) = event.split_once('@').expect("what@when");
+                match what {
+                    "chosen" => backoff.chosen(second(at)),
+                    "failed" => backoff.failed(second(at)),
+                    "released" => backoff.released(),
+                    "silent" => {
+                        let (from, until) = at.split_once('-').expect("from-until");
+                        backoff.interrupted(second(from), second(until));
+                    }
+                    other => panic!("line {}: {other}", number + 1),
+                }
+            }
+            let (wait, returns) = expected.trim().split_once(" at ").expect("wait at when");
+            let (wait, returns) = (second(wait), second(returns));
+            assert_eq!(backoff.wait(), wait, "line {}: {line}", number + 1);
+            assert!(backoff.may_return(returns), "line {}: {line}", number + 1);
+            if !wait.is_zero() {
+                let before = returns - Duration::from_millis(1);
+                assert!(!backoff.may_return(before), "line {}: {line}", number + 1);
+            }
+            cases += 1;
+        }
+        assert!(cases >= 10, "the table was read");
+    }
+
+    #[test]
+    fn waits_double_up_to_an_hour() {
+        let mut backoff = FlapBackoff::new(Duration::ZERO);
+        let mut now = Duration::ZERO;
+        let mut waits = Vec::new();
+        for _ in 0..40 {
+            backoff.chosen(now);
+            now += Duration::from_secs(1);
+            backoff.failed(now);
+            waits.push(backoff.wait().as_secs());
+        }
+        assert_eq!(
+            waits[..11],
+            [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
+        );
+        assert!(waits[11..].iter().all(|wait| *wait == 3600));
+    }
+}

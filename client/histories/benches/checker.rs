@@ -1,0 +1,110 @@
+//! How long the linearizability checker takes for a million operations, and how much
+//! memory: `cargo bench -p client --bench checker`. Not by criterion: a run takes seconds, and half of
+//! what matters is the peak of memory.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)] // a program: output
+
+use std::time::Instant;
+
+use leasehold_histories::history::{self, Action, Event, History};
+use leasehold_histories::linearizability::{Verdict, check};
+
+#[path = "../src/linearizability/generate.rs"]
+#[allow(dead_code)]
+mod generate;
+use generate::{Shape, honest};
+
+const OPS: usize = 1_000_000;
+
+/// A name, keys, processes, and of a hundred operations the reads, deletions, swaps
+/// and those never answered. Processes are always busy, so on one key nearly as many
+/// operations are in flight as there are processes; what is not a read, a deletion or
+/// a swap is a write.
+const SHAPES: [(&str, u64, u32, [u32; 4]); 14] = [
+    ("reads and writes, many keys", 10_000, 50, [50, 0, 0, 1]),
+    ("reads and writes, one key", 1, 50, [50, 0, 0, 1]),
+    (
+        "reads and writes, one key, 200 at once",
+        1,
+        200,
+        [50, 0, 0, 1],
+    ),
+    ("with deletions, many keys", 1_000, 50, [50, 10, 0, 1]),
+    (
+        "with deletions, one key, 200 at once",
+        1,
+        200,
+        [50, 10, 0, 1],
+    ),
+    ("with swaps, many keys", 1_000, 50, [50, 0, 25, 1]),
+    ("with swaps, one key", 1, 50, [50, 0, 25, 1]),
+    ("with swaps, one key, 200 at once", 1, 200, [50, 0, 25, 1]),
+    ("with both, 100 keys", 100, 50, [50, 10, 20, 1]),
+    ("with both, five keys, 200 at once", 5, 200, [50, 10, 20, 1]),
+    ("with both, one key, 200 at once", 1, 200, [50, 10, 20, 1]),
+    ("with both, one key, few writes", 1, 200, [80, 4, 10, 1]),
+    ("with both, one key, few deletions", 1, 160, [26, 2, 17, 8]),
+    ("with both, one key, ten at once", 1, 10, [30, 20, 30, 1]),
+];
+
+fn main() {
+    println!("{OPS} operations           seconds  peak MiB (with the history)  verdict");
+    for (name, keys, processes, [reads, deletes, swaps, unanswered]) in SHAPES {
+        let history = honest(&Shape {
+            seed: 1,
+            ops: OPS,
+            keys,
+            processes,
+            duration_ns: 100_000_000,
+            reads,
+            deletes,
+            swaps,
+            unanswered,
+        });
+        measure(name, &history);
+        measure("  one read stale", &stale(&history));
+    }
+}
+
+/// The same with a late read that finds what the first one on its key found.
+fn stale(history: &History) -> History {
+    let mut events = history.events().to_vec();
+    let found = |event: &Event| matches!(event.action, Action::Read { value: Some(_) });
+    let first = events.iter().position(found).expect("there are reads");
+    let key = events[first].key;
+    let is_late = |event: &Event| event.key == key && found(event);
+    let late = events
+        .iter()
+        .rposition(is_late)
+        .expect("the first at least");
+    events[late].action = events[first].action;
+    events.into_iter().collect()
+}
+
+fn measure(name: &str, history: &History) {
+    forget_peak();
+    let begun = Instant::now();
+    let verdict = check(history);
+    let seconds = begun.elapsed().as_secs_f64();
+    let verdict = match verdict {
+        Verdict::Linearizable { .. } => "linearizable".to_owned(),
+        Verdict::Violation { events, .. } => format!("violation, {} operations", events.len()),
+        Verdict::Unknown { reason, .. } => format!("unknown: {reason}"),
+    };
+    println!("{name:40} {seconds:6.2}  {:5.0}  {verdict}", peak_mib());
+}
+
+/// Lets the kernel count the peak anew.
+fn forget_peak() {
+    if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {
+        eprintln!("the peak counts from the start of the process: {error}");
+    }
+}
+
+/// The most memory held since then.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(f64::NAN) / 1024.0
+}

@@ -1,0 +1,232 @@
+//! Frames on sockets: one reader and one writer for each connection.
+
+use std::io;
+use std::marker::PhantomData;
+
+use bytes::{Bytes, BytesMut};
+use leasehold_wire::{FrameError, encode_frame, split_frame};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::codec::{Decoder, Encoder};
+
+/// Bytes asked of a socket at a time; also what an idle connection holds.
+const READ_BYTES: usize = 32 << 10;
+/// A write buffer that a burst made larger than this is given back.
+const WRITE_BYTES_KEPT: usize = 1 << 20;
+
+/// The framing as a `tokio_util` codec: decodes `In`, encodes `Out`.
+#[derive(Debug)]
+pub struct MessageCodec<In, Out = In> {
+    messages: PhantomData<fn(Out) -> In>,
+}
+
+impl<In, Out> Default for MessageCodec<In, Out> {
+    fn default() -> Self {
+        MessageCodec {
+            messages: PhantomData,
+        }
+    }
+}
+
+impl<In: Message + Default, Out> Decoder for MessageCodec<In, Out> {
+    type Item = In;
+    type Error = FrameError;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<In>, FrameError> {
+        Ok(split_frame(source)?.map(In::decode).transpose()?)
+    }
+}
+
+impl<In, Out: Message> Encoder<Out> for MessageCodec<In, Out> {
+    type Error = FrameError;
+
+    fn encode(&mut self, message: Out, buffer: &mut BytesMut) -> Result<(), FrameError> {
+        encode_frame(&message, buffer)
+    }
+}
+
+/// The reading half of a connection. The type of a message is named at each
+/// call, since a connection changes it after its handshake.
+#[derive(Debug)]
+pub struct FrameReader<R> {
+    io: R,
+    buffer: BytesMut,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    /// Reads frames from `io`.
+    pub fn new(io: R) -> Self {
+        FrameReader {
+            io,
+            buffer: BytesMut::new(),
+        }
+    }
+
+    /// The next message, or `None` if the connection ended between two frames.
+    /// May be dropped and called again without losing anything.
+    ///
+    /// # Errors
+    /// Any [`FrameError`]; the connection is of no use then.
+    pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, FrameError> {
+        Ok(self.next_frame().await?.map(M::decode).transpose()?)
+    }
+
+    /// The next message if all of it has been read already: what arrived
+    /// together can be handled together.
+    ///
+    /// # Errors
+    /// As [`FrameReader::next`].
+    pub fn next_buffered<M: Message + Default>(&mut self) -> Result<Option<M>, FrameError> {
+        MessageCodec::<M>::default().decode(&mut self.buffer)
+    }
+
+    /// As [`FrameReader::next`], undecoded.
+    ///
+    /// # Errors
+    /// As [`FrameReader::next`].
+    pub async fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            if let Some(frame) = split_frame(&mut self.buffer)? {
+                return Ok(Some(frame));
+            }
+            // Only when there is little room, or the few bytes of a length would double it.
+            if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
+                self.buffer.reserve(READ_BYTES);
+            }
+            if self.io.read_buf(&mut self.buffer).await? == 0 {
+                return self.end();
+            }
+        }
+    }
+
+    fn end(&self) -> Result<Option<Bytes>, FrameError> {
+        if self.buffer.is_empty() {
+            return Ok(None);
+        }
+        Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+    }
+}
+
+/// The writing half of a connection: messages are appended, then leave in one
+/// write.
+#[derive(Debug)]
+pub struct FrameWriter<W> {
+    io: W,
+    buffer: BytesMut,
+}
+
+impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+    /// Writes frames to `io`.
+    pub fn new(io: W) -> Self {
+        FrameWriter {
+            io,
+            buffer: BytesMut::new(),
+        }
+    }
+
+    /// Appends a message to what the next flush will write.
+    ///
+    /// # Errors
+    /// `TooLong`; nothing was appended then.
+    pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), FrameError> {
+        encode_frame(message, &mut self.buffer)
+    }
+
+    /// Gives the socket back; what was appended and not flushed is lost.
+    pub fn into_inner(self) -> W {
+        self.io
+    }
+
+    /// Bytes appended and not yet written.
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Writes all that was appended. May be dropped and called again without
+    /// losing or repeating anything.
+    ///
+    /// # Errors
+    /// `Io` if the connection failed.
+    pub async fn flush(&mut self) -> Result<(), FrameError> {
+        self.io.write_all_buf(&mut self.buffer).await?;
+        self.io.flush().await?;
+        if self.buffer.capacity() > WRITE_BYTES_KEPT {
+            self.buffer = BytesMut::new();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_wire::command::Op;
+    use leasehold_wire::request::Body;
+    use leasehold_wire::{Command, FRAME_BYTES_MAX, Request};
+
+    use super::*;
+
+    fn put_request(value: &'static [u8]) -> Request {
+        Request::new(
+            7,
+            Some(Body::Command(Command::session(
+                1,
+                2,
+                1,
+                Op::put("key", value),
+            ))),
+        )
+    }
+
+    #[test]
+    fn many_frames_of_one_buffer_come_back_in_order() {
+        let mut buffer = BytesMut::new();
+        let mut codec = MessageCodec::<Request>::default();
+        for value in [&b"one"[..], b"", b"three"] {
+            codec.encode(put_request(value), &mut buffer).unwrap();
+        }
+        for value in [&b"one"[..], b"", b"three"] {
+            let decoded = codec.decode(&mut buffer).unwrap();
+            assert_eq!(decoded, Some(put_request(value)));
+        }
+        assert_eq!(codec.decode(&mut buffer).unwrap(), None);
+        assert!(buffer.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reader_told_of_four_gibibytes_holds_less_than_64_kib() {
+        let mut reader = FrameReader::new(&[0xFF_u8; 4][..]);
+        let error = reader.next::<Request>().await.unwrap_err();
+        assert!(matches!(error, FrameError::TooLong { .. }), "{error}");
+        assert!(reader.buffer.capacity() <= 64 << 10);
+    }
+
+    #[tokio::test]
+    async fn a_reader_reserves_for_what_arrived_not_for_what_was_claimed() {
+        let claim = (FRAME_BYTES_MAX as u32).to_be_bytes();
+        let mut reader = FrameReader::new(&claim[..]);
+        let error = reader.next::<Request>().await.unwrap_err();
+        assert!(matches!(error, FrameError::Io(_)), "{error}");
+        assert!(reader.buffer.capacity() <= 64 << 10);
+    }
+
+    #[tokio::test]
+    async fn what_a_writer_flushed_a_reader_reads_and_the_end_is_clean() {
+        let (near, far) = tokio::io::duplex(64);
+        let mut writer = FrameWriter::new(near);
+        let send = async move {
+            writer.feed(&put_request(b"first")).unwrap();
+            writer.feed(&put_request(b"second")).unwrap();
+            writer.flush().await.unwrap();
+            assert_eq!(writer.buffered_bytes(), 0);
+        };
+        let receive = async move {
+            let mut reader = FrameReader::new(far);
+            for value in [&b"first"[..], b"second"] {
+                let request = reader.next::<Request>().await.unwrap();
+                assert_eq!(request, Some(put_request(value)));
+            }
+            assert_eq!(reader.next::<Request>().await.unwrap(), None);
+        };
+        tokio::join!(send, receive);
+    }
+}

@@ -1,0 +1,144 @@
+//! The two halves of a client's connection, in plain text or over TLS.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::{Channel, Received};
+
+/// More than this is not kept for what arrives next.
+const KEPT_BYTES: usize = 16 << 10;
+/// Most plaintext that is copied before it is sealed.
+const COPIED_BYTES: usize = 64 << 10;
+
+type Shared = Arc<Mutex<Channel>>;
+
+/// The half that is read from.
+pub struct ReadEnd {
+    half: OwnedReadHalf,
+    tls: Option<(Shared, BytesMut)>,
+}
+
+/// The half that is written to.
+pub struct WriteEnd {
+    half: OwnedWriteHalf,
+    tls: Option<(Shared, BytesMut)>,
+}
+
+/// Both halves of a connection, over TLS if there is a channel.
+pub fn split(stream: TcpStream, channel: Option<Channel>) -> (ReadEnd, WriteEnd) {
+    let (reader, writer) = stream.into_split();
+    let shared = channel.map(|channel| Arc::new(Mutex::new(channel)));
+    let tls = || Some((shared.clone()?, BytesMut::new()));
+    let (opened, sealed) = (tls(), tls());
+    let reader = ReadEnd {
+        half: reader,
+        tls: opened,
+    };
+    let writer = WriteEnd {
+        half: writer,
+        tls: sealed,
+    };
+    (reader, writer)
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Channel> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AsyncRead for ReadEnd {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let Some((shared, plain)) = &mut this.tls else {
+            return Pin::new(&mut this.half).poll_read(cx, buffer);
+        };
+        while plain.is_empty() {
+            let received = lock(shared).poll_receive(cx, &mut this.half, plain);
+            if ready!(received)? == Received::End {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let count = plain.len().min(buffer.remaining());
+        buffer.put_slice(&plain[..count]);
+        plain.advance(count);
+        if plain.is_empty() && plain.capacity() > KEPT_BYTES {
+            *plain = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl WriteEnd {
+    /// Waits until all that was taken has been written.
+    fn poll_empty(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some((shared, plain)) = &mut self.tls else {
+            return Poll::Ready(Ok(()));
+        };
+        let stream: &TcpStream = self.half.as_ref();
+        loop {
+            let sent = lock(shared).send(stream, plain);
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(stream.poll_write_ready(cx))?;
+                }
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for WriteEnd {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.tls.is_none() {
+            return Pin::new(&mut this.half).poll_write(cx, bytes);
+        }
+        ready!(this.poll_empty(cx))?;
+        let count = bytes.len().min(COPIED_BYTES);
+        if let Some((_, plain)) = &mut this.tls {
+            plain.extend_from_slice(&bytes[..count]);
+        }
+        // It is taken, written or not: who flushes waits for it.
+        match this.poll_empty(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(count)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_empty(cx))?;
+        Pin::new(&mut this.half).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_empty(cx))?;
+        if let Some((shared, _)) = &this.tls {
+            lock(shared).end(this.half.as_ref());
+        }
+        Pin::new(&mut this.half).poll_shutdown(cx)
+    }
+}
+
+impl Drop for WriteEnd {
+    fn drop(&mut self) {
+        if let Some((shared, _)) = &self.tls {
+            lock(shared).end(self.half.as_ref());
+        }
+    }
+}

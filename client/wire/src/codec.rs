@@ -1,0 +1,240 @@
+//! Frames: a 4-byte big-endian length and one message, the same on both sides.
+//!
+//! The other side may claim any length. So a length is checked before memory is
+//! reserved, and memory then grows with the bytes that arrived, not with the claim. Decoding does not copy: `bytes` fields of a
+//! message share the memory of the buffer that the frame was read into. Whoever
+//! keeps such a field for long (a store, a cache) should copy it, or it keeps
+//! the whole buffer alive.
+
+use std::io;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message;
+
+use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
+
+/// Bytes of the length before each message.
+const PREFIX_BYTES: usize = 4;
+/// For each byte of a frame that has arrived, room is made for so many more.
+const RESERVED_PER_BYTE: usize = 4;
+
+/// Why a frame could not be read or written. The connection cannot go on after
+/// any of these, except `TooLong` from an encoder, which wrote nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The length prefix, or the message to send, is above the limit.
+    #[error("frame of {length} bytes, the limit is {limit} bytes{}", hint(*length))]
+    TooLong {
+        /// Bytes claimed by the prefix, or needed by the message.
+        length: usize,
+        /// Bytes that a frame may have here.
+        limit: usize,
+    },
+    /// The frame does not hold the message expected here.
+    #[error("malformed message: {0}")]
+    Malformed(#[from] prost::DecodeError),
+    /// The connection failed, or ended inside a frame.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What the prefix may be instead of a length: the first bytes of a TLS record are its type and
+/// version (RFC 8446 §5.1). No frame is so long.
+fn hint(length: usize) -> &'static str {
+    match u32::try_from(length).map(u32::to_be_bytes) {
+        Ok([0x14..=0x17, 3, ..]) => {
+            "; these bytes are TLS, which this side does not speak: both need certificates, or \
+             neither"
+        }
+        _ => "",
+    }
+}
+
+/// Appends one frame to `buffer`. Many may be appended before a single write.
+///
+/// # Errors
+/// `TooLong`, and then `buffer` is as it was.
+pub fn encode_frame<M: Message>(message: &M, buffer: &mut BytesMut) -> Result<(), FrameError> {
+    let length = message.encoded_len();
+    if length > FRAME_BYTES_MAX {
+        let limit = FRAME_BYTES_MAX;
+        return Err(FrameError::TooLong { length, limit });
+    }
+    buffer.reserve(PREFIX_BYTES + length);
+    buffer.put_u32(length as u32);
+    message.encode_raw(buffer);
+    Ok(())
+}
+
+/// Splits the next whole frame off `buffer`, without its prefix and without
+/// copying it; `None` until all of it has arrived.
+///
+/// # Errors
+/// `TooLong` as soon as the prefix is seen.
+pub fn split_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+    split_frame_at_most(buffer, FRAME_BYTES_MAX)
+}
+
+/// As [`split_frame`], with another `limit` in bytes: whoever has not said yet who it is may
+/// send less.
+///
+/// # Errors
+/// As [`split_frame`].
+pub fn split_frame_at_most(
+    buffer: &mut BytesMut,
+    limit: usize,
+) -> Result<Option<Bytes>, FrameError> {
+    let Some(prefix) = buffer.first_chunk::<PREFIX_BYTES>() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes(*prefix) as usize;
+    if length > limit {
+        return Err(FrameError::TooLong { length, limit });
+    }
+    let whole = PREFIX_BYTES + length;
+    if buffer.len() < whole {
+        // A buffer that doubles as a long frame arrives is copied again and again. What a client
+        // makes us reserve depends on what it has sent: a prefix alone takes no memory.
+        let missing = whole - buffer.len();
+        buffer.reserve(missing.min(RESERVED_PER_BYTE * buffer.len()));
+        return Ok(None);
+    }
+    buffer.advance(PREFIX_BYTES);
+    Ok(Some(buffer.split_to(length).freeze()))
+}
+
+/// The answer to `Hello`, as the protocol allows it: a Welcome, or a Response
+/// that holds an error. The two differ in the wire types of their fields, so a
+/// frame is never valid as both.
+///
+/// # Errors
+/// `Malformed` if the frame is neither.
+pub fn decode_greeting(frame: Bytes) -> Result<Result<Welcome, super::Error>, FrameError> {
+    if let Ok(Response {
+        outcome:
+            Some(Outcome {
+                result: Some(super::outcome::Result::Error(error)),
+            }),
+        ..
+    }) = Response::decode(frame.clone())
+    {
+        return Ok(Err(error));
+    }
+    Ok(Ok(Welcome::decode(frame)?))
+}
+
+/// The first message of a connection, without a token.
+pub fn hello(cluster: Option<&str>) -> super::Hello {
+    super::Hello {
+        magic: MAGIC,
+        cluster: cluster.unwrap_or_default().to_owned(),
+        token: Bytes::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Request, command::Op, request::Body};
+
+    fn put_request(value: &'static [u8]) -> Request {
+        Request::new(
+            7,
+            Some(Body::Command(Command::session(
+                1,
+                2,
+                1,
+                Op::put("key", value),
+            ))),
+        )
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_is_awaited() {
+        let mut whole = BytesMut::new();
+        encode_frame(&put_request(b"value"), &mut whole).unwrap();
+        for cut in 0..whole.len() {
+            let mut partial = BytesMut::from(&whole[..cut]);
+            assert!(split_frame(&mut partial).unwrap().is_none());
+            assert_eq!(partial, &whole[..cut], "nothing is consumed");
+        }
+    }
+
+    #[test]
+    fn bytes_fields_share_the_memory_of_their_frame() {
+        let mut buffer = BytesMut::new();
+        encode_frame(&put_request(&[b'v'; 4096]), &mut buffer).unwrap();
+        let memory = buffer.as_ptr_range();
+        let frame = split_frame(&mut buffer).unwrap().unwrap();
+        let request = Request::decode(frame).unwrap();
+        let Some(Body::Command(Command {
+            op: Some(Op::Put(put)),
+            ..
+        })) = request.body
+        else {
+            panic!("a put was encoded");
+        };
+        assert!(memory.contains(&put.value.as_ptr()));
+        assert!(memory.contains(&put.key.as_ptr()));
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_before_anything_is_reserved() {
+        for length in [FRAME_BYTES_MAX as u32 + 1, u32::MAX] {
+            let mut buffer = BytesMut::from(&length.to_be_bytes()[..]);
+            let capacity = buffer.capacity();
+            let error = split_frame(&mut buffer).unwrap_err();
+            assert!(error.to_string().contains(&length.to_string()), "{error}");
+            assert_eq!(buffer.capacity(), capacity);
+        }
+    }
+
+    #[test]
+    fn tls_where_none_is_expected_is_told() {
+        let prefixes = [
+            ([0x16, 3, 1, 2], true),
+            ([0x15, 3, 3, 0], true),
+            (*b"GET ", false),
+            ([0xFF; 4], false),
+        ];
+        for (prefix, is_tls) in prefixes {
+            let error = split_frame(&mut BytesMut::from(&prefix[..])).unwrap_err();
+            assert_eq!(error.to_string().contains("are TLS"), is_tls, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_message_above_the_limit_leaves_the_buffer_alone() {
+        let mut buffer = BytesMut::from(&b"earlier"[..]);
+        let request = Request::new(
+            1,
+            Some(Body::Command(Op::put("k", vec![0; FRAME_BYTES_MAX]).into())),
+        );
+        let error = encode_frame(&request, &mut buffer).unwrap_err();
+        assert!(matches!(error, FrameError::TooLong { .. }), "{error}");
+        assert_eq!(buffer, &b"earlier"[..]);
+    }
+
+    #[test]
+    fn a_greeting_is_told_from_a_refusal() {
+        let welcome = Welcome {
+            cluster: "test".into(),
+            replica: "CA".into(),
+            incarnation: 3,
+            ..Welcome::default()
+        };
+        let greeting = decode_greeting(welcome.encode_to_vec().into());
+        assert_eq!(greeting.unwrap(), Ok(welcome));
+        let nameless = Welcome {
+            incarnation: 3,
+            ..Welcome::default()
+        };
+        let greeting = decode_greeting(nameless.encode_to_vec().into());
+        assert_eq!(greeting.unwrap(), Ok(nameless));
+
+        let refusal = super::super::Error::new(super::super::ErrorCode::WrongCluster, "other");
+        let response = Response::refusal(0, refusal.clone());
+        let greeting = decode_greeting(response.encode_to_vec().into());
+        assert_eq!(greeting.unwrap(), Err(refusal));
+    }
+}

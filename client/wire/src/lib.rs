@@ -1,0 +1,43 @@
+//! The client protocol: messages generated from `proto/client.proto`, and the
+//! limits every decoder enforces before it allocates.
+
+mod codec;
+mod meaning;
+mod receive;
+mod respond;
+mod validate;
+
+#[allow(missing_docs, clippy::all)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/leasehold.client.rs"));
+}
+pub use codec::{
+    FrameError, decode_greeting, encode_frame, hello, split_frame, split_frame_at_most,
+};
+pub use generated::*;
+pub use receive::{Received, decode_request};
+pub use respond::encode_response;
+pub use validate::{
+    COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, UNACKNOWLEDGED_MAX, validate,
+    validate_body, validate_op,
+};
+
+/// The first field of `Hello`: "LHS" and the protocol's version.
+pub const MAGIC: u32 = 0x4C48_5301;
+/// Read by clients that ask whether a replica serves, alone in a multi-get. Nobody writes it, and every token may
+/// read it.
+pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
+/// Every token begins so, for whoever looks for tokens where none should be.
+pub const TOKEN_MARK: &str = "lh_";
+/// Longest token in a `Hello`, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 256;
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 4 << 10;
+/// Longest name of a cluster, a node, a strategy or a setting of one, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most nodes of a cluster.
+pub const NODES_MAX: usize = 64;
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// Longest frame on either port, in bytes, its length prefix not counted.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;

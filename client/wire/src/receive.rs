@@ -1,0 +1,461 @@
+//! Requests as a listener reads them. What a client may not send at all is
+//! refused before memory and time are taken for it: an empty entry takes two bytes in a
+//! frame and 64 in memory, and a frame has room for two million. Fields inside entries take
+//! no memory if they are there twice, but a frame full of them takes 20 to 30 ms to decode.
+
+use std::ops::Range;
+
+use bytes::{Buf, Bytes};
+use prost::encoding::{self, DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+use super::command::Op;
+use super::request::Body;
+use super::validate::{too_many, too_many_fields, too_many_holders};
+use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
+
+/// A request in which nothing is missing or malformed, but that may not be
+/// acceptable yet: [`super::validate`] says whether its command is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Received {
+    /// What was asked.
+    Request(Request),
+    /// A command of more parts than any may have; it was not decoded.
+    Refused {
+        /// The request.
+        id: u64,
+        /// Ready to be sent.
+        error: Error,
+    },
+}
+
+/// Frames below this are too short for parts that matter.
+const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
+
+/// Fields of a request and of all messages inside it: parts with two fields each, and all
+/// others.
+const FIELDS_MAX: usize = 3 * COMMAND_PARTS_MAX + 64;
+
+const REQUEST_ID: u32 = 1;
+const REQUEST_COMMAND: u32 = 2;
+const REQUEST_STATUS: u32 = 3;
+const REQUEST_MOVE: u32 = 4;
+const REQUEST_LEASE: u32 = 6;
+/// The fields of `Command` that are operations.
+const COMMAND_OPERATIONS: Range<u32> = 4..12;
+/// The fields of operations that are messages: the version that a compare-and-swap expects, the
+/// fields of a PutFields, and the entries of a MultiPut.
+const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
+/// What repeats in a change of leases.
+const LEASE_HOLDERS: u32 = 4;
+/// The operations of `Command` with parts, and the field of each that repeats.
+const OPERATIONS: [(u32, u32, &str); 3] = [
+    (8, 2, "put_fields.fields"),
+    (9, 1, "multi_get.keys"),
+    (10, 1, "multi_put.entries"),
+];
+
+/// The request in a frame. Takes memory in proportion to the frame, or to
+/// [`COMMAND_PARTS_MAX`] parts, whichever is less.
+///
+/// # Errors
+/// If the frame holds no request.
+pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
+    if let Some((id, hint, at)) = get_in(&frame) {
+        let mut key = frame;
+        key.truncate(at.end);
+        key.advance(at.start);
+        let body = Some(Body::Command(Command::from(Op::get(key))));
+        return Ok(Received::Request(Request { id, body, hint }));
+    }
+    if frame.len() >= COUNTED_FROM_BYTES
+        && let Some(error) = refusal(&frame)?
+    {
+        return Ok(Received::Refused {
+            id: request_id(frame)?,
+            error,
+        });
+    }
+    Ok(Received::Request(Request::decode(frame)?))
+}
+
+/// What stands before the key of a Get after the request's id: a command, in it a Get, in
+/// it the key; each is all that is left.
+const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
+/// What ends a request that asks for a hint.
+const HINT: [u8; 2] = [0x28, 1];
+
+/// The request's id, whether it asks for a hint, and where the key is, if the frame holds a
+/// Get as clients encode it. Most requests do, and need no general decoder.
+fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
+    let mut rest = frame;
+    let id = tagged(&mut rest, 0x08)?;
+    let without = rest.strip_suffix(&HINT);
+    let found = key_bytes(rest).map(|bytes| (false, bytes, frame.len()));
+    let hinted = || Some((true, key_bytes(without?)?, frame.len() - HINT.len()));
+    let (hint, bytes, end) = found.or_else(hinted)?;
+    Some((id, hint, end - bytes..end))
+}
+
+/// The length of the key that ends a command, if that is a Get and nothing else.
+fn key_bytes(command: &[u8]) -> Option<usize> {
+    let mut rest = command;
+    for tag in GET_TAGS {
+        if tagged(&mut rest, tag)? != rest.len() as u64 {
+            return None;
+        }
+    }
+    Some(rest.len())
+}
+
+/// The number behind `tag`, if that is what comes next.
+fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
+    let (first, mut number) = rest.split_first()?;
+    if *first != tag {
+        return None;
+    }
+    let decoded = encoding::decode_varint(&mut number).ok()?;
+    *rest = number;
+    Some(decoded)
+}
+
+/// The refusal of a request that has more parts or fields than any may have. Parts of one
+/// operation that comes in several pieces add up, as in decoding. The decoder would take each
+/// field that is too many for a piece of something, or pass over it.
+fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
+    let mut count = Count {
+        left: FIELDS_MAX + 1,
+        parts: [0; OPERATIONS.len()],
+        holders: 0,
+    };
+    count.request(request)?;
+    Ok(count.refusal())
+}
+
+/// What a request has, as far as it was counted.
+struct Count {
+    /// How many fields more are counted.
+    left: usize,
+    /// Of each of [`OPERATIONS`].
+    parts: [usize; OPERATIONS.len()],
+    holders: usize,
+}
+
+impl Count {
+    fn request(&mut self, request: &[u8]) -> Result<(), DecodeError> {
+        self.each(request, |count, field, body| match field {
+            REQUEST_COMMAND => count.command(body),
+            REQUEST_LEASE => count.lease(body),
+            REQUEST_STATUS | REQUEST_MOVE => count.all(body),
+            _ => Ok(()),
+        })
+    }
+
+    fn command(&mut self, command: &[u8]) -> Result<(), DecodeError> {
+        self.each(command, |count, field, contents| {
+            match COMMAND_OPERATIONS.contains(&field) {
+                true => count.operation(field, contents),
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn operation(&mut self, operation: u32, contents: &[u8]) -> Result<(), DecodeError> {
+        self.each(contents, |count, field, inner| {
+            let is_parts = |(number, part, _)| (number, part) == (operation, field);
+            if let Some(index) = OPERATIONS.into_iter().position(is_parts) {
+                count.parts[index] += 1;
+            }
+            match MESSAGES.contains(&(operation, field)) {
+                true => count.all(inner),
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn lease(&mut self, lease: &[u8]) -> Result<(), DecodeError> {
+        self.each(lease, |count, field, _| {
+            count.holders += usize::from(field == LEASE_HOLDERS);
+            Ok(())
+        })
+    }
+
+    /// A message of fields that are no messages.
+    fn all(&mut self, message: &[u8]) -> Result<(), DecodeError> {
+        self.each(message, |_, _, _| Ok(()))
+    }
+
+    /// Calls `visit` with the number and the contents of every field of a message that has a
+    /// length; the others are passed over. Stops when no more are counted.
+    fn each(
+        &mut self,
+        mut message: &[u8],
+        mut visit: impl FnMut(&mut Count, u32, &[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), DecodeError> {
+        while !message.is_empty() && self.left > 0 {
+            self.left -= 1;
+            let (field, wire_type) = encoding::decode_key(&mut message)?;
+            if wire_type == WireType::StartGroup {
+                self.left = 0; // no request has groups, and one may hold any number of fields
+                return Ok(());
+            }
+            let mut contents = message;
+            encoding::skip_field(wire_type, field, &mut message, DecodeContext::default())?;
+            if wire_type == WireType::LengthDelimited {
+                contents = &contents[..contents.len() - message.len()];
+                encoding::decode_varint(&mut contents)?;
+                visit(self, field, contents)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        if self.holders > NODES_MAX {
+            return Some(too_many_holders(self.holders));
+        }
+        let mut found = self.parts.iter().zip(OPERATIONS);
+        let above = found.find(|(count, _)| **count > COMMAND_PARTS_MAX);
+        let operation =
+            above.map(|(&count, (.., field))| too_many(field, count, COMMAND_PARTS_MAX));
+        operation.or_else(|| (self.left == 0).then(|| too_many_fields(FIELDS_MAX)))
+    }
+}
+
+/// The id of a request that is refused, 0 if it has none. Whoever sends one encodes it first:
+/// nobody walks through millions of fields for it.
+fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
+    let (field, wire_type) = encoding::decode_key(&mut request)?;
+    let mut id = 0;
+    if field == REQUEST_ID {
+        encoding::uint64::merge(wire_type, &mut id, &mut request, DecodeContext::default())?;
+    }
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Op;
+    use crate::request::Body;
+    use crate::{Command, FRAME_BYTES_MAX, Field, KeyValue, VALUE_BYTES_MAX, validate_body};
+
+    fn request(op: Op) -> Request {
+        Request::new(7, Some(Body::Command(Command::session(1, 1, 1, op))))
+    }
+
+    fn operations(parts: usize, bytes: usize) -> [Op; 3] {
+        let key = Bytes::from(vec![b'k'; bytes]);
+        let entry = KeyValue {
+            key: key.clone(),
+            ..KeyValue::default()
+        };
+        let field = Field {
+            name: key.clone(),
+            ..Field::default()
+        };
+        [
+            Op::put_fields("k", vec![field; parts]),
+            Op::multi_get(vec![key; parts]),
+            Op::multi_put(vec![entry; parts]),
+        ]
+    }
+
+    #[test]
+    fn the_limit_itself_is_decoded_and_one_more_is_refused_in_the_same_words() {
+        for op in operations(COMMAND_PARTS_MAX, 1) {
+            let whole = request(op);
+            let decoded = decode_request(whole.encode_to_vec().into());
+            assert_eq!(decoded, Ok(Received::Request(whole)));
+        }
+        for op in operations(COMMAND_PARTS_MAX + 1, 1) {
+            let whole = request(op.clone());
+            let Ok(Received::Refused { id: 7, error }) =
+                decode_request(whole.encode_to_vec().into())
+            else {
+                panic!("more parts than a command may have");
+            };
+            let body = Body::Command(Command::session(1, 1, 1, op));
+            assert_eq!(Err(error), validate_body(Some(&body)));
+        }
+    }
+
+    /// Both decoders say the same, also of a frame that is cut, or has another byte anywhere.
+    #[test]
+    fn a_get_is_decoded_as_by_the_general_decoder() {
+        let both = |frame: &[u8]| {
+            let general = Request::decode(frame).map(Received::Request);
+            let found = decode_request(Bytes::copy_from_slice(frame));
+            assert_eq!(found.is_ok(), general.is_ok(), "{frame:x?}");
+            if let (Ok(found), Ok(general)) = (found, general) {
+                assert_eq!(found, general, "{frame:x?}");
+            }
+        };
+        for (id, bytes) in [(0, 3), (1, 0), (127, 1), (128, 23), (u64::MAX, 140)] {
+            let op = Op::get(vec![b'k'; bytes]);
+            let body = Some(Body::Command(op.into()));
+            let hint = bytes != 1;
+            let frame = Request { id, body, hint }.encode_to_vec();
+            assert_eq!(get_in(&frame).is_some(), id > 0 && bytes > 0, "{frame:x?}");
+            for at in 0..frame.len() {
+                both(&frame[..at]);
+                for byte in 0..=u8::MAX {
+                    let mut other = frame.clone();
+                    other[at] = byte;
+                    both(&other);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_full_of_empty_parts_is_refused() {
+        for op in operations(FRAME_BYTES_MAX / 2 - 20, 0) {
+            let decoded = decode_request(request(op).encode_to_vec().into());
+            assert!(matches!(decoded, Ok(Received::Refused { .. })));
+        }
+    }
+
+    #[test]
+    fn a_change_of_leases_for_millions_of_holders_is_refused() {
+        let lease = crate::LeaseRequest {
+            holders: vec![String::new(); COMMAND_PARTS_MAX + 1],
+            ..Default::default()
+        };
+        let request = Request {
+            id: 7,
+            body: Some(Body::Lease(lease)),
+            ..Default::default()
+        };
+        let received = decode_request(request.encode_to_vec().into());
+        let Ok(Received::Refused { id: 7, error }) = received else {
+            panic!("not refused: {received:?}");
+        };
+        assert!(error.message.contains("lease.holders"), "{error:?}");
+    }
+
+    #[test]
+    fn pieces_of_one_operation_add_up() {
+        let [_, half, _] = operations(COMMAND_PARTS_MAX / 2 + 1, 1);
+        let half = request(half).encode_to_vec();
+        let whole = [half.clone(), half].concat();
+        let decoded = decode_request(whole.into());
+        assert!(matches!(decoded, Ok(Received::Refused { .. })));
+    }
+
+    fn is_refused(frame: Vec<u8>) {
+        assert!(frame.len() <= FRAME_BYTES_MAX);
+        let decoded = decode_request(frame.into());
+        let Ok(Received::Refused { id: 7, error }) = decoded else {
+            panic!("it is decoded");
+        };
+        assert!(error.message.contains("request has more"), "{error:?}");
+    }
+
+    /// Fields of two bytes each, which take longer to decode than any other bytes: as many as
+    /// there is room for. Of a message or a string, or unknown ones.
+    fn empty_fields() -> [Vec<u8>; 4] {
+        let full = |field: [u8; 2]| field.repeat(FRAME_BYTES_MAX / 2 - 20);
+        [[0x0A, 0], [0x12, 0], [0x7A, 0], [0x78, 1]].map(full)
+    }
+
+    #[test]
+    fn a_frame_full_of_empty_fields_is_refused() {
+        for full in empty_fields() {
+            // A put that has its key again and again.
+            is_refused(request_of(0x2A, full));
+        }
+        // A command again and again. The first would be the request's number.
+        for full in &empty_fields()[1..] {
+            is_refused([&[8, 7], &full[..]].concat());
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_refused_request_is_what_comes_first() {
+        let [_, full, ..] = empty_fields();
+        let refused = |frame: Vec<u8>| match decode_request(frame.into()) {
+            Ok(Received::Refused { id, .. }) => id,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused([&[8, 7], &full[..]].concat()), 7);
+        assert_eq!(refused([&full[..], &[8, 7]].concat()), 0);
+    }
+
+    /// No request has any, and one holds any number of fields.
+    #[test]
+    fn groups_are_refused() {
+        let group = |number: u8| [number << 3 | 3, 0x78, 1, number << 3 | 4];
+        let in_request = group(15).repeat(FRAME_BYTES_MAX / 4 - 10);
+        is_refused([&[8, 7], &in_request[..]].concat());
+        let one_of_many = [
+            &[15 << 3 | 3][..],
+            &[0x78, 1].repeat(20_000),
+            &[15 << 3 | 4],
+        ]
+        .concat();
+        is_refused([&[8, 7], &one_of_many[..]].concat());
+        is_refused(request_of(0x2A, one_of_many));
+    }
+
+    #[test]
+    fn fields_inside_messages_count() {
+        for full in empty_fields() {
+            for tag in [0x1A, 0x22, 0x32] {
+                // A status, a move, a change of leases.
+                is_refused([vec![8, 7], wrapped(tag, full.clone())].concat());
+            }
+            is_refused(request_of(0x3A, wrapped(0x1A, full.clone())));
+            is_refused(request_of(0x42, wrapped(0x12, full.clone())));
+            is_refused(request_of(0x52, wrapped(0x0A, full.clone())));
+            // In each of many entries there are a few too many.
+            let entry = wrapped(0x0A, full[..8].to_vec());
+            is_refused(request_of(0x52, entry.repeat(COMMAND_PARTS_MAX)));
+        }
+    }
+
+    #[test]
+    fn bytes_of_keys_and_values_are_no_fields() {
+        let full = Bytes::from([0x0A, 0].repeat(VALUE_BYTES_MAX / 2));
+        let field = Field {
+            name: "f".into(),
+            value: full.clone(),
+        };
+        let entry = KeyValue {
+            key: "k".into(),
+            value: full.clone(),
+        };
+        for op in [
+            Op::put("k", full.clone()),
+            Op::get(full.clone()),
+            Op::cas("k", full.clone(), None),
+            Op::put_fields("k", vec![field]),
+            Op::multi_get(vec![full.clone()]),
+            Op::multi_put(vec![entry]),
+            Op::scan(full, "", 1),
+        ] {
+            let whole = request(op);
+            let decoded = decode_request(whole.encode_to_vec().into());
+            assert_eq!(decoded, Ok(Received::Request(whole)));
+        }
+    }
+
+    /// A request with one operation, as encoded: its tag, and its contents.
+    fn request_of(tag: u8, contents: Vec<u8>) -> Vec<u8> {
+        [vec![8, 7], wrapped(0x12, wrapped(tag, contents))].concat()
+    }
+
+    fn wrapped(tag: u8, contents: Vec<u8>) -> Vec<u8> {
+        let mut all = vec![tag];
+        encoding::encode_varint(contents.len() as u64, &mut all);
+        all.extend(contents);
+        all
+    }
+
+    #[test]
+    fn a_long_value_is_no_part() {
+        let whole = request(Op::put("k", vec![0; 1 << 20]));
+        let decoded = decode_request(whole.encode_to_vec().into());
+        assert_eq!(decoded, Ok(Received::Request(whole)));
+    }
+}

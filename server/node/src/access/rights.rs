@@ -1,0 +1,229 @@
+//! What a token may do, and what each request needs. Pure.
+//!
+//! A right covers the keys that begin with a prefix. *Read* is for whatever tells what is
+//! stored, *write* for whatever changes it, and a request that does both needs both: the
+//! answer of a compare-and-swap holds a version, and merging fields fails where the value is
+//! no record. *Admin* is for the cluster: who holds which keys, what is asked for, and
+//! changes of leases and of the leader. It gives no right to any key.
+
+use bytes::Bytes;
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Error, ErrorCode, PROBE_KEY, Scan, StatusRequest};
+
+/// A key that a message names is cut off here, in bytes.
+const QUOTED_BYTES: usize = 64;
+
+/// What the holder of a token may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Keys that it may read.
+    pub read: Keys,
+    /// Keys that it may write.
+    pub write: Keys,
+    /// Whether it may look at the whole cluster, and change it.
+    pub admin: bool,
+}
+
+/// All keys that begin with any of some prefixes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Where each span begins, and the first key behind it, if there is one. In order, and
+    /// with other keys between them.
+    spans: Vec<(Bytes, Option<Bytes>)>,
+}
+
+impl Keys {
+    /// The keys that begin with one of these; all keys, if one of them is empty.
+    pub fn with_prefixes(prefixes: impl IntoIterator<Item = Bytes>) -> Keys {
+        let mut prefixes: Vec<Bytes> = prefixes.into_iter().collect();
+        prefixes.sort();
+        let mut spans: Vec<(Bytes, Option<Bytes>)> = Vec::new();
+        for prefix in prefixes {
+            let end = behind(&prefix);
+            match spans.last_mut() {
+                Some((_, last)) if last.as_ref().is_none_or(|last| prefix <= *last) => {
+                    // Without an end it reaches farther than any other.
+                    if last.is_some() && (end.is_none() || end > *last) {
+                        *last = end;
+                    }
+                }
+                _ => spans.push((prefix, end)),
+            }
+        }
+        Keys { spans }
+    }
+
+    /// Whether this key is one of them.
+    pub fn contain(&self, key: &[u8]) -> bool {
+        self.span_of(key).is_some()
+    }
+
+    /// Whether `from` is one of them, and so are all keys from there on and below `to`; an
+    /// empty `to` is no end. An empty `from` is the first key that there can be.
+    pub fn contain_range(&self, from: &[u8], to: &[u8]) -> bool {
+        let first = if from.is_empty() { &[0] } else { from };
+        match self.span_of(first) {
+            None => false,
+            Some(None) => true,
+            Some(Some(end)) => !to.is_empty() && to <= &end[..],
+        }
+    }
+
+    /// The end of the span that has this key.
+    fn span_of(&self, key: &[u8]) -> Option<Option<&Bytes>> {
+        let after = self.spans.partition_point(|(start, _)| start <= key);
+        let (_, end) = self.spans.get(after.checked_sub(1)?)?;
+        let inside = end.as_ref().is_none_or(|end| key < &end[..]);
+        inside.then_some(end.as_ref())
+    }
+}
+
+/// The first key behind all that begin with `prefix`; `None` if there is none.
+fn behind(prefix: &[u8]) -> Option<Bytes> {
+    let last = prefix.iter().rposition(|byte| *byte < 0xFF)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end.into())
+}
+
+/// Whether this request may be carried out.
+///
+/// # Errors
+/// `PERMISSION_DENIED`, ready to be sent. It names what the request said, and nothing else.
+pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
+    match body {
+        Body::Command(command) => match &command.op {
+            Some(op) => check_op(rights, op),
+            None => Err(denied(
+                "a command without an operation is allowed to nobody",
+            )),
+        },
+        Body::Status(asked) => check_status(rights, asked),
+        Body::Move(_) => needs_admin(rights, "moving leadership"),
+        Body::Lease(_) => needs_admin(rights, "changing leases"),
+    }
+}
+
+fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
+    match op {
+        Op::Get(get) => gets(rights, "get", &get.key),
+        Op::Put(put) => writes(rights, "put", &put.key),
+        // Also of a value under the reserved key, from before it was reserved.
+        Op::Delete(delete) => changes(rights, "delete", &delete.key),
+        Op::Cas(cas) => {
+            reads(rights, "cas", &cas.key).and_then(|()| writes(rights, "cas", &cas.key))
+        }
+        Op::PutFields(put) => {
+            let name = "put_fields";
+            reads(rights, name, &put.key).and_then(|()| writes(rights, name, &put.key))
+        }
+        Op::MultiGet(get) => match &get.keys[..] {
+            [key] => gets(rights, "multi_get", key),
+            keys => keys
+                .iter()
+                .try_for_each(|key| reads(rights, "multi_get", key)),
+        },
+        Op::MultiPut(put) => {
+            let mut entries = put.entries.iter();
+            entries.try_for_each(|entry| writes(rights, "multi_put", &entry.key))
+        }
+        Op::Scan(scan) => check_scan(rights, scan),
+    }
+}
+
+fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
+    if rights.read.contain_range(&scan.from, &scan.to) {
+        return Ok(());
+    }
+    let to = match scan.to.is_empty() {
+        true => "the end".to_owned(),
+        false => quoted(&scan.to),
+    };
+    Err(denied(format!(
+        "scan from {} to {to} needs the right to read every key there can be between them; scan \
+         less, or use a token with this right",
+        quoted(&scan.from)
+    )))
+}
+
+/// The bare status is for everyone who has a token: it names no key, and clients measure with
+/// it how far a replica is.
+fn check_status(rights: &Rights, asked: &StatusRequest) -> Result<(), Error> {
+    if asked.leases {
+        needs_admin(rights, "the status with `leases`")?;
+    }
+    if asked.demand {
+        needs_admin(rights, "the status with `demand`")?;
+    }
+    if !asked.holders {
+        return Ok(());
+    }
+    match asked.key.is_empty() {
+        true => needs_admin(rights, "the status with `holders` of the hottest key"),
+        false if rights.admin => Ok(()),
+        false => reads(rights, "the status with `holders`", &asked.key),
+    }
+}
+
+/// Clients ask for the key that nobody writes, whatever else they may read. But for nothing else
+/// with it: what is asked may go through the log.
+fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
+    match key == PROBE_KEY.as_bytes() {
+        true => Ok(()),
+        false => reads(rights, what, key),
+    }
+}
+
+fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
+    match rights.read.contain(key) {
+        true => Ok(()),
+        false => Err(key_denied(what, "read", key)),
+    }
+}
+
+/// Every client would be sent what somebody puts where clients ask whether a replica is there.
+fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
+    if key == PROBE_KEY.as_bytes() {
+        let key = quoted(key);
+        return Err(denied(format!(
+            "{what} of {key}: clients look for replicas with this key, and nobody writes it; use \
+             another"
+        )));
+    }
+    changes(rights, what, key)
+}
+
+fn changes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
+    match rights.write.contain(key) {
+        true => Ok(()),
+        false => Err(key_denied(what, "write", key)),
+    }
+}
+
+fn needs_admin(rights: &Rights, what: &str) -> Result<(), Error> {
+    match rights.admin {
+        true => Ok(()),
+        false => Err(denied(format!(
+            "{what} needs the right `admin`; use a token that has it"
+        ))),
+    }
+}
+
+fn key_denied(what: &str, right: &str, key: &[u8]) -> Error {
+    denied(format!(
+        "{what} of {} needs the right to {right} this key; use a token that has it",
+        quoted(key)
+    ))
+}
+
+fn denied(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::PermissionDenied, message)
+}
+
+/// A key as text, not longer than is useful.
+fn quoted(key: &[u8]) -> String {
+    let shown = &key[..key.len().min(QUOTED_BYTES)];
+    let rest = if shown.len() < key.len() { "..." } else { "" };
+    format!("\"{}{rest}\"", shown.escape_ascii())
+}

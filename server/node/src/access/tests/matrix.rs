@@ -1,0 +1,381 @@
+//! Operation by role by keys, and who may do what, said by brute force.
+
+use bytes::Bytes;
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, StatusRequest};
+
+use super::super::tokens::{Digest, Entry};
+
+/// Bytes of keys, of prefixes and of the ends of ranges: the first and the last that there
+/// are, and neighbours.
+const BYTES: [u8; 4] = [0x00, b'a', b'b', 0xFF];
+/// The same, and each byte's next: with them the keys include the first one behind every prefix.
+const BYTES_AND_NEXT: [u8; 6] = [0x00, 0x01, b'a', b'b', b'c', 0xFF];
+
+/// Every text of these bytes, of 0 to `longest` of them.
+fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
+    let mut all = vec![Vec::new()];
+    let mut begin = 0;
+    for _ in 0..longest {
+        let end = all.len();
+        for at in begin..end {
+            for byte in bytes {
+                all.push([&all[at][..], &[*byte]].concat());
+            }
+        }
+        begin = end;
+    }
+    all.into_iter().map(Bytes::from).collect()
+}
+
+/// Keys, and the empty one, which is a prefix or an end of a range.
+pub(crate) fn keys(longest: usize) -> Vec<Bytes> {
+    texts(&BYTES, longest)
+}
+
+/// What may become of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It counts.
+    Counts,
+    /// It had expired before the connection began.
+    ExpiredBefore,
+    /// It has expired since.
+    ExpiredSince,
+    /// It was revoked since.
+    Revoked,
+    /// No file has it.
+    Unknown,
+    /// None was said.
+    Missing,
+}
+
+impl Standing {
+    pub(crate) const ALL: [Standing; 6] = [
+        Standing::Counts,
+        Standing::ExpiredBefore,
+        Standing::ExpiredSince,
+        Standing::Revoked,
+        Standing::Unknown,
+        Standing::Missing,
+    ];
+
+    /// Whether a connection with such a token is welcome.
+    pub(crate) fn greets(self) -> bool {
+        match self {
+            Standing::Counts | Standing::ExpiredSince | Standing::Revoked => true,
+            Standing::ExpiredBefore | Standing::Unknown | Standing::Missing => false,
+        }
+    }
+}
+
+/// A token's rights, as prefixes.
+#[derive(Clone, Debug)]
+pub(crate) struct Role {
+    pub(crate) name: &'static str,
+    pub(crate) read: Vec<Bytes>,
+    pub(crate) write: Vec<Bytes>,
+    pub(crate) admin: bool,
+    pub(crate) standing: Standing,
+}
+
+impl Role {
+    /// Without rights.
+    pub(crate) fn named(name: &'static str) -> Role {
+        Role {
+            name,
+            read: Vec::new(),
+            write: Vec::new(),
+            admin: false,
+            standing: Standing::Counts,
+        }
+    }
+
+    /// Every combination of rights, to keys with this prefix.
+    pub(crate) fn all_over(prefix: &Bytes) -> Vec<Role> {
+        let names = [
+            "none",
+            "read",
+            "write",
+            "both",
+            "admin",
+            "read-admin",
+            "write-admin",
+            "all",
+        ];
+        let role = |(bits, name): (usize, &'static str)| {
+            let of = |bit: usize| (bits & bit != 0).then(|| prefix.clone());
+            Role {
+                read: of(1).into_iter().collect(),
+                write: of(2).into_iter().collect(),
+                admin: bits & 4 != 0,
+                ..Role::named(name)
+            }
+        };
+        names.into_iter().enumerate().map(role).collect()
+    }
+
+    /// As a file has it.
+    pub(crate) fn entry(&self, token: &[u8], expires_s: i64) -> Entry {
+        let text = |prefixes: &[Bytes]| {
+            let texts = prefixes.iter().map(|it| String::from_utf8(it.to_vec()));
+            texts.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        // A date that this day has: no test needs more.
+        let day = 86_400;
+        assert_eq!(expires_s.rem_euclid(10), 0);
+        let seconds = expires_s.rem_euclid(day);
+        let date = date(expires_s.div_euclid(day));
+        let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+        let expires = format!("{date}T{hours:02}:{minutes:02}:{:02}Z", seconds % 60);
+        let expires: super::Expiry = expires.parse().unwrap();
+        assert_eq!(expires.unix_s, expires_s);
+        Entry {
+            name: self.name.to_owned(),
+            digest: Some(Digest::of(token)),
+            expires: Some(expires),
+            read: text(&self.read),
+            write: text(&self.write),
+            admin: self.admin,
+        }
+    }
+}
+
+/// The date so many days after 1970-01-01, counted day by day.
+fn date(days: i64) -> String {
+    let (mut year, mut month, mut left) = (1970, 1, days);
+    loop {
+        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let length = match month {
+            2 if leap => 29,
+            2 => 28,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        if left < length {
+            return format!("{year:04}-{month:02}-{:02}", left + 1);
+        }
+        left -= length;
+        (year, month) = if month == 12 {
+            (year + 1, 1)
+        } else {
+            (year, month + 1)
+        };
+    }
+}
+
+/// Every kind of request that needs a decision of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Get,
+    Put,
+    Delete,
+    Cas,
+    PutFields,
+    MultiGet,
+    MultiPut,
+    Scan,
+    BareStatus,
+    Holders,
+    HottestKey,
+    LeaseStatus,
+    DemandStatus,
+    Move,
+    Lease,
+}
+
+pub(crate) const KINDS: [Kind; 15] = [
+    Kind::Get,
+    Kind::Put,
+    Kind::Delete,
+    Kind::Cas,
+    Kind::PutFields,
+    Kind::MultiGet,
+    Kind::MultiPut,
+    Kind::Scan,
+    Kind::BareStatus,
+    Kind::Holders,
+    Kind::HottestKey,
+    Kind::LeaseStatus,
+    Kind::DemandStatus,
+    Kind::Move,
+    Kind::Lease,
+];
+
+/// A request of a new kind does not compile here before somebody has decided about it.
+pub(crate) fn kind(body: &Body) -> Kind {
+    match body {
+        Body::Command(command) => match command.op.as_ref().unwrap() {
+            Op::Get(_) => Kind::Get,
+            Op::Put(_) => Kind::Put,
+            Op::Delete(_) => Kind::Delete,
+            Op::Cas(_) => Kind::Cas,
+            Op::PutFields(_) => Kind::PutFields,
+            Op::MultiGet(_) => Kind::MultiGet,
+            Op::MultiPut(_) => Kind::MultiPut,
+            Op::Scan(_) => Kind::Scan,
+        },
+        Body::Status(StatusRequest {
+            holders,
+            key,
+            leases,
+            demand,
+        }) => match (leases, demand, holders, key.is_empty()) {
+            (true, ..) => Kind::LeaseStatus,
+            (_, true, ..) => Kind::DemandStatus,
+            (.., true, true) => Kind::HottestKey,
+            (.., true, false) => Kind::Holders,
+            (.., false, _) => Kind::BareStatus,
+        },
+        Body::Move(_) => Kind::Move,
+        Body::Lease(_) => Kind::Lease,
+    }
+}
+
+fn command(op: Op) -> Body {
+    Body::Command(op.into())
+}
+
+pub(crate) fn get(key: &[u8]) -> Body {
+    command(Op::get(Bytes::copy_from_slice(key)))
+}
+
+pub(crate) fn multi_get(keys: &[Bytes]) -> Body {
+    command(Op::multi_get(keys.to_vec()))
+}
+
+pub(crate) fn multi_put(keys: &[Bytes]) -> Body {
+    let entry = |key: &Bytes| KeyValue {
+        key: key.clone(),
+        value: "v".into(),
+    };
+    command(Op::multi_put(keys.iter().map(entry).collect()))
+}
+
+/// A request of each kind that names one key or none; and the statuses, in every combination.
+pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
+    let field = leasehold_wire::Field {
+        name: "f".into(),
+        value: "v".into(),
+    };
+    let one = [key.clone()];
+    let mut bodies = vec![
+        get(key),
+        get(PROBE_KEY.as_bytes()),
+        command(Op::put(key.clone(), "v")),
+        command(Op::put(PROBE_KEY, "v")),
+        command(Op::delete(PROBE_KEY)),
+        command(Op::delete(key.clone())),
+        command(Op::cas(key.clone(), "v", None)),
+        command(Op::put_fields(key.clone(), vec![field])),
+        multi_get(&one),
+        multi_get(&[Bytes::from_static(PROBE_KEY.as_bytes())]),
+        multi_get(&[key.clone(), Bytes::from_static(PROBE_KEY.as_bytes())]),
+        multi_get(&[PROBE_KEY.into(), PROBE_KEY.into()]),
+        multi_put(&[Bytes::from_static(PROBE_KEY.as_bytes())]),
+        multi_put(&one),
+        Body::Move(MoveRequest { to: "CA".into() }),
+        Body::Lease(LeaseRequest::default()),
+    ];
+    bodies.extend((0..16).map(|bits| {
+        Body::Status(StatusRequest {
+            holders: bits & 1 != 0,
+            key: if bits & 2 != 0 {
+                key.clone()
+            } else {
+                Bytes::new()
+            },
+            leases: bits & 4 != 0,
+            demand: bits & 8 != 0,
+        })
+    }));
+    bodies
+}
+
+/// Scans of every range between such keys, and of those that end before they begin.
+pub(crate) fn scans(longest: usize) -> impl Iterator<Item = Body> {
+    let bounds = keys(longest);
+    let pairs = bounds.clone().into_iter().flat_map(move |from| {
+        let ends = bounds.clone().into_iter();
+        ends.map(move |to| (from.clone(), to))
+    });
+    pairs.map(|(from, to)| command(Op::scan(from, to, 10)))
+}
+
+/// A request in a few words.
+pub(crate) fn words(body: &Body) -> String {
+    match body {
+        Body::Command(command) => format!("{:?}", command.op),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What a role allows: prefixes are compared with every key that there is, one by one.
+pub(crate) struct Oracle {
+    role: Role,
+    /// Every key, in order, and whether the role may read it.
+    universe: Vec<(Bytes, bool)>,
+}
+
+impl Oracle {
+    pub(crate) fn new(role: &Role) -> Oracle {
+        let mut universe = texts(&BYTES_AND_NEXT, 3);
+        universe.retain(|key| !key.is_empty());
+        universe.sort();
+        let role = role.clone();
+        let read = |key: Bytes| {
+            let may = covers(&role.read, &key);
+            (key, may)
+        };
+        let universe = universe.into_iter().map(read).collect();
+        Oracle { role, universe }
+    }
+
+    pub(crate) fn allows(&self, body: &Body) -> bool {
+        if self.role.standing != Standing::Counts {
+            return false;
+        }
+        match body {
+            Body::Command(command) => self.allows_op(command.op.as_ref().unwrap()),
+            Body::Status(asked) => {
+                let of_cluster = asked.leases || asked.demand;
+                let of_some_key = asked.holders && !covers(&self.role.read, &asked.key);
+                let of_hottest = asked.holders && asked.key.is_empty();
+                self.role.admin || !(of_cluster || of_some_key || of_hottest)
+            }
+            Body::Move(_) | Body::Lease(_) => self.role.admin,
+        }
+    }
+
+    fn allows_op(&self, op: &Op) -> bool {
+        let mut named = op.keys();
+        let reads = |key: &Bytes| covers(&self.role.read, key);
+        let is_delete = matches!(op, Op::Delete(_));
+        let may_write = |key: &Bytes| is_delete || *key != PROBE_KEY;
+        let writes = |key: &Bytes| covers(&self.role.write, key) && may_write(key);
+        let (tells, changes) = match op {
+            Op::Scan(scan) => return self.allows_scan(&scan.from, &scan.to),
+            Op::Get(_) | Op::MultiGet(_) => {
+                let is_probe = op.keys().eq([PROBE_KEY.as_bytes()]);
+                return is_probe || named.all(reads);
+            }
+            Op::Put(_) | Op::Delete(_) | Op::MultiPut(_) => (false, true),
+            Op::Cas(_) | Op::PutFields(_) => (true, true),
+        };
+        named.all(|key| (!tells || reads(key)) && (!changes || writes(key)))
+    }
+
+    /// The first key must be readable, too: that is for ranges with no key.
+    fn allows_scan(&self, from: &Bytes, to: &Bytes) -> bool {
+        let first = self.universe.partition_point(|(key, _)| key < from);
+        let rest = &self.universe[first..];
+        let inside = |key: &Bytes| to.is_empty() || key < to;
+        let in_range = rest.iter().take_while(|(key, _)| inside(key));
+        rest[0].1 && in_range.into_iter().all(|(_, may)| *may)
+    }
+}
+
+fn covers(prefixes: &[Bytes], key: &[u8]) -> bool {
+    prefixes.iter().any(|prefix| key.starts_with(prefix))
+}

@@ -1,0 +1,149 @@
+//! The clock that leases are counted on, and those that it is compared with.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_leases::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+use leasehold_replica::shell::{Others, Reading};
+
+/// Readings that took longer than this were interrupted, and cannot be compared.
+const TOGETHER: Duration = Duration::from_micros(100);
+/// How often clocks are compared. Reading them costs more than a step may cost, and no
+/// clock goes far wrong in this time.
+const COMPARED_EVERY: Duration = Duration::from_millis(1);
+/// How often readings are tried, when they are interrupted.
+const TRIES: u32 = 4;
+
+/// The longest that the machine is known to have been suspended, in ns.
+static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Time since boot by the machine's unadjusted counter, suspension included.
+///
+/// NTP steers `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` (chronyd by up to 8%), but not
+/// `CLOCK_MONOTONIC_RAW`, which stands still during a suspension; a machine that slept
+/// through a lease must find it expired. What it slept is the difference of the first two,
+/// which are steered alike. `std::time::Instant` is the first of them.
+pub fn now() -> Time {
+    moment(&read, &SUSPENDED_NS).now
+}
+
+/// One look at the clock that leases are counted on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moment {
+    now: Time,
+    /// The steered clock, which was read for it.
+    boot_ns: u64,
+}
+
+impl Moment {
+    /// Whether so little time has passed since `earlier` by both clocks. If only one of them were
+    /// asked, nobody would see that it stands still.
+    fn is_soon_after(self, earlier: Moment) -> bool {
+        let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
+        self.now.since(earlier.now) < COMPARED_EVERY && steered < COMPARED_EVERY
+    }
+}
+
+fn moment(read: &impl Fn(ClockId) -> u64, suspended_ns: &AtomicU64) -> Moment {
+    let boot_ns = read(ClockId::Boottime);
+    // Read later, so the difference is what was slept or less: it never falls by chance.
+    let slept_ns = boot_ns.saturating_sub(read(ClockId::Monotonic));
+    let known_ns = suspended_ns.fetch_max(slept_ns, Ordering::Relaxed);
+    let now = Time(read(ClockId::MonotonicRaw) + known_ns.max(slept_ns));
+    Moment { now, boot_ns }
+}
+
+/// The same, and what other clocks say at that moment, unless they were asked a moment ago:
+/// at `compared`.
+pub(super) fn reading(compared: &Cell<Moment>) -> Reading {
+    reading_of(&read, &SUSPENDED_NS, compared)
+}
+
+fn reading_of(
+    read: &impl Fn(ClockId) -> u64,
+    suspended_ns: &AtomicU64,
+    compared: &Cell<Moment>,
+) -> Reading {
+    let first = moment(read, suspended_ns);
+    if first.is_soon_after(compared.get()) {
+        return Reading::alone(first.now);
+    }
+    compared.set(first);
+    let mut before = first.now;
+    for _ in 0..TRIES {
+        let others = Others {
+            steered_ns: read(ClockId::Boottime),
+            wall_ns: read(ClockId::Realtime),
+        };
+        let after = moment(read, suspended_ns).now;
+        if after.since(before) <= TOGETHER {
+            let (now, others) = (after, Some(others));
+            return Reading { now, others };
+        }
+        before = after;
+    }
+    Reading::alone(before)
+}
+
+/// Processor time of this process so far, all its threads together, in µs.
+pub(super) fn processor_us() -> u64 {
+    read(ClockId::ProcessCPUTime) / 1_000
+}
+
+fn read(clock: ClockId) -> u64 {
+    let reading = clock_gettime(clock);
+    let seconds = u64::try_from(reading.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(reading.tv_nsec).unwrap_or_default();
+    seconds * 1_000_000_000 + nanos
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_runs_backwards_and_it_runs() {
+        let first = now();
+        let mut last = first;
+        for _ in 0..100_000 {
+            let next = now();
+            assert!(next >= last);
+            last = next;
+        }
+        while last == first {
+            last = now();
+        }
+    }
+
+    #[test]
+    fn other_clocks_are_read_with_it() {
+        let together = (0..1000).filter_map(|_| reading(&Cell::default()).others);
+        assert!(together.count() > 0, "some readings are not interrupted");
+    }
+
+    /// Whether clocks are compared 2 ms after they were, if only those run that `runs` names.
+    fn compared_while_others_stand_still(runs: impl Fn(ClockId) -> bool) -> bool {
+        let passed_ns = Cell::new(0);
+        let read = |clock| 1_000_000_000_000 + if runs(clock) { passed_ns.get() } else { 0 };
+        let (suspended_ns, compared) = (AtomicU64::new(0), Cell::default());
+        let are_compared = || {
+            let reading = reading_of(&read, &suspended_ns, &compared);
+            reading.others.is_some()
+        };
+        assert!(are_compared());
+        assert!(!are_compared(), "not again so soon");
+        passed_ns.set(2_000_000);
+        are_compared()
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_is_compared_with_those_that_run() {
+        let is_counter = |clock| matches!(clock, ClockId::MonotonicRaw);
+        assert!(compared_while_others_stand_still(|_| true));
+        assert!(compared_while_others_stand_still(is_counter));
+        assert!(compared_while_others_stand_still(|c| !is_counter(c)));
+    }
+}

@@ -1,0 +1,180 @@
+//! TOML whose nesting is bounded before it is parsed.
+//!
+//! The parser makes a nested call for every array and table. It has a limit, but
+//! malformed tables reset its count, so a file of nothing but brackets would overflow
+//! the stack and end the process.
+
+use leasehold_wire::TOKEN_MARK;
+use serde::de::{DeserializeOwned, Error as _};
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
+
+/// Arrays, tables and parts of a dotted key inside each other: more than any of our files needs.
+/// A header may have as many again before them; the parser takes 80 in all.
+const DEPTH_MAX: usize = 32;
+
+/// Parses a TOML document.
+///
+/// # Errors
+/// Where and why it is not TOML, or not a `T`. A token that is there by mistake is not shown.
+pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
+    if let Some(line) = line_too_deep(text) {
+        return Err(toml::de::Error::custom(format!(
+            "line {line}: more than {DEPTH_MAX} arrays, tables and dotted names inside each other; \
+             nothing that may be written here is so deep: take some of them away"
+        )));
+    }
+    toml::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        match without_tokens(&said) {
+            shown if shown == said => error,
+            shown => toml::de::Error::custom(shown.trim_end()),
+        }
+    })
+}
+
+/// Leaves out what may be a token. An error quotes the line that it is about, and goes into logs.
+fn without_tokens(said: &str) -> String {
+    let mut parts = said.split(TOKEN_MARK);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+        shown += TOKEN_MARK;
+        shown += if rest.len() < part.len() { "..." } else { "" };
+        shown += rest;
+    }
+    shown
+}
+
+/// What is open at a place in a document.
+#[derive(Default)]
+struct Open {
+    /// How each bracket opened, and the dots before it.
+    brackets: Vec<(TokenKind, usize)>,
+    /// Dots since the last bracket, comma or line.
+    dots: usize,
+    depth: usize,
+}
+
+impl Open {
+    /// A bracket that closes nothing is passed over: the depth is never below the parser's.
+    fn pass(&mut self, token: TokenKind) {
+        match token {
+            TokenKind::Dot => {
+                self.dots += 1;
+                self.depth += 1;
+            }
+            TokenKind::LeftSquareBracket | TokenKind::LeftCurlyBracket => {
+                self.brackets.push((token, self.dots));
+                self.dots = 0;
+                self.depth += 1;
+            }
+            TokenKind::RightSquareBracket => self.close(TokenKind::LeftSquareBracket),
+            TokenKind::RightCurlyBracket => self.close(TokenKind::LeftCurlyBracket),
+            TokenKind::Comma | TokenKind::Newline => self.forget_dots(),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, opened: TokenKind) {
+        if let Some((_, before)) = self.brackets.pop_if(|(last, _)| *last == opened) {
+            self.forget_dots();
+            self.depth -= before + 1;
+        }
+    }
+
+    fn forget_dots(&mut self) {
+        self.depth -= std::mem::take(&mut self.dots);
+    }
+}
+
+/// The line, from 1, on which the nesting becomes too deep.
+fn line_too_deep(text: &str) -> Option<usize> {
+    let mut open = Open::default();
+    for token in Source::new(text).lex() {
+        open.pass(token.kind());
+        if open.depth > DEPTH_MAX {
+            let before = text.get(..token.span().start()).unwrap_or(text);
+            return Some(before.matches('\n').count() + 1);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It may be pasted where its digest belongs, or a whole file of a client be taken for one of ours.
+    #[test]
+    fn no_error_shows_a_token() {
+        let token = format!("lh_{}", "5a".repeat(32));
+        for text in [
+            token.clone(),
+            format!("token = \"{token}\"\n"),
+            format!("[[token]]\nname = \"a\" {token}\n"),
+            format!("a = 1\n{token} = \"{token}\" x\n"),
+        ] {
+            let error = super::from_toml::<std::collections::BTreeMap<String, u8>>(&text);
+            let said = error.unwrap_err().to_string();
+            assert!(!said.contains("5a"), "{said}");
+            assert!(said.contains("lh_..."), "{said}");
+        }
+    }
+
+    fn nested(depth: usize) -> String {
+        format!("a = 1\nb = {}{}", "[".repeat(depth), "]".repeat(depth))
+    }
+
+    #[test]
+    fn the_limit_itself_is_accepted_and_one_more_is_not() {
+        assert!(from_toml::<toml::Table>(&nested(DEPTH_MAX)).is_ok());
+        let error = from_toml::<toml::Table>(&nested(DEPTH_MAX + 1)).unwrap_err();
+        assert!(
+            error.to_string().contains("line 2: more than 32"),
+            "{error}"
+        );
+    }
+
+    /// Each name may be as deep as it may after a header that is as deep.
+    #[test]
+    fn dotted_names_count_as_the_tables_that_they_are() {
+        let dots = |count: usize| "k.".repeat(count);
+        let fits = [
+            format!("{}k = 1\n", dots(DEPTH_MAX)),
+            format!("[{}k]\n{}k = 1\n", dots(DEPTH_MAX - 1), dots(DEPTH_MAX)),
+            format!("{}k = {{ {}k = [1] }}\n", dots(20), dots(DEPTH_MAX - 22)),
+            "[[a.b]]\nc.d = [[1.5, 2.5], [3.5]]\ne.f = { g.h = 1 }\n".repeat(1000),
+        ];
+        for text in fits {
+            assert!(from_toml::<toml::Table>(&text).is_ok(), "{text}");
+        }
+        for line in [
+            format!("{}k = 1", dots(DEPTH_MAX + 1)),
+            format!("[[{}k]]", dots(DEPTH_MAX - 1)),
+            format!("a = {{ {}k = 1 }}", dots(DEPTH_MAX)),
+            format!("{}k = {{ {}k = 1 }}", dots(20), dots(DEPTH_MAX - 20)),
+            format!("{}k = 1", dots(1_000_000)),
+        ] {
+            let error = from_toml::<toml::Table>(&format!("a = 1\n{line}\n")).unwrap_err();
+            assert!(error.to_string().contains("line 2: more"), "{error}");
+            assert!(error.to_string().contains("take some"), "{error}");
+        }
+    }
+
+    #[test]
+    fn brackets_in_strings_and_comments_are_no_nesting() {
+        let brackets = "[{".repeat(100);
+        let text = format!("a = \"{brackets}\" # {brackets}\n[b]\n[[c]]\n");
+        assert!(from_toml::<toml::Table>(&text).is_ok());
+        let many = format!("a = [{}]", "[1, {b = 2}],".repeat(1000));
+        assert!(from_toml::<toml::Table>(&many).is_ok());
+    }
+
+    /// Each of these tables within a table takes one off what the parser counts.
+    #[test]
+    fn brackets_that_do_not_match_are_refused_and_not_followed() {
+        let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));
+        assert!(from_toml::<toml::Table>(&text).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! `[lease]`, in the one shape that configurations of clusters and of experiments share.
+
+use std::time::Duration;
+
+use leasehold_leases::{ClockBound, CostSettings, LeaseParams, Unlisted};
+use serde::{Deserialize, Serialize};
+
+use leasehold_replica::lease_set::RENEWALS_PER_ACK;
+use leasehold_replica::settings::Timing;
+
+/// `[lease]` as it is written: who may read locally, and the durations in ms. A duration
+/// that is left out has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LeaseSection {
+    /// The strategy's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
+    /// How long a promise lasts.
+    pub t_lease_ms: u64,
+    /// How late a promise may arrive and still count, after its guard was acknowledged.
+    pub t_guard_ms: u64,
+    /// How often promises are renewed.
+    pub renew_ms: u64,
+    /// How often holders are chosen anew.
+    pub reconfigure_ms: u64,
+    /// How long a replica may be silent before it is suspected.
+    pub grace_ms: u64,
+    /// By how much clock rates may differ: 0.001 is one part in a thousand.
+    pub rho: f64,
+    /// For `quorum`: who holds keys that nobody has read yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<UnlistedName>,
+    /// For `cost`: what counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostSection>,
+    /// Key ranges with a strategy of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub range: Vec<RangeSection>,
+}
+
+/// The keys of a range, and who may read these locally. Without a strategy, what only one
+/// looks at stands for it: `holders`, `unlisted` or `cost`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RangeSection {
+    /// The first key.
+    pub from: String,
+    /// The first key after the range; left out: where the next one begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The strategy's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
+    /// For `fixed`: the names of the nodes that hold the keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<String>,
+    /// For `quorum`: who holds keys that nobody has read yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<UnlistedName>,
+    /// For `cost`: what counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostSection>,
+}
+
+/// What counts for `cost`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CostSection {
+    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    pub read_weight: f64,
+    /// At least so many replicas hold no lease on a key: these may fail, and no write to it
+    /// waits for a lease to end.
+    pub spare: u8,
+    /// Whether what a site has asked rarely or not yet is estimated from all of its keys.
+    /// Without it counts are taken for the future as they are: to show what it adds.
+    pub prior: bool,
+}
+
+impl Default for CostSection {
+    fn default() -> CostSection {
+        let settings = CostSettings::default();
+        CostSection {
+            read_weight: settings.read_weight(),
+            spare: settings.spare,
+            prior: settings.prior,
+        }
+    }
+}
+
+impl CostSection {
+    /// As strategies are told it; `None`, if the weight is not in 0 to 1.
+    pub fn settings(self) -> Option<CostSettings> {
+        CostSettings::new(self.read_weight, self.spare, self.prior)
+    }
+}
+
+/// [`Unlisted`] by its names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnlistedName {
+    /// See [`Unlisted::Nearest`].
+    #[default]
+    Nearest,
+    /// See [`Unlisted::Leader`].
+    Leader,
+}
+
+impl UnlistedName {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            UnlistedName::Nearest => "nearest",
+            UnlistedName::Leader => "leader",
+        }
+    }
+}
+
+impl From<UnlistedName> for Unlisted {
+    fn from(name: UnlistedName) -> Unlisted {
+        match name {
+            UnlistedName::Nearest => Unlisted::Nearest,
+            UnlistedName::Leader => Unlisted::Leader,
+        }
+    }
+}
+
+impl Default for LeaseSection {
+    fn default() -> LeaseSection {
+        let ms = |span: Duration| span.as_millis() as u64;
+        let params = LeaseParams::for_sites();
+        LeaseSection {
+            strategy: None,
+            t_lease_ms: ms(params.t_lease),
+            t_guard_ms: ms(params.t_guard),
+            renew_ms: ms(params.renew),
+            reconfigure_ms: ms(Timing::default().reconfigure),
+            grace_ms: ms(params.t_grace),
+            rho: f64::from(params.clock.rho_ppm) / 1e6,
+            unlisted: None,
+            cost: None,
+            range: Vec::new(),
+        }
+    }
+}
+
+impl LeaseSection {
+    /// The durations, as replicas are told them. Nothing is checked here.
+    pub fn params(&self) -> LeaseParams {
+        let ms = Duration::from_millis;
+        LeaseParams {
+            t_lease: ms(self.t_lease_ms),
+            t_guard: ms(self.t_guard_ms),
+            renew: ms(self.renew_ms),
+            t_grace: ms(self.grace_ms),
+            t0_cap: ms(self.renew_ms) * RENEWALS_PER_ACK,
+            clock: ClockBound {
+                // Rounded up: a bound may be too wide, never too narrow.
+                rho_ppm: (self.rho * 1e6).ceil() as u32,
+            },
+        }
+    }
+
+    /// How often holders are chosen anew.
+    pub fn reconfigure(&self) -> Duration {
+        Duration::from_millis(self.reconfigure_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_what_clusters_start_with() {
+        let default = LeaseSection::default();
+        assert_eq!(default.params(), LeaseParams::for_sites());
+        assert_eq!(default.reconfigure(), Timing::default().reconfigure);
+        assert_eq!(Unlisted::from(UnlistedName::default()), Unlisted::default());
+    }
+}

@@ -1,0 +1,274 @@
+//! `[limits]`: what clients may take of a replica, and for how long.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::check::{Checked, Checker};
+
+/// One MiB.
+const MIB: usize = 1 << 20;
+/// A TiB, in MiB: far from any overflow.
+const MB_MAX: u64 = 1 << 20;
+/// A day.
+const S_MAX: u64 = 24 * 3600;
+/// More requests in flight, or clients, than any replica serves.
+const COUNT_MAX: u64 = 1 << 20;
+/// More would only be left-overs, and each takes a file descriptor.
+const PER_PEER_MAX: u64 = 16;
+
+/// What clients may take of a replica, and how long they may let it wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of one connection that the replica works on at a time.
+    pub connection_requests: usize,
+    /// Bytes that the requests of one connection may be charged together. The last one
+    /// admitted may exceed it by its own charge.
+    pub connection_in_flight_bytes: usize,
+    /// Bytes that the requests of all connections may be charged together.
+    pub in_flight_bytes: usize,
+    /// Bytes of writes of more than 4 KiB that the replica works on at a time. One may exceed
+    /// it.
+    pub large_writes_bytes: usize,
+    /// With more bytes of answers unread, a client is given up. The last answer to be encoded
+    /// may exceed it by a frame.
+    pub connection_unread_bytes: usize,
+    /// With more bytes unread by all, the client that has left most is given up.
+    pub unread_bytes: usize,
+    /// How long a frame may take to arrive, from its first byte to its last.
+    pub frame: Duration,
+    /// How long a client may take too little of its answers.
+    pub stalled: Duration,
+    /// How long a connection is kept on which nothing is asked.
+    pub idle: Duration,
+    /// Connections of all clients; `None`: as many as file descriptors are left for.
+    pub clients: Option<usize>,
+    /// Connections of clients from one address; `None`: all but an eighth.
+    pub clients_per_address: Option<usize>,
+    /// Connections that one peer may have to this replica.
+    pub connections_per_peer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connection_requests: 1 << 14,
+            connection_in_flight_bytes: 16 * MIB,
+            in_flight_bytes: 512 * MIB,
+            large_writes_bytes: 2 * MIB,
+            connection_unread_bytes: 32 * MIB,
+            unread_bytes: 512 * MIB,
+            frame: Duration::from_secs(30),
+            stalled: Duration::from_secs(30),
+            idle: Duration::from_secs(600),
+            clients: None,
+            clients_per_address: None,
+            connections_per_peer: 2,
+        }
+    }
+}
+
+impl Limits {
+    /// Connections of clients, if file descriptors are left for `max`.
+    pub(crate) fn clients(&self, max: usize) -> usize {
+        self.clients.map_or(max, |asked| asked.min(max))
+    }
+
+    /// Connections of clients from one address, likewise.
+    pub(crate) fn clients_per_address(&self, max: usize) -> usize {
+        let all = self.clients(max);
+        let most = self.clients_per_address.unwrap_or(all - all.div_ceil(8));
+        most.clamp(1, all.max(1))
+    }
+}
+
+/// The table as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitsSection {
+    connection_requests: Option<u64>,
+    connection_in_flight_mb: Option<u64>,
+    in_flight_mb: Option<u64>,
+    large_writes_mb: Option<u64>,
+    connection_unread_mb: Option<u64>,
+    unread_mb: Option<u64>,
+    frame_s: Option<u64>,
+    stalled_s: Option<u64>,
+    idle_s: Option<u64>,
+    clients: Option<u64>,
+    clients_per_address: Option<u64>,
+    connections_per_peer: Option<u64>,
+    pub(super) sessions_max: Option<u64>,
+    pub(super) sessions_opened_per_s: Option<u64>,
+}
+
+/// Of which kind a number is.
+struct Kind {
+    max: u64,
+    unit: &'static str,
+}
+
+const MB: Kind = Kind {
+    max: MB_MAX,
+    unit: "MiB",
+};
+const S: Kind = Kind {
+    max: S_MAX,
+    unit: "seconds",
+};
+
+impl Checker<'_> {
+    pub(super) fn limits(&self, found: &LimitsSection) -> Checked<Limits> {
+        let default = Limits::default();
+        let bytes = |field, found, default: usize| {
+            let mb = self.limit(field, found, (default / MIB) as u64, &MB)?;
+            Ok(mb as usize * MIB)
+        };
+        let span = |field, found, default: Duration| {
+            let s = self.limit(field, found, default.as_secs(), &S)?;
+            Ok(Duration::from_secs(s))
+        };
+        let requests = Kind {
+            max: COUNT_MAX,
+            unit: "requests",
+        };
+        let per_peer = Kind {
+            max: PER_PEER_MAX,
+            unit: "connections",
+        };
+        let limits = Limits {
+            connection_requests: self.limit(
+                "connection_requests",
+                found.connection_requests,
+                default.connection_requests as u64,
+                &requests,
+            )? as usize,
+            connection_in_flight_bytes: bytes(
+                "connection_in_flight_mb",
+                found.connection_in_flight_mb,
+                default.connection_in_flight_bytes,
+            )?,
+            in_flight_bytes: bytes("in_flight_mb", found.in_flight_mb, default.in_flight_bytes)?,
+            large_writes_bytes: bytes(
+                "large_writes_mb",
+                found.large_writes_mb,
+                default.large_writes_bytes,
+            )?,
+            connection_unread_bytes: bytes(
+                "connection_unread_mb",
+                found.connection_unread_mb,
+                default.connection_unread_bytes,
+            )?,
+            unread_bytes: bytes("unread_mb", found.unread_mb, default.unread_bytes)?,
+            frame: span("frame_s", found.frame_s, default.frame)?,
+            stalled: span("stalled_s", found.stalled_s, default.stalled)?,
+            idle: span("idle_s", found.idle_s, default.idle)?,
+            clients: self.clients("clients", found.clients)?,
+            clients_per_address: self.clients("clients_per_address", found.clients_per_address)?,
+            connections_per_peer: self.limit(
+                "connections_per_peer",
+                found.connections_per_peer,
+                default.connections_per_peer as u64,
+                &per_peer,
+            )? as usize,
+        };
+        self.fit_each_other(&limits, found)?;
+        Ok(limits)
+    }
+
+    fn limit(&self, field: &str, found: Option<u64>, default: u64, kind: &Kind) -> Checked<u64> {
+        let Kind { max, unit } = kind;
+        match found {
+            None => Ok(default),
+            Some(found) if (1..=*max).contains(&found) => Ok(found),
+            Some(found) => {
+                let accepted = format!("accepted are 1 to {max} {unit}; the default is {default}");
+                Err(self.refuse(format!("limits.{field}"), found, accepted))
+            }
+        }
+    }
+
+    fn clients(&self, field: &str, found: Option<u64>) -> Checked<Option<usize>> {
+        match found {
+            None => Ok(None),
+            Some(found) if (1..=COUNT_MAX).contains(&found) => Ok(Some(found as usize)),
+            Some(found) => {
+                let accepted = format!(
+                    "accepted are 1 to {COUNT_MAX} connections; leave it out for as many as the \
+                     limit of open files has room for"
+                );
+                Err(self.refuse(format!("limits.{field}"), found, accepted))
+            }
+        }
+    }
+
+    /// Refuses limits of one connection that are above those of all.
+    fn fit_each_other(&self, limits: &Limits, found: &LimitsSection) -> Checked<()> {
+        for (field, given, one, all_field, all) in [
+            (
+                "connection_in_flight_mb",
+                found.connection_in_flight_mb,
+                limits.connection_in_flight_bytes,
+                "in_flight_mb",
+                limits.in_flight_bytes,
+            ),
+            (
+                "connection_unread_mb",
+                found.connection_unread_mb,
+                limits.connection_unread_bytes,
+                "unread_mb",
+                limits.unread_bytes,
+            ),
+        ] {
+            if one > all {
+                let by_default = if given.is_none() { ", by default" } else { "" };
+                let found = format!("{}{by_default}", one / MIB);
+                let accepted = format!(
+                    "it is of one connection, and may not be above limits.{all_field} ({}), \
+                     which is of all: lower it, or raise that",
+                    all / MIB
+                );
+                return Err(self.refuse(format!("limits.{field}"), found, accepted));
+            }
+        }
+        let Some((of_address, all)) = limits.clients_per_address.zip(limits.clients) else {
+            return Ok(());
+        };
+        if of_address > all {
+            let accepted =
+                format!("it may not be above limits.clients ({all}): lower it, or raise that");
+            return Err(self.refuse("limits.clients_per_address", of_address, accepted));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_never_gets_the_last_places() {
+        let limits = Limits::default();
+        assert_eq!(limits.clients(600), 600);
+        assert_eq!(limits.clients_per_address(600), 525);
+        assert_eq!(limits.clients_per_address(5), 4);
+        assert_eq!(limits.clients_per_address(1), 1);
+        let few = Limits {
+            clients: Some(100),
+            ..limits
+        };
+        assert_eq!((few.clients(600), few.clients_per_address(600)), (100, 87));
+        assert_eq!(
+            few.clients(50),
+            50,
+            "no more than there are descriptors for"
+        );
+        let asked = Limits {
+            clients_per_address: Some(200),
+            ..limits
+        };
+        assert_eq!(asked.clients_per_address(600), 200);
+        assert_eq!(asked.clients_per_address(150), 150);
+    }
+}

@@ -1,0 +1,152 @@
+//! Who may read what, as it is written: `strategy` in `[lease]` for all keys, and
+//! `[[lease.range]]` for those of a range.
+
+use leasehold_leases::{RangeMap, ReplicaSet, StrategySpec};
+
+use super::check::{Checked, Checker, Names};
+use super::lease::{CostSection, LeaseSection, RangeSection, UnlistedName};
+
+/// A strategy with what belongs to it, of all keys or of a range.
+struct Written<'a> {
+    /// Where the range begins; `None` in `[lease]` itself.
+    from: Option<&'a str>,
+    strategy: Option<&'a str>,
+    holders: &'a [String],
+    unlisted: Option<UnlistedName>,
+    cost: Option<CostSection>,
+}
+
+impl<'a> Written<'a> {
+    fn of_lease(lease: &'a LeaseSection) -> Written<'a> {
+        Written {
+            from: None,
+            strategy: Some(lease.strategy.as_deref().unwrap_or("leader")),
+            holders: &[],
+            unlisted: lease.unlisted,
+            cost: lease.cost,
+        }
+    }
+
+    fn of_range(range: &'a RangeSection) -> Written<'a> {
+        Written {
+            from: Some(&range.from),
+            strategy: range.strategy.as_deref(),
+            holders: &range.holders,
+            unlisted: range.unlisted,
+            cost: range.cost,
+        }
+    }
+
+    fn field(&self, part: &str) -> String {
+        match self.from {
+            None => format!("lease.{part}"),
+            Some(from) => format!("{part} of lease.range from {from:?}"),
+        }
+    }
+
+    /// The strategy's name; what only one strategy looks at stands for it.
+    fn name(&self) -> Option<&'a str> {
+        let given = [
+            (!self.holders.is_empty(), "fixed"),
+            (self.unlisted.is_some(), "quorum"),
+            (self.cost.is_some(), "cost"),
+        ];
+        let implied = given.into_iter().find(|(given, _)| *given);
+        self.strategy.or(implied.map(|(_, name)| name))
+    }
+}
+
+impl Checker<'_> {
+    /// The strategy of every key.
+    pub(super) fn strategies(
+        &self,
+        lease: &LeaseSection,
+        names: &Names,
+    ) -> Checked<RangeMap<StrategySpec>> {
+        let of_all = self.strategy(&Written::of_lease(lease), names)?;
+        if matches!(of_all, StrategySpec::Fixed { .. }) && lease.range.is_empty() {
+            let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
+            return Err(self.refuse("[[lease.range]]", "not given", accepted));
+        }
+        self.by_range(of_all, &lease.range, |range| {
+            self.strategy(&Written::of_range(range), names)
+        })
+    }
+
+    fn strategy(&self, written: &Written<'_>, names: &Names) -> Checked<StrategySpec> {
+        let Some(name) = written.name() else {
+            let accepted = format!(
+                "accepted are {}; or give the `holders`",
+                StrategySpec::NAMES.join(", ")
+            );
+            return Err(self.refuse(written.field("strategy"), "not given", accepted));
+        };
+        self.nothing_for_others(written, name)?;
+        Ok(match name {
+            "none" => StrategySpec::None,
+            "leader" => StrategySpec::Leader,
+            "all" => StrategySpec::All,
+            "quorum" => StrategySpec::Quorum {
+                unlisted: written.unlisted.unwrap_or_default().into(),
+            },
+            // Of `[lease]` itself: keys outside of all ranges.
+            "fixed" if written.from.is_none() => StrategySpec::Fixed { holders: None },
+            "fixed" => StrategySpec::Fixed {
+                holders: Some(self.holders(written, names)?),
+            },
+            "cost" => self.cost(written, names)?,
+            other => {
+                let accepted = format!("accepted are {}", StrategySpec::NAMES.join(", "));
+                return Err(self.quoted(&written.field("strategy"), other, accepted));
+            }
+        })
+    }
+
+    /// Refuses what only another strategy would look at.
+    fn nothing_for_others(&self, written: &Written<'_>, name: &str) -> Checked<()> {
+        let unlisted = written.unlisted.map(UnlistedName::name);
+        let cost = written.cost.is_some();
+        let holders = !written.holders.is_empty();
+        for (part, found, strategy) in [
+            ("holders", holders.then(|| "given".to_owned()), "fixed"),
+            ("unlisted", unlisted.map(|it| format!("{it:?}")), "quorum"),
+            ("cost", cost.then(|| "given".to_owned()), "cost"),
+        ] {
+            if let Some(found) = found
+                && name != strategy
+            {
+                let accepted = format!("only strategy = \"{strategy}\" looks at it; leave it out");
+                return Err(self.refuse(written.field(part), found, accepted));
+            }
+        }
+        Ok(())
+    }
+
+    fn holders(&self, written: &Written<'_>, names: &Names) -> Checked<ReplicaSet> {
+        let field = written.field("holders");
+        if written.holders.is_empty() {
+            return Err(self.refuse(field, "empty", "name at least one node"));
+        }
+        let holders = written.holders.iter();
+        holders
+            .map(|name| self.known(&field, name, names))
+            .collect()
+    }
+
+    fn cost(&self, written: &Written<'_>, names: &Names) -> Checked<StrategySpec> {
+        let cost = written.cost.unwrap_or_default();
+        let most = names.len() - 1;
+        if usize::from(cost.spare) > most {
+            let accepted = format!("accepted are 0 to {most}: one less than there are nodes");
+            return Err(self.refuse(written.field("cost.spare"), cost.spare, accepted));
+        }
+        cost.settings().map(StrategySpec::Cost).ok_or_else(|| {
+            let accepted = "accepted are 0 (only writes count) to 1 (only reads count)";
+            self.refuse(
+                written.field("cost.read_weight"),
+                cost.read_weight,
+                accepted,
+            )
+        })
+    }
+}

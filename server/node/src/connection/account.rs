@@ -1,0 +1,122 @@
+//! What the requests of one connection take, until the replica has answered them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use leasehold_leases::hashing::Seeded;
+
+use super::SMALL_BYTES;
+use super::budget::Budget;
+
+/// What the requests in flight of one connection are charged. It outlives the connection:
+/// the replica works on them whether or not their client is still there.
+#[derive(Debug)]
+pub(crate) struct Account {
+    budget: Rc<Budget>,
+    in_flight: Cell<usize>,
+    charged: Cell<usize>,
+    /// Units of [`leasehold_replica::cost`] by which reads in flight may cost more than they are charged.
+    guessed: Cell<usize>,
+    /// By request, what is charged above [`SMALL_BYTES`].
+    large: RefCell<HashMap<u64, Charge, Seeded>>,
+}
+
+/// What one request is charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charge {
+    /// Bytes, with those of the expected answer.
+    pub(super) bytes: usize,
+    /// Units of the request, as [`leasehold_replica::cost`] counts them, if it is a large write.
+    pub(super) large_write: usize,
+    /// Units by which it may cost more: it is a scan, which may find more than those before.
+    pub(super) guessed: usize,
+}
+
+impl Account {
+    pub(super) fn new(budget: Rc<Budget>) -> Account {
+        Account {
+            budget,
+            in_flight: Cell::new(0),
+            charged: Cell::new(0),
+            guessed: Cell::new(0),
+            large: RefCell::default(),
+        }
+    }
+
+    /// Charges a request whose number no other of the connection has.
+    pub(super) fn charge(&self, request: u64, charge: Charge) {
+        let bytes = charge.bytes.max(SMALL_BYTES);
+        if bytes > SMALL_BYTES || charge.large_write > 0 || charge.guessed > 0 {
+            let charge = Charge { bytes, ..charge };
+            self.large.borrow_mut().insert(request, charge);
+        }
+        self.guess(self.guessed.get() + charge.guessed);
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.charged.set(self.charged.get() + bytes);
+        self.budget.charged.set(self.budget.charged.get() + bytes);
+    }
+
+    /// A request is answered: gives back what it was charged. Returns its units if it was a
+    /// large write, else 0.
+    pub(crate) fn settle(&self, request: u64) -> usize {
+        let mut large = self.large.borrow_mut();
+        let charge = match large.is_empty() {
+            true => None,
+            false => large.remove(&request),
+        };
+        let charge = charge.unwrap_or(Charge {
+            bytes: SMALL_BYTES,
+            large_write: 0,
+            guessed: 0,
+        });
+        self.guess(self.guessed.get() - charge.guessed);
+        let bytes = charge.bytes.min(self.charged.get());
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+        self.charged.set(self.charged.get() - bytes);
+        self.budget.charged.set(self.budget.charged.get() - bytes);
+        charge.large_write
+    }
+
+    fn guess(&self, units: usize) {
+        let others = self.budget.guessed.get() - self.guessed.replace(units);
+        self.budget.guessed.set(others + units);
+    }
+
+    /// The client has gone, and will have no answer: gives back what was charged for answers.
+    /// Writes go on, and keep their part; of each read what any request takes. The replica may
+    /// still execute the reads: what they may cost more is given back when it has dropped them all.
+    pub(crate) fn leave(&self) {
+        let mut large = self.large.borrow_mut();
+        let mut given_back = 0;
+        large.retain(|_, charge| {
+            let is_write = charge.large_write > 0;
+            if !is_write {
+                given_back += charge.bytes - SMALL_BYTES;
+            }
+            is_write
+        });
+        self.charged.set(self.charged.get() - given_back);
+        let all = &self.budget.charged;
+        all.set(all.get() - given_back);
+    }
+
+    /// Requests that are not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+
+    /// Bytes that they are charged.
+    pub(super) fn charged(&self) -> usize {
+        self.charged.get()
+    }
+}
+
+/// When the replica ends.
+impl Drop for Account {
+    fn drop(&mut self) {
+        let left = self.budget.charged.get() - self.charged.get();
+        self.budget.charged.set(left);
+        self.guess(0);
+    }
+}

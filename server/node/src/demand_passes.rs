@@ -1,0 +1,83 @@
+//! Clients that asked what the leader knows of demand, and the pass that is made for them.
+//!
+//! A pass over a million keys takes longer than the loop may stand still. So it is made in
+//! slices, one in each round, and all who wait are answered by the same.
+
+use std::cell::RefCell;
+
+use leasehold_wire::{Demand, StatusRequest};
+
+use leasehold_replica::Replica;
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::advice::DemandPass;
+
+/// How many keys are looked at in one round: about a millisecond.
+const KEYS_A_ROUND: usize = 4096;
+
+/// Number of clients that are answered in one round: an answer may have megabytes.
+const ANSWERS_A_ROUND: usize = 1;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct DemandPasses(RefCell<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Who is answered once the pass is over, and what else they asked for.
+    waiting: Vec<(ClientHandle, StatusRequest)>,
+    pass: Option<DemandPass>,
+    /// Those of an earlier pass that are still to be answered, and what with.
+    told: Option<Answered>,
+}
+
+/// Who is to be answered, and what with; `None`: the replica does not lead.
+pub(super) type Answered = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
+
+impl DemandPasses {
+    /// A client asks.
+    pub(super) fn ask(&self, client: ClientHandle, asked: StatusRequest) {
+        self.0.borrow_mut().waiting.push((client, asked));
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.0.borrow();
+        state.waiting.is_empty() && state.told.is_none()
+    }
+
+    /// Looks at some more keys. Returns who is to be answered now, if anybody is.
+    pub(super) fn look(&self, replica: &Replica) -> Option<Answered> {
+        let state = &mut *self.0.borrow_mut();
+        if state.told.is_none() {
+            state.told = state.look(replica);
+        }
+        let (clients, demand) = state.told.as_mut()?;
+        let next = clients.len().min(ANSWERS_A_ROUND);
+        let answered = (clients.drain(..next).collect(), demand.clone());
+        if clients.is_empty() {
+            state.told = None;
+        }
+        Some(answered)
+    }
+}
+
+impl State {
+    /// Looks at some more keys. After the last, returns who waited.
+    fn look(&mut self, replica: &Replica) -> Option<Answered> {
+        let state = self;
+        if state.waiting.is_empty() {
+            return None;
+        }
+        // It is begun anew in a later leadership, and ends where there is none.
+        let begun = state.pass.take().filter(|pass| replica.may_go_on(pass));
+        let Some(mut pass) = begun.or_else(|| replica.begin_demand_pass()) else {
+            return Some((std::mem::take(&mut state.waiting), None));
+        };
+        if !replica.look_at_demand(&mut pass, KEYS_A_ROUND) {
+            state.pass = Some(pass);
+            return None;
+        }
+        let found = replica.finish_demand_pass(pass);
+        Some((std::mem::take(&mut state.waiting), Some(found)))
+    }
+}

@@ -1,0 +1,254 @@
+//! Events of the replica: written to the log and, if asked for, to a file that
+//! experiments read, one JSON object a line.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leasehold_leases::ConfigId;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use leasehold_replica::action::Event;
+
+const FIRST: ConfigId = ConfigId(1);
+
+/// Where events go.
+#[derive(Debug)]
+pub(super) struct Events {
+    node: String,
+    /// The strategies that the configuration file names.
+    wanted: String,
+    /// Those that were in force last.
+    in_force: RefCell<String>,
+    /// To a thread of its own: writing to a file may block, and the replica may not.
+    lines: Option<Sender<String>>,
+}
+
+impl Events {
+    /// Events of `node`, appended to `file` if one is given.
+    pub(super) fn new(node: &str, wanted: String, file: Option<&Path>) -> io::Result<Events> {
+        let lines = file.map(start).transpose()?;
+        Ok(Events {
+            node: node.to_owned(),
+            wanted,
+            in_force: RefCell::default(),
+            lines,
+        })
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        tracing::info!(node = self.node, ?event);
+        // The first leader begins the log of configurations with a slot that changes
+        // nothing; only after it has the cluster a strategy.
+        if let Event::Configured { id, strategy, .. } = event
+            && *id > FIRST
+            && self.in_force.replace(strategy.clone()) != *strategy
+            && *strategy != self.wanted
+        {
+            tracing::warn!(
+                node = self.node,
+                in_force = strategy,
+                in_the_file = self.wanted,
+                "another strategy is in force than the configuration file names: the file counts \
+                 at the first start of the cluster only; `leasehold lease show` tells more"
+            );
+        }
+        let Some(lines) = &self.lines else { return };
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_ms = since_epoch.map_or(0, |span| span.as_millis());
+        let (name, details) = describe(event);
+        // Node names hold nothing that JSON would have to escape.
+        let _ = lines.send(format!(
+            "{{\"unix_ms\":{unix_ms},\"node\":\"{}\",\"event\":\"{name}\"{details}}}\n",
+            self.node
+        ));
+    }
+}
+
+fn start(file: &Path) -> io::Result<Sender<String>> {
+    let mut options = File::options();
+    // To open a named pipe waits for its reader, and to write waits while that is slow.
+    let options = options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let out = options.create(true).append(true).open(file);
+    let out = out.map_err(|error| match error.raw_os_error() {
+        Some(no_reader) if no_reader == Errno::NXIO.raw_os_error() => io::Error::new(
+            error.kind(),
+            "nobody reads this pipe, or it is a socket; start its reader first, or give a file",
+        ),
+        _ => error,
+    })?;
+    let mut written = Lines::new(out);
+    let (lines, queue) = channel::<String>();
+    std::thread::Builder::new()
+        .name("events".to_owned())
+        .spawn(move || {
+            for line in queue {
+                written.write(&line);
+            }
+        })?;
+    Ok(lines)
+}
+
+/// A file of lines. One that cannot be written, as on a full disk, is lost and counted; the
+/// next one that can be has the count before it.
+#[derive(Debug)]
+struct Lines<W> {
+    out: W,
+    /// Lines lost since the last one that was written.
+    lost: u64,
+    /// A part of a line was written, and no end of it.
+    torn: bool,
+}
+
+impl<W: io::Write> Lines<W> {
+    fn new(out: W) -> Lines<W> {
+        Lines {
+            out,
+            lost: 0,
+            torn: false,
+        }
+    }
+
+    fn write(&mut self, line: &str) {
+        match self.try_write(line) {
+            Ok(()) => {}
+            Err(error) if self.lost == 0 => {
+                self.lost = 1;
+                tracing::warn!(%error, "an event cannot be written to its file; it is lost, and the next are tried");
+            }
+            Err(_) => self.lost += 1,
+        }
+    }
+
+    fn try_write(&mut self, line: &str) -> io::Result<()> {
+        if self.torn {
+            self.put("\n")?;
+        }
+        if self.lost > 0 {
+            let lost = self.lost;
+            self.put(&format!("{{\"event\":\"events_lost\",\"count\":{lost}}}\n"))?;
+            self.lost = 0;
+            tracing::warn!(lost, "events are written to their file again");
+        }
+        self.put(line)
+    }
+
+    /// All of it, or an error and a note of whether the file ends within a line.
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        let mut left = text.as_bytes();
+        while !left.is_empty() {
+            let written = match self.out.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            left = &left[written..];
+            self.torn = !left.is_empty();
+        }
+        Ok(())
+    }
+}
+
+fn describe(event: &Event) -> (&'static str, String) {
+    let ballot = |ballot: &leasehold_leases::Ballot| {
+        let (round, replica) = (ballot.round, ballot.replica.0);
+        format!(",\"round\":{round},\"replica\":{replica}")
+    };
+    match event {
+        Event::Campaigning(at) => ("campaigning", ballot(at)),
+        Event::Leading(at) => ("leading", ballot(at)),
+        Event::Following(at) => ("following", ballot(at)),
+        Event::Configured {
+            id,
+            keys,
+            strategy,
+            excluded,
+        } => {
+            let excluded: Vec<u8> = excluded.iter().map(|replica| replica.0).collect();
+            let details = format!(
+                ",\"configuration\":{},\"keys\":{keys},\"strategy\":\"{strategy}\",\
+                 \"excluded\":{excluded:?}",
+                id.0
+            );
+            ("configured", details)
+        }
+        Event::LeaseAnswered { ask, answer } => {
+            let in_force = answer.as_ref().map_or(0, |in_force| in_force.config.0);
+            let details = format!(",\"ask\":{ask},\"configuration\":{in_force}");
+            let refused = answer.is_err();
+            let name = if refused {
+                "lease_refused"
+            } else {
+                "lease_set"
+            };
+            (name, details)
+        }
+        Event::RestartWaitOver => ("restart_wait_over", String::new()),
+        Event::Joined => ("joined", String::new()),
+        Event::Left => ("left", String::new()),
+        Event::ClockTrusted(true) => ("clock_trusted", String::new()),
+        Event::ClockTrusted(false) => ("clock_untrusted", String::new()),
+        Event::Wiped { witness } => ("wiped", format!(",\"witness\":{}", witness.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    #[derive(Default)]
+    struct Disk {
+        room: usize,
+        holds: Vec<u8>,
+    }
+
+    impl io::Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.room);
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= taken;
+            self.holds.extend(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn events_go_on_after_a_full_disk_and_say_how_many_were_lost() {
+        let mut lines = Lines::new(Disk::default());
+        lines.out.room = 6;
+        for line in ["one\n", "two\n", "three\n"] {
+            lines.write(line);
+        }
+        lines.out.room = 1_000;
+        lines.write("four\n");
+        lines.write("five\n");
+        // The rest of a line that had no room is on a line of its own.
+        let expected = "one\ntw\n{\"event\":\"events_lost\",\"count\":2}\nfour\nfive\n";
+        assert_eq!(String::from_utf8_lossy(&lines.out.holds), expected);
+    }
+
+    #[test]
+    fn a_count_that_is_torn_itself_is_not_lost() {
+        let mut lines = Lines::new(Disk::default());
+        lines.write("one\n");
+        lines.out.room = 5;
+        lines.write("two\n");
+        lines.out.room = 1_000;
+        lines.write("three\n");
+        let expected = "{\"eve\n{\"event\":\"events_lost\",\"count\":2}\nthree\n";
+        assert_eq!(String::from_utf8_lossy(&lines.out.holds), expected);
+    }
+}

@@ -1,0 +1,279 @@
+//! Connections that other replicas make to this one: who they are of, and what comes on them.
+//!
+//! Until it is known who has connected, a newer connection takes the place of the oldest
+//! one, of the same address if that has many. Of each peer the newest connections are kept.
+//! So neither strangers nor left-overs keep a peer out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leasehold_leases::{ReplicaId, ReplicaSet};
+use leasehold_wire::{FrameError, encode_frame};
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout_at;
+
+use super::addresses::site;
+use super::ends;
+use super::frames::Frames;
+use super::handshakes::Side;
+use super::outbox::Outbox;
+use super::places::Place;
+use super::transport::{MAGIC, Peers, prepare};
+use leasehold_replica::codec::{self, proto};
+use leasehold_replica::cost;
+use leasehold_replica::input::Input;
+
+/// Bytes asked of a peer's socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Bytes of a peer that are taken before all others have a turn.
+const TURN_BYTES: usize = 1 << 20;
+/// From its connection on, a peer has so long to say who it is, and to prove it.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How long a refused peer has to read why.
+const LINGER: Duration = Duration::from_secs(1);
+/// The longest hello: names have at most 64 bytes, and whoever sends it may be anybody.
+const HELLO_BYTES_MAX: usize = 4 << 10;
+
+impl Peers {
+    /// Takes connections of peers for as long as it is polled.
+    pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, address)) => {
+                    let place = self.door.strangers.take(site(address.ip()));
+                    tokio::task::spawn_local(self.clone().serve(stream, address, place));
+                    // One that has lost its place closes before the next comes.
+                    tokio::task::yield_now().await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a peer's connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr, place: Place<IpAddr>) {
+        let met = tokio::select! {
+            biased;
+            () = place.lost() => {
+                tracing::debug!(%address, "closed for a newer one, before it said who it is");
+                return;
+            }
+            met = self.meet(stream) => met,
+        };
+        drop(place);
+        let (outcome, told) = match met {
+            Ok(met) => (self.hear(met).await, &self.door.closed.peers),
+            Err(problem) => (Err(problem), &self.door.closed.strangers),
+        };
+        // The driver still handles the messages that came before the end.
+        self.inbox.ring();
+        if let Err(problem) = outcome
+            && let Some(untold) = told.due(Instant::now())
+        {
+            tracing::warn!(%address, problem, untold, "a peer's connection is closed");
+        }
+    }
+
+    /// Finds out who is at the other end.
+    async fn meet(&self, stream: TcpStream) -> Result<Met, String> {
+        prepare(&stream).map_err(|error| error.to_string())?;
+        let until = tokio::time::Instant::now() + HELLO_WITHIN;
+        let handshakes = &self.door.handshakes;
+        let shaken = handshakes.shake(stream, Side::Peer, until).await?;
+        let proved = shaken.proved;
+        let (reader, writer) = ends::split(shaken);
+        let outbox = Outbox::new(writer, self.unread.clone());
+        let mut frames = Frames::new(reader, READ_BYTES);
+        let hello = timeout_at(until, self.read_hello(&mut frames, proved));
+        match self.greet(hello.await, &outbox) {
+            Ok(from) => {
+                // The socket may not be known to take anything yet, and nothing is written later.
+                let _ = timeout_at(until, outbox.emptied()).await;
+                Ok(Met {
+                    from,
+                    frames,
+                    outbox,
+                })
+            }
+            Err(problem) => {
+                say_farewell(&outbox, &mut frames).await;
+                Err(problem)
+            }
+        }
+    }
+
+    /// Hears a peer, until its connection ends or newer ones have taken its place.
+    async fn hear(&self, mut met: Met) -> Result<(), String> {
+        let place = self.door.accepted.take(met.from);
+        let ended = tokio::select! {
+            biased;
+            () = place.lost() => Err("the peer has newer connections".to_owned()),
+            ended = self.listen(met.from, &mut met.frames) => ended,
+        };
+        // What was told last may still be under way.
+        drop(met.outbox);
+        ended
+    }
+
+    /// The replica at the other end; `None` if it has gone. `proved` are those that it has
+    /// proved to be, if that is asked for.
+    async fn read_hello(
+        &self,
+        frames: &mut Frames,
+        proved: Option<ReplicaSet>,
+    ) -> Result<Option<ReplicaId>, Refusal> {
+        if proved.is_some_and(|proved| proved == ReplicaSet::EMPTY) {
+            let problem = "its certificate is that of no member of this cluster";
+            return Err(Refusal::same(problem.to_owned()));
+        }
+        let hello = match frames.wait_at_most(HELLO_BYTES_MAX).await {
+            Ok(Some(frame)) => proto::Hello::decode(frame),
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(Refusal::same(error.to_string())),
+        };
+        let hello = hello.map_err(|error| Refusal::same(format!("malformed hello: {error}")))?;
+        let from = self.check(&hello)?;
+        match proved {
+            Some(proved) if !proved.contains(from) => {
+                let name = &hello.from_name;
+                let problem = format!("hello.from_name is {name:?}, its certificate is another's");
+                Err(Refusal::same(problem))
+            }
+            _ => Ok(Some(from)),
+        }
+    }
+
+    /// Answers a hello. The replica at the other end, or why it is refused, for the own log. A
+    /// refused one is told which field is wrong, and nothing that it did not say itself: it may
+    /// be anybody.
+    fn greet(
+        &self,
+        read: Result<Result<Option<ReplicaId>, Refusal>, Elapsed>,
+        outbox: &Outbox,
+    ) -> Result<ReplicaId, String> {
+        let checked = match read {
+            Ok(Ok(Some(from))) => Ok(from),
+            Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
+            Ok(Err(refusal)) => Err(refusal),
+            Err(_) => Err(Refusal::same("no hello came".to_owned())),
+        };
+        let refusal = checked.as_ref().err();
+        let refusal = refusal.map(|refusal| refusal.told.clone());
+        let refusal = refusal.unwrap_or_default();
+        // It fits: a hello is bounded, and no other string is quoted.
+        let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
+        outbox.flush();
+        checked.map_err(|refusal| refusal.known)
+    }
+
+    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, Refusal> {
+        let magic = |number: u32| format!("{number:#010x}");
+        expect("magic", magic(hello.magic), magic(MAGIC))?;
+        expect("cluster", &hello.cluster, &self.cluster)?;
+        expect("members", hello.members, self.members.len())?;
+        expect(
+            "to_name",
+            &hello.to_name,
+            &self.members[self.me.index()].name,
+        )?;
+        expect("to", hello.to, self.me.0)?;
+        let Some(member) = self.members.get(hello.from as usize) else {
+            let problem = format!("hello.from is {}, no such replica", hello.from);
+            return Err(Refusal::same(problem));
+        };
+        expect("from_name", &hello.from_name, &member.name)?;
+        let from = ReplicaId(hello.from as u8);
+        if from == self.me {
+            let problem = "hello.from is this replica itself".to_owned();
+            return Err(Refusal::same(problem));
+        }
+        Ok(from)
+    }
+
+    /// Passes a peer's messages to the driver, in groups that arrived together.
+    async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
+        let mut turn = 0;
+        loop {
+            while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
+                let bytes = frame.len();
+                turn += bytes;
+                let envelope = codec::decode_envelope(frame).map_err(|error| error.to_string())?;
+                if envelope.from != from {
+                    return Err(format!("{from:?} speaks for {:?}", envelope.from));
+                }
+                let units = cost::of_message(&envelope.message, bytes);
+                self.inbox.push_peer(Input::Peer(envelope), units);
+            }
+            self.inbox.ring();
+            self.inbox.room_for_peers().await;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                tokio::task::yield_now().await;
+            }
+            match frames.fill().await.map_err(FrameError::from) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// A peer that has said, and proved, who it is.
+struct Met {
+    from: ReplicaId,
+    frames: Frames,
+    /// It is told nothing more, but the connection lives as long as this.
+    outbox: Outbox,
+}
+
+/// Why a peer is refused: in the words that it is told, and in those of the own log.
+#[derive(Debug)]
+struct Refusal {
+    told: String,
+    known: String,
+}
+
+impl Refusal {
+    /// There is nothing in it that the peer does not know.
+    fn same(problem: String) -> Refusal {
+        Refusal {
+            told: problem.clone(),
+            known: problem,
+        }
+    }
+}
+
+/// Refuses a hello in which `field` is not what it should be.
+fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), Refusal> {
+    let (found, wanted) = (found.to_string(), wanted.to_string());
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Refusal {
+        told: format!(
+            "hello.{field} is {found:?}, which is not what this replica expects: \
+             its log says more; compare the configurations of both replicas"
+        ),
+        known: format!(
+            "hello.{field} is {found:?}, expected was {wanted:?}; \
+             compare the configurations of both replicas"
+        ),
+    })
+}
+
+/// Gives a refused peer a moment to read why.
+async fn say_farewell(outbox: &Outbox, frames: &mut Frames) {
+    let farewell = async {
+        outbox.emptied().await;
+        outbox.shut();
+        // Closing with bytes unread would take the answer back.
+        frames.discard().await;
+    };
+    let _ = tokio::time::timeout(LINGER, farewell).await;
+}

@@ -1,0 +1,570 @@
+//! The clients' port.
+//!
+//! Whatever a client sends, it can harm only its own connection: frames are
+//! bounded before memory is taken for them, commands are validated before the
+//! replica sees them, requests in flight and unread answers are bounded ([`connection`]).
+//!
+//! [`connection`]: super::connection
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use leasehold_leases::Incarnation;
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{
+    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC,
+    NAME_BYTES_MAX, Outcome, Path, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome,
+    decode_request, encode_frame, validate_body,
+};
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::access::Access;
+use super::addresses::{AddressSeat, Addresses};
+use super::config::Limits;
+use super::connection::{Account, Budget, Connection};
+use super::descriptors::{FAREWELLS, Seat, Seats};
+use super::ends;
+use super::frames::Frames;
+use super::handshakes::{Handshakes, Shaken, Side};
+use super::inbox::Inbox;
+use super::large_answers::LargeAnswers;
+use super::outbox::Outbox;
+use super::sockets;
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::cost;
+use leasehold_replica::input::Input;
+
+/// Bytes asked of a client's socket at a time.
+pub(super) const READ_BYTES: usize = 16 << 10;
+/// How long a new connection may take to say hello, its handshake included.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// The longest hello, from whoever it may be.
+const HELLO_BYTES_MAX: usize = 4 << 10;
+/// A client's machine that has sent nothing for so long is asked whether it is there.
+const SILENT_AFTER: Duration = Duration::from_secs(60);
+/// Cost of closing a connection, in units of [`leasehold_replica::cost`].
+const END_WORK: usize = 16 << 10;
+/// How long a refused client has to read why.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What clients are told of who is who.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The cluster.
+    pub(super) cluster: String,
+    /// This replica.
+    pub(super) replica: String,
+    /// All replicas, in the order of their numbers.
+    pub(super) replicas: Vec<String>,
+}
+
+/// All connections of clients.
+#[derive(Debug)]
+pub(super) struct Clients {
+    names: Names,
+    incarnation: Incarnation,
+    inbox: Rc<Inbox>,
+    pub(super) connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
+    /// What the replica does for connections that are closed.
+    leavers: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
+    last_id: Cell<u64>,
+    log_time_ms: Cell<u64>,
+    large_answers: RefCell<LargeAnswers>,
+    /// With answers not yet written.
+    dirty: RefCell<Vec<Rc<Connection>>>,
+    pub(super) budget: Rc<Budget>,
+    pub(super) seats: Seats,
+    pub(super) addresses: Addresses,
+    handshakes: Rc<Handshakes>,
+    /// For clients that are being told why they are refused.
+    farewells: Seats,
+    /// What tokens may do; without it everyone may do everything.
+    pub(super) access: Option<Rc<Access>>,
+}
+
+impl Clients {
+    pub(super) fn new(
+        names: Names,
+        incarnation: Incarnation,
+        inbox: Rc<Inbox>,
+        limits: Limits,
+        max: usize,
+    ) -> Clients {
+        Clients {
+            names,
+            incarnation,
+            inbox,
+            connections: RefCell::default(),
+            leavers: RefCell::default(),
+            last_id: Cell::new(0),
+            log_time_ms: Cell::new(0),
+            large_answers: RefCell::default(),
+            dirty: RefCell::default(),
+            seats: Seats::new(limits.clients(max)),
+            addresses: Addresses::new(limits.clients_per_address(max)),
+            budget: Rc::new(Budget::new(limits)),
+            handshakes: Rc::new(Handshakes::none()),
+            farewells: Seats::new(FAREWELLS),
+            access: None,
+        }
+    }
+
+    /// With certificates to show.
+    pub(super) fn with_handshakes(mut self, handshakes: Rc<Handshakes>) -> Clients {
+        self.handshakes = handshakes;
+        self
+    }
+
+    /// Sets the log time that new connections are told, for the sessions they open.
+    pub(super) fn set_log_time(&self, log_time_ms: u64) {
+        self.log_time_ms.set(log_time_ms);
+    }
+
+    /// Connections there are.
+    pub(super) fn len(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// As [`Inbox::large_writes`].
+    pub(super) fn large_writes(&self) -> (usize, u64) {
+        self.inbox.large_writes()
+    }
+
+    /// Takes connections for as long as it is polled.
+    pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, address)) => match self.seat(address) {
+                    Ok(seat) => {
+                        tokio::task::spawn_local(self.clone().serve(stream, address, seat));
+                    }
+                    Err(why) => self.turn_away(stream, address, why),
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a client's connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Appends the answer of a request, with the hint about a key if the client asked for
+    /// one; [`Clients::flush`] sends it. A client that is gone gets none.
+    pub(super) fn reply(
+        &self,
+        to: ClientHandle,
+        path: Path,
+        outcome: Outcome,
+        hint: impl FnOnce(&[u8]) -> Hint,
+    ) {
+        self.respond(to, Response::answer(to.request, path, outcome), hint);
+    }
+
+    /// Appends a refusal of a request.
+    pub(super) fn refuse(&self, to: ClientHandle, refusal: Error) {
+        let refusal = Response::refusal(to.request, refusal);
+        self.respond(to, refusal, |_| Hint::default());
+    }
+
+    /// Appends the answer to a question about the status.
+    pub(super) fn reply_status(&self, to: ClientHandle, status: StatusReply) {
+        let status = Response::status(to.request, status);
+        self.respond(to, status, |_| Hint::default());
+    }
+
+    fn respond(&self, to: ClientHandle, mut response: Response, hint: impl FnOnce(&[u8]) -> Hint) {
+        let connections = self.connections.borrow();
+        let Some(connection) = connections.get(&to.connection) else {
+            return self.settle_leaver(to);
+        };
+        response.hint = connection.take_hinted(response.id).map(|key| hint(&key));
+        let passed = self
+            .large_answers
+            .borrow_mut()
+            .pass(connection.id, response);
+        if let Some(response) = passed {
+            self.append(connection, &response);
+        }
+    }
+
+    /// A round begins: answers that had to wait are appended, as far as it may have them.
+    pub(super) fn begin_round(&self) {
+        self.large_answers.borrow_mut().begin();
+        loop {
+            // Nothing else is borrowed while it is appended.
+            let next = self.large_answers.borrow_mut().pop();
+            let Some((connection, response)) = next else {
+                return;
+            };
+            let found = self.connections.borrow().get(&connection).cloned();
+            match found {
+                Some(connection) => self.append(&connection, &response),
+                None => self.settle_leaver(ClientHandle {
+                    connection,
+                    request: response.id,
+                }),
+            }
+        }
+    }
+
+    /// Whether answers wait for the next round.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.large_answers.borrow().is_empty()
+    }
+
+    fn append(&self, connection: &Rc<Connection>, response: &Response) {
+        self.inbox
+            .answered(connection.account().settle(response.id));
+        connection.answer(response);
+        if !connection.dirty.replace(true) {
+            self.dirty.borrow_mut().push(connection.clone());
+        }
+        if self.budget.unread.now() > self.budget.limits.unread_bytes {
+            let connections = self.connections.borrow();
+            let most = connections
+                .values()
+                .max_by_key(|c| c.outbox.pending_bytes());
+            most.inspect(|most| most.give_up());
+        }
+    }
+
+    /// The replica has worked for a client that is gone.
+    fn settle_leaver(&self, to: ClientHandle) {
+        let mut leavers = self.leavers.borrow_mut();
+        let Some(account) = leavers.get(&to.connection) else {
+            return;
+        };
+        self.inbox.answered(account.settle(to.request));
+        if account.in_flight() == 0 {
+            leavers.remove(&to.connection);
+        }
+    }
+
+    /// Forgets a connection, but not what the replica still does for it. The replica is told
+    /// after the last command of it.
+    fn remove(&self, connection: &Connection) {
+        self.connections.borrow_mut().remove(&connection.id);
+        let account = connection.account();
+        // What nobody reads is not encoded.
+        for response in self.large_answers.borrow_mut().forget(connection.id) {
+            self.inbox.answered(account.settle(response.id));
+        }
+        // Nor is written what the replica does not have yet.
+        for request in self.inbox.forget_large_writes(connection.id) {
+            account.settle(request);
+        }
+        if account.in_flight() > 0 {
+            account.leave();
+            self.leavers.borrow_mut().insert(connection.id, account);
+            let connection = connection.id;
+            self.inbox.push_client(Input::ClientGone { connection }, 0);
+            self.inbox.ring();
+        }
+    }
+
+    /// Writes all answers appended, once per connection.
+    pub(super) fn flush(&self) {
+        for connection in self.dirty.borrow_mut().drain(..) {
+            connection.dirty.set(false);
+            connection.outbox.flush();
+        }
+    }
+
+    /// Refuses a connection. The client is told why, unless many others are being told.
+    fn turn_away(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
+        let Some(seat) = self.farewells.take() else {
+            return;
+        };
+        let clients = self.clone();
+        tokio::task::spawn_local(async move {
+            let until = Instant::now() + HELLO_WITHIN;
+            let shaken = clients.handshakes.shake(stream, Side::Client, until).await;
+            if let Ok(shaken) = shaken {
+                let (connection, mut frames) = clients.connect(shaken, address);
+                let refusal = Error::new(ErrorCode::Unavailable, why);
+                say_farewell(&connection, &mut frames, refusal).await;
+            }
+            drop(seat);
+        });
+    }
+
+    fn connect(&self, shaken: Shaken, address: SocketAddr) -> (Rc<Connection>, Frames) {
+        // A connection that cannot be set up is as good as broken.
+        let _ = shaken.stream.set_nodelay(true);
+        let _ = sockets::notice_silence(&shaken.stream, SILENT_AFTER);
+        let (reader, writer) = ends::split(shaken);
+        let reader = reader.by_turns(self.inbox.clone());
+        let id = self.last_id.get() + 1;
+        self.last_id.set(id);
+        let outbox = Outbox::new(writer, self.budget.unread.clone());
+        let connection = Connection::new(id, address, outbox, self.budget.clone());
+        (Rc::new(connection), Frames::new(reader, READ_BYTES))
+    }
+
+    async fn serve(
+        self: Rc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        _seat: (Seat, AddressSeat),
+    ) {
+        let until = Instant::now() + HELLO_WITHIN;
+        let shaken = match self.handshakes.shake(stream, Side::Client, until).await {
+            Ok(shaken) => shaken,
+            Err(problem) => {
+                tracing::debug!(client = %address, problem, "no handshake");
+                return;
+            }
+        };
+        let (connection, mut frames) = self.connect(shaken, address);
+        let id = connection.id;
+        self.connections.borrow_mut().insert(id, connection.clone());
+        let ended = self.converse(&connection, &mut frames, until).await;
+        // The driver still handles the requests that came before the end.
+        self.inbox.ring();
+        self.remove(&connection);
+        // Thousands may end at once.
+        self.inbox.turn(END_WORK).await;
+        if let Err(refusal) = ended {
+            if let Some(untold) = self.budget.closed.due(std::time::Instant::now()) {
+                tracing::info!(client = %address, reason = refusal.message, untold, "closed");
+            }
+            say_farewell(&connection, &mut frames, refusal).await;
+        }
+    }
+
+    /// Serves a connection until it closes or violates the protocol. A client that only
+    /// ends its requests is sent the answers that are due.
+    async fn converse(
+        &self,
+        connection: &Connection,
+        frames: &mut Frames,
+        until: Instant,
+    ) -> Result<(), Error> {
+        let Some(hello) = read_hello(frames, until).await? else {
+            return Ok(());
+        };
+        self.check(connection, &hello)?;
+        self.welcome(connection);
+        if self.take_requests(connection, frames).await? {
+            connection.settled().await;
+        }
+        Ok(())
+    }
+
+    /// Takes requests until the client ends them (true) or the connection breaks (false).
+    async fn take_requests(
+        &self,
+        connection: &Connection,
+        frames: &mut Frames,
+    ) -> Result<bool, Error> {
+        let drained = connection.outbox.drain();
+        tokio::pin!(drained);
+        // Units of requests that were taken, beyond the bytes that were read of them.
+        let mut beyond = 0;
+        loop {
+            // Whole frames may be left: they wait for room, and not for more bytes.
+            let mut waits_for_room = true;
+            while !connection.congested() {
+                let next = frames.next().map_err(|error| bad(error.to_string()))?;
+                let Some(frame) = next else {
+                    waits_for_room = false;
+                    break;
+                };
+                connection.take_frame();
+                if beyond >= READ_BYTES {
+                    self.inbox.turn(std::mem::take(&mut beyond)).await;
+                }
+                if frame.len() > READ_BYTES {
+                    // Many connections may hold back the last bytes of a long frame each: to
+                    // decode them takes longer than to read them.
+                    self.inbox.turn(frame.len()).await;
+                }
+                let bytes = frame.len();
+                let taken = self.request(connection, frame)?;
+                beyond += taken.units.saturating_sub(bytes);
+                // Answers are longer than what may be refused, and thousands may follow.
+                if taken.is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
+                    connection.outbox.flush();
+                }
+            }
+            self.hold(connection, frames);
+            self.inbox.ring();
+            connection.outbox.flush();
+            if beyond > 0 {
+                self.inbox.turn(std::mem::take(&mut beyond)).await;
+                // Answers may have left meanwhile: more can be taken, although no more bytes come.
+                continue;
+            }
+            tokio::select! {
+                biased; // which saves a random number
+                () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
+                next = self.next_bytes(connection, frames, waits_for_room) => match next {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(true),
+                    Err(_) => return Ok(false),
+                }
+            }
+        }
+    }
+
+    /// Waits until more can be taken: of what has been read, if there was no room for it, or
+    /// of what is read now. False when the client sends no more.
+    ///
+    /// A connection that had no room may have it again by now, for answers have left since. Its next
+    /// request may be here whole, and no more bytes may ever come.
+    async fn next_bytes(
+        &self,
+        connection: &Connection,
+        frames: &mut Frames,
+        waits_for_room: bool,
+    ) -> io::Result<bool> {
+        if connection.relieved().await || waits_for_room {
+            return Ok(true);
+        }
+        Ok(frames.fill().await? > 0)
+    }
+
+    /// What a client is told quotes nothing but its own words: it may be anybody.
+    fn check(&self, connection: &Connection, hello: &Hello) -> Result<(), Error> {
+        if hello.magic != MAGIC {
+            return Err(bad(format!(
+                "hello.magic is {:#010x}, which is no version of the protocol that this replica speaks",
+                hello.magic
+            )));
+        }
+        if let Some(access) = &self.access {
+            access.admit(&connection.pass, &hello.token)?;
+        }
+        if !hello.cluster.is_empty() && hello.cluster != self.names.cluster {
+            let asked: String = hello.cluster.chars().take(NAME_BYTES_MAX).collect();
+            let message = format!("hello.cluster is {asked:?}, this replica is of another cluster");
+            return Err(Error::new(ErrorCode::WrongCluster, message));
+        }
+        Ok(())
+    }
+
+    fn welcome(&self, connection: &Connection) {
+        let welcome = Welcome {
+            cluster: self.names.cluster.clone(),
+            replica: self.names.replica.clone(),
+            incarnation: self.incarnation.0,
+            key_bytes_max: KEY_BYTES_MAX as u32,
+            value_bytes_max: VALUE_BYTES_MAX as u32,
+            frame_bytes_max: FRAME_BYTES_MAX as u32,
+            log_time_ms: self.log_time_ms.get(),
+            replicas: self.names.replicas.clone(),
+        };
+        // Names are short, so it fits.
+        let _ = encode_frame(&welcome, &mut connection.outbox.buffer());
+        connection.outbox.flush();
+    }
+
+    /// Takes a request, or answers it with a refusal.
+    fn request(&self, connection: &Connection, frame: Bytes) -> Result<Taken, Error> {
+        let bytes = frame.len();
+        let refused = Taken {
+            units: cost::of(cost::Request::Refused(bytes)).units(),
+            is_refused: true,
+        };
+        let frame = connection.keep(frame);
+        let request = match decode_request(frame).map_err(|error| malformed(&error))? {
+            Received::Request(request) => request,
+            Received::Refused { id, error } => {
+                connection.append(&Response::refusal(id, error));
+                return Ok(refused);
+            }
+        };
+        let body = request.body.as_ref();
+        let checked = validate_body(body).and_then(|()| self.allow(connection, body));
+        let work = match checked.and_then(|()| connection.charge(&request, bytes)) {
+            Ok(work) => work,
+            Err(refusal) => {
+                connection.append(&Response::refusal(request.id, refusal));
+                return Ok(refused);
+            }
+        };
+        let from = ClientHandle {
+            connection: connection.id,
+            request: request.id,
+        };
+        match request.body {
+            Some(Body::Command(command)) => {
+                let is_get = matches!(&command.op, Some(Op::Get(_)));
+                let command = match !is_get && bytes <= READ_BYTES {
+                    // The log keeps it for others.
+                    true => command.in_own_memory(),
+                    false => command,
+                };
+                if request.hint {
+                    connection.wants_hint(request.id, command.keys().next());
+                }
+                let input = Input::Client { from, command };
+                match work.is_large_write {
+                    true => self
+                        .inbox
+                        .push_large_write(connection.id, input, work.units),
+                    false => self.inbox.push_client(input, work.units),
+                }
+            }
+            Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
+            Some(Body::Move(asked)) => self.inbox.push_move(from, asked),
+            Some(Body::Lease(asked)) => self.inbox.push_lease(from, asked),
+            None => {}
+        }
+        Ok(Taken {
+            units: work.units,
+            is_refused: false,
+        })
+    }
+}
+
+/// A request that was taken from a connection.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Units of [`leasehold_replica::cost`].
+    units: usize,
+    /// It was answered with a refusal, and the replica never has it.
+    is_refused: bool,
+}
+
+/// A new connection's first message; nothing if it closes before.
+async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>, Error> {
+    match timeout_at(until, frames.wait_at_most(HELLO_BYTES_MAX)).await {
+        Err(_) => Err(bad("no hello came")),
+        Ok(Ok(Some(frame))) => match Hello::decode(frame) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(error) => Err(malformed(&error)),
+        },
+        Ok(Ok(None) | Err(FrameError::Io(_))) => Ok(None),
+        Ok(Err(error)) => Err(bad(error.to_string())),
+    }
+}
+
+/// Tells a client why its connection is closed, and gives it a moment to read it.
+async fn say_farewell(connection: &Connection, frames: &mut Frames, refusal: Error) {
+    connection.append(&Response::refusal(0, refusal));
+    let farewell = async {
+        connection.outbox.emptied().await;
+        connection.outbox.shut();
+        // Closing with bytes unread would take the answer back.
+        frames.discard().await;
+    };
+    let _ = tokio::time::timeout(LINGER, farewell).await;
+}
+
+fn bad(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::BadRequest, message)
+}
+
+fn malformed(error: &prost::DecodeError) -> Error {
+    bad(format!("malformed message: {error}"))
+}

@@ -1,0 +1,194 @@
+//! The authority of a cluster: a key that signs the certificates of its replicas.
+
+use std::time::{Duration, SystemTime};
+
+use leasehold_transport::tls::names;
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519,
+};
+use ring::hkdf;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use time::{Date, OffsetDateTime};
+
+use super::SecurityError;
+
+/// The seed of an Ed25519 key, in the wrapping in which keys are passed on (RFC 8410).
+const PKCS8_PREFIX: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+const SEED_BYTES: usize = 32;
+/// Keeps these keys apart from whatever else is derived from the same secret.
+const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
+/// A clock may be late by so much, and take a new certificate for valid.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
+
+/// From when to when a certificate is valid.
+#[derive(Clone, Copy, Debug)]
+pub struct Validity {
+    from: OffsetDateTime,
+    to: OffsetDateTime,
+}
+
+impl Validity {
+    /// Always. For authorities, whose keys end when they are no longer trusted, and for
+    /// certificates that are made anew at every start.
+    pub fn always() -> Validity {
+        Validity {
+            from: rcgen::date_time_ymd(1975, 1, 1),
+            to: rcgen::date_time_ymd(4096, 1, 1),
+        }
+    }
+
+    /// From now on, for so many days.
+    pub fn days(days: u32) -> Validity {
+        let now = SystemTime::now();
+        Validity::between(
+            now - CLOCKS_DIFFER,
+            now + Duration::from_secs(u64::from(days) * 86_400),
+        )
+    }
+
+    /// From one time to another.
+    pub fn between(from: SystemTime, to: SystemTime) -> Validity {
+        Validity {
+            from: from.into(),
+            to: to.into(),
+        }
+    }
+}
+
+/// The day of a time, in UTC, as `2030-01-31`.
+pub fn day(time: SystemTime) -> String {
+    let date: Date = OffsetDateTime::from(time).date();
+    let month = u8::from(date.month());
+    format!("{:04}-{month:02}-{:02}", date.year(), date.day())
+}
+
+/// A certificate of a replica, and its key.
+pub struct Issued {
+    /// The certificate.
+    pub certificate: Certificate,
+    /// Its key.
+    pub key: KeyPair,
+}
+
+/// See the module.
+pub struct Authority {
+    cluster: String,
+    certificate: Certificate,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// With a new key.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn new(cluster: &str) -> Result<Authority, SecurityError> {
+        let key = KeyPair::generate_for(&PKCS_ED25519);
+        Authority::of_key(cluster, key.map_err(failed("making a key"))?)
+    }
+
+    /// The one that all who know `secret` derive from it, for this cluster. White space at the
+    /// end of the secret does not count: editors leave a line end there.
+    ///
+    /// # Errors
+    /// None that depends on its arguments.
+    pub fn from_secret(cluster: &str, secret: &[u8]) -> Result<Authority, SecurityError> {
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT);
+        let mut key = PKCS8_PREFIX.to_vec();
+        let mut seed = [0; SEED_BYTES];
+        let derived = salt
+            .extract(secret.trim_ascii_end())
+            .expand(&[cluster.as_bytes()], hkdf::HKDF_SHA256)
+            .and_then(|derived| derived.fill(&mut seed));
+        derived.map_err(failed("deriving a key from the secret"))?;
+        key.extend(seed);
+        let key = PrivatePkcs8KeyDer::from(key);
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ED25519);
+        Authority::of_key(
+            cluster,
+            key.map_err(failed("deriving a key from the secret"))?,
+        )
+    }
+
+    /// With a key that was kept, in PEM.
+    ///
+    /// # Errors
+    /// It is no such key.
+    pub fn from_pem(cluster: &str, key: &str) -> Result<Authority, SecurityError> {
+        let key = KeyPair::from_pem(key).map_err(failed("reading the authority's key"))?;
+        Authority::of_key(cluster, key)
+    }
+
+    fn of_key(cluster: &str, key: KeyPair) -> Result<Authority, SecurityError> {
+        let mut params = CertificateParams::default();
+        // Whoever connects to a replica is shown certificates: they name nobody.
+        params.distinguished_name =
+            named(&format!("leasehold authority {}", names::label(cluster)));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let Validity { from, to } = Validity::always();
+        (params.not_before, params.not_after) = (from, to);
+        let certificate = params.self_signed(&key);
+        let certificate = certificate.map_err(failed("signing the authority's certificate"))?;
+        Ok(Authority {
+            cluster: cluster.to_owned(),
+            certificate,
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    /// Its certificate. It is the same whenever it is made from the same key.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// Its key, in PEM. Whoever has it can pass for every replica.
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
+    /// A certificate for a replica, and a new key.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn issue(&self, replica: &str, validity: Validity) -> Result<Issued, SecurityError> {
+        self.sign(names::all(&self.cluster, replica), validity)
+    }
+
+    /// A certificate that holds these names.
+    pub(crate) fn sign(
+        &self,
+        names: Vec<String>,
+        validity: Validity,
+    ) -> Result<Issued, SecurityError> {
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed("making a key"))?;
+        let mut params = CertificateParams::new(names).map_err(failed("naming a replica"))?;
+        params.distinguished_name = named("leasehold replica");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = (validity.from, validity.to);
+        let certificate = params.signed_by(&key, &self.issuer);
+        let certificate = certificate.map_err(failed("signing a certificate"))?;
+        Ok(Issued { certificate, key })
+    }
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> SecurityError {
+    move |error| SecurityError::Failed {
+        doing,
+        problem: error.to_string(),
+    }
+}

@@ -1,0 +1,317 @@
+//! What a node shows to others, and whom it accepts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leasehold_transport::tls::{self, Trust, names, provider, roots};
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, ClientConfig, Error as TlsError, RootCertStore, ServerConfig, version,
+};
+
+use super::files::{self, AUTHORITY, SECRET_BYTES_MIN};
+use super::{Authority, Issued, SecurityError, Validity, certificate_file, key_file};
+use crate::config::{ClusterConfig, Identity};
+
+/// After the end of every certificate.
+const FAR: Duration = Duration::from_secs(100_000 * 365 * 86_400);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// For those who connect to the clients' port.
+    pub clients: Arc<ServerConfig>,
+    /// For those who connect to the peers' port: they must show a certificate.
+    pub peers: Arc<ServerConfig>,
+    /// For the peers that this node dials.
+    pub dial: Arc<ClientConfig>,
+    /// When the certificate expires, if it ever does.
+    pub expires: Option<SystemTime>,
+}
+
+/// Certificates and a key, as they were found.
+struct Found {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: RootCertStore,
+}
+
+impl Credentials {
+    /// Those of the node called `name`; none if the configuration wants none.
+    ///
+    /// # Errors
+    /// Any [`SecurityError`].
+    pub fn open(config: &ClusterConfig, name: &str) -> Result<Option<Credentials>, SecurityError> {
+        let cluster = &config.cluster;
+        let found = match &config.security.identity {
+            Identity::None => return Ok(None),
+            Identity::Certificates(directory) => of_directory(cluster, name, directory),
+            Identity::Secret(file) => of_secret(cluster, name, file),
+        };
+        let credentials = found.and_then(Found::credentials);
+        credentials.map(Some).map_err(|error| error.of(config))
+    }
+
+    /// The files that those of the node called `name` are made from.
+    pub(crate) fn files(config: &ClusterConfig, name: &str) -> Vec<PathBuf> {
+        match &config.security.identity {
+            Identity::None => Vec::new(),
+            Identity::Certificates(directory) => vec![
+                directory.join(AUTHORITY),
+                certificate_file(directory, name),
+                key_file(directory, name),
+            ],
+            Identity::Secret(file) => vec![file.clone()],
+        }
+    }
+
+    /// With a certificate as it was issued, and an authority to trust: for tests of what others
+    /// might show.
+    #[cfg(test)]
+    pub(crate) fn issued(issued: &Issued, authority: &Authority) -> Credentials {
+        let found = Found::issued(issued, authority).unwrap();
+        found.credentials().unwrap()
+    }
+}
+
+fn of_directory(cluster: &str, name: &str, directory: &Path) -> Result<Found, SecurityError> {
+    let mend = "`leasehold cert` makes the certificates of all nodes; copy ca.pem and this node's two files here";
+    let certificate = certificate_file(directory, name);
+    let (key, authority) = (key_file(directory, name), directory.join(AUTHORITY));
+    let malformed = |file: &Path, problem: String| SecurityError::Malformed {
+        file: file.to_owned(),
+        problem: format!("{problem}; {mend}"),
+    };
+    let roots = roots(&files::read(&authority, mend)?);
+    let roots = roots.map_err(|problem| malformed(&authority, problem))?;
+    let pem = files::read(&certificate, mend)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let chain = chain.map_err(|error| malformed(&certificate, tls::malformed(&error)))?;
+    let private = files::read_private(&key, mend)?;
+    let private = PrivateKeyDer::from_pem_slice(&private);
+    let private = private
+        .map_err(|error| malformed(&key, format!("no private key: {}", tls::malformed(&error))))?;
+    check(&chain, &roots, cluster, name).map_err(|problem| malformed(&certificate, problem))?;
+    let found = Found {
+        chain,
+        key: private,
+        roots,
+    };
+    if found.server(None).is_err() {
+        let problem = format!("it is not the key of the certificate in {name}.pem");
+        return Err(malformed(&key, problem));
+    }
+    Ok(found)
+}
+
+fn of_secret(cluster: &str, name: &str, file: &Path) -> Result<Found, SecurityError> {
+    let authority = shared_authority(cluster, file)?;
+    let issued = authority.issue(name, Validity::always())?;
+    Found::issued(&issued, &authority)
+}
+
+fn shared_authority(cluster: &str, file: &Path) -> Result<Authority, SecurityError> {
+    let mend = "write random bytes into it (`head -c 32 /dev/urandom | base64`), and copy it to every node";
+    let secret = files::read_private(file, mend)?;
+    let length = secret.trim_ascii_end().len();
+    if length < SECRET_BYTES_MIN {
+        return Err(SecurityError::Malformed {
+            file: file.to_owned(),
+            problem: format!(
+                "{length} bytes are no secret, at least {SECRET_BYTES_MIN} are needed; {mend}"
+            ),
+        });
+    }
+    Authority::from_secret(cluster, &secret)
+}
+
+/// Whom clients of a cluster trust, for those who have its configuration at hand; `None` if its
+/// replicas speak no TLS.
+///
+/// # Errors
+/// Any [`SecurityError`].
+pub fn trust(config: &ClusterConfig) -> Result<Option<Trust>, SecurityError> {
+    if config.security.identity == Identity::None {
+        return Ok(None);
+    }
+    let trust = Trust::from_pem(authority_pem(config)?.as_bytes());
+    let trust = trust.map_err(failed("trusting the cluster's authority"));
+    trust.map(Some).map_err(|error| error.of(config))
+}
+
+/// The certificate of a cluster's authority, in PEM.
+///
+/// # Errors
+/// Any [`SecurityError`]; also if the configuration names neither certificates nor a secret.
+pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
+    match &config.security.identity {
+        Identity::None => Err(SecurityError::Malformed {
+            file: config.file.clone(),
+            problem:
+                "[security] names neither certificates nor a secret, so there is no authority; \
+                      add one of them (`leasehold cert --help`)"
+                    .to_owned(),
+        }),
+        Identity::Certificates(directory) => {
+            let mend = "copy the cluster's ca.pem there";
+            let pem = files::read(&directory.join(AUTHORITY), mend);
+            let pem = pem.map_err(|error| error.of(config))?;
+            Ok(String::from_utf8_lossy(&pem).into_owned())
+        }
+        Identity::Secret(file) => {
+            let authority = shared_authority(&config.cluster, file);
+            let authority = authority.map_err(|error| error.of(config))?;
+            Ok(authority.certificate().pem())
+        }
+    }
+}
+
+impl Found {
+    /// A new certificate, with this authority alone to trust.
+    fn issued(issued: &Issued, authority: &Authority) -> Result<Found, SecurityError> {
+        let mut roots = RootCertStore::empty();
+        let added = roots.add(authority.certificate().der().clone());
+        added.map_err(failed("trusting the authority"))?;
+        let key = PrivateKeyDer::try_from(issued.key.serialize_der());
+        Ok(Found {
+            chain: vec![issued.certificate.der().clone()],
+            key: key.map_err(failed("using a new key"))?,
+            roots,
+        })
+    }
+
+    fn credentials(self) -> Result<Credentials, SecurityError> {
+        Ok(Credentials {
+            clients: self.server(None)?,
+            peers: self.server(Some(&self.roots))?,
+            dial: self.client()?,
+            expires: expires(&self.chain, &self.roots),
+        })
+    }
+
+    /// The accepting side, which asks for certificates of these authorities.
+    fn server(&self, of: Option<&RootCertStore>) -> Result<Arc<ServerConfig>, SecurityError> {
+        let failed = failed("using the certificate");
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(&failed)?;
+        let config = match of {
+            None => config.with_no_client_auth(),
+            Some(roots) => {
+                let roots = Arc::new(roots.clone());
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    // Whoever asks would be told the authority's name.
+                    .clear_root_hint_subjects()
+                    .build();
+                config.with_client_cert_verifier(verifier.map_err(self::failed("trusting"))?)
+            }
+        };
+        let config = config.with_single_cert(self.chain.clone(), self.key.clone_key());
+        let mut config = config.map_err(failed)?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+
+    fn client(&self) -> Result<Arc<ClientConfig>, SecurityError> {
+        let failed = failed("using the certificate");
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(&failed)?
+            .with_root_certificates(self.roots.clone())
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key());
+        let mut config = config.map_err(failed)?;
+        config.enable_sni = false;
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+}
+
+/// Whether a certificate is one of the node called `name`, and is accepted now.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(
+    chain: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    cluster: &str,
+    name: &str,
+) -> Result<(), String> {
+    verify(chain, roots, UnixTime::now()).map_err(|error| match error {
+        TlsError::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
+            format!("it has expired on {}", super::day(at(not_after)))
+        }
+        TlsError::InvalidCertificate(CertificateError::NotValidYetContext {
+            not_before, ..
+        }) => format!("it is not valid before {}", super::day(at(not_before))),
+        TlsError::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "it was not signed by the authority in ca.pem".to_owned(),
+        other => format!("it is not accepted: {other}"),
+    })?;
+    let certificate = ParsedCertificate::try_from(&chain[0]).map_err(|error| error.to_string())?;
+    let needed = names::all(cluster, name);
+    match needed.iter().find(|needed| !is_named(&certificate, needed)) {
+        None => Ok(()),
+        Some(missing) => Err(format!(
+            "it is not one of node {name:?} of cluster {cluster:?}: that one holds the DNS name {missing}"
+        )),
+    }
+}
+
+/// Whether a certificate holds a DNS name.
+pub(crate) fn is_named(certificate: &ParsedCertificate<'_>, name: &str) -> bool {
+    let name = ServerName::try_from(name);
+    name.is_ok_and(|name| verify_server_name(certificate, &name).is_ok())
+}
+
+/// Whether these authorities vouch for a certificate at some time.
+fn verify(
+    chain: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    now: UnixTime,
+) -> Result<(), TlsError> {
+    let [certificate, others @ ..] = chain else {
+        return Err(TlsError::General("there is no certificate".to_owned()));
+    };
+    let roots = Arc::new(roots.clone());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    let verifier = verifier.map_err(|error| TlsError::General(error.to_string()))?;
+    let name = ServerName::try_from(names::REPLICA);
+    let name = name.map_err(|error| TlsError::General(error.to_string()))?;
+    let verified = verifier.verify_server_cert(certificate, others, &name, &[], now);
+    match verified {
+        // Names are looked at apart.
+        Err(TlsError::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ))
+        | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// When a certificate expires, or one above it does.
+pub(super) fn expires(chain: &[CertificateDer<'_>], roots: &RootCertStore) -> Option<SystemTime> {
+    match verify(chain, roots, UnixTime::since_unix_epoch(FAR)) {
+        Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {
+            not_after, ..
+        })) => Some(at(not_after)),
+        _ => None,
+    }
+}
+
+fn at(time: UnixTime) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
+}
+
+fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> SecurityError {
+    move |error| SecurityError::Failed {
+        doing,
+        problem: error.to_string(),
+    }
+}

@@ -1,0 +1,354 @@
+//! One replica as a process: opens the storage, binds the ports, runs the loop.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use leasehold_leases::{Incarnation, ReplicaId};
+use rustix::process::Signal;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::spawn_local;
+
+use super::access::Access;
+use super::clock;
+use super::config::{ClusterConfig, Identity, NodeConfig};
+use super::descriptors::{Descriptors, STRANGERS, TooFew};
+use super::driver::Driver;
+use super::ending::{Ending, Order};
+use super::error::NodeError;
+use super::events::Events;
+use super::handshakes::Handshakes;
+use super::inbox::Inbox;
+use super::listener::{Clients, Names};
+use super::places::Places;
+use super::step_watch::StepWatch;
+use super::storage::{Report, Stamp, Storage, Use, Writer};
+use super::timeout_watch::TimeoutWatch;
+use super::transport::{Closed, Door, Member, Peers};
+use leasehold_replica::action::Recovered;
+use leasehold_replica::shell::Watches;
+use leasehold_replica::{Replica, witnesses};
+
+/// Options of a node that are not in the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct ServeOptions {
+    /// Append what happens to the replica to this file, one JSON object a line.
+    pub events: Option<PathBuf>,
+    /// The store refuses writes as a full disk does while this file exists: for
+    /// experiments with failures.
+    pub disk_full_while: Option<PathBuf>,
+}
+
+/// Runs the node called `name` until SIGINT or SIGTERM.
+///
+/// # Errors
+/// It cannot start, or its storage failed.
+pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Result<(), NodeError> {
+    serve_until(config, name, options, terminated)
+}
+
+/// Runs a node like [`serve`], until the future that `shutdown` makes completes. The future is
+/// made before anything else is done, so that a signal counts from the first moment on.
+///
+/// # Errors
+/// Returns the same errors as [`serve`].
+pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
+    config: &ClusterConfig,
+    name: &str,
+    options: &ServeOptions,
+    shutdown: impl FnOnce() -> io::Result<F>,
+) -> Result<(), NodeError> {
+    // Dropped last.
+    let (_ending, order) = Ending::watch(name, shutdown).map_err(system("waiting for signals"))?;
+    let me = known(config, name)?;
+    config.check_reach()?;
+    warn_of_what_is_open(config);
+    let node = Node {
+        config,
+        me,
+        options,
+        descriptors: claim_descriptors(config, name)?,
+        handshakes: Rc::new(Handshakes::start(config, name)?),
+        access: load_access(config)?,
+    };
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .event_interval(TURNS_PER_LOOK)
+        .build_local(LocalOptions::default())
+        .map_err(system("starting the runtime"))?;
+    let ended = runtime.block_on(node.run(order));
+    // A thread that looks up a name or reads a file is not waited for.
+    runtime.shutdown_background();
+    ended?;
+    tracing::info!(node = name, "stopped");
+    Ok(())
+}
+
+/// Tasks that are polled at most before sockets and timers are looked at. The usual 61 take tens of
+/// milliseconds where each poll is followed by a round with much work, and peers would wait for
+/// them. Where there is little to do, sockets are looked at far more often anyway.
+const TURNS_PER_LOOK: u32 = 16;
+
+/// One line for whoever reads the log of a node that need not be so.
+fn warn_of_what_is_open(config: &ClusterConfig) {
+    if config.security.insecure {
+        tracing::warn!(
+            peers_prove_who_they_are = config.security.identity != Identity::None,
+            clients_need_tokens = config.security.tokens.is_some(),
+            "insecure = true: whoever reaches this node's ports may do what nothing else forbids. \
+             Without proof of who peers are anybody can pass for a node and read and change \
+             everything; without tokens so can anybody who reaches the client port"
+        );
+    }
+}
+
+/// One line if others than its owner may read what a node has stored.
+fn warn_of_open_directory(directory: &Path) {
+    let Ok(found) = directory.metadata() else {
+        return; // opening it says why
+    };
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o055 == 0 {
+        return;
+    }
+    tracing::warn!(
+        mode = format!("{mode:04o}"),
+        "other users of this machine may read what this node stores, without any token, unless a \
+         directory above keeps them out: chmod 700 {}",
+        directory.display()
+    );
+}
+
+/// Makes a write beyond the largest size of a file (`ulimit -f`) an error that the log tells. By
+/// default a signal ends the process without a word.
+fn outlive_file_size_limit() -> io::Result<()> {
+    // A handler stays when its listener is dropped.
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+}
+
+fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
+    config.replica(name).ok_or_else(|| NodeError::UnknownNode {
+        name: name.to_owned(),
+        known: config.names(),
+        file: config.file.clone(),
+    })
+}
+
+fn load_access(config: &ClusterConfig) -> Result<Option<Rc<Access>>, NodeError> {
+    let file = config.security.tokens.as_deref();
+    let access = file.map(Access::load).transpose()?;
+    Ok(access.map(Rc::new))
+}
+
+fn claim_descriptors(config: &ClusterConfig, name: &str) -> Result<Descriptors, NodeError> {
+    Descriptors::claim(config.nodes.len(), config.limits.connections_per_peer).map_err(
+        |TooFew { limit, needed }| NodeError::Descriptors {
+            node: name.to_owned(),
+            limit,
+            needed,
+        },
+    )
+}
+
+fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
+    move |source| NodeError::System { doing, source }
+}
+
+/// Handles SIGINT and SIGTERM from now on. The future completes when one has come.
+///
+/// # Errors
+/// Returns an error if signals cannot be handled.
+pub fn terminated() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// A node about to start: which one it is, and what it may use.
+struct Node<'a> {
+    config: &'a ClusterConfig,
+    me: ReplicaId,
+    options: &'a ServeOptions,
+    descriptors: Descriptors,
+    handshakes: Rc<Handshakes>,
+    /// What clients' tokens may do.
+    access: Option<Rc<Access>>,
+}
+
+impl Node<'_> {
+    async fn run(&self, mut order: Order) -> Result<(), NodeError> {
+        outlive_file_size_limit().map_err(system("handling a signal"))?;
+        let clients = self.bind("client", &self.configured().client).await?;
+        let peers = self.bind("peer", &self.configured().peer).await?;
+        let driver = self.assemble()?;
+        if order.try_recv().is_ok() {
+            // Nothing was promised or taken yet.
+            return Ok(driver.close()?);
+        }
+        self.connect(&driver, clients, peers);
+        let stop = async move {
+            // An error would mean that the sender of the order is gone.
+            let _ = order.await;
+        };
+        // A separate task is woken without a system call; the outer future is not.
+        match spawn_local(driver.run(stop)).await {
+            Ok(result) => result.map_err(NodeError::from),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    fn configured(&self) -> &NodeConfig {
+        &self.config.nodes[self.me.index()]
+    }
+
+    async fn bind(&self, field: &'static str, address: &str) -> Result<TcpListener, NodeError> {
+        TcpListener::bind(address)
+            .await
+            .map_err(|source| NodeError::Bind {
+                node: self.configured().name.clone(),
+                field,
+                address: address.to_owned(),
+                file: self.config.file.clone(),
+                source,
+            })
+    }
+
+    /// Takes connections on both ports, and dials every other replica.
+    fn connect(&self, driver: &Driver, client_port: TcpListener, peer_port: TcpListener) {
+        spawn_local(driver.clients.clone().accept(client_port));
+        spawn_local(driver.clients.clone().keep_time());
+        spawn_local(driver.clients.clone().follow_tokens());
+        spawn_local(driver.peers.clone().accept(peer_port));
+        for peer in (0..self.config.nodes.len() as u8).map(ReplicaId) {
+            if peer != self.me {
+                spawn_local(driver.peers.clone().dial(peer));
+            }
+        }
+        let NodeConfig {
+            name, client, peer, ..
+        } = self.configured();
+        let clients_max = self.config.limits.clients(self.descriptors.clients);
+        tracing::info!(node = name, clients_max, client, peer, "serving");
+    }
+
+    fn assemble(&self) -> Result<Driver, NodeError> {
+        // Before the first map is made: clients choose keys.
+        leasehold_leases::hashing::seed_thread([seed(), seed()]);
+        let directory = self.config.data.join(&self.configured().name);
+        let (storage, recovered) = self.open_storage(&directory)?;
+        warn_of_open_directory(&directory);
+        let events = self.events()?;
+        let (writer, reports) = start_writer(storage)?;
+        let inbox = Rc::new(Inbox::new(self.config.limits.large_writes_bytes));
+        let settings = self.config.settings(self.me);
+        Ok(Driver {
+            clients: Rc::new(self.clients(recovered.incarnation, inbox.clone())),
+            peers: Rc::new(self.peers(inbox.clone())),
+            replica: Replica::new(clock::now(), settings, recovered, seed()),
+            me: self.me,
+            names: self.config.names(),
+            durability: self.config.durability,
+            directory,
+            inbox,
+            moves: Default::default(),
+            wishes: Default::default(),
+            demand_passes: Default::default(),
+            writer,
+            reports,
+            events,
+            watches: Watches::default(),
+            step_watch: StepWatch::new(std::time::Instant::now()),
+            timeout_watch: TimeoutWatch::new(clock::now()),
+            left: false,
+            compared: Default::default(),
+        })
+    }
+
+    fn open_storage(&self, directory: &Path) -> Result<(Storage, Recovered), NodeError> {
+        let stamp = Stamp {
+            cluster: self.config.cluster.clone(),
+            name: self.configured().name.clone(),
+            replica: self.me,
+            members: self.config.names(),
+        };
+        let how = Use {
+            durability: self.config.durability,
+            tables: self.descriptors.tables,
+            full_while: self.options.disk_full_while.clone(),
+        };
+        let (storage, recovered) = Storage::open_with(directory, &stamp, how)?;
+        let needed = witnesses(self.config.nodes.len());
+        if !recovered.joined && needed > 0 {
+            let others = self.config.nodes.len() - 1;
+            tracing::info!(
+                "new data: takes part once {needed} of the {others} others have answered"
+            );
+        }
+        Ok((storage, recovered))
+    }
+
+    fn events(&self) -> Result<Events, NodeError> {
+        let file = self.options.events.as_deref();
+        let wanted = self.config.strategies.names();
+        Events::new(&self.configured().name, wanted, file).map_err(|source| NodeError::Events {
+            path: file.unwrap_or(Path::new("")).to_owned(),
+            source,
+        })
+    }
+
+    fn clients(&self, incarnation: Incarnation, inbox: Rc<Inbox>) -> Clients {
+        let nodes = self.config.nodes.iter();
+        let names = Names {
+            cluster: self.config.cluster.clone(),
+            replica: self.configured().name.clone(),
+            replicas: nodes.map(|node| node.name.clone()).collect(),
+        };
+        let (limits, max) = (self.config.limits, self.descriptors.clients);
+        let clients = Clients::new(names, incarnation, inbox, limits, max);
+        let clients = clients.with_handshakes(self.handshakes.clone());
+        clients.with_access(self.access.clone())
+    }
+
+    fn peers(&self, inbox: Rc<Inbox>) -> Peers {
+        let from = self.configured();
+        let member = |node: &NodeConfig| Member {
+            name: node.name.clone(),
+            address: from.via.get(&node.name).unwrap_or(&node.peer).clone(),
+        };
+        let members = self.config.nodes.iter().map(member).collect();
+        let door = Door {
+            // Half of them for those of one address.
+            strangers: Places::new(STRANGERS, STRANGERS / 2),
+            accepted: Places::new(usize::MAX, self.config.limits.connections_per_peer),
+            handshakes: self.handshakes.clone(),
+            closed: Closed::default(),
+        };
+        Peers::new(&self.config.cluster, self.me, members, inbox, door)
+    }
+}
+
+fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<Report>), NodeError> {
+    let (report, reports) = unbounded_channel();
+    let writer = Writer::start(storage, move |news| {
+        // Nobody listens any more once the replica has stopped.
+        let _ = report.send(news);
+    });
+    let writer = writer.map_err(system("starting the storage's thread"))?;
+    Ok((writer, reports))
+}
+
+/// Different for every call, and nobody can tell it: by 128 random bits of the system. Replicas
+/// that draw the same timeouts would campaign together.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

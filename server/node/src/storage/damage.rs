@@ -1,0 +1,388 @@
+//! Tests: whatever a disk does to the files of a data directory is found out, or
+//! has no effect. Never are other contents recovered, and never fewer.
+//!
+//! `LEASEHOLD_FLIPS` says how many bits of the larger files are flipped, one at a
+//! time (default 3,000); of the small files it is every bit.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold_leases::{ConfigId, Slot};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+use tempfile::TempDir;
+
+use super::marker::Found;
+use super::tests::{accepted, ballot, configured, stamp, stored};
+use super::wal::{BLOCK_BYTES, HEADER_BYTES};
+use super::*;
+use leasehold_replica::action::{Checkpoint, Recovered, SessionImage};
+use leasehold_replica::message::LogId;
+
+/// Files up to this size are flipped bit by bit.
+const SMALL_BYTES: usize = 200;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// A data directory as a killed replica leaves it: tables of several runs, a
+/// write-ahead log that is no longer written to, and one that was. Some values were written ahead of
+/// their checkpoint, and no checkpoint names the newest of these.
+struct Specimen {
+    files: Files,
+    contents: String,
+}
+
+fn state(slot: u64) -> Record {
+    let entries = (0..20u64).map(|key| {
+        let value = "v".repeat(1 + (key * slot % 50) as usize);
+        let gone = key % 7 == slot % 7;
+        let stored = (!gone).then(|| stored(&value, slot));
+        (format!("key{key:02}").into(), stored)
+    });
+    let session = SessionImage {
+        acked_below: slot,
+        active_ms: slot * 10,
+        results: vec![(slot, leasehold_wire::Outcome::missing())],
+    };
+    Record::Checkpoint(Checkpoint {
+        executed: Slot(slot),
+        config: ConfigId(1),
+        log_time_ms: slot * 10,
+        opens_from_ms: slot * 9,
+        entries: entries.collect(),
+        sessions: vec![(slot % 3, Some(session))],
+    })
+}
+
+/// Half of the values of [`state`], for a checkpoint that follows.
+fn ahead(slot: u64) -> Record {
+    let Record::Checkpoint(checkpoint) = state(slot) else {
+        unreachable!("it is a checkpoint");
+    };
+    let values = checkpoint.entries.into_iter().step_by(2);
+    Record::Staged(
+        values
+            .filter_map(|(key, stored)| Some((key, stored?)))
+            .collect(),
+    )
+}
+
+fn write_some(storage: &mut Storage, slots: std::ops::RangeInclusive<u64>) {
+    for slot in slots {
+        let start = Record::LogStart {
+            log: LogId::Commands,
+            ballot: ballot(slot),
+            slot: Slot(slot),
+        };
+        let forget = Record::ForgetLogStarts {
+            log: LogId::Commands,
+            below: ballot(slot.saturating_sub(3)),
+        };
+        let text = "some text, to make it longer ".repeat((slot % 5) as usize);
+        let group = [
+            Record::Promised(ballot(slot)),
+            accepted(slot, &text),
+            start,
+            forget,
+            Record::RestartWait(Duration::from_millis(slot)),
+        ];
+        storage.write(&group).unwrap();
+        match slot % 4 {
+            0 => storage.write(&[state(slot - 2)]).unwrap(),
+            2 => storage.write(&[ahead(slot)]).unwrap(),
+            _ => {}
+        }
+    }
+}
+
+fn flush(storage: &Storage, column: Column) {
+    storage.db.flush_cf(column.handle(&storage.db)).unwrap();
+}
+
+fn open(path: &Path) -> Result<(Storage, Recovered), StorageError> {
+    Storage::open(path, &stamp(), Durability::Sync)
+}
+
+impl Specimen {
+    fn new() -> Specimen {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut storage, _) = open(dir.path()).unwrap();
+        let life = |replica, life| Record::Life {
+            replica: ReplicaId(replica),
+            life,
+        };
+        let joined = [life(0, 7), life(2, 9), Record::Joined, configured(1)];
+        storage.write(&joined).unwrap();
+        write_some(&mut storage, 1..=20);
+        drop(storage);
+        // This start makes tables of what it finds in the log.
+        let (mut storage, _) = open(dir.path()).unwrap();
+        write_some(&mut storage, 21..=30);
+        // The others stay in a log that is no longer written to.
+        flush(&storage, Column::Log);
+        flush(&storage, Column::Meta);
+        write_some(&mut storage, 31..=42);
+        drop(storage);
+        let files = files(dir.path());
+        let contents = read(&files).unwrap();
+        let of = |end: &str| files.keys().filter(|name| name.ends_with(end)).count();
+        assert!(of(".sst") >= 4 && of(".log") >= 2, "{:?}", files.keys());
+        Specimen { files, contents }
+    }
+
+    /// What comes of a directory with one file changed: `None`, nothing at all; or
+    /// it is refused, and how.
+    fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
+        let mut files = self.files.clone();
+        change(&mut files);
+        match read(&files) {
+            Ok(contents) => {
+                assert_eq!(contents, self.contents, "{name}: other contents");
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+fn files(path: &Path) -> Files {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let files = entries.map(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    });
+    files
+        .filter(|(name, _)| name != "LOCK" && !name.starts_with("LOG"))
+        .collect()
+}
+
+fn lay_out(files: &Files) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    dir
+}
+
+/// Everything that these files hold.
+fn read(files: &Files) -> Result<String, StorageError> {
+    let dir = lay_out(files);
+    let (storage, recovered) = open(dir.path())?;
+    let log = |log| storage.read_log(log, Slot(1), Slot(u64::MAX >> 1), usize::MAX);
+    let logs = [log(LogId::Commands)?, log(LogId::Configs)?];
+    Ok(format!("{recovered:?} {logs:?}"))
+}
+
+/// Whether a refusal is of use to who reads it.
+fn assert_helpful(name: &str, message: &str) {
+    let names = match name {
+        _ if message.contains(name) => true,
+        _ if name.ends_with(".log") => message.contains("the .log files"),
+        _ if name.ends_with(".sst") => message.contains("the .sst files"),
+        _ => false,
+    };
+    assert!(names, "{name} is not named: {message}");
+    assert!(message.contains("a copy made since"), "{name}: {message}");
+}
+
+/// Where the records of a log of RocksDB's begin. No checksum covers the length in
+/// such a header, and RocksDB looks at the kind before it looks at the checksum.
+fn headers(log: &[u8]) -> Vec<usize> {
+    let (mut headers, mut at) = (Vec::new(), 0);
+    while at + HEADER_BYTES < log.len() {
+        if BLOCK_BYTES - at % BLOCK_BYTES < HEADER_BYTES {
+            at = at.next_multiple_of(BLOCK_BYTES);
+            continue;
+        }
+        headers.push(at);
+        let length = u16::from_le_bytes([log[at + 4], log[at + 5]]);
+        at += HEADER_BYTES + usize::from(length);
+    }
+    assert_eq!(at, log.len(), "records fill the log");
+    headers
+}
+
+/// The bits to flip, as (file, bit).
+fn bits(files: &Files) -> Vec<(&str, usize)> {
+    let flips = std::env::var("LEASEHOLD_FLIPS").ok();
+    let flips: usize = flips.map_or(3000, |text| text.parse().unwrap());
+    let (small, large): (Vec<_>, Vec<_>) = files
+        .iter()
+        .partition(|(_, bytes)| bytes.len() <= SMALL_BYTES);
+    let mut bits = Vec::new();
+    for (name, bytes) in small {
+        bits.extend((0..bytes.len() * 8).map(|bit| (name.as_str(), bit)));
+    }
+    let mut rng = Pcg64Mcg::seed_from_u64(1);
+    for (name, bytes) in &large {
+        // RocksDB does not read its OPTIONS unless it is told to.
+        let share = match name.starts_with("OPTIONS") {
+            true => 20,
+            false => flips / large.len(),
+        };
+        let all = bytes.len() * 8;
+        // Half of them at the end: footers, and what may look torn.
+        let from = |nth: usize| {
+            if nth.is_multiple_of(2) {
+                0
+            } else {
+                all - all.min(1600)
+            }
+        };
+        bits.extend((0..share).map(|nth| (name.as_str(), rng.random_range(from(nth)..all))));
+        if name.ends_with(".log") || name.starts_with("MANIFEST") {
+            let last = headers(bytes).into_iter().rev().take(2);
+            let of_header = last.flat_map(|at| at * 8..(at + HEADER_BYTES) * 8);
+            bits.extend(of_header.map(|bit| (name.as_str(), bit)));
+        }
+    }
+    bits
+}
+
+#[test]
+fn no_flipped_bit_goes_unnoticed() {
+    let specimen = Specimen::new();
+    let bits = bits(&specimen.files);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut tally: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
+        while let Some((name, bit)) = bits.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let place = format!("{name}, bit {bit}");
+            let refused = specimen.with(&place, |files| {
+                files.get_mut(*name).unwrap()[bit / 8] ^= 1 << (bit % 8);
+            });
+            tally.entry(*name).or_default()[usize::from(refused.is_some())] += 1;
+            if let Some(message) = refused {
+                assert_helpful(name, &message);
+            }
+        }
+        tally
+    };
+    let tallies = std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.map(|thread| thread.join().unwrap())
+    });
+    let mut sum: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
+    for (name, [no_effect, refused]) in tallies.into_iter().flatten() {
+        let entry = sum.entry(name).or_default();
+        entry[0] += no_effect;
+        entry[1] += refused;
+    }
+    println!(
+        "{} bits; by file [without effect, refused]: {sum:?}",
+        bits.len()
+    );
+    for (name, [no_effect, refused]) in sum {
+        match name {
+            "CURRENT" | marker::NAME => assert_eq!(no_effect, 0, "{name}"),
+            _ if name == "IDENTITY" || name.starts_with("OPTIONS") => {}
+            _ => assert!(refused > 0, "{name}: no flip was ever noticed"),
+        }
+    }
+}
+
+#[test]
+fn no_file_may_be_missing_or_cut_off() {
+    let specimen = Specimen::new();
+    for (name, bytes) in &specimen.files {
+        let length = bytes.len();
+        let missing = specimen.with(name, |files| {
+            files.remove(name);
+        });
+        let cut = [0, length / 2, length - 1]
+            .map(|keep| specimen.with(name, |files| files.get_mut(name).unwrap().truncate(keep)));
+        // What RocksDB does without.
+        let needless = name == "IDENTITY" || name.starts_with("OPTIONS");
+        for refused in [missing].into_iter().chain(cut) {
+            assert!(needless || refused.is_some(), "{name} is not missed");
+            if let Some(message) = refused {
+                assert_helpful(name, &message);
+            }
+        }
+    }
+}
+
+/// The only write-ahead log that anything was written to.
+fn log_of(files: &Files) -> String {
+    let logs = files.iter().filter(|(name, _)| name.ends_with(".log"));
+    let longest = logs.max_by_key(|(_, bytes)| bytes.len());
+    longest.expect("there is a log").0.clone()
+}
+
+#[test]
+fn a_torn_tail_is_forgotten_group_by_group_unless_it_was_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path()).unwrap();
+    let mut write = |slots: std::ops::RangeInclusive<u64>| {
+        for slot in slots {
+            let group = [
+                accepted(slot, "x"),
+                state(slot),
+                Record::Promised(ballot(slot)),
+            ];
+            storage.write(&group).unwrap();
+        }
+        files(dir.path())
+    };
+    // The machine loses its power on its way from 5 to 10: of the marker the disk
+    // has what it was at 5, of the log all up to anywhere.
+    let (at_5, at_10) = (write(1..=5), write(6..=10));
+    drop(storage);
+    let log = log_of(&at_10);
+    let (acknowledged, all) = (at_5[&log].len(), at_10[&log].len());
+    let mut seen = std::collections::BTreeSet::new();
+    for kept in (acknowledged..=all).step_by(29).chain([all]) {
+        let mut torn = at_10.clone();
+        torn.get_mut(&log).unwrap().truncate(kept);
+        // To whoever was told of 10, that is a loss.
+        let told = read(&torn).map_err(|error| error.to_string());
+        match told {
+            Ok(_) => assert_eq!(kept, all),
+            Err(message) => assert_helpful(&log, &message),
+        }
+        torn.insert(marker::NAME.to_owned(), at_5[marker::NAME].clone());
+        let laid_out = lay_out(&torn);
+        let (storage, recovered) = open(laid_out.path()).unwrap();
+        let last = recovered.promised.round;
+        let entries = storage.read_log(LogId::Commands, Slot(1), Slot(99), usize::MAX);
+        assert_eq!(entries.unwrap().len() as u64, last, "a group is one");
+        assert_eq!(recovered.state.executed, Slot(last), "a group is one");
+        seen.insert(last);
+    }
+    assert_eq!(seen, (5..=10).collect());
+    // What was acknowledged at 5 may not go, whatever happened afterwards.
+    let mut torn = at_10.clone();
+    torn.get_mut(&log).unwrap().truncate(acknowledged - 1);
+    torn.insert(marker::NAME.to_owned(), at_5[marker::NAME].clone());
+    let message = read(&torn).err().unwrap().to_string();
+    assert_helpful(&log, &message);
+}
+
+#[test]
+fn a_directory_that_was_never_ready_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(
+        Marker::open(dir.path(), 7).unwrap(),
+        Found::Marked(_)
+    ));
+    // Killed here, with RocksDB's part begun.
+    fs::write(dir.path().join("MANIFEST-000001"), "half").unwrap();
+    let (_, recovered) = open(dir.path()).unwrap();
+    assert_eq!((recovered.life, recovered.joined), (7, false));
+}
+
+#[test]
+fn files_of_two_directories_are_no_directory() {
+    let of = || {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        files(dir.path())
+    };
+    let (mut one, other) = (of(), of());
+    one.insert(marker::NAME.to_owned(), other[marker::NAME].clone());
+    let message = read(&one).err().unwrap().to_string();
+    assert!(message.contains("is damaged"), "{message}");
+}

@@ -1,0 +1,348 @@
+//! How a directory is opened: created if it is new, stamped with its replica's name, and
+//! given a new incarnation, higher than that of every earlier run.
+
+use std::fs::DirBuilder;
+use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use leasehold_leases::Incarnation;
+use prost::Message as _;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode,
+    DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options,
+};
+
+use super::error::unopened;
+use super::marker::{self, Found, Marker};
+use super::records::{Column, meta};
+use super::staged::Staged;
+use super::{Durability, PROBE, Stamp, Storage, StorageError, Use, WRITE_BUFFER_BYTES, wal};
+use leasehold_replica::action::Recovered;
+use leasehold_replica::codec::{self, proto};
+
+/// Raised when older binaries could no longer read the directory.
+pub(super) const FORMAT: u32 = 5;
+/// Without the column family `staged`. Such a directory becomes one of [`FORMAT`].
+pub(super) const FORMAT_UNSTAGED: u32 = 4;
+const CACHE_BYTES: usize = 16 << 20;
+/// Tables kept open where the caller sets no limit.
+const TABLES_OPEN: usize = 246;
+/// Past this the oldest data in the write-ahead log is flushed to tables. Files of the log are
+/// then deleted together, and what is synced meanwhile waits for the file system to free them: the
+/// less there is, the shorter. It is twice what fills a table of the log.
+const WAL_BYTES: u64 = 32 << 20;
+/// Bytes of a table that are written before the disk is asked to take them.
+const SYNC_BYTES: u64 = 1 << 20;
+
+impl Storage {
+    /// Opens or makes the directory, raises its incarnation durably, and reads
+    /// what a replica needs to go on.
+    ///
+    /// # Errors
+    /// Any but `Full`.
+    pub fn open(
+        path: &Path,
+        stamp: &Stamp,
+        durability: Durability,
+    ) -> Result<(Storage, Recovered), StorageError> {
+        let (tables, full_while) = (TABLES_OPEN, None);
+        let how = Use {
+            durability,
+            tables,
+            full_while,
+        };
+        Storage::open_with(path, stamp, how)
+    }
+
+    /// As [`Storage::open`], used in this way.
+    ///
+    /// # Errors
+    /// As [`Storage::open`], and `Full`.
+    pub fn open_with(
+        path: &Path,
+        stamp: &Stamp,
+        how: Use,
+    ) -> Result<(Storage, Recovered), StorageError> {
+        // What clients need a token for is not for every user of this machine.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|source| not_made(path, source))?;
+        let Found::Marked(marker) = Marker::open(path, draw_life())? else {
+            return Err(StorageError::Damaged {
+                path: path.to_owned(),
+                what: marker::NAME.to_owned(),
+                problem: "it is missing, or an older version of this program made the directory"
+                    .to_owned(),
+            });
+        };
+        // A run that was killed while it asked the disk for room may have left it.
+        _ = std::fs::remove_file(path.join(PROBE));
+        check_logs(path)?;
+        let db = open_db(path, &marker, options(how.durability, how.tables))?;
+        marker.check_sequence(db.latest_sequence_number())?;
+        let mut storage = Storage {
+            db,
+            path: path.to_owned(),
+            durability: how.durability,
+            marker,
+            full_while: how.full_while,
+            staged: Staged::default(),
+        };
+        storage.claim(stamp)?;
+        let incarnation = storage.raise_incarnation()?;
+        let made = storage.marker.set_made();
+        made.map_err(|error| storage.unmarked(error))?;
+        let recovered = storage.recover(incarnation)?;
+        Ok((storage, recovered))
+    }
+
+    /// Checks the stamp, or puts it on a new directory.
+    fn claim(&self, stamp: &Stamp) -> Result<(), StorageError> {
+        let wanted = proto::Identity {
+            format: FORMAT,
+            cluster: stamp.cluster.clone(),
+            name: stamp.name.clone(),
+            replica: stamp.replica.0.into(),
+            members: stamp.members.clone(),
+            life: self.marker.life(),
+        };
+        let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
+            self.assert_new(meta::IDENTITY)?;
+            return self.put_meta(meta::IDENTITY, &wanted.encode_to_vec());
+        };
+        let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
+        let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
+        let is_older = found.format != FORMAT;
+        let identity = is_older.then(|| wanted.encode_to_vec());
+        self.check_identity(found, wanted)?;
+        identity.map_or(Ok(()), |it| self.put_meta(meta::IDENTITY, &it))
+    }
+
+    /// Checks that the directory is this replica's, and in a format that we read.
+    fn check_identity(
+        &self,
+        found: proto::Identity,
+        wanted: proto::Identity,
+    ) -> Result<(), StorageError> {
+        if ![FORMAT, FORMAT_UNSTAGED].contains(&found.format) {
+            return Err(StorageError::Format {
+                path: self.path.clone(),
+                found: found.format,
+                expected: wanted.format,
+            });
+        }
+        let same_life = found.life == wanted.life;
+        let found = stamped(found).into_iter();
+        let mut pairs = found.zip(stamped(wanted));
+        if let Some(((what, found), (_, expected))) = pairs.find(|(a, b)| a != b) {
+            return Err(StorageError::Mismatch {
+                path: self.path.clone(),
+                what,
+                found,
+                expected,
+            });
+        }
+        if !same_life {
+            return Err(StorageError::Damaged {
+                path: self.path.clone(),
+                what: marker::NAME.to_owned(),
+                problem: "it is that of another directory".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses a missing `key`, unless the directory was never completely created.
+    fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
+        match self.marker.is_made() {
+            true => Err(self.damaged(Column::Meta, key, "it is missing".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn raise_incarnation(&self) -> Result<Incarnation, StorageError> {
+        let last = match self.get(Column::Meta, meta::INCARNATION)? {
+            Some(bytes) => self.number(Column::Meta, meta::INCARNATION, &bytes)?,
+            None => {
+                self.assert_new(meta::INCARNATION)?;
+                0
+            }
+        };
+        let raised = last + 1;
+        self.put_meta(meta::INCARNATION, &raised.to_be_bytes())?;
+        Ok(Incarnation(raised))
+    }
+}
+
+/// Why a directory cannot be made: for its path, or as any other failure of a disk.
+fn not_made(path: &Path, source: io::Error) -> StorageError {
+    let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
+    let in_the_way = path.ancestors().find(is_other);
+    let problem = match in_the_way {
+        Some(found) => format!("{} is not a directory", found.display()),
+        None if matches!(source.kind(), InvalidFilename | InvalidInput) => source.to_string(),
+        None => {
+            let path = path.to_owned();
+            return StorageError::Directory { path, source };
+        }
+    };
+    StorageError::Path {
+        path: path.to_owned(),
+        problem,
+    }
+}
+
+/// What a directory is stamped with, as an operator may compare it.
+fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
+    [
+        ("cluster", identity.cluster),
+        ("replica name", identity.name),
+        ("replica id", identity.replica.to_string()),
+        ("list of members", identity.members.join(", ")),
+    ]
+}
+
+fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, StorageError> {
+    let unopened = |error| unopened(path, marker, error);
+    options.create_if_missing(!marker.is_made());
+    let is_older = marker.is_made() && {
+        let found = DB::list_cf(&options, path).map_err(unopened)?;
+        !found.iter().any(|name| name == Column::Staged.name())
+    };
+    options.create_missing_column_families(!marker.is_made() || is_older);
+    let columns = Column::ALL
+        .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
+    // Nothing is in it. But after a full disk RocksDB waits for as much room as the largest write
+    // buffer of any column family takes, and that of this one would be 64 MiB.
+    let mut unused = Options::default();
+    unused.set_write_buffer_size(WRITE_BUFFER_BYTES / 16);
+    let unused = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, unused);
+    let columns = columns.into_iter().chain([unused]);
+    DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
+}
+
+/// Never 0, and never drawn again.
+fn draw_life() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let drawn = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+    drawn.max(1)
+}
+
+fn check_logs(path: &Path) -> Result<(), StorageError> {
+    let failed = |source| StorageError::Directory {
+        path: path.to_owned(),
+        source,
+    };
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".log") && !name.starts_with("MANIFEST-") {
+            continue;
+        }
+        if let Some(problem) = wal::problem(&entry.path()).map_err(failed)? {
+            return Err(StorageError::Damaged {
+                path: path.to_owned(),
+                what: name,
+                problem,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Small buffers: several replicas may share a small machine.
+fn options(durability: Durability, tables: usize) -> Options {
+    let mut options = Options::default();
+    // RocksDB keeps ten for its own purposes.
+    options.set_max_open_files(tables as i32 + 10);
+    options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
+    options.set_max_total_wal_size(WAL_BYTES);
+    options.set_max_background_jobs(2);
+    // Else a finished table is synced in one go, and what is acknowledged waits for it.
+    options.set_bytes_per_sync(SYNC_BYTES);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(4 << 20);
+    options.set_log_level(LogLevel::Warn);
+    // A record torn at the end was never acknowledged, as long as the marker agrees.
+    // One damaged before the end may have been, and the default would forget all
+    // that follows it.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    // A finished log must still exist, with its full length.
+    options.set_track_and_verify_wals_in_manifest(true);
+    // Without a write-ahead log, only this keeps the column families consistent with
+    // each other.
+    options.set_atomic_flush(durability == Durability::None);
+    options
+}
+
+fn column_options(column: Column) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES / Column::ALL.len()));
+    table.set_block_size(16 << 10);
+    // Version 6 is the first whose checksums cover the footer and a block's place.
+    table.set_format_version(6);
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table);
+    options.set_compression_type(DBCompressionType::Lz4);
+    let share = match column {
+        Column::Log | Column::State | Column::Staged => WRITE_BUFFER_BYTES / 4,
+        Column::Configs | Column::Sessions | Column::Meta => WRITE_BUFFER_BYTES / 16,
+    };
+    options.set_write_buffer_size(share);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::stamp;
+    use super::*;
+
+    fn refused(path: &Path) -> StorageError {
+        match Storage::open(path, &stamp(), Durability::Sync) {
+            Err(error) => error,
+            Ok(_) => panic!("{} is opened", path.display()),
+        }
+    }
+
+    #[test]
+    fn only_the_owner_reads_a_directory_that_is_made() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let above = dir.path().join("above");
+        std::fs::create_dir(&above).unwrap();
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&above, open).unwrap();
+        Storage::open(&above.join("data/CA"), &stamp(), Durability::Sync).unwrap();
+        for (made, expected) in [("data/CA", 0o700), ("data", 0o700), ("", 0o755)] {
+            let mode = above.join(made).metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, expected, "{made:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_a_directory_is_told_from_a_disk_that_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let other = format!("{} is not a directory", file.display());
+        for (path, expected) in [
+            (file.clone(), &*other),
+            (file.join("CA"), &other),
+            (file.join("data/CA"), &other),
+            (dir.path().join("n".repeat(300)), "name"),
+            (dir.path().join("a\0b"), "NUL"),
+        ] {
+            let StorageError::Path { problem, .. } = refused(&path) else {
+                panic!("{} might be a directory", path.display());
+            };
+            assert!(problem.contains(expected), "{problem}");
+        }
+        // What it points to may be there later.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path().join("disk"), &link).unwrap();
+        for path in [link.join("CA"), link] {
+            let error = refused(&path);
+            assert!(matches!(error, StorageError::Directory { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Records as keys and values, each value sealed with a checksum.
+//!
+//! The functions that read a row back ([`unseal`], [`meta::parse_log_start`],
+//! [`staged::parse_row`]) take bytes that a disk may have changed. They are public so that fuzz
+//! targets can call them.
+
+use bytes::{Buf, Bytes};
+use leasehold_leases::{Ballot, Key};
+use rocksdb::{ColumnFamily, DB, WriteBatch};
+
+use super::staged::{self, Staged};
+use leasehold_replica::action::{Checkpoint, Record, Stored};
+use leasehold_replica::codec::{self, Position};
+use leasehold_replica::message::LogId;
+
+/// Bytes of the checksum after each value.
+const SEAL_BYTES: usize = 4;
+
+/// The column families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// Slot -> accepted commands. Executed ones stay: a replica that is behind may fetch
+    /// them.
+    Log,
+    /// Slot -> accepted configuration.
+    Configs,
+    /// Key -> value.
+    State,
+    /// Version and key -> value; see [`super::staged`].
+    Staged,
+    /// Client -> session.
+    Sessions,
+    /// See [`meta`].
+    Meta,
+}
+
+impl Column {
+    /// All of them.
+    pub const ALL: [Column; 6] = [
+        Column::Log,
+        Column::Configs,
+        Column::State,
+        Column::Staged,
+        Column::Sessions,
+        Column::Meta,
+    ];
+
+    pub(super) fn of(log: LogId) -> Column {
+        match log {
+            LogId::Commands => Column::Log,
+            LogId::Configs => Column::Configs,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Column::Log => "log",
+            Column::Configs => "configs",
+            Column::State => "state",
+            Column::Staged => "staged",
+            Column::Sessions => "sessions",
+            Column::Meta => "meta",
+        }
+    }
+
+    pub(super) fn handle(self, db: &DB) -> &ColumnFamily {
+        db.cf_handle(self.name())
+            .expect("every column family is opened with the database")
+    }
+
+    /// A key as an operator may read it.
+    pub(super) fn readable(self, key: &[u8]) -> String {
+        match (self, <[u8; 8]>::try_from(key)) {
+            (Column::Log | Column::Configs | Column::Sessions, Ok(number)) => {
+                u64::from_be_bytes(number).to_string()
+            }
+            _ => key.escape_ascii().to_string(),
+        }
+    }
+}
+
+/// Keys of the column family `meta`.
+pub mod meta {
+    use leasehold_leases::{Ballot, ReplicaId};
+
+    use leasehold_replica::message::LogId;
+
+    pub(in super::super) const IDENTITY: &[u8] = b"identity";
+    pub(in super::super) const INCARNATION: &[u8] = b"incarnation";
+    pub(in super::super) const JOINED: &[u8] = b"joined";
+    pub(in super::super) const POSITION: &[u8] = b"position";
+    pub(in super::super) const PROMISED: &[u8] = b"promised";
+    pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
+    /// Followed by the replica.
+    pub(in super::super) const LIFE: &[u8] = b"life/";
+    /// Followed by the log and the ballot, so that ballots are in order.
+    pub(in super::super) const LOG_START: &[u8] = b"start/";
+
+    /// The key under which the newest life of `replica` is kept.
+    pub fn life(replica: ReplicaId) -> Vec<u8> {
+        [LIFE, &[replica.0]].concat()
+    }
+
+    /// The replica whose life is kept under `key`; `None` for any other key.
+    pub fn parse_life(key: &[u8]) -> Option<ReplicaId> {
+        match key.strip_prefix(LIFE)? {
+            &[replica] if replica < 64 => Some(ReplicaId(replica)),
+            _ => None,
+        }
+    }
+
+    /// The key under which the opening no-op of `ballot` is kept.
+    pub fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
+        let mut key = LOG_START.to_vec();
+        key.push(match log {
+            LogId::Commands => b'c',
+            LogId::Configs => b'g',
+        });
+        key.extend(ballot.round.to_be_bytes());
+        key.push(ballot.replica.0);
+        key
+    }
+
+    /// The inverse of [`log_start`]; `None` for any other key.
+    pub fn parse_log_start(key: &[u8]) -> Option<(LogId, Ballot)> {
+        let (log, rest) = key.strip_prefix(LOG_START)?.split_first()?;
+        let (round, replica) = rest.split_first_chunk::<8>()?;
+        let log = match log {
+            b'c' => LogId::Commands,
+            b'g' => LogId::Configs,
+            _ => return None,
+        };
+        let &[replica] = replica else { return None };
+        let ballot = Ballot {
+            round: u64::from_be_bytes(*round),
+            replica: ReplicaId(replica),
+        };
+        (replica < 64).then_some((log, ballot))
+    }
+}
+
+/// Covers the column family and the key as well: a value under the wrong key is damage.
+fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(column.name().as_bytes());
+    hasher.update(&(key.len() as u32).to_be_bytes());
+    hasher.update(key);
+    hasher.update(value);
+    hasher.finalize().to_be_bytes()
+}
+
+/// Checks the checksum at the end of `sealed` and removes it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'static str> {
+    let Some(length) = sealed.len().checked_sub(SEAL_BYTES) else {
+        return Err("too short for a checksum");
+    };
+    let value = sealed.split_to(length);
+    if sealed.chunk() != checksum(column, key, &value) {
+        return Err("its checksum does not match");
+    }
+    Ok(value)
+}
+
+/// The value with its checksum appended.
+pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::with_capacity(value.len() + SEAL_BYTES);
+    sealed.extend(value);
+    sealed.extend(checksum(column, key, value));
+    sealed
+}
+
+/// Appends the write of a value and its checksum to a batch.
+pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut WriteBatch) {
+    batch.put_cf(column.handle(db), key, seal(column, key, value));
+}
+
+/// Appends all records to a batch, in order.
+pub(super) fn append(db: &DB, records: &[Record], staged: &mut Staged, batch: &mut WriteBatch) {
+    let mut appender = Appender {
+        db,
+        batch,
+        staged,
+        scratch: Vec::new(),
+    };
+    records.iter().for_each(|record| appender.record(record));
+}
+
+struct Appender<'a> {
+    db: &'a DB,
+    batch: &'a mut WriteBatch,
+    staged: &'a mut Staged,
+    scratch: Vec<u8>,
+}
+
+impl Appender<'_> {
+    fn put(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
+        self.scratch.clear();
+        encode(&mut self.scratch);
+        let seal = checksum(column, key, &self.scratch);
+        self.scratch.extend(seal);
+        self.batch
+            .put_cf(column.handle(self.db), key, &self.scratch);
+    }
+
+    fn put_or_delete<T>(
+        &mut self,
+        column: Column,
+        key: &[u8],
+        value: Option<&T>,
+        encode: impl FnOnce(&T, &mut Vec<u8>),
+    ) {
+        match value {
+            Some(value) => self.put(column, key, |out| encode(value, out)),
+            None => self.delete(column, key),
+        }
+    }
+
+    fn delete(&mut self, column: Column, key: &[u8]) {
+        self.batch.delete_cf(column.handle(self.db), key);
+    }
+
+    /// Writes a number as eight bytes, big-endian.
+    fn put_number(&mut self, key: &[u8], number: u64) {
+        self.put(Column::Meta, key, |out| out.extend(number.to_be_bytes()));
+    }
+
+    fn record(&mut self, record: &Record) {
+        match record {
+            Record::Promised(ballot) => self.put(Column::Meta, meta::PROMISED, |out| {
+                codec::encode_ballot(*ballot, out);
+            }),
+            Record::Accepted {
+                log,
+                slot,
+                ballot,
+                value,
+            } => self.put(Column::of(*log), &slot.0.to_be_bytes(), |out| {
+                codec::encode_entry(*ballot, value, out);
+            }),
+            Record::Erased { log, slot } => self.delete(Column::of(*log), &slot.0.to_be_bytes()),
+            Record::LogStart { log, ballot, slot } => {
+                self.put_number(&meta::log_start(*log, *ballot), slot.0);
+            }
+            Record::ForgetLogStarts { log, below } => self.forget_log_starts(*log, *below),
+            Record::RestartWait(wait) => {
+                let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+                self.put_number(meta::RESTART_WAIT, ns);
+            }
+            Record::Life { replica, life } => self.put_number(&meta::life(*replica), *life),
+            Record::Joined => self.put(Column::Meta, meta::JOINED, |_| {}),
+            Record::Staged(values) => self.stage(values),
+            Record::Checkpoint(checkpoint) => self.checkpoint(checkpoint),
+        }
+    }
+
+    fn forget_log_starts(&mut self, log: LogId, below: Ballot) {
+        let (from, to) = (
+            meta::log_start(log, Ballot::ZERO),
+            meta::log_start(log, below),
+        );
+        let meta = Column::Meta.handle(self.db);
+        self.batch.delete_range_cf(meta, from, to);
+    }
+
+    fn stage(&mut self, values: &[(Key, Stored)]) {
+        for (key, stored) in values {
+            self.staged.stage(key, stored.version);
+            let row = staged::row(key, stored.version);
+            self.put(Column::Staged, &row, |out| out.extend(&stored.value));
+        }
+    }
+
+    fn checkpoint(&mut self, checkpoint: &Checkpoint) {
+        for (key, stored) in &checkpoint.entries {
+            let version = stored.as_ref().map(|stored| stored.version);
+            let (is_staged, replaced) = self.staged.settle(key, version);
+            for version in replaced {
+                self.delete(Column::Staged, &staged::row(key, version));
+            }
+            self.put_or_delete(Column::State, key, stored.as_ref(), |stored, out| {
+                codec::encode_stored(stored, is_staged, out);
+            });
+        }
+        for (client, session) in &checkpoint.sessions {
+            let key = client.to_be_bytes();
+            self.put_or_delete(
+                Column::Sessions,
+                &key,
+                session.as_ref(),
+                codec::encode_session,
+            );
+        }
+        let position = Position {
+            executed: checkpoint.executed,
+            config: checkpoint.config,
+            log_time_ms: checkpoint.log_time_ms,
+            opens_from_ms: checkpoint.opens_from_ms,
+        };
+        self.put(Column::Meta, meta::POSITION, |out| {
+            codec::encode_position(&position, out);
+        });
+    }
+}

@@ -1,0 +1,107 @@
+//! Which values the disk has that were written before their checkpoint.
+//!
+//! A checkpoint is one write, for which all others wait. So long values of a large one are
+//! written before it, some at a time, each in a row of its own, named by its key and version. The
+//! checkpoint then only says that the value is there.
+//!
+//! Such a row counts once the newest checkpoint names it. What it replaces goes with that
+//! checkpoint, and a start removes what none names. A row never changes: the log says what each
+//! version is.
+
+use std::collections::HashMap;
+
+use leasehold_leases::Key;
+use leasehold_wire::Version;
+use smallvec::SmallVec;
+
+type Versions = SmallVec<[Version; 1]>;
+
+/// The versions of each key that have rows of their own.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    /// On disk.
+    rows: HashMap<Key, Versions>,
+    /// What will be there in place of these, once what is being written is.
+    changed: HashMap<Key, Versions>,
+}
+
+impl Staged {
+    /// Those that a start has found, and that a checkpoint names.
+    pub(super) fn found(named: impl Iterator<Item = (Key, Version)>) -> Staged {
+        Staged {
+            rows: named
+                .map(|(key, version)| (key, Versions::from_elem(version, 1)))
+                .collect(),
+            changed: HashMap::new(),
+        }
+    }
+
+    /// Notes that this version is being written.
+    pub(super) fn stage(&mut self, key: &Key, version: Version) {
+        let versions = self.change(key);
+        if !versions.contains(&version) {
+            versions.push(version);
+        }
+    }
+
+    /// A checkpoint gives `key` this version, or none: whether that has a row of its own, and
+    /// which others of the key go.
+    pub(super) fn settle(&mut self, key: &Key, version: Option<Version>) -> (bool, Versions) {
+        if !self.rows.contains_key(key) && !self.changed.contains_key(key) {
+            return (false, Versions::new());
+        }
+        let versions = self.change(key);
+        let (kept, gone): (Versions, Versions) =
+            versions.drain(..).partition(|it| Some(*it) == version);
+        let is_staged = !kept.is_empty();
+        *versions = kept;
+        (is_staged, gone)
+    }
+
+    fn change(&mut self, key: &Key) -> &mut Versions {
+        let rows = &self.rows;
+        let before = || rows.get(key).cloned().unwrap_or_default();
+        self.changed.entry(key.clone()).or_insert_with(before)
+    }
+
+    /// What was being written is on disk.
+    pub(super) fn written(&mut self) {
+        for (key, versions) in self.changed.drain() {
+            match versions.is_empty() {
+                true => self.rows.remove(&key),
+                false => self.rows.insert(key, versions),
+            };
+        }
+    }
+
+    /// What was being written is not on disk.
+    pub(super) fn give_up(&mut self) {
+        self.changed.clear();
+    }
+}
+
+/// Bytes of a version before a key.
+const VERSION_BYTES: usize = 12;
+
+/// The key of a row.
+pub fn row(key: &[u8], version: Version) -> Vec<u8> {
+    let mut row = Vec::with_capacity(VERSION_BYTES + key.len());
+    row.extend(version.slot.to_be_bytes());
+    row.extend(version.index.to_be_bytes());
+    row.extend(key);
+    row
+}
+
+/// The inverse of [`row`]; `None` for any other key.
+pub fn parse_row(row: &[u8]) -> Option<(Key, Version)> {
+    let (slot, rest) = row.split_first_chunk::<8>()?;
+    let (index, key) = rest.split_first_chunk::<4>()?;
+    let version = Version {
+        slot: u64::from_be_bytes(*slot),
+        index: u32::from_be_bytes(*index),
+    };
+    Some((Key::copy_from_slice(key), version))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,485 @@
+//! What was acknowledged is found again; what is damaged is not believed.
+
+use std::path::Path;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ConfigChange, ConfigId, Incarnation, ReplicaSet, Slot, Time};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Outcome, Version};
+use prost::Message as _;
+
+use super::open::{FORMAT, FORMAT_UNSTAGED};
+use super::records::meta;
+use super::*;
+use leasehold_replica::action::{Checkpoint, Recovered, SessionImage, Stored};
+use leasehold_replica::codec::proto;
+use leasehold_replica::message::{Batch, LogId, Proposed, RequestId, Value};
+use leasehold_replica::{Replica, Settings};
+
+pub(super) fn stamp() -> Stamp {
+    Stamp {
+        cluster: "demo".to_owned(),
+        name: "CA".to_owned(),
+        replica: ReplicaId(1),
+        members: ["OR", "CA", "JP"].map(str::to_owned).to_vec(),
+    }
+}
+
+fn open(path: &Path) -> (Storage, Recovered) {
+    Storage::open(path, &stamp(), Durability::Sync).unwrap()
+}
+
+pub(super) fn ballot(round: u64) -> Ballot {
+    Ballot {
+        round,
+        replica: ReplicaId(2),
+    }
+}
+
+fn commands(text: &str) -> Value {
+    Value::Commands(Arc::new(Batch {
+        log_time_ms: 5,
+        commands: vec![Proposed {
+            origin: ReplicaId(0),
+            request: RequestId(9),
+            command: Command::session(1, 1, 1, Op::put("k", text.to_owned())),
+        }],
+        ..Default::default()
+    }))
+}
+
+pub(super) fn accepted(slot: u64, text: &str) -> Record {
+    Record::Accepted {
+        log: LogId::Commands,
+        slot: Slot(slot),
+        ballot: ballot(slot),
+        value: commands(text),
+    }
+}
+
+pub(super) fn configured(slot: u64) -> Record {
+    Record::Accepted {
+        log: LogId::Configs,
+        slot: Slot(slot),
+        ballot: ballot(1),
+        value: Value::Config(Arc::new(ConfigChange::everywhere(ReplicaSet::all(3)))),
+    }
+}
+
+pub(super) fn stored(value: &str, slot: u64) -> Stored {
+    let version = Version { slot, index: 0 };
+    Stored {
+        value: value.to_owned().into(),
+        version,
+        created: version,
+    }
+}
+
+fn checkpoint(executed: u64, key: &str, entry: Option<Stored>) -> Record {
+    Record::Checkpoint(Checkpoint {
+        executed: Slot(executed),
+        config: ConfigId(1),
+        log_time_ms: executed * 10,
+        opens_from_ms: executed * 9,
+        entries: vec![(key.to_owned().into(), entry)],
+        sessions: vec![],
+    })
+}
+
+fn slots(recovered: &Recovered, log: LogId) -> Vec<u64> {
+    let of_log = recovered.accepted.iter().filter(|entry| entry.log == log);
+    of_log.map(|entry| entry.slot.0).collect()
+}
+
+#[test]
+fn a_new_directory_holds_nothing_and_is_the_first_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, recovered) = open(dir.path());
+    assert_eq!(recovered.incarnation, Incarnation(1));
+    assert_eq!(recovered.restart_wait, None);
+    assert_eq!(recovered.promised, Ballot::ZERO);
+    assert!(recovered.accepted.is_empty() && recovered.state.entries.is_empty());
+}
+
+#[test]
+fn a_directory_has_a_life_of_its_own_and_keeps_what_it_heard_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, first) = open(dir.path());
+    assert!(first.life != 0 && !first.joined && first.lives.is_empty());
+    let heard = |replica, life| Record::Life {
+        replica: ReplicaId(replica),
+        life,
+    };
+    storage
+        .write(&[heard(0, 7), heard(63, u64::MAX), Record::Joined])
+        .unwrap();
+    drop(storage);
+    let (_, again) = open(dir.path());
+    assert_eq!(again.life, first.life);
+    assert!(again.joined);
+    assert_eq!(again.lives, [(ReplicaId(0), 7), (ReplicaId(63), u64::MAX)]);
+    let other = tempfile::tempdir().unwrap();
+    assert_ne!(open(other.path()).1.life, first.life);
+}
+
+#[test]
+fn a_directory_of_another_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (storage, _) = open(dir.path());
+    let identity = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
+    let mut identity = proto::Identity::decode(identity).unwrap();
+    identity.format = FORMAT + 1;
+    storage
+        .put_meta(meta::IDENTITY, &identity.encode_to_vec())
+        .unwrap();
+    drop(storage);
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    let message = refused.err().unwrap().to_string();
+    for part in [FORMAT + 1, FORMAT].map(|format| format.to_string()) {
+        assert!(message.contains(&part), "{part:?} is not in {message:?}");
+    }
+}
+
+#[test]
+fn a_directory_of_the_format_before_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    storage
+        .write(&[checkpoint(1, "kept", Some(stored("y", 1)))])
+        .unwrap();
+    storage.db.drop_cf(Column::Staged.name()).unwrap();
+    let identity = |storage: &Storage| {
+        let found = storage.get(Column::Meta, meta::IDENTITY).unwrap().unwrap();
+        proto::Identity::decode(found).unwrap()
+    };
+    let older = proto::Identity {
+        format: FORMAT_UNSTAGED,
+        ..identity(&storage)
+    };
+    storage
+        .put_meta(meta::IDENTITY, &older.encode_to_vec())
+        .unwrap();
+    drop(storage);
+    for _ in 0..2 {
+        let (storage, recovered) = open(dir.path());
+        assert_eq!(recovered.state.entries.len(), 1);
+        assert_eq!(identity(&storage).format, FORMAT);
+    }
+}
+
+#[test]
+fn a_restart_finds_the_newest_of_each_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let session = SessionImage {
+        acked_below: 3,
+        active_ms: 70,
+        results: vec![(4, Outcome::missing())],
+    };
+    let with_sessions = Record::Checkpoint(Checkpoint {
+        executed: Slot(1),
+        sessions: vec![(7, Some(session.clone())), (8, Some(session.clone()))],
+        ..Default::default()
+    });
+    let start = |round| Record::LogStart {
+        log: LogId::Commands,
+        ballot: ballot(round),
+        slot: Slot(round),
+    };
+    let mut write = |records: &[Record]| storage.write(records).unwrap();
+    write(&[
+        Record::Promised(ballot(4)),
+        accepted(1, "a"),
+        accepted(2, "b"),
+    ]);
+    write(&[
+        accepted(3, "c"),
+        accepted(4, "d"),
+        configured(1),
+        configured(2),
+    ]);
+    write(&[start(1), start(2), start(3), with_sessions]);
+    write(&[checkpoint(2, "gone", Some(stored("x", 1)))]);
+    write(&[
+        Record::Promised(ballot(5)),
+        accepted(3, "replaced"),
+        Record::Erased {
+            log: LogId::Commands,
+            slot: Slot(4),
+        },
+        Record::ForgetLogStarts {
+            log: LogId::Commands,
+            below: ballot(2),
+        },
+        Record::RestartWait(Duration::from_millis(4321)),
+        checkpoint(2, "kept", Some(stored("y", 2))),
+        checkpoint(2, "gone", None),
+        Record::Checkpoint(Checkpoint {
+            executed: Slot(2),
+            config: ConfigId(1),
+            log_time_ms: 20,
+            opens_from_ms: 19,
+            entries: vec![],
+            sessions: vec![(8, None)],
+        }),
+    ]);
+    drop(storage);
+
+    let (storage, recovered) = open(dir.path());
+    assert_eq!(recovered.incarnation, Incarnation(2));
+    assert_eq!(recovered.promised, ballot(5));
+    assert_eq!(recovered.restart_wait, Some(Duration::from_millis(4321)));
+    assert_eq!(slots(&recovered, LogId::Commands), [3]);
+    assert_eq!(slots(&recovered, LogId::Configs), [1, 2]);
+    assert_eq!(recovered.accepted[0].value, commands("replaced"));
+    let starts: Vec<u64> = recovered
+        .log_starts
+        .iter()
+        .map(|(_, _, slot)| slot.0)
+        .collect();
+    assert_eq!(starts, [2, 3]);
+    let state = &recovered.state;
+    assert_eq!((state.executed, state.config), (Slot(2), ConfigId(1)));
+    assert_eq!((state.log_time_ms, state.opens_from_ms), (20, 19));
+    assert_eq!(state.entries, [("kept".into(), Some(stored("y", 2)))]);
+    assert_eq!(state.sessions, [(7, Some(session))]);
+    let old = storage
+        .read_log(LogId::Commands, Slot(1), Slot(2), 1 << 20)
+        .unwrap();
+    assert_eq!(old, [(Slot(1), commands("a")), (Slot(2), commands("b"))]);
+}
+
+#[test]
+fn a_replica_restarts_with_every_entry_however_far_above_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let settings = Settings::new(ReplicaId(1), 3);
+    let far = 2 * settings.log_window;
+    let promised = Record::Promised(ballot(far));
+    let state = checkpoint(1, "k", Some(stored("a", 1)));
+    storage
+        .write(&[promised, configured(1), accepted(1, "a"), state])
+        .unwrap();
+    for slot in [2, far / 2 + 1, far / 2 + 2, far] {
+        storage.write(&[accepted(slot, "acknowledged")]).unwrap();
+    }
+    drop(storage);
+
+    let (_, recovered) = open(dir.path());
+    let replica = Replica::new(Time(1), settings, recovered, 0);
+    for slot in [2, far / 2 + 1, far / 2 + 2, far] {
+        let entry = replica.entry(LogId::Commands, Slot(slot));
+        assert_eq!(entry, Some(&commands("acknowledged")), "slot {slot}");
+    }
+    assert_eq!(replica.highest_of(LogId::Commands), Slot(far));
+}
+
+#[test]
+fn a_log_is_read_in_pieces_of_at_least_one_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    let entries: Vec<Record> = (1..=10).map(|slot| accepted(slot, "0123456789")).collect();
+    storage.write(&entries).unwrap();
+    let read = |from, last, bytes| {
+        let entries = storage.read_log(LogId::Commands, Slot(from), Slot(last), bytes);
+        entries
+            .unwrap()
+            .iter()
+            .map(|(slot, _)| slot.0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(read(3, 6, 1 << 20), [3, 4, 5, 6]);
+    assert_eq!(read(3, 6, 1), [3]);
+    assert_eq!(read(11, 20, 1 << 20), Vec::<u64>::new());
+    let some = read(1, 10, 150).len();
+    assert!((1..10).contains(&some), "{some} entries in 150 bytes");
+}
+
+#[test]
+fn anyone_elses_directory_is_refused_with_both_values() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let other = |change: fn(&mut Stamp)| {
+        let mut wanted = stamp();
+        change(&mut wanted);
+        let refused = Storage::open(dir.path(), &wanted, Durability::Sync);
+        refused.err().unwrap().to_string()
+    };
+    for (message, parts) in [
+        (
+            other(|stamp| stamp.cluster = "prod".to_owned()),
+            ["cluster is demo", "says prod"],
+        ),
+        (
+            other(|stamp| stamp.name = "JP".to_owned()),
+            ["replica name is CA", "says JP"],
+        ),
+        (
+            other(|stamp| stamp.replica = ReplicaId(2)),
+            ["replica id is 1", "says 2"],
+        ),
+        (
+            other(|stamp| stamp.members[2] = "BR".to_owned()),
+            ["list of members is OR, CA, JP", "says OR, CA, BR"],
+        ),
+    ] {
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in {message:?}");
+        }
+        assert!(
+            message.contains("configuration it was made under"),
+            "{message}"
+        );
+    }
+    // A refusal is no run.
+    assert_eq!(open(dir.path()).1.incarnation, Incarnation(2));
+}
+
+#[test]
+fn a_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_storage, _) = open(dir.path());
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Locked { .. })));
+}
+
+/// Flips one bit of a value behind the storage's back, where RocksDB's own
+/// checksums see nothing: they guard the file, not the memory it came from.
+fn flip(storage: &Storage, column: Column, key: &[u8]) {
+    let handle = column.handle(&storage.db);
+    let mut value = storage.db.get_cf(handle, key).unwrap().unwrap();
+    value[2] ^= 0x10;
+    storage.db.put_cf(handle, key, value).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_is_found_wherever_it_is() {
+    let staged_row = super::staged::row(b"long", stored("", 1).version);
+    let places: [(Column, &[u8], &str); 5] = [
+        (Column::Staged, &staged_row, "staged/"),
+        (Column::Log, &2u64.to_be_bytes(), "log/2"),
+        (Column::Configs, &1u64.to_be_bytes(), "configs/1"),
+        (Column::State, b"kept", "state/kept"),
+        (Column::Meta, meta::INCARNATION, "meta/incarnation"),
+    ];
+    for (column, key, name) in places {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut storage, _) = open(dir.path());
+        let state = checkpoint(1, "kept", Some(stored("y", 1)));
+        let ahead = Record::Staged(vec![("long".into(), stored("value", 1))]);
+        storage
+            .write(&[accepted(2, "b"), configured(1), state, ahead])
+            .unwrap();
+        flip(&storage, column, key);
+        drop(storage);
+        let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+        let message = refused.err().unwrap().to_string();
+        assert!(message.contains(name), "{name:?} is not in {message:?}");
+        assert!(message.contains("checksum"), "{message}");
+    }
+}
+
+#[test]
+fn a_value_in_the_wrong_place_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    storage
+        .write(&[accepted(1, "a"), accepted(2, "b")])
+        .unwrap();
+    let handle = Column::Log.handle(&storage.db);
+    let one = storage
+        .db
+        .get_cf(handle, 1u64.to_be_bytes())
+        .unwrap()
+        .unwrap();
+    storage.db.put_cf(handle, 2u64.to_be_bytes(), one).unwrap();
+    let read = storage.read_log(LogId::Commands, Slot(1), Slot(2), 1 << 20);
+    assert!(matches!(read, Err(StorageError::Damaged { .. })));
+}
+
+#[test]
+fn a_write_ahead_log_damaged_before_its_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut storage, _) = open(dir.path());
+    for slot in 1..=50 {
+        storage
+            .write(&[accepted(slot, "some text to make it longer")])
+            .unwrap();
+    }
+    drop(storage);
+    let files = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let log = files
+        .filter(|file| file.extension().is_some_and(|end| end == "log"))
+        .max_by_key(|file| file.metadata().unwrap().len())
+        .unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let refused = Storage::open(dir.path(), &stamp(), Durability::Sync);
+    assert!(matches!(refused.err(), Some(StorageError::Damaged { .. })));
+}
+
+#[test]
+fn every_durability_survives_a_clean_end() {
+    for durability in [Durability::Sync, Durability::Async, Durability::None] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        storage.write(&[accepted(1, "a")]).unwrap();
+        storage.close().unwrap();
+        let (_, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        assert_eq!(slots(&recovered, LogId::Commands), [1], "{durability:?}");
+        assert_eq!(recovered.incarnation, Incarnation(2));
+    }
+}
+
+#[test]
+fn a_restart_wait_survives_a_kill_whatever_the_durability() {
+    for durability in [Durability::Sync, Durability::Async, Durability::None] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut storage, _) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        storage
+            .write(&[Record::RestartWait(Duration::ZERO)])
+            .unwrap();
+        storage.close().unwrap();
+        let (mut storage, recovered) = Storage::open(dir.path(), &stamp(), durability).unwrap();
+        assert_eq!(recovered.restart_wait, Some(Duration::ZERO));
+        let wait = Duration::from_millis(1760);
+        let records = [accepted(1, "a"), Record::RestartWait(wait)];
+        storage.write(&records).unwrap();
+        // What a process that is killed leaves behind.
+        let left = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), left.path().join(entry.file_name())).unwrap();
+        }
+        let (_, recovered) = Storage::open(left.path(), &stamp(), durability).unwrap();
+        assert_eq!(recovered.restart_wait, Some(wait), "{durability:?}");
+        drop(storage);
+    }
+}
+
+#[test]
+fn a_directory_that_is_taken_away_is_missed_at_the_next_checkpoint_and_at_the_end() {
+    for durability in [Durability::Sync, Durability::Async, Durability::None] {
+        for is_replaced in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, elsewhere) = (dir.path().join("CA"), dir.path().join("elsewhere"));
+            let (mut storage, _) = Storage::open(&path, &stamp(), durability).unwrap();
+            std::fs::rename(&path, &elsewhere).unwrap();
+            if is_replaced {
+                std::fs::create_dir(&path).unwrap();
+                std::fs::copy(elsewhere.join(marker::NAME), path.join(marker::NAME)).unwrap();
+            }
+            storage.write(&[accepted(1, "v")]).unwrap();
+            let missed = storage.write(&[checkpoint(1, "k", None)]).unwrap_err();
+            assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
+            let missed = storage.close().unwrap_err();
+            assert!(matches!(missed, StorageError::Gone { .. }), "{missed}");
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! What the storage's thread does with a disk that is slow, full, or broken.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::mpsc::TryRecvError;
+
+use leasehold_leases::{Incarnation, ReplicaId};
+
+use super::super::tests::accepted;
+use super::*;
+
+/// Longer than any test takes.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// A disk that answers as it is told, and remembers what it was given.
+struct Scripted {
+    answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,
+    entered: Sender<Vec<u64>>,
+    go: Receiver<()>,
+    has_room: Arc<AtomicBool>,
+}
+
+impl Disk for Scripted {
+    fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
+        let slot = |record: &Record| match record {
+            Record::Accepted { slot, .. } => slot.0,
+            _ => 0,
+        };
+        self.entered
+            .send(records.iter().map(slot).collect())
+            .unwrap();
+        self.go.recv().unwrap();
+        self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
+    }
+
+    fn read_log(&self, _: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
+        Ok(vec![])
+    }
+
+    fn has_room(&self) -> Result<bool, StorageError> {
+        Ok(self.has_room.load(Ordering::Acquire))
+    }
+
+    fn close(self) -> Result<(), StorageError> {
+        Ok(())
+    }
+}
+
+/// The writer is dropped last: its thread may wait for `go`.
+struct Scene {
+    entered: Receiver<Vec<u64>>,
+    go: Sender<()>,
+    reports: Receiver<Report>,
+    /// Room on the disk, whatever the disk answers to writes.
+    has_room: Arc<AtomicBool>,
+    writer: Writer,
+}
+
+fn scene(answers: impl IntoIterator<Item = Result<(), StorageError>>) -> Scene {
+    scene_where(answers, false)
+}
+
+fn scene_where(
+    answers: impl IntoIterator<Item = Result<(), StorageError>>,
+    in_memory: bool,
+) -> Scene {
+    scene_with(answers, (Duration::from_millis(1), in_memory))
+}
+
+fn scene_with(
+    answers: impl IntoIterator<Item = Result<(), StorageError>>,
+    how: (Duration, bool),
+) -> Scene {
+    let (entered_send, entered) = channel();
+    let (go, go_receive) = channel();
+    let (report, reports) = channel();
+    let has_room = Arc::new(AtomicBool::new(false));
+    let disk = Scripted {
+        answers: Arc::new(Mutex::new(answers.into_iter().collect())),
+        entered: entered_send,
+        go: go_receive,
+        has_room: has_room.clone(),
+    };
+    let tell = move |news| report.send(news).unwrap();
+    let writer = Writer::start_on(disk, how, tell).unwrap();
+    Scene {
+        writer,
+        entered,
+        go,
+        reports,
+        has_room,
+    }
+}
+
+fn read(writer: &Writer) {
+    let to = Asker {
+        replica: ReplicaId(1),
+        incarnation: Incarnation(1),
+    };
+    writer.read_log(LogId::Commands, to, Slot(1), Slot(1));
+}
+
+fn full() -> Result<(), StorageError> {
+    let path = PathBuf::from("disk");
+    Err(StorageError::Full { path })
+}
+
+#[test]
+fn what_gathers_behind_a_write_goes_as_one() {
+    let mut scene = scene([]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    for slot in 2..=5 {
+        scene
+            .writer
+            .persist(Sequence(slot), vec![accepted(slot, "")]);
+    }
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Persisted(Sequence(1))
+    ));
+    assert_eq!(scene.entered.recv().unwrap(), [2, 3, 4, 5]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Persisted(Sequence(5))
+    ));
+    scene.writer.close().unwrap();
+}
+
+/// Lets the disk refuse so often.
+fn refuse(scene: &Scene, times: u32) {
+    for _ in 0..times {
+        scene.entered.recv().unwrap();
+        scene.go.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_refuses_although_there_is_room_fails() {
+    let mut scene = scene((0..).map(|_| full()).take(3 * REFUSALS_MAX as usize));
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    // While there is none, it is tried for ever.
+    refuse(&scene, REFUSALS_MAX + 5);
+    scene.entered.recv().unwrap();
+    scene.has_room.store(true, Ordering::Release);
+    scene.go.send(()).unwrap();
+    refuse(&scene, REFUSALS_MAX);
+    let first = scene.reports.recv().unwrap();
+    assert!(matches!(first, Report::Writable(false)), "{first:?}");
+    let second = scene.reports.recv().unwrap();
+    let is_stuck = matches!(second, Report::Failed(StorageError::Stuck { .. }));
+    assert!(is_stuck, "{second:?}");
+}
+
+#[test]
+fn a_store_that_goes_on_in_time_is_not_stuck() {
+    let refusals = (0..REFUSALS_MAX).map(|_| full());
+    let mut scene = scene(refusals.clone().chain([Ok(())]).chain(refusals));
+    scene.has_room.store(true, Ordering::Release);
+    for sequence in 1..=2 {
+        let record = accepted(sequence, "");
+        scene.writer.persist(Sequence(sequence), vec![record]);
+        refuse(&scene, REFUSALS_MAX + 1);
+        let persisted = |report| matches!(report, Report::Persisted(it) if it.0 == sequence);
+        assert!(scene.reports.iter().any(persisted));
+    }
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_reorders_nothing() {
+    let mut scene = scene([full(), full(), Ok(())]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Writable(false)
+    ));
+    assert_eq!(scene.entered.recv().unwrap(), [1, 2]);
+    scene.go.send(()).unwrap();
+    assert_eq!(scene.entered.recv().unwrap(), [1, 2]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Persisted(Sequence(2))
+    ));
+    assert!(matches!(
+        scene.reports.recv().unwrap(),
+        Report::Writable(true)
+    ));
+    scene.writer.close().unwrap();
+}
+
+#[test]
+fn any_other_failure_ends_the_thread_without_a_retry() {
+    let failed = StorageError::Damaged {
+        path: PathBuf::from("disk"),
+        what: "log/1".to_owned(),
+        problem: "in pieces".to_owned(),
+    };
+    let mut scene = scene([Err(failed)]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    scene.go.send(()).unwrap();
+    assert!(matches!(scene.reports.recv().unwrap(), Report::Failed(_)));
+    scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    scene.writer.close().unwrap();
+    assert!(
+        scene.entered.recv().is_err(),
+        "nothing is written after a failure"
+    );
+}
+
+/// With durability "none" a vote leaves at once, but never ahead of a restart wait
+/// (hazard 15), and only as long as the disk keeps up.
+#[test]
+fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
+    let mut scene = scene_where([], true);
+    let vote = |slot| vec![accepted(slot, "")];
+    let wait = vec![Record::RestartWait(Duration::from_secs(3))];
+    let mut persist = |sequence, records| scene.writer.persist(Sequence(sequence), records);
+    let begun = || scene.entered.recv().unwrap();
+    let written = || scene.go.send(()).unwrap();
+    let reported = || scene.reports.recv().unwrap();
+
+    assert_eq!(persist(1, vote(1)), Durable::Now);
+    assert_eq!(begun(), [1]);
+    assert_eq!(persist(2, wait), Durable::Later);
+    assert_eq!(persist(3, vote(3)), Durable::Later, "it follows a wait");
+    written();
+    begun();
+    written();
+    assert!(matches!(reported(), Report::Persisted(Sequence(3))));
+
+    assert_eq!(persist(4, vote(4)), Durable::Now);
+    assert_eq!(begun(), [4]);
+    for sequence in 5..=131 {
+        assert_eq!(persist(sequence, vote(sequence)), Durable::Now);
+    }
+    assert_eq!(persist(132, vote(132)), Durable::Later, "too far ahead");
+    written();
+    begun();
+    written();
+    assert!(matches!(reported(), Report::Persisted(Sequence(132))));
+
+    assert_eq!(persist(133, vote(133)), Durable::Now);
+    begun();
+    written();
+    let Scene {
+        writer, reports, ..
+    } = scene;
+    writer.close().unwrap();
+    assert!(reports.recv().is_err(), "nobody waits for the last");
+}
+
+/// What counts as durable before it is written is not on a full disk. The slot may hold there
+/// what an earlier ballot left in it, so nobody is told what the log holds.
+#[test]
+fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
+    for in_memory in [true, false] {
+        let mut scene = scene_where([full(), full(), full()], in_memory);
+        let write = |scene: &Scene| {
+            scene.entered.recv().unwrap();
+            scene.go.send(()).unwrap();
+        };
+        scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+        write(&scene);
+        let report = scene.reports.recv().unwrap();
+        assert!(matches!(report, Report::Writable(false)));
+        read(&scene.writer);
+        (0..3).for_each(|_| write(&scene));
+        let mut while_full = 0;
+        while !matches!(scene.reports.recv().unwrap(), Report::Writable(true)) {
+            while_full += 1;
+        }
+        let expected = match in_memory {
+            true => 0,
+            false => 2, // the log, and that all is durable now
+        };
+        assert_eq!(while_full, expected, "in memory: {in_memory}");
+        read(&scene.writer);
+        let report = scene.reports.recv().unwrap();
+        assert!(matches!(report, Report::LogRead { .. }));
+        scene.writer.close().unwrap();
+    }
+}
+
+/// What waits is taken again and again while the disk is full: only time brings another
+/// attempt, or the end.
+#[test]
+fn a_full_disk_is_not_tried_again_for_whatever_comes() {
+    let mut scene = scene_with([full(), full()], (NEVER, false));
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    scene.go.send(()).unwrap();
+    let report = scene.reports.recv().unwrap();
+    assert!(matches!(report, Report::Writable(false)));
+    for slot in 2..=100 {
+        let records = vec![accepted(slot, "")];
+        scene.writer.persist(Sequence(slot), records);
+        read(&scene.writer);
+        // It has taken the persist before it.
+        let report = scene.reports.recv().unwrap();
+        assert!(matches!(report, Report::LogRead { .. }));
+    }
+    assert_eq!(scene.entered.try_recv(), Err(TryRecvError::Empty));
+    // It tries once more before it ends, with what it was refused.
+    scene.go.send(()).unwrap();
+    let Scene {
+        writer, entered, ..
+    } = scene;
+    writer.close().unwrap();
+    assert_eq!(entered.recv().unwrap(), [1]);
+    assert!(entered.recv().is_err());
+}
+
+#[test]
+fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
+    let mut scene = scene([full(), full()]);
+    let quarter = "x".repeat(PIECE_BYTES / 4);
+    let records = |slot| vec![accepted(slot, &quarter)];
+    scene.writer.persist(Sequence(1), records(1));
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    for slot in 2..=7 {
+        scene.writer.persist(Sequence(slot), records(slot));
+    }
+    // Larger than a piece, and not to be torn.
+    let large = [records(8), records(9), records(10), records(11)].concat();
+    scene.writer.persist(Sequence(8), large);
+    scene.writer.persist(Sequence(9), vec![accepted(12, "")]);
+    let pieces: [&[u64]; 5] = [
+        &[1, 2, 3], // refused once more
+        &[1, 2, 3],
+        &[4, 5, 6],
+        &[7],
+        &[8, 9, 10, 11],
+    ];
+    for piece in pieces {
+        scene.go.send(()).unwrap();
+        assert_eq!(scene.entered.recv().unwrap(), piece);
+    }
+    (0..2).for_each(|_| scene.go.send(()).unwrap());
+    assert_eq!(scene.entered.recv().unwrap(), [12]);
+    scene.writer.close().unwrap();
+    let told: Vec<String> = scene.reports.iter().map(|it| format!("{it:?}")).collect();
+    let expected = [
+        "Writable(false)",
+        "Persisted(Sequence(3))",
+        "Persisted(Sequence(6))",
+        "Persisted(Sequence(7))",
+        "Persisted(Sequence(8))",
+        "Persisted(Sequence(9))",
+        "Writable(true)",
+    ];
+    assert_eq!(told, expected);
+}
+
+/// A disk that takes seconds for what waits does not keep the process from ending.
+#[test]
+fn what_nobody_was_told_of_is_not_written_before_the_end() {
+    let mut scene = scene([]);
+    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    for slot in 2..=5 {
+        let records = vec![accepted(slot, "")];
+        scene.writer.persist(Sequence(slot), records);
+    }
+    let Scene {
+        writer,
+        go,
+        entered,
+        reports,
+        ..
+    } = scene;
+    writer.closing.store(true, Ordering::Release);
+    go.send(()).unwrap();
+    // Another write fails.
+    drop(go);
+    writer.close().unwrap();
+    assert!(entered.recv().is_err(), "nothing else was written");
+    let told: Vec<String> = reports.iter().map(|it| format!("{it:?}")).collect();
+    assert_eq!(told, ["Persisted(Sequence(1))"]);
+}
+
+#[test]
+fn what_counts_as_durable_is_written_before_the_end() {
+    let mut scene = scene_where([], true);
+    for slot in 1..=3 {
+        let records = vec![accepted(slot, "")];
+        let durable = scene.writer.persist(Sequence(slot), records);
+        assert_eq!(durable, Durable::Now);
+    }
+    // It waits for this one.
+    let wait = vec![Record::RestartWait(NEVER)];
+    assert_eq!(scene.writer.persist(Sequence(4), wait), Durable::Later);
+    let Scene {
+        writer,
+        go,
+        entered,
+        reports: _reports,
+        ..
+    } = scene;
+    writer.closing.store(true, Ordering::Release);
+    (0..4).for_each(|_| go.send(()).unwrap());
+    writer.close().unwrap();
+    let written: Vec<u64> = entered.iter().flatten().collect();
+    assert!(written.starts_with(&[1, 2, 3]), "{written:?}");
+}
+
+/// RocksDB aborts a process that ends while a database is still being closed.
+#[test]
+fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
+    struct Slow(Arc<AtomicU64>);
+    impl Disk for Slow {
+        fn write(&mut self, _: &[Record]) -> Result<(), StorageError> {
+            let path = PathBuf::from("disk");
+            let source = std::io::ErrorKind::ReadOnlyFilesystem.into();
+            Err(StorageError::Directory { path, source })
+        }
+        fn read_log(&self, _: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
+            Ok(vec![])
+        }
+        fn has_room(&self) -> Result<bool, StorageError> {
+            Ok(true)
+        }
+        fn close(self) -> Result<(), StorageError> {
+            Ok(())
+        }
+    }
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            std::thread::sleep(Duration::from_millis(50));
+            self.0.store(1, Ordering::Release);
+        }
+    }
+    let closed = Arc::new(AtomicU64::new(0));
+    let (report, reports) = channel();
+    let tell = move |news| report.send(news).unwrap();
+    let mut writer = Writer::start_on(Slow(closed.clone()), (RETRY, false), tell).unwrap();
+    writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert!(matches!(reports.recv().unwrap(), Report::Failed(_)));
+    drop(writer);
+    assert_eq!(closed.load(Ordering::Acquire), 1);
+}

@@ -1,0 +1,118 @@
+//! What a leader tells who asks which strategy would do best.
+
+use leasehold_leases::advice::{Gathering, Profile, ProfileBuilder};
+use leasehold_leases::latency::RoundTrips;
+use leasehold_leases::{Ballot, LeaseParams, ReplicaId, StrategySpec, Unlisted};
+use leasehold_wire as wire;
+
+use super::Replica;
+use super::settings::AcceptReplies;
+
+/// Looks at all keys in demand, in slices. It changes nothing at the replica.
+#[derive(Debug)]
+pub struct DemandPass {
+    gathering: Gathering,
+    /// The leadership to which the demand was reported.
+    ballot: Ballot,
+}
+
+impl Replica {
+    /// Begins to look at the demand; `None` if this replica does not lead.
+    pub fn begin_demand_pass(&self) -> Option<DemandPass> {
+        let ballot = self.leads_at()?;
+        let n = self.us.settings.n;
+        let demand = self.parts.leasing.demand();
+        let gathering = Gathering::begin(demand, n, ProfileBuilder::fitting(n));
+        Some(DemandPass { gathering, ballot })
+    }
+
+    /// Whether a pass may go on: what was reported is forgotten when leadership ends.
+    pub fn may_go_on(&self, pass: &DemandPass) -> bool {
+        self.leads_at() == Some(pass.ballot)
+    }
+
+    /// Looks at up to `keys` more keys. Returns whether those were all.
+    ///
+    /// # Panics
+    /// If the pass may not go on.
+    pub fn look_at_demand(&self, pass: &mut DemandPass, keys: usize) -> bool {
+        assert!(self.may_go_on(pass), "the demand is of this leadership");
+        let holders = |key: &[u8]| self.configs().holders(key);
+        let demand = self.parts.leasing.demand();
+        pass.gathering.look(demand, holders, keys)
+    }
+
+    /// What a pass has found, once all keys were looked at; replicas are named by their index.
+    ///
+    /// # Panics
+    /// If the pass may not go on.
+    pub fn finish_demand_pass(&self, pass: DemandPass) -> wire::Demand {
+        assert!(self.may_go_on(&pass), "the demand is of this leadership");
+        let configs = self.configs();
+        let demand = self.parts.leasing.demand();
+        let keys = self.parts.machine.kv().len();
+        let profile = pass.gathering.finish(demand, keys, configs.unlisted(b""));
+        let strategies = configs.policies().iter();
+        let strategies = strategies.map(|(_, policy)| policy.strategy.clone());
+        let strategies: Vec<StrategySpec> = strategies.collect();
+        let told = wire::Demand {
+            rtt_us: matrix(&self.parts.leasing.round_trips(&self.us)),
+            replies_to_leader: self.us.settings.accept_replies == AcceptReplies::Leader,
+            strategies: strategies
+                .iter()
+                .map(|spec| spec.name().to_owned())
+                .collect(),
+            stall_ms: stall_ms(configs.params(configs.newest())),
+            ..told_of(&profile)
+        };
+        with_settings(told, &strategies)
+    }
+}
+
+fn matrix(rtts: &RoundTrips) -> Vec<u32> {
+    let replicas = || (0..rtts.n()).map(|index| ReplicaId(index as u8));
+    let row = |a| replicas().map(move |b| (rtts.get(a, b) * 1e3).round() as u32);
+    replicas().flat_map(row).collect()
+}
+
+fn stall_ms(params: &LeaseParams) -> u64 {
+    (params.t_grace + params.t_guard + params.t_lease).as_millis() as u64
+}
+
+fn told_of(profile: &Profile) -> wire::Demand {
+    let all = || profile.keys().iter().chain([profile.unasked()]);
+    let thousandths = |number: &f32| (f64::from(*number) * 1e3).round() as u64;
+    let billionths = |rate: &f32| (f64::from(*rate) * 1e9).round() as u64;
+    wire::Demand {
+        replicas: (0..profile.n()).map(|index| index.to_string()).collect(),
+        operations: profile.operations() as u64,
+        keys: all().map(|asked| thousandths(&asked.keys)).collect(),
+        holders: all().map(|asked| asked.holders.0).collect(),
+        rates: all()
+            .flat_map(|asked| asked.rates.iter().map(billionths))
+            .collect(),
+        reads: all()
+            .flat_map(|asked| asked.reads.iter().map(thousandths))
+            .collect(),
+        ..wire::Demand::default()
+    }
+}
+
+/// Settings of strategies: those of the first range that has them, or else the defaults.
+fn with_settings(told: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
+    let cost = strategies.iter().find_map(|spec| match spec {
+        StrategySpec::Cost(settings) => Some(*settings),
+        _ => None,
+    });
+    let unlisted = strategies.iter().find_map(|spec| match spec {
+        StrategySpec::Quorum { unlisted } => Some(*unlisted),
+        _ => None,
+    });
+    let cost = cost.unwrap_or_default();
+    wire::Demand {
+        unlisted_leader: unlisted.unwrap_or_default() == Unlisted::Leader,
+        read_weight: cost.thousandths(),
+        spare: cost.spare.into(),
+        ..told
+    }
+}

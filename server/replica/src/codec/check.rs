@@ -1,0 +1,104 @@
+//! Checks that every decoder makes, and decoders of single fields.
+
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ReplicaId, Slot};
+use leasehold_wire::{Outcome, Path, Version};
+
+use super::{CodecError, proto};
+use crate::message::LogId;
+pub use crate::plausible::NUMBER_MAX;
+
+/// Replica ids are bits of a 64-bit set.
+const REPLICA_MAX: u64 = 63;
+
+pub(super) type Checked<T> = Result<T, CodecError>;
+
+pub(super) fn at_most(field: &'static str, found: u64, limit: u64) -> Checked<u64> {
+    if found > limit {
+        return Err(CodecError::OutOfRange {
+            field,
+            found,
+            limit,
+        });
+    }
+    Ok(found)
+}
+
+pub(super) fn number(field: &'static str, found: u64) -> Checked<u64> {
+    at_most(field, found, NUMBER_MAX)
+}
+
+pub(super) fn slot(field: &'static str, found: u64) -> Checked<Slot> {
+    number(field, found).map(Slot)
+}
+
+pub(super) fn span(field: &'static str, ns: u64) -> Checked<Duration> {
+    number(field, ns).map(Duration::from_nanos)
+}
+
+pub(super) fn replica(field: &'static str, found: u32) -> Checked<ReplicaId> {
+    at_most(field, found.into(), REPLICA_MAX).map(|id| ReplicaId(id as u8))
+}
+
+pub(super) fn present<T>(field: &'static str, found: Option<T>) -> Checked<T> {
+    found.ok_or(CodecError::Missing { field })
+}
+
+pub(super) fn consistent(holds: bool, field: &'static str, problem: &'static str) -> Checked<()> {
+    if !holds {
+        return Err(CodecError::Inconsistent { field, problem });
+    }
+    Ok(())
+}
+
+pub(super) fn ballot(field: &'static str, found: Option<proto::Ballot>) -> Checked<Ballot> {
+    let found = present(field, found)?;
+    Ok(Ballot {
+        round: number(field, found.round)?,
+        replica: replica(field, found.replica)?,
+    })
+}
+
+pub(super) fn put_ballot(ballot: Ballot) -> proto::Ballot {
+    proto::Ballot {
+        round: ballot.round,
+        replica: ballot.replica.0.into(),
+    }
+}
+
+pub(super) fn log(field: &'static str, found: i32) -> Checked<LogId> {
+    match proto::LogId::try_from(found) {
+        Ok(proto::LogId::Commands) => Ok(LogId::Commands),
+        Ok(proto::LogId::Configs) => Ok(LogId::Configs),
+        Err(_) => Err(CodecError::Unknown { field, found }),
+    }
+}
+
+pub(super) fn put_log(log: LogId) -> i32 {
+    match log {
+        LogId::Commands => proto::LogId::Commands.into(),
+        LogId::Configs => proto::LogId::Configs.into(),
+    }
+}
+
+pub(super) fn path(field: &'static str, found: i32) -> Checked<Path> {
+    Path::try_from(found).map_err(|_| CodecError::Unknown { field, found })
+}
+
+pub(super) fn version(field: &'static str, found: Option<Version>) -> Checked<Version> {
+    let found = present(field, found)?;
+    number(field, found.slot)?;
+    Ok(found)
+}
+
+pub(super) fn outcome(field: &'static str, found: Option<Outcome>) -> Checked<Outcome> {
+    let found = present(field, found)?;
+    present(field, found.result.as_ref())?;
+    Ok(found)
+}
+
+/// A duration in ns, capped at the largest that a decoder accepts.
+pub(super) fn put_span(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).map_or(NUMBER_MAX, |ns| ns.min(NUMBER_MAX))
+}

@@ -1,0 +1,158 @@
+//! What is kept on disk. Encoders append, so that one buffer serves many records.
+
+use bytes::Bytes;
+use leasehold_leases::{Ballot, ConfigId, Slot};
+use prost::Message as _;
+
+use super::check::{Checked, ballot, number, outcome, put_ballot, slot, version};
+use super::{proto, value};
+use crate::action::{SessionImage, Stored};
+use crate::message::Value;
+use crate::settings::SESSION_STEP;
+
+/// How far a checkpoint reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Commands executed.
+    pub executed: Slot,
+    /// Configurations executed.
+    pub config: ConfigId,
+    /// Log time at `executed`, in ms.
+    pub log_time_ms: u64,
+    /// Nobody opens a session who began it before this log time, in ms.
+    pub opens_from_ms: u64,
+}
+
+/// An accepted entry, for the disk.
+pub fn encode_entry(accepted_at: Ballot, held: &Value, out: &mut Vec<u8>) {
+    let entry = proto::Entry {
+        ballot: Some(put_ballot(accepted_at)),
+        value: Some(value::encode(held)),
+    };
+    entry.encode_raw(out);
+}
+
+/// The inverse of [`encode_entry`].
+///
+/// # Errors
+/// Any but `TooLong`, naming the field.
+pub fn decode_entry(encoded: Bytes) -> Checked<(Ballot, Value)> {
+    let entry = proto::Entry::decode(encoded)?;
+    let accepted_at = ballot("entry.ballot", entry.ballot)?;
+    Ok((accepted_at, value::decode("entry.value", entry.value)?))
+}
+
+/// A stored value, for the disk; without the value if that is `staged`.
+pub fn encode_stored(stored: &Stored, staged: bool, out: &mut Vec<u8>) {
+    let encoded = proto::Stored {
+        value: match staged {
+            true => Bytes::new(),
+            false => stored.value.clone(),
+        },
+        version: Some(stored.version),
+        created: Some(stored.created),
+        staged,
+    };
+    encoded.encode_raw(out);
+}
+
+/// The inverse of [`encode_stored`]: with an empty value if it is staged.
+///
+/// # Errors
+/// Any but `TooLong`, naming the field.
+pub fn decode_stored(encoded: Bytes) -> Checked<(Stored, bool)> {
+    let proto::Stored {
+        value,
+        version: written,
+        created,
+        staged,
+    } = proto::Stored::decode(encoded)?;
+    let stored = Stored {
+        value: match staged {
+            true => Bytes::new(),
+            false => value,
+        },
+        version: version("stored.version", written)?,
+        created: version("stored.created", created)?,
+    };
+    Ok((stored, staged))
+}
+
+/// A session, for the disk.
+pub fn encode_session(session: &SessionImage, out: &mut Vec<u8>) {
+    let result = |(sequence, outcome): &(u64, leasehold_wire::Outcome)| proto::SessionResult {
+        sequence: *sequence,
+        outcome: Some(outcome.clone()),
+    };
+    let encoded = proto::Session {
+        acked_below: session.acked_below,
+        active_ms: session.active_ms,
+        results: session.results.iter().map(result).collect(),
+    };
+    encoded.encode_raw(out);
+}
+
+/// The inverse of [`encode_session`].
+///
+/// # Errors
+/// Any but `TooLong`, naming the field.
+pub fn decode_session(encoded: Bytes) -> Checked<SessionImage> {
+    let session = proto::Session::decode(encoded)?;
+    let result = |result: proto::SessionResult| {
+        Ok((
+            result.sequence,
+            outcome("session.results[].outcome", result.outcome)?,
+        ))
+    };
+    Ok(SessionImage {
+        acked_below: session.acked_below,
+        active_ms: number("session.active_ms", session.active_ms)?,
+        results: session
+            .results
+            .into_iter()
+            .map(result)
+            .collect::<Checked<_>>()?,
+    })
+}
+
+/// How far a checkpoint reaches, for the disk.
+pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
+    let encoded = proto::Position {
+        executed: position.executed.0,
+        config: position.config.0,
+        log_time_ms: position.log_time_ms,
+        opens_from_ms: position.opens_from_ms,
+    };
+    encoded.encode_raw(out);
+}
+
+/// The inverse of [`encode_position`].
+///
+/// # Errors
+/// Any but `TooLong`, naming the field.
+pub fn decode_position(encoded: Bytes) -> Checked<Position> {
+    let position = proto::Position::decode(encoded)?;
+    // It may be ahead of the log time by a step.
+    let step_ms = SESSION_STEP.as_millis() as u64;
+    let opens_after = position.opens_from_ms.saturating_sub(step_ms);
+    number("position.opens_from_ms", opens_after)?;
+    Ok(Position {
+        executed: slot("position.executed", position.executed)?,
+        config: ConfigId(number("position.config", position.config)?),
+        log_time_ms: number("position.log_time_ms", position.log_time_ms)?,
+        opens_from_ms: position.opens_from_ms,
+    })
+}
+
+/// A ballot, for the disk.
+pub fn encode_ballot(found: Ballot, out: &mut Vec<u8>) {
+    put_ballot(found).encode_raw(out);
+}
+
+/// The inverse of [`encode_ballot`].
+///
+/// # Errors
+/// Any but `TooLong`, naming the field.
+pub fn decode_ballot(encoded: Bytes) -> Checked<Ballot> {
+    ballot("ballot", Some(proto::Ballot::decode(encoded)?))
+}

@@ -1,0 +1,383 @@
+//! The acceptor: Phase 2 (§2.1, §3.2).
+
+use std::sync::Arc;
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot};
+use smallvec::{SmallVec, smallvec};
+
+use super::super::action::Record;
+use super::super::leasing::Tags;
+use super::super::message::{Accept, LogId, Message, Value};
+use super::super::parts::Room;
+use super::super::per_log::PerLog;
+use super::super::persist::After;
+use super::super::settings::AcceptReplies;
+use super::super::step::Step;
+use super::Consensus;
+use super::cell::Accepted;
+
+/// What a leader says with a value.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub ballot: Ballot,
+    pub value: Value,
+    /// The highest slot not above its own that may hold a multi-key command.
+    pub last_multi: Slot,
+    /// A bit per command: execution cannot refuse it.
+    pub sure: Arc<[u64]>,
+    /// The tag at this moment, for the mutant that votes with it (hazard 7).
+    pub early_tag: Option<ReplicaSet>,
+}
+
+impl Entry {
+    /// A value that no leader has said anything about: it is answered after execution.
+    pub fn plain(ballot: Ballot, value: Value) -> Entry {
+        Entry {
+            ballot,
+            value,
+            last_multi: Slot::ZERO,
+            sure: Arc::from([]),
+            early_tag: None,
+        }
+    }
+
+    /// What an Accept says.
+    pub fn of(accept: &Accept) -> Entry {
+        Entry {
+            last_multi: accept.last_multi,
+            sure: accept.sure.clone(),
+            ..Entry::plain(accept.ballot, accept.value.clone())
+        }
+    }
+}
+
+/// An acceptance that is durable and is to be acknowledged.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Vote {
+    log: LogId,
+    slot: Slot,
+    ballot: Ballot,
+    tag: ReplicaSet,
+    origins: ReplicaSet,
+}
+
+/// Acceptances at one ballot, as they came from another replica.
+#[derive(Clone, Debug)]
+pub struct Acceptances {
+    pub ballot: Ballot,
+    pub log: LogId,
+    pub votes: SmallVec<[(Slot, ReplicaSet); 1]>,
+}
+
+/// Slots that have just been chosen, by log.
+pub type Chosen = PerLog<SmallVec<[Slot; 8]>>;
+
+/// Origins with a command in `value`.
+pub fn origins(value: &Value) -> ReplicaSet {
+    let commands = value.commands().iter();
+    commands.map(|proposed| proposed.origin).collect()
+}
+
+/// The tag of the vote on `accepted` that leaves now (hazard 7): a promise made while
+/// the entry went to disk is in it.
+pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
+    match accepted.early_tag.take() {
+        Some(early) => early,
+        None => tags.of(&accepted.value),
+    }
+}
+
+impl Consensus {
+    /// Follows a ballot that began at `start`: entries of lower ballots above it can no
+    /// longer be chosen, and are dropped. Returns keys that are marked less.
+    pub fn adopt(
+        &mut self,
+        step: &mut Step<'_>,
+        ballot: Ballot,
+        log: LogId,
+        start: Slot,
+    ) -> Vec<Key> {
+        let paxos = &mut self.logs[log];
+        if paxos.adopted.0 >= ballot || start == Slot::ZERO {
+            return Vec::new();
+        }
+        paxos.begin_ballot(ballot, start);
+        step.record(Record::LogStart {
+            log,
+            ballot,
+            slot: start,
+        });
+        let mut keys = Vec::new();
+        for (slot, value) in paxos.drop_dead(ballot, start) {
+            step.record(Record::Erased { log, slot });
+            if log == LogId::Commands && !off(Rule::H18Marks) {
+                self.marks
+                    .unmark(slot, &value, |key| keys.push(key.clone()));
+            }
+        }
+        keys
+    }
+
+    /// Whether the slot of this Accept already holds what it says.
+    pub fn has_accepted(&self, accept: &Accept) -> bool {
+        let Accept {
+            ballot, log, slot, ..
+        } = *accept;
+        let known = self.logs[log].accepted(slot).map(|known| known.ballot);
+        assert!(
+            known.is_none_or(|known| known <= ballot),
+            "an acceptor holds no acceptance above its own promise"
+        );
+        known == Some(ballot)
+    }
+
+    /// Puts a value into a slot and on its way to disk. Its keys are marked here,
+    /// before anybody can learn of the acceptance (§3.6). Returns the keys of another
+    /// value that it replaces: reads that waited for that must look again (hazard 18).
+    pub fn store(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, entry: Entry) -> Vec<Key> {
+        let (ballot, value) = (entry.ballot, entry.value.clone());
+        let Some(old) = self.put(step, log, slot, entry) else {
+            return Vec::new();
+        };
+        let mut replaced = Vec::new();
+        let replaces = old.is_some();
+        if log == LogId::Commands && !(replaces && off(Rule::H18Marks)) {
+            // The new marks come first: a key in both values is never unmarked.
+            self.marks.mark(slot, &value);
+            if let Some(old) = old.filter(|old| *old != value) {
+                self.marks
+                    .unmark(slot, &old, |key| replaced.push(key.clone()));
+                self.marks.mark(slot, &value);
+            }
+        }
+        step.record(Record::Accepted {
+            log,
+            slot,
+            ballot,
+            value,
+        });
+        replaced
+    }
+
+    /// Returns what was accepted in the slot before; `None` if it is beyond the window.
+    fn put(
+        &mut self,
+        step: &Step<'_>,
+        log: LogId,
+        slot: Slot,
+        entry: Entry,
+    ) -> Option<Option<Value>> {
+        assert!(
+            entry.ballot >= self.promised,
+            "nothing is accepted below the promised ballot"
+        );
+        let paxos = &mut self.logs[log];
+        assert!(
+            slot > paxos.executed,
+            "an executed slot is not accepted again"
+        );
+        // A proposer must not lead others on to what it does not hold itself (hazard 79).
+        assert!(
+            paxos.has_room(slot, &entry.value) || off(Rule::H79Room),
+            "slot {slot:?} lies beyond the window, which ends at {:?}",
+            paxos.end()
+        );
+        let cell = paxos.cell(slot)?;
+        let old = cell.accepted.take().map(|old| old.value);
+        assert!(
+            !cell.committed || old.as_ref().is_none_or(|old| *old == entry.value),
+            "slot {slot:?} is committed with another value"
+        );
+        cell.accepted = Some(Accepted {
+            ballot: entry.ballot,
+            origins: origins(&entry.value),
+            value: entry.value,
+            durable: false,
+            last_multi: entry.last_multi,
+            sure: entry.sure,
+            early_tag: entry.early_tag,
+            proposed: step.now,
+            sent: step.now,
+        });
+        paxos.highest = paxos.highest.max(slot);
+        Some(old)
+    }
+
+    /// Counts the acceptance of the leader, whose Accept is its vote.
+    pub fn count_leader(&mut self, accept: &Accept) {
+        let Accept {
+            ballot,
+            log,
+            slot,
+            tag,
+            ..
+        } = *accept;
+        if let Some(cell) = self.logs[log].get_mut(slot) {
+            cell.count(ballot.replica, ballot, tag);
+        }
+    }
+
+    /// Counts acceptances of another replica. Returns the slots that they choose.
+    pub fn count_votes(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        accepted: &Acceptances,
+    ) -> SmallVec<[Slot; 8]> {
+        let leadership = self.leadership();
+        if leadership.is_some_and(|leadership| leadership.ballot == accepted.ballot) {
+            self.follower_answered(step, from);
+        }
+        let log = accepted.log;
+        let mut chosen = SmallVec::new();
+        for (slot, tag) in &accepted.votes {
+            if !self.logs[log].has_room(*slot, &Value::Noop) {
+                step.metrics.refused_beyond_window += 1;
+                continue;
+            }
+            let known = self.logs[log].cell(*slot);
+            if let Some(cell) = known.filter(|cell| !cell.committed) {
+                cell.count(from, accepted.ballot, *tag);
+                if self.is_chosen(step, log, *slot) {
+                    chosen.push(*slot);
+                }
+            }
+        }
+        chosen
+    }
+
+    /// The acceptance, and the promise behind it, are durable. `executed` is the tag
+    /// and the origins of a slot that was executed already.
+    pub fn vote_durable(
+        &mut self,
+        log: LogId,
+        slot: Slot,
+        ballot: Ballot,
+        executed: Option<(ReplicaSet, ReplicaSet)>,
+    ) {
+        if ballot < self.promised {
+            return; // superseded while it went to disk
+        }
+        let (tag, origins) = match executed {
+            Some(executed) => executed,
+            None => {
+                let cell = self.logs[log].get_mut(slot);
+                let accepted = cell.and_then(|cell| cell.accepted.as_mut());
+                let Some(accepted) = accepted.filter(|known| known.ballot == ballot) else {
+                    return;
+                };
+                assert_eq!(
+                    ballot, self.promised,
+                    "what is acknowledged is not superseded"
+                );
+                accepted.durable = true;
+                (ReplicaSet::EMPTY, accepted.origins)
+            }
+        };
+        self.votes_due.push(Vote {
+            log,
+            slot,
+            ballot,
+            tag,
+            origins,
+        });
+    }
+
+    pub fn owes_votes(&self) -> bool {
+        !self.votes_due.is_empty()
+    }
+
+    /// Acknowledges what became durable. Tags are computed here, when the reply is
+    /// sent: a promise made while the entry went to disk is in them (hazard 7).
+    pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> Chosen {
+        let mut votes = std::mem::take(&mut self.votes_due);
+        for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
+            let cell = self.logs.commands.get_mut(vote.slot);
+            if let Some(accepted) = cell.and_then(|cell| cell.accepted.as_mut()) {
+                vote.tag = vote_tag(tags, accepted);
+            }
+        }
+        for to in step.us.others() {
+            send_votes_to(step, to, &votes);
+        }
+        assert!(
+            votes.iter().all(|vote| vote.ballot <= self.promised),
+            "votes are at promised ballots"
+        );
+        let mut chosen = Chosen::default();
+        for vote in &votes {
+            if let Some(cell) = self.logs[vote.log].get_mut(vote.slot) {
+                cell.count(step.me(), vote.ballot, vote.tag);
+                if self.is_chosen(step, vote.log, vote.slot) {
+                    chosen[vote.log].push(vote.slot);
+                }
+            }
+        }
+        votes.clear();
+        self.votes_due = votes;
+        chosen
+    }
+
+    /// Grants have lapsed: slots that still wait may now wait for fewer, so their
+    /// acceptances are sent again with today's tags.
+    pub fn vote_again(&mut self) {
+        let promised = self.promised;
+        let again = self.logs.commands.uncommitted();
+        let again = again.filter(|(_, known)| known.durable && known.ballot == promised);
+        self.votes_due.extend(again.map(|(slot, accepted)| Vote {
+            log: LogId::Commands,
+            slot,
+            ballot: accepted.ballot,
+            tag: ReplicaSet::EMPTY,
+            origins: accepted.origins,
+        }));
+    }
+}
+
+/// An acceptance follows everything recorded so far to the disk.
+pub fn vote_once_durable(
+    step: &mut Step<'_>,
+    log: LogId,
+    slot: Slot,
+    ballot: Ballot,
+    executed: Option<(ReplicaSet, ReplicaSet)>,
+) {
+    step.after(After::Vote {
+        log,
+        slot,
+        ballot,
+        executed,
+    });
+}
+
+/// Sends the votes that `to` is to hear of: its leader's, those on its clients'
+/// commands, or all.
+fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
+    let replies = step.us.settings.accept_replies;
+    let hears = |vote: &&Vote| {
+        vote.ballot.replica == to
+            || match replies {
+                AcceptReplies::Leader => false,
+                AcceptReplies::Origin => vote.origins.contains(to),
+                AcceptReplies::All => true,
+            }
+    };
+    let mut rest = votes.iter().filter(hears).peekable();
+    while let Some(first) = rest.next() {
+        let mut list = smallvec![(first.slot, first.tag)];
+        let mut room = Room::default();
+        room.takes(0);
+        let mut fits =
+            |vote: &&Vote| vote.log == first.log && vote.ballot == first.ballot && room.takes(0);
+        while let Some(next) = rest.next_if(&mut fits) {
+            list.push((next.slot, next.tag));
+        }
+        let message = Message::Accepted {
+            ballot: first.ballot,
+            log: first.log,
+            votes: list,
+        };
+        step.send(to, message);
+    }
+}

@@ -1,0 +1,237 @@
+//! A candidate's collection of promises (Phase 1, §2.1), for both logs at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, Time};
+
+use super::super::message::{LogId, PerLog, Reported, Value};
+use super::super::step::Step;
+use super::log::is_within;
+
+/// A reply of more parts than this is refused.
+const PARTS_MAX: u32 = 1 << 16;
+
+/// One part of a promise not to accept below the candidate's ballot.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub ballot: Ballot,
+    pub answer: u64,
+    pub part: u32,
+    pub parts: u32,
+    pub commits: PerLog<Slot>,
+    pub entries: Vec<Reported>,
+    pub log_starts: Vec<(LogId, Ballot, Slot)>,
+}
+
+impl Prepared {
+    /// Whether the replier may have accepted all of this. Nobody accepts further ahead
+    /// than a window above its own commit point. Whoever claims it must not make the
+    /// candidate propose for years; and an entry that is left out could be a chosen one,
+    /// so the whole answer does not count.
+    fn is_within(&self, window: u64) -> bool {
+        let within = |entry: &Reported| {
+            let start = self.commits[entry.log];
+            is_within(start, window, entry.slot, &entry.value)
+        };
+        self.entries.iter().all(within)
+    }
+}
+
+/// What one replica answered, so far: parts of one answer, its newest.
+#[derive(Clone, Debug, Default, Hash)]
+struct Reply {
+    answer: (Incarnation, u64),
+    parts: u32,
+    seen: BTreeSet<u32>,
+    commits: PerLog<Slot>,
+    entries: Vec<Reported>,
+    log_starts: Vec<(LogId, Ballot, Slot)>,
+}
+
+impl Reply {
+    fn is_complete(&self) -> bool {
+        self.parts > 0 && self.seen.len() == self.parts as usize
+    }
+
+    /// Takes a part, and returns whether it is new. Those of an older answer are refused: what is accepted may differ
+    /// between two answers, and a part of the older one would stand for entries that
+    /// the newer one tells elsewhere.
+    fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
+        let answer = (incarnation, prepared.answer);
+        if self.is_complete() || answer < self.answer {
+            return false;
+        }
+        if answer > self.answer {
+            *self = Reply {
+                answer,
+                parts: prepared.parts,
+                commits: prepared.commits,
+                ..Reply::default()
+            };
+        }
+        let new = prepared.parts == self.parts && self.seen.insert(prepared.part);
+        if new {
+            self.entries.extend(prepared.entries);
+            self.log_starts.extend(prepared.log_starts);
+        }
+        new
+    }
+}
+
+/// A candidate's collection of promises.
+#[derive(Clone, Debug)]
+pub struct Candidacy {
+    pub ballot: Ballot,
+    /// When it began.
+    pub(super) since: Time,
+    /// When others were asked last; the own promise is durable then.
+    asked: Option<Time>,
+    /// When those who promised were last told that promises arrive.
+    told: Time,
+    replies: BTreeMap<ReplicaId, Reply>,
+    /// When each last sent a new part.
+    arrived: BTreeMap<ReplicaId, Time>,
+}
+
+impl Hash for Candidacy {
+    /// Times decide only when it asks again or gives up: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.asked.is_some(), &self.replies).hash(state);
+    }
+}
+
+impl Candidacy {
+    pub(super) fn new(now: Time, ballot: Ballot) -> Candidacy {
+        Candidacy {
+            ballot,
+            since: now,
+            asked: None,
+            told: now,
+            replies: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn asked_at(&self) -> Option<Time> {
+        self.asked
+    }
+
+    pub(super) fn set_asked(&mut self, now: Time) {
+        assert!(self.asked.is_none_or(|asked| asked <= now), "time goes on");
+        self.asked = Some(now);
+    }
+
+    /// Whether `replica` has promised, and said all that it had to say.
+    pub(super) fn has_promised(&self, replica: ReplicaId) -> bool {
+        self.replies.get(&replica).is_some_and(Reply::is_complete)
+    }
+
+    /// Whether parts of the promise of `replica` arrive, or all did: asked again, it would
+    /// say everything once more.
+    pub(super) fn hears(&self, replica: ReplicaId, now: Time, patience: Duration) -> bool {
+        let lately = |at: &Time| now.since(*at) < patience;
+        self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
+    }
+
+    /// Whether those who promised are to be told that promises arrive, `again` after the
+    /// last time.
+    pub(super) fn tells(&mut self, now: Time, again: Duration) -> bool {
+        let due = now.since(self.told) >= again;
+        if due {
+            self.told = now;
+        }
+        due
+    }
+
+    /// Takes a part of a promise. Returns whether it was one, and new.
+    pub(super) fn take(
+        &mut self,
+        step: &mut Step<'_>,
+        (from, incarnation): (ReplicaId, Incarnation),
+        prepared: Prepared,
+    ) -> bool {
+        let Prepared { part, parts, .. } = prepared;
+        if prepared.ballot != self.ballot || part >= parts || parts > PARTS_MAX {
+            return false;
+        }
+        if !prepared.is_within(step.us.settings.log_window) {
+            step.metrics.refused_beyond_window += 1;
+            return false;
+        }
+        let new = self
+            .replies
+            .entry(from)
+            .or_default()
+            .take(incarnation, prepared);
+        if new {
+            self.arrived.insert(from, step.now);
+        }
+        new
+    }
+
+    /// Who has promised, and said all that it had to say.
+    pub(super) fn promised(&self) -> ReplicaSet {
+        self.complete().map(|(replica, _)| replica).collect()
+    }
+
+    fn complete(&self) -> impl Iterator<Item = (ReplicaId, &Reply)> {
+        let complete = self.replies.iter().filter(|(_, reply)| reply.is_complete());
+        complete.map(|(replica, reply)| (*replica, reply))
+    }
+
+    /// The highest commit point of `log` among those who have promised, and whose it is.
+    pub(super) fn furthest(&self, log: LogId) -> Option<(Slot, ReplicaId)> {
+        self.complete()
+            .map(|(replica, reply)| (reply.commits[log], replica))
+            .max()
+    }
+
+    /// What was reported of `log`.
+    pub(super) fn entries(&self, log: LogId) -> impl Iterator<Item = &Reported> {
+        let entries = self.complete().flat_map(|(_, reply)| &reply.entries);
+        entries.filter(move |entry| entry.log == log)
+    }
+
+    /// Where ballots began in `log`, as reported.
+    pub(super) fn log_starts(&self, log: LogId) -> impl Iterator<Item = (Ballot, Slot)> {
+        let starts = self.complete().flat_map(|(_, reply)| &reply.log_starts);
+        let of_log = starts.filter(move |(of, ..)| *of == log);
+        of_log.map(|(_, ballot, slot)| (*ballot, *slot))
+    }
+
+    /// Panics if replies or times are not as they must be.
+    pub(super) fn check(&self) {
+        let (since, asked) = (self.since, self.asked.unwrap_or(self.told));
+        assert!(since <= asked, "others are asked once it has begun");
+        assert!(since <= self.told, "and told no earlier");
+        let within = |reply: &Reply| reply.seen.len() <= reply.parts as usize;
+        assert!(
+            self.replies.values().all(within),
+            "a promise has no more parts than it says"
+        );
+        assert!(
+            self.arrived
+                .keys()
+                .all(|from| self.replies.contains_key(from)),
+            "only who has answered has sent a part"
+        );
+    }
+
+    /// The highest log time in what was reported, in ms.
+    pub(super) fn log_time_ms(&self) -> u64 {
+        let times = self
+            .entries(LogId::Commands)
+            .map(|entry| time(&entry.value));
+        times.max().unwrap_or(0)
+    }
+}
+
+/// The log time of a batch, in ms.
+pub(super) fn time(value: &Value) -> u64 {
+    match value {
+        Value::Commands(batch) => batch.log_time_ms,
+        _ => 0,
+    }
+}

@@ -1,0 +1,281 @@
+//! Before a campaign: who may lead, asked of the others while nothing is at stake yet.
+//!
+//! A replica whose election timeout has passed asks the others whether they would promise
+//! its next ballot, and campaigns once a majority would. A replica agrees unless it has heard
+//! of a leader lately. So a replica that was cut off, hears nothing, or has just started does
+//! not raise its round over a healthy leader's head.
+//!
+//! No safety rule rests on this: whoever asks nobody, or believes a false answer, starts an
+//! election that was not needed. So nothing here is durable.
+//!
+//! The replica that serves the sites best asks first: the others wait longer by their rank
+//! (`Us::rank`), and once more when they agree with one that asks before them.
+
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Time};
+use rand::RngExt as _;
+
+use super::super::message::Message;
+use super::super::plausible::NUMBER_MAX;
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::{Consensus, Role};
+
+/// A candidate whose promises still arrive gives up after waiting so many times as long as
+/// it would wait for the first: others may be reached faster.
+const PROMISES_PATIENCES: u32 = 60;
+/// The same for entries that it fetches. Others have them, and might lead at once.
+const FETCHES_PATIENCES: u32 = 10;
+
+/// A question to all others: would you promise this ballot?
+#[derive(Clone, Debug)]
+struct Canvass {
+    ballot: Ballot,
+    /// The first time that it was asked, and when.
+    first: u64,
+    asked: Time,
+    agreed: ReplicaSet,
+}
+
+impl Canvass {
+    /// Whether answers to it count. Not when they are old: this replica may have stood still
+    /// meanwhile, and another lead.
+    fn is_fresh(&self, step: &Step<'_>) -> bool {
+        step.now.since(self.asked) < step.us.patience()
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Canvassing {
+    /// When a leader was last heard of, or one about to lead. A run that begins on a used
+    /// disk has not had the time to hear of a leader that there may be.
+    heard: Option<Time>,
+    /// The question that is open.
+    open: Option<Canvass>,
+    /// Questions asked in this run.
+    asks: u64,
+    /// The election timer has waited for the replicas that rank before this one.
+    waited: bool,
+    /// It has waited for one that asked before, in this silence.
+    yielded: bool,
+}
+
+impl Hash for Canvassing {
+    /// When a leader was heard decides nothing before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let open = self.open.as_ref();
+        open.map(|open| (open.ballot, open.first, open.agreed))
+            .hash(state);
+        self.asks.hash(state);
+    }
+}
+
+impl Canvassing {
+    pub(super) fn begin(now: Time, promised: Ballot) -> Canvassing {
+        Canvassing {
+            heard: (promised > Ballot::ZERO).then_some(now),
+            open: None,
+            asks: 0,
+            waited: false,
+            yielded: false,
+        }
+    }
+
+    /// Panics if the open question is not as it must be.
+    pub(super) fn check(&self) {
+        if let Some(open) = &self.open {
+            assert!(
+                (1..=self.asks).contains(&open.first),
+                "a question that is open was asked"
+            );
+            assert!(
+                open.agreed.contains(open.ballot.replica),
+                "who asks would promise itself"
+            );
+        }
+    }
+}
+
+impl Consensus {
+    /// A leader was heard of, or a candidate that this replica has promised: waits anew.
+    pub(in super::super) fn heard_leader(&mut self, step: &mut Step<'_>) {
+        self.canvassing.heard = Some(step.now);
+        self.canvassing.yielded = false;
+        self.canvassing.open = None;
+        self.reset_election(step);
+    }
+
+    /// Whether a leader was heard of so lately that it would be heard now.
+    pub(super) fn hears_leader(&self, step: &Step<'_>) -> bool {
+        let lately = |heard: Time| step.now.since(heard) < step.us.hand_over_span();
+        self.canvassing.heard.is_some_and(lately)
+    }
+
+    /// The leader has lost what it knew, so it leads no more: nobody waits for it.
+    pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, who: ReplicaId) {
+        if self.leader() == Some(who) && self.is_follower() {
+            self.canvassing.heard = None;
+            self.canvassing.waited = false;
+            let jitter = self.jitter(step);
+            step.timers.set_earlier(Timer::Election, step.now + jitter);
+        }
+    }
+
+    /// Waits anew for a leader.
+    pub(in super::super) fn reset_election(&mut self, step: &mut Step<'_>) {
+        self.canvassing.waited = false;
+        let patience = step.us.settings.timing.election_timeout + self.jitter(step);
+        step.set_timer(Timer::Election, step.now + patience);
+    }
+
+    /// Waits for a majority's promises.
+    pub(super) fn await_promises(&mut self, step: &mut Step<'_>) {
+        let patience = step.us.patience() + self.jitter(step);
+        step.set_timer(Timer::Election, step.now + patience);
+    }
+
+    /// A new part of a promise has come to this candidate. Large promises take longer than an
+    /// election timeout.
+    pub(in super::super) fn promise_progressed(&mut self, step: &mut Step<'_>) {
+        self.candidacy_progressed(step, PROMISES_PATIENCES);
+    }
+
+    /// Entries have come that this candidate fetches.
+    pub(in super::super) fn fetch_progressed(&mut self, step: &mut Step<'_>) {
+        self.candidacy_progressed(step, FETCHES_PATIENCES);
+    }
+
+    /// Some of what this candidate waits for has come: it waits on, for so many patiences in
+    /// all at most, and those who have promised wait with it.
+    fn candidacy_progressed(&mut self, step: &mut Step<'_>, patiences: u32) {
+        let (patience, jitter) = (step.us.patience(), self.jitter(step));
+        let Role::Candidate(candidacy) = &mut self.role else {
+            return;
+        };
+        let end = candidacy.since + patience * patiences;
+        if step.now >= end {
+            return;
+        }
+        let again = step.us.settings.timing.election_timeout / 4;
+        if candidacy.tells(step.now, again) {
+            let (ballot, ask) = (candidacy.ballot, self.canvassing.asks);
+            step.broadcast(&Message::PreVote { ballot, ask });
+        }
+        step.set_timer(Timer::Election, end.min(step.now + patience + jitter));
+    }
+
+    /// Whether this candidate has waited for much longer than for a first answer. If it is
+    /// not elected all the same, it is another's turn.
+    pub(in super::super) fn has_waited_long(&self, step: &Step<'_>) -> bool {
+        let long = step.us.patience() * 2;
+        matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
+    }
+
+    /// A short random span, so that two do not ask at the same moment.
+    fn jitter(&mut self, step: &Step<'_>) -> Duration {
+        let most = step.us.settings.timing.election_timeout / 16;
+        most.mul_f64(self.rng.random::<f64>())
+    }
+
+    /// The election timeout has passed. Returns whether this replica should ask now: not
+    /// before those that would serve the sites better had their turn. `fit`: it could lead
+    /// as well as any.
+    pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
+        let timeout = step.us.settings.timing.election_timeout;
+        let (silent, preferred) = (self.promised.replica, self.preferred(step));
+        let rank = step.us.rank(step.now, fit, silent, preferred);
+        if rank > 0 && !std::mem::replace(&mut self.canvassing.waited, true) {
+            let turn = step.us.rtt_max().clamp(timeout / 16, timeout / 4);
+            let wait = (turn * rank).min(timeout / 2) + self.jitter(step);
+            step.set_timer(Timer::Election, step.now + wait);
+            return false;
+        }
+        // Where nobody has ever led others may be about to join.
+        let again = match self.promised {
+            Ballot::ZERO => timeout / 16,
+            _ => timeout / 4,
+        };
+        let again = again.max(step.us.rtt_max().min(timeout)) + self.jitter(step);
+        step.set_timer(Timer::Election, step.now + again);
+        true
+    }
+
+    /// Asks the others whether they would promise a ballot above every one seen.
+    pub(in super::super) fn canvass(&mut self, step: &mut Step<'_>) {
+        assert!(self.is_follower(), "who asks has stepped down");
+        let round = self.round_seen() + 1;
+        if round > NUMBER_MAX {
+            return;
+        }
+        let ballot = Ballot {
+            round,
+            replica: step.me(),
+        };
+        self.canvassing.asks += 1;
+        let ask = self.canvassing.asks;
+        // Asked again, answers to the first time count.
+        let open = self.canvassing.open.take();
+        let open = open.filter(|open| open.ballot == ballot && open.is_fresh(step));
+        self.canvassing.open = open.or_else(|| {
+            Some(Canvass {
+                ballot,
+                first: ask,
+                asked: step.now,
+                agreed: ReplicaSet::one(step.me()),
+            })
+        });
+        step.broadcast(&Message::PreVote { ballot, ask });
+    }
+
+    /// Whether this replica would promise a ballot of `from`: it has heard of no leader for
+    /// about an election timeout, or only of `from` itself. Leaders are heard at different
+    /// times, so it waits a little less than it would before it asks itself.
+    pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
+        let patience = step.us.settings.timing.election_timeout * 7 / 8;
+        let silent = |heard: Time| step.now.since(heard) >= patience;
+        let alone = self.canvassing.heard.is_none_or(silent);
+        !self.leads() && (alone || self.promised.replica == from)
+    }
+
+    /// This replica would promise what another asked for: it lets that one campaign first.
+    /// Only once in a silence: whoever asks and hears no answers would stop everybody.
+    pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
+        if !std::mem::replace(&mut self.canvassing.yielded, true) {
+            let span = step.us.settings.timing.election_timeout / 2 + self.jitter(step);
+            step.set_timer(Timer::Election, step.now + span);
+        }
+    }
+
+    /// Another would promise. Returns whether a majority would, and this replica is to
+    /// campaign.
+    pub(in super::super) fn take_agreement(
+        &mut self,
+        step: &Step<'_>,
+        from: ReplicaId,
+        (ballot, ask): (Ballot, u64),
+    ) -> bool {
+        let asks = self.canvassing.asks;
+        let Some(open) = &mut self.canvassing.open else {
+            return false;
+        };
+        let fresh = open.is_fresh(step);
+        if fresh && open.ballot == ballot && (open.first..=asks).contains(&ask) {
+            open.agreed.insert(from);
+        }
+        fresh && step.us.members.is_quorum(open.agreed)
+    }
+
+    /// Nothing is asked any more.
+    pub(in super::super) fn end_canvass(&mut self) {
+        self.canvassing.open = None;
+    }
+
+    /// Whether the ballot that is asked for is too low, for `promised` was.
+    pub(in super::super) fn asks_below(&self, promised: Ballot) -> bool {
+        let open = self.canvassing.open.as_ref();
+        open.is_some_and(|open| open.ballot < promised)
+    }
+}

@@ -1,0 +1,161 @@
+//! Fetching committed entries that this replica missed, and serving them.
+
+use std::hash::{Hash, Hasher};
+
+use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
+
+use super::super::action::Action;
+use super::super::handles::Asker;
+use super::super::message::{LogId, Message, Value};
+use super::super::parts::Room;
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::super::weight::weigh;
+use super::Consensus;
+
+/// What was asked for last, of one log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetching {
+    of: ReplicaId,
+    from: Slot,
+    sent: Time,
+}
+
+impl Hash for Fetching {
+    /// When it was sent decides only when it is asked again: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.of, self.from).hash(state);
+    }
+}
+
+impl Consensus {
+    /// Something is committed, but not as accepted here. An Accept that was merely
+    /// overtaken gets a moment to arrive.
+    pub fn want_fetch(&self, step: &mut Step<'_>) {
+        let moment = step.us.settings.timing.retransmit / 4;
+        step.timers.set_earlier(Timer::Fetch, step.now + moment);
+    }
+
+    /// Whether `from` was asked for entries of this log last. What nobody asked for is not
+    /// believed; a leader has recovered whatever it had asked for before.
+    pub fn has_asked(&self, from: ReplicaId, log: LogId) -> bool {
+        let asked = self.fetching[log].as_ref();
+        !self.leads() && asked.is_some_and(|asked| asked.of == from)
+    }
+
+    /// Asks the leader for what is still missing.
+    pub fn fetch_missing(&mut self, step: &mut Step<'_>) {
+        let Some(leader) = self.leader().filter(|leader| *leader != step.me()) else {
+            return;
+        };
+        for log in LogId::ALL {
+            let paxos = &self.logs[log];
+            if paxos.heard_commit > paxos.commit_point {
+                self.fetch(step, leader, log, paxos.heard_commit);
+            }
+        }
+    }
+
+    /// Asks `of` for what follows the commit point, up to `to`; but not again for what
+    /// it was just asked for. Everything heard of a log that lags is a reason to ask,
+    /// and every answer to ask on: without this there would be more questions under way
+    /// with every message, each answered with a frame of the same entries. What lies
+    /// beyond the window is asked for once a checkpoint has moved it.
+    pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
+        let paxos = &self.logs[log];
+        let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));
+        if from > to {
+            return;
+        }
+        let patience = step.us.settings.timing.retransmit;
+        if self.takes_nothing(step, log) {
+            return step.timers.set_earlier(Timer::Fetch, step.now + patience);
+        }
+        let asked = self.fetching[log].filter(|last| {
+            (last.of, last.from) == (of, from) && step.now.since(last.sent) < patience
+        });
+        let sent = asked.map_or(step.now, |last| last.sent);
+        if asked.is_none() {
+            self.fetching[log] = Some(Fetching { of, from, sent });
+            step.metrics.fetches += 1;
+            step.send(of, Message::Fetch { log, from, to });
+        }
+        step.timers.set_earlier(Timer::Fetch, sent + patience);
+    }
+
+    /// What was fetched could not be taken: it may be asked for again at once.
+    pub fn fetch_refused(&mut self, log: LogId) {
+        self.fetching[log] = None;
+    }
+
+    /// Serves committed entries from memory, or has them read from the disk.
+    pub fn on_fetch(&self, step: &mut Step<'_>, from: ReplicaId, log: LogId, wanted: (Slot, Slot)) {
+        let paxos = &self.logs[log];
+        let (first, last) = (wanted.0, wanted.1.min(paxos.commit_point));
+        if first == Slot::ZERO || first > last {
+            return;
+        }
+        if first < paxos.first_kept() {
+            return self.read_log(step, from, log, (first, last));
+        }
+        let mut room = Room::default();
+        let mut entries = Vec::new();
+        for (slot, cell) in paxos.from(first).take_while(|(slot, _)| *slot <= last) {
+            let Some(accepted) = &cell.accepted else {
+                break;
+            };
+            if !room.takes(weigh(&accepted.value)) {
+                break;
+            }
+            entries.push((slot, accepted.value.clone()));
+        }
+        step.send(from, Message::Fetched { log, entries });
+    }
+
+    /// Only what is surely on the disk as it was executed is read from it: a slot may
+    /// hold there what an earlier ballot left in it, while the chosen value is on its way.
+    fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, wanted: (Slot, Slot)) {
+        let durable = step.persister.executed(log);
+        let kept = self.logs[log].first_kept();
+        let (first, last) = (wanted.0, wanted.1.min(Slot(kept.0 - 1)).min(durable));
+        if first > last {
+            return;
+        }
+        let incarnation = step.us.incarnation_of(to);
+        step.out.push(Action::ReadLog {
+            log,
+            to: Asker {
+                replica: to,
+                incarnation,
+            },
+            from: first,
+            last,
+        });
+    }
+
+    /// The disk has read what a peer asked for.
+    pub fn on_log_read(
+        &self,
+        step: &mut Step<'_>,
+        log: LogId,
+        to: Asker,
+        entries: Vec<(Slot, Value)>,
+    ) {
+        let executed = self.logs[log].executed;
+        // The asker asks on for what does not fit into this message.
+        let mut room = Room::default();
+        let fits = |(slot, value): &(Slot, Value)| *slot <= executed && room.takes(weigh(value));
+        let entries: Vec<(Slot, Value)> = entries.into_iter().take_while(fits).collect();
+        // Its next run has not asked, and may not have promised what the asker had.
+        if step.us.incarnation_of(to.replica) == to.incarnation {
+            step.send(to.replica, Message::Fetched { log, entries });
+        }
+    }
+
+    /// At which ballot a fetched entry is stored: the promised one. No entry is accepted
+    /// above it.
+    pub fn ballot_of_fetched(&self, log: LogId, slot: Slot) -> Ballot {
+        let known = self.logs[log].accepted(slot);
+        known.map_or(self.promised, |a| a.ballot.max(self.promised))
+    }
+}

@@ -1,0 +1,218 @@
+//! Handing leadership over: by an operator's wish, to who is preferred, or before this
+//! replica ends.
+
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Time};
+
+use super::super::message::{LogId, Message};
+use super::super::step::Step;
+use super::Consensus;
+use super::lead::Attempt;
+
+/// A leader that leaves waits for so many others to take over, one after another.
+const HEIRS_MAX: usize = 2;
+
+/// Since when somebody leads, and what is known of who should lead next.
+#[derive(Clone, Debug)]
+pub(super) struct Succession {
+    /// When this replica began to take the leader that it follows for the leader.
+    pub(super) led_since: Time,
+    /// The ballot whose leader hands over to this replica, and whether an operator wants that.
+    handed_over: Option<(Ballot, bool)>,
+    /// An operator moved leadership to this replica, and nobody else has led since.
+    pub(super) moved_here: bool,
+}
+
+impl Succession {
+    pub(super) fn begin(now: Time) -> Succession {
+        Succession {
+            led_since: now,
+            handed_over: None,
+            moved_here: false,
+        }
+    }
+}
+
+impl Hash for Succession {
+    /// Since when somebody leads decides nothing before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.handed_over, self.moved_here).hash(state);
+    }
+}
+
+impl Consensus {
+    /// An operator wants `to` to lead, from now on and whoever is preferred. Nothing is handed
+    /// over to who does not answer. Who does not say that it would lead well has time for that
+    /// until `give_up`, and meanwhile this leader leads on: else writes would wait in vain.
+    pub fn begin_move(&mut self, step: &mut Step<'_>, to: ReplicaId, give_up: Time) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        let touched = leadership.in_touch(step.now, step.us.patience());
+        if to != step.me() && !touched.contains(to) {
+            step.metrics.refused_messages += 1;
+        } else if to == step.me() {
+            leadership.transfer.end();
+            self.succession.moved_here = true;
+        } else if step.us.fit().contains(to) {
+            leadership.transfer.begin(to, true, give_up);
+        } else {
+            leadership.transfer.want(to, give_up);
+        }
+    }
+
+    /// Who has answered this leader within `patience`; `None`, if it does not lead.
+    pub fn in_touch(&self, now: Time, patience: Duration) -> Option<ReplicaSet> {
+        let leadership = self.leadership()?;
+        Some(leadership.in_touch(now, patience))
+    }
+
+    /// This replica is to end: an heir is chosen anew.
+    pub fn end_transfer(&mut self) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.transfer.end();
+        }
+    }
+
+    /// While this leader leaves: begins to hand over, to another if the first has not taken
+    /// over in `span`. Only to replicas that have answered lately and say that they are fit.
+    /// Returns whether to resign instead: nobody is left, or what was proposed does not commit.
+    pub fn hand_over(&mut self, step: &Step<'_>, span: Duration) -> bool {
+        let patience = step.us.patience();
+        let Some(leadership) = self.leadership_mut() else {
+            return false;
+        };
+        match leadership.transfer.attempt(step.now) {
+            Attempt::Waits => return false,
+            Attempt::Blocked => return true,
+            Attempt::Open => {}
+        }
+        let failed = leadership.transfer.failed();
+        let heirs = leadership.in_touch(step.now, patience).minus(failed);
+        let heir = step
+            .us
+            .successor(step.now, heirs.intersection(step.us.fit()));
+        let Some(heir) = heir.filter(|_| failed.len() < HEIRS_MAX) else {
+            return true;
+        };
+        assert!(!failed.contains(heir), "nobody is asked twice to take over");
+        leadership.transfer.begin(heir, false, step.now + span);
+        false
+    }
+
+    /// Whether this leader has told `who` to take over.
+    pub fn hands_over_to(&self, who: ReplicaId) -> bool {
+        let leadership = self.leadership();
+        leadership.is_some_and(|leadership| leadership.transfer.has_told(who))
+    }
+
+    /// Who did not take over while this leader leaves.
+    pub fn failed_heirs(&self) -> ReplicaSet {
+        let leadership = self.leadership();
+        leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
+    }
+
+    /// Notes whether an operator wants this replica to lead, which is about to campaign.
+    pub fn note_moved_here(&mut self, by_operator: bool) {
+        assert!(self.is_follower(), "leadership is moved to a follower");
+        self.succession.moved_here = by_operator;
+        if by_operator {
+            self.plan_end();
+        }
+    }
+
+    /// The preferred replica asks this leader to hand over, which it does unless an operator
+    /// wants it to lead, or the other has lost leadership too lately, or may not hear it.
+    pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
+        let preferred = self.preferred(step) == Some(from);
+        let stays = self.succession.moved_here;
+        if let Some(leadership) = self.leadership_mut()
+            && preferred
+            && !stays
+            && !leadership.transfer.is_planned()
+            && leadership
+                .in_touch(step.now, step.us.hand_over_span())
+                .contains(from)
+        {
+            leadership.transfer.begin(from, false, give_up);
+        }
+    }
+
+    /// Begins what an operator wants, and hands over once everything proposed is committed.
+    pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        if let Some((to, give_up)) = leadership.transfer.wanted(step.now)
+            && step.us.fit().contains(to)
+        {
+            leadership.transfer.begin(to, true, give_up);
+        }
+        let Some(leadership) = self.leadership() else {
+            return;
+        };
+        if !leadership.transfer.is_under_way() || !self.is_drained(leadership) {
+            return;
+        }
+        let (ballot, again) = (leadership.ballot, step.us.settings.timing.heartbeat);
+        let leadership = self.leadership_mut();
+        let told = leadership.and_then(|l| l.transfer.tell(step.now, again));
+        if let Some((to, by_operator)) = told {
+            step.send(
+                to,
+                Message::Transfer {
+                    ballot,
+                    by_operator,
+                },
+            );
+        }
+    }
+
+    /// Gives up a transfer that has taken too long.
+    pub fn give_up_transfer(&mut self, step: &Step<'_>) {
+        let leadership = self.leadership_mut();
+        let failed = leadership.and_then(|leadership| leadership.transfer.give_up(step.now));
+        if failed.is_some() && failed == step.us.settings.elections.preferred {
+            self.hand_over_failed(step.now);
+        }
+    }
+
+    /// Whether everything is here that this replica knows to be committed, and not much of it is
+    /// left to execute: what is answered after execution would wait for that if it led.
+    pub fn is_caught_up(&self, step: &Step<'_>) -> bool {
+        let left = self.logs.commands.to_execute_work();
+        left <= step.us.settings.behind_work()
+            && LogId::ALL
+                .into_iter()
+                .all(|log| !self.logs[log].misses_commits())
+    }
+
+    /// Who is preferred asks for leadership, while it hears the leader.
+    pub fn seek_leadership(&self, step: &mut Step<'_>) {
+        let leader = self.leader().filter(|leader| *leader != step.me());
+        if let Some(leader) = leader
+            && step.us.settings.elections.preferred == Some(step.me())
+            && self.is_follower()
+            && self.hears_leader(step)
+            && step.us.may_campaign(step.now)
+        {
+            step.send(leader, Message::TransferRequest);
+        }
+    }
+
+    /// The leader of `ballot` hands over to this replica.
+    pub fn note_hand_over(&mut self, from: ReplicaId, ballot: Ballot, by_operator: bool) {
+        if from == ballot.replica {
+            self.succession.handed_over = Some((ballot, by_operator));
+        }
+    }
+
+    /// Whether the leader that is followed here hands over to this replica, and if so
+    /// whether an operator wants that.
+    pub fn take_hand_over(&mut self) -> Option<bool> {
+        let (ballot, by_operator) = self.succession.handed_over.take()?;
+        (ballot == self.leader && self.is_follower()).then_some(by_operator)
+    }
+}

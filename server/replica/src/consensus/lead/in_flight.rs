@@ -1,0 +1,215 @@
+//! Commands that a leader has taken and that are not executed: none is queued twice,
+//! and a write is *sure* only if no other can make execution refuse it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+
+use leasehold_leases::ReplicaId;
+use leasehold_leases::hashing::Seeded;
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_wire::Command;
+
+use crate::machine::{Admission, Flying, Sessions};
+use crate::message::{Proposed, RequestId};
+
+/// The writes of one client.
+#[derive(Clone, Debug, Default, Hash)]
+struct Writes {
+    sequences: Vec<u64>,
+    /// The highest low-water mark among them: a lower sequence may be refused.
+    acked_below: u64,
+}
+
+impl Writes {
+    /// One copy of this write is in flight no more.
+    fn forget(&mut self, sequence: u64) {
+        if off(Rule::H31Copies) {
+            self.sequences.retain(|other| *other != sequence);
+        } else if let Some(at) = self.sequences.iter().position(|other| *other == sequence) {
+            self.sequences.swap_remove(at);
+        }
+    }
+}
+
+/// Commands that are queued or proposed, and not executed.
+#[derive(Clone, Debug, Default)]
+pub struct InFlight {
+    writes: HashMap<u64, Writes, Seeded>,
+    /// Reads, by who answers them and the attempt's name.
+    reads: BTreeSet<(ReplicaId, RequestId)>,
+}
+
+impl Hash for InFlight {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leasehold_leases::fingerprint::unordered(&self.writes, state);
+        self.reads.hash(state);
+    }
+}
+
+impl InFlight {
+    /// Whether a command is queued or proposed already. Queued once more, a read would
+    /// make the queue longer, and so be asked again.
+    pub fn knows(&self, proposed: &Proposed) -> bool {
+        let command = &proposed.command;
+        if !command.is_write() {
+            return self.reads.contains(&(proposed.origin, proposed.request));
+        }
+        let writes = self.writes.get(&command.client);
+        writes.is_some_and(|writes| writes.sequences.contains(&command.sequence))
+    }
+
+    pub fn note(&mut self, proposed: &Proposed) {
+        let command = &proposed.command;
+        if !command.is_write() {
+            self.reads.insert((proposed.origin, proposed.request));
+        } else {
+            let writes = self.writes.entry(command.client).or_default();
+            writes.sequences.push(command.sequence);
+            writes.acked_below = writes.acked_below.max(command.acked_below);
+        }
+    }
+
+    /// A command was executed: one copy of it. The log of an earlier leader may hold others,
+    /// and those are executed yet if there was no room for a session before (hazard 31).
+    pub fn forget(&mut self, proposed: &Proposed) {
+        let command = &proposed.command;
+        if !command.is_write() {
+            self.reads.remove(&(proposed.origin, proposed.request));
+        } else if let Some(writes) = self.writes.get_mut(&command.client) {
+            writes.forget(command.sequence);
+            if writes.sequences.is_empty() {
+                self.writes.remove(&command.client);
+            }
+        }
+    }
+
+    /// Whether execution cannot refuse this blind write of a batch with this log time
+    /// (protocol §1, hazard 31), where no batch in flight says that there may be fewer
+    /// sessions: its session outlives the batch and ends for nobody's room, and neither the
+    /// executed sessions nor any slot of the log hold the same sequence or a low-water
+    /// mark above it. Executed sessions alone count: the slot in flight that would
+    /// keep or open the session may yet turn out empty.
+    pub fn is_sure(
+        &self,
+        command: &Command,
+        sessions: &Sessions,
+        (log_time_ms, sessions_max): (u64, u32),
+    ) -> bool {
+        let Some(writes) = self.writes.get(&command.client) else {
+            return false;
+        };
+        if off(Rule::H31Sure) {
+            return true;
+        }
+        let fresh = sessions.admit(command, log_time_ms) == Admission::Fresh;
+        let flying = Flying {
+            clients: self.writes.len(),
+            sessions_max,
+        };
+        let lives = sessions.is_certain(command, log_time_ms, flying);
+        let same = writes.sequences.iter().filter(|s| **s == command.sequence);
+        let in_order = writes.acked_below <= command.sequence;
+        fresh && lives && in_order && same.count() == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_wire::command::Op;
+    use leasehold_wire::{Outcome, Version};
+
+    use super::*;
+    use crate::settings::SessionLimits;
+
+    fn proposed(sequence: u64, acked_below: u64) -> Proposed {
+        Proposed {
+            origin: ReplicaId(0),
+            request: RequestId(sequence),
+            command: Command::session(7, sequence, acked_below, Op::put("k", "v")),
+        }
+    }
+
+    /// In flight (sequence, low-water mark), executed sequences, log time; the write
+    /// with sequence 2 is one of those in flight.
+    #[test]
+    fn a_write_is_sure_only_if_nothing_can_make_execution_refuse_it() {
+        type Case = (
+            &'static str,
+            &'static [(u64, u64)],
+            &'static [u64],
+            (u64, u32),
+            bool,
+        );
+        let cases: [Case; 11] = [
+            ("alone, in a new session", &[(2, 1)], &[], (0, 0), true),
+            ("not noted", &[(1, 1)], &[], (0, 0), false),
+            ("twice in the log", &[(2, 1), (2, 1)], &[], (0, 0), false),
+            (
+                "a later write has acknowledged it",
+                &[(2, 1), (3, 3)],
+                &[],
+                (0, 0),
+                false,
+            ),
+            (
+                "an earlier one is open, too",
+                &[(1, 1), (2, 1)],
+                &[],
+                (0, 0),
+                true,
+            ),
+            ("executed already", &[(2, 1)], &[2], (0, 0), false),
+            (
+                "its session may expire before",
+                &[(2, 1)],
+                &[1],
+                (10_000, 0),
+                false,
+            ),
+            ("there is room to open", &[(2, 1)], &[], (0, 1), true),
+            ("room for both", &[(2, 1)], &[1], (9_999, 2), true),
+            (
+                "it may have to make room",
+                &[(2, 1)],
+                &[1],
+                (9_999, 1),
+                false,
+            ),
+            ("it was active lately", &[(2, 1)], &[1], (2_999, 1), true),
+        ];
+        for (case, flying, executed, at, sure) in cases {
+            let mut in_flight = InFlight::default();
+            for (sequence, acked_below) in flying {
+                in_flight.note(&proposed(*sequence, *acked_below));
+            }
+            let limits = SessionLimits {
+                ttl: Duration::from_secs(10),
+                stay: Duration::from_secs(2),
+                ..SessionLimits::default()
+            };
+            let mut sessions = Sessions::new(&limits);
+            for sequence in executed {
+                let outcome = Outcome::written(Version { slot: 1, index: 0 });
+                sessions.record(&proposed(*sequence, 1).command, 0, outcome);
+            }
+            let command = &proposed(2, 1).command;
+            assert_eq!(in_flight.is_sure(command, &sessions, at), sure, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_write_is_in_flight_as_long_as_one_of_its_copies_is() {
+        let (one, two) = (proposed(1, 1), proposed(2, 1));
+        let mut in_flight = InFlight::default();
+        for copy in [&one, &two, &one] {
+            in_flight.note(copy);
+        }
+        in_flight.forget(&one);
+        in_flight.forget(&two);
+        assert!(in_flight.knows(&one) && !in_flight.knows(&two));
+        in_flight.forget(&one);
+        assert!(!in_flight.knows(&one) && in_flight.writes.is_empty());
+    }
+}

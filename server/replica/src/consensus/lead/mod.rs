@@ -1,0 +1,204 @@
+//! What a leader keeps while it leads.
+
+mod in_flight;
+mod queue;
+mod transfer;
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leasehold_wire::Command;
+use leasehold_wire::command::Op;
+use smallvec::SmallVec;
+
+use crate::machine::Sessions;
+use crate::message::{Batch, Proposed, Value};
+use crate::per_log::PerLog;
+use crate::plausible::NUMBER_MAX;
+use in_flight::InFlight;
+use queue::Queue;
+pub use queue::{Class, Limits};
+pub use transfer::Attempt;
+use transfer::Transfer;
+
+/// A leadership.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    pub ballot: Ballot,
+    pub since: Time,
+    /// The next slot of each log.
+    pub next: PerLog<Slot>,
+    pub queue: Queue,
+    pub in_flight: InFlight,
+    /// The newest slot of this ballot that holds a multi-key command.
+    last_multi: Slot,
+    log_time_base_ms: u64,
+    /// How many sessions there may be: what this leader's batches say, and the least that any
+    /// batch in flight may say.
+    sessions_max: u32,
+    least_sessions_max: u32,
+    /// Commits that peers have not been told of.
+    pub news_due: bool,
+    /// The newest probe sent: heartbeats are numbered.
+    pub probe: u64,
+    /// Per replica, the newest probe it answered.
+    probe_acks: Vec<u64>,
+    /// Per replica, when it last answered one, or voted.
+    answered: Vec<Time>,
+    pub transfer: Transfer,
+}
+
+impl Hash for Leadership {
+    /// When probes were answered decides nothing before the horizon but which writes share a
+    /// batch. Bounds on sessions are those of the settings.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.since, self.next, &self.queue).hash(state);
+        (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
+        (self.news_due, self.probe, &self.probe_acks).hash(state);
+        self.transfer.hash(state);
+    }
+}
+
+impl Leadership {
+    /// `log`: the log time from which this leadership counts on, and the bound on sessions.
+    pub fn new(ballot: Ballot, n: usize, now: Time, log: (u64, u32)) -> Leadership {
+        let (log_time_base_ms, sessions_max) = log;
+        Leadership {
+            ballot,
+            since: now,
+            next: PerLog::of(|_| Slot(1)),
+            queue: Queue::default(),
+            in_flight: InFlight::default(),
+            last_multi: Slot::ZERO,
+            log_time_base_ms,
+            sessions_max,
+            least_sessions_max: sessions_max,
+            news_due: false,
+            probe: 0,
+            probe_acks: vec![0; n],
+            answered: vec![now; n],
+            transfer: Transfer::default(),
+        }
+    }
+
+    /// Takes a command that is neither queued nor proposed.
+    pub fn enqueue(&mut self, class: Class, proposed: Proposed) {
+        assert!(!self.in_flight.knows(&proposed), "a command is queued once");
+        self.in_flight.note(&proposed);
+        self.queue.push(class, proposed);
+    }
+
+    /// Takes a batch for the next slot, of a class and what may go with it: see
+    /// [`Queue::next_batch`].
+    pub fn next_batch(
+        &mut self,
+        classes: (ReplicaSet, ReplicaSet),
+        limits: Limits<'_>,
+        now: Time,
+    ) -> Batch {
+        let led_ms = now.since(self.since).as_millis() as u64;
+        let log_time_ms = (self.log_time_base_ms + led_ms).min(NUMBER_MAX);
+        let slot = self.next.commands;
+        let batch = self.queue.next_batch(classes, slot, limits, log_time_ms);
+        Batch {
+            sessions_max: self.sessions_max,
+            ..batch
+        }
+    }
+
+    /// Remembers a value that was in the log before this replica led.
+    pub fn note_recovered(&mut self, value: &Value) {
+        if let Value::Commands(batch) = value {
+            self.least_sessions_max = match (self.least_sessions_max, batch.sessions_max) {
+                (0, bound) | (bound, 0) => bound,
+                (one, other) => one.min(other),
+            };
+        }
+        for proposed in value.commands() {
+            self.in_flight.note(proposed);
+        }
+    }
+
+    /// Notes that `value` goes into `slot`. Returns `last_multi` as it is from then on.
+    pub fn note_multi(&mut self, slot: Slot, value: &Value) -> Slot {
+        let mut commands = value.commands().iter();
+        if commands.any(|proposed| is_multi(&proposed.command)) {
+            self.last_multi = slot;
+        }
+        self.last_multi
+    }
+
+    /// A bit for each command of `value` that is *sure*: a blind write that execution
+    /// cannot refuse.
+    pub fn sure(&self, value: &Value, sessions: &Sessions) -> Arc<[u64]> {
+        let Value::Commands(batch) = value else {
+            return Arc::from([]);
+        };
+        let mut bits = vec![0u64; batch.commands.len().div_ceil(64)];
+        let at = (batch.log_time_ms, self.least_sessions_max);
+        for (index, Proposed { command, .. }) in batch.commands.iter().enumerate() {
+            if command.is_blind_write() && self.in_flight.is_sure(command, sessions, at) {
+                bits[index / 64] |= 1 << (index % 64);
+            }
+        }
+        bits.into()
+    }
+
+    /// A peer has answered a probe.
+    pub fn probe_answered(&mut self, from: ReplicaId, probe: u64) {
+        let answered = &mut self.probe_acks[from.index()];
+        *answered = (*answered).max(probe);
+    }
+
+    /// A peer has said that it hears this leader. Returns when it last said so before.
+    pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
+        std::mem::replace(&mut self.answered[from.index()], now)
+    }
+
+    /// Who has answered a probe within `patience`, or voted: probes wait behind large Accepts.
+    pub fn in_touch(&self, now: Time, patience: Duration) -> ReplicaSet {
+        let each = self.answered.iter().zip(0..);
+        let lately = each.filter(|(at, _)| now.since(**at) < patience);
+        lately.map(|(_, id)| ReplicaId(id)).collect()
+    }
+
+    /// Who has done so within `patience`, and since this leadership began: it begins with
+    /// everybody in touch.
+    pub fn heard_of(&self, now: Time, patience: Duration) -> ReplicaSet {
+        let touched = self.in_touch(now, patience).iter();
+        let answered = touched.filter(|who| self.answered[who.index()] > self.since);
+        answered.collect()
+    }
+
+    /// The newest probe that a majority, the leader `me` included, has answered.
+    pub fn confirmed_probe(&self, me: ReplicaId, majority: usize) -> u64 {
+        let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
+        answered[me.index()] = self.probe + 1;
+        answered.sort_unstable_by(|a, b| b.cmp(a));
+        assert!(majority <= answered.len(), "a majority is of the members");
+        answered[majority - 1]
+    }
+
+    pub fn check(&self) {
+        let newest = self.probe_acks.iter().max();
+        assert!(
+            newest.is_none_or(|newest| *newest <= self.probe),
+            "no probe is answered before it is sent"
+        );
+        assert!(
+            self.last_multi < self.next.commands,
+            "last_multi is a slot of the past"
+        );
+        self.queue.check();
+    }
+}
+
+/// Whether a command may touch several keys.
+fn is_multi(command: &Command) -> bool {
+    matches!(
+        command.op,
+        Some(Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_))
+    )
+}

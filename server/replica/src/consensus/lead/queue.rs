@@ -1,0 +1,289 @@
+//! What a leader has taken and not yet proposed, by class (§3.9), and how many slots
+//! each class has open.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::iter;
+use std::ops::Bound;
+
+use leasehold_leases::{ReplicaSet, Slot};
+use leasehold_wire::Command;
+use smallvec::SmallVec;
+
+use crate::message::{Batch, Proposed};
+use crate::parts::Room;
+
+/// No class may have more slots in flight than this for each that is still free.
+const OPEN_PER_FREE: usize = 3;
+
+/// Whom a command waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Class {
+    /// The holders of its keys.
+    Of(ReplicaSet),
+    /// All replicas, which are at hand: its keys were not looked up.
+    AllAtHand(ReplicaSet),
+}
+
+/// What a batch may take.
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    /// Commands.
+    pub commands: usize,
+    /// How much room a command takes of [`Room`].
+    pub room: &'a dyn Fn(&Command) -> usize,
+}
+
+/// Commands by class: the holders of their keys. A write never waits for the holders
+/// of another's keys, unless they are at hand.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Queue {
+    queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
+    /// The class of commands that were queued while all replicas were at hand: their keys
+    /// were not looked up.
+    unclassed: Option<ReplicaSet>,
+    /// The class of the newest batch: the next in turn follows it.
+    served: ReplicaSet,
+    /// Classes of uncommitted slots, and how many slots each has.
+    class_of: BTreeMap<Slot, ReplicaSet>,
+    open: BTreeMap<ReplicaSet, usize>,
+}
+
+impl Queue {
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    pub fn push(&mut self, class: Class, proposed: Proposed) {
+        let class = match class {
+            Class::Of(class) => class,
+            Class::AllAtHand(all) => *self.unclassed.insert(all),
+        };
+        self.queues.entry(class).or_default().push_back(proposed);
+    }
+
+    /// Whether commands wait whose keys were not looked up.
+    pub fn has_unclassed(&self) -> bool {
+        self.unclassed.is_some()
+    }
+
+    /// Takes all commands whose keys were not looked up.
+    pub fn take_unclassed(&mut self) -> VecDeque<Proposed> {
+        let taken = self
+            .unclassed
+            .take()
+            .and_then(|all| self.queues.remove(&all));
+        taken.unwrap_or_default()
+    }
+
+    /// The class whose turn it is: the first after the one served last that has fewer
+    /// slots open than it may while `free` slots are left for all. So a class whose
+    /// holder is dead fills neither the queue before the others nor all the slots in
+    /// flight.
+    pub fn next_class(&self, free: usize) -> Option<ReplicaSet> {
+        let open_max = free * OPEN_PER_FREE;
+        let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;
+        let after = (Bound::Excluded(self.served), Bound::Unbounded);
+        let later = self.queues.range(after).map(|(class, _)| class).find(may);
+        later.or_else(|| self.queues.keys().find(may)).copied()
+    }
+
+    /// Takes a batch of this class for `slot`, and while there is room those of classes that
+    /// differ from it only in who is `at_hand`.
+    pub fn next_batch(
+        &mut self,
+        (class, at_hand): (ReplicaSet, ReplicaSet),
+        slot: Slot,
+        limits: Limits<'_>,
+        log_time_ms: u64,
+    ) -> Batch {
+        self.served = class;
+        let open = self.class_of.insert(slot, class);
+        assert!(open.is_none(), "a slot is proposed once");
+        *self.open.entry(class).or_default() += 1;
+        let commands = self.take((class, at_hand), limits);
+        assert!(!commands.is_empty(), "a batch is taken of what is queued");
+        Batch {
+            log_time_ms,
+            commands,
+            ..Batch::default()
+        }
+    }
+
+    fn take(
+        &mut self,
+        (class, at_hand): (ReplicaSet, ReplicaSet),
+        limits: Limits<'_>,
+    ) -> Vec<Proposed> {
+        let (mut room, mut commands) = (Room::default(), Vec::new());
+        // Either waits for the holders of both.
+        let alike = |other: &&ReplicaSet| other.union(at_hand) == class.union(at_hand);
+        let others = self.queues.keys().filter(|other| **other != class);
+        let joining = others.filter(alike);
+        let classes: SmallVec<[_; 8]> = iter::once(&class).chain(joining).copied().collect();
+        for class in classes {
+            self.take_of(class, limits, &mut room, &mut commands);
+        }
+        commands
+    }
+
+    fn take_of(
+        &mut self,
+        class: ReplicaSet,
+        limits: Limits<'_>,
+        room: &mut Room,
+        commands: &mut Vec<Proposed>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&class) else {
+            return;
+        };
+        // A single command may be as large as a frame; it then goes alone.
+        let least = usize::from(commands.is_empty());
+        let most = limits.commands.saturating_sub(commands.len());
+        let fits = |proposed: &&Proposed| room.takes((limits.room)(&proposed.command));
+        let fitting = queue.iter().take(most).take_while(fits).count();
+        commands.extend(queue.drain(..fitting.max(least).min(queue.len())));
+        if queue.is_empty() {
+            self.queues.remove(&class);
+            self.unclassed.take_if(|all| *all == class);
+        }
+    }
+
+    /// A slot is committed: its class has one open slot less.
+    pub fn close(&mut self, slot: Slot) {
+        if let Some(class) = self.class_of.remove(&slot)
+            && let Some(open) = self.open.get_mut(&class)
+        {
+            *open -= 1;
+            if *open == 0 {
+                self.open.remove(&class);
+            }
+        }
+    }
+
+    pub fn check(&self) {
+        let open: usize = self.open.values().sum();
+        assert_eq!(open, self.class_of.len(), "every open slot has its class");
+        assert!(
+            self.queues.values().all(|queue| !queue.is_empty()),
+            "a class without commands has no queue"
+        );
+        assert!(
+            self.unclassed
+                .is_none_or(|all| self.queues.contains_key(&all)),
+            "what is still to be classed is queued"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::ReplicaId;
+    use leasehold_wire::command::Op;
+
+    use super::*;
+    use crate::message::RequestId;
+    use crate::parts::{ITEM_OVERHEAD, PART_BYTES};
+    use crate::weight::command_weight;
+
+    fn limits(commands: usize) -> Limits<'static> {
+        Limits {
+            commands,
+            room: &command_weight,
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_what_fits_and_one_command_at_least() {
+        let class = ReplicaSet::EMPTY;
+        let mut queue = Queue::default();
+        let mut batches = |bytes: &[usize], commands_max| {
+            let put = |(sequence, bytes): (usize, &usize)| Proposed {
+                origin: ReplicaId(0),
+                request: RequestId(sequence as u64),
+                command: Command::session(1, sequence as u64, 1, Op::put("", vec![0; *bytes])),
+            };
+            let queued = bytes.iter().enumerate().map(put);
+            queued.for_each(|proposed| queue.push(Class::Of(class), proposed));
+            let mut sizes = Vec::new();
+            while !queue.is_empty() {
+                let batch = queue.take((class, ReplicaSet::EMPTY), limits(commands_max));
+                let values = batch.iter().map(|p| command_weight(&p.command));
+                sizes.push(values.collect::<Vec<_>>());
+            }
+            sizes
+        };
+        let (half, most) = (PART_BYTES / 2, PART_BYTES);
+        let fitting = half - ITEM_OVERHEAD;
+        assert_eq!(batches(&[1, 2, 3], 2), [vec![1, 2], vec![3]]);
+        assert_eq!(batches(&[1, 2], 0), [[1], [2]]);
+        let all = [fitting, fitting, 2 * most, 1, half, half];
+        let expected: [&[usize]; 4] = [&all[..2], &all[2..3], &all[3..5], &all[5..]];
+        assert_eq!(batches(&all, 9), expected);
+    }
+
+    /// §3.9: batches are by class, but who is at hand delays nobody.
+    #[test]
+    fn classes_that_differ_in_who_is_at_hand_share_a_batch() {
+        let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
+        let classes = [&[0, 1][..], &[0, 2], &[0, 1, 2], &[0, 3], &[0, 1, 3]].map(set);
+        let batches = |at_hand: &[u8]| {
+            let mut queue = Queue::default();
+            for (class, sequence) in classes.iter().zip(1..) {
+                let command = Command::session(1, sequence, 1, Op::put("", ""));
+                let request = RequestId(sequence);
+                let origin = ReplicaId(0);
+                queue.push(
+                    Class::Of(*class),
+                    Proposed {
+                        origin,
+                        request,
+                        command,
+                    },
+                );
+            }
+            let mut found = Vec::new();
+            while let Some(class) = queue.next_class(100) {
+                let slot = Slot(found.len() as u64 + 1);
+                let batch = queue.next_batch((class, set(at_hand)), slot, limits(100), 0);
+                let numbers = batch.commands.iter().map(|one| one.request.0);
+                found.push(numbers.collect::<Vec<_>>());
+                queue.check();
+            }
+            found.sort();
+            found
+        };
+        assert_eq!(batches(&[]), [[1], [2], [3], [4], [5]]);
+        assert_eq!(batches(&[0, 1, 2]), [vec![1, 2, 3], vec![4, 5]]);
+        assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
+    }
+
+    /// Also one whose turn it is before a class with fewer holders: it takes none of that
+    /// with it, or the write would wait for a holder that is not its own.
+    #[test]
+    fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
+        let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
+        let (few, many) = (set(&[0, 1]), set(&[0, 1, 2]));
+        for (at_hand, sizes) in [(&[0][..], [1, 1]), (&[0, 1], [1, 1]), (&[0, 1, 2], [2, 0])] {
+            let mut queue = Queue {
+                served: few,
+                ..Queue::default()
+            };
+            for (class, sequence) in [(few, 1), (many, 2)] {
+                let command = Command::session(1, sequence, 1, Op::put("", ""));
+                let (origin, request) = (ReplicaId(0), RequestId(sequence));
+                let proposed = Proposed {
+                    origin,
+                    request,
+                    command,
+                };
+                queue.push(Class::Of(class), proposed);
+            }
+            let found = [1, 2].map(|slot| {
+                let class = queue.next_class(100)?;
+                let batch = queue.next_batch((class, set(at_hand)), Slot(slot), limits(100), 0);
+                Some(batch.commands.len())
+            });
+            assert_eq!(found.map(Option::unwrap_or_default), sizes, "{at_hand:?}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What is known to be committed, and what that allows.
+
+use std::collections::HashSet;
+
+use leasehold_leases::hashing::Seeded;
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, Key, Slot};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Outcome};
+
+use super::super::action::Record;
+use super::super::machine::version_of;
+use super::super::message::{LogId, LogNews, Value};
+use super::super::per_log::PerLog;
+use super::super::step::Step;
+use super::Consensus;
+use super::cell::Accepted;
+
+/// A leader's news, compared with what is here.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    /// Slots that are committed by it, as accepted here.
+    pub chosen: Vec<Slot>,
+    /// Others are committed that are not accepted here at that ballot.
+    pub behind: bool,
+    /// The leader's commit point was not known yet.
+    pub new_commit_point: bool,
+}
+
+/// What may be answered of a committed slot before it is executed.
+#[derive(Debug)]
+pub enum AtCommit<'a> {
+    /// Its *sure* blind writes, now.
+    Now(&'a Accepted),
+    /// Nothing yet: its `last_multi` is not committed. Later slots have the same
+    /// `last_multi` or a higher one, so they wait, too.
+    Later,
+    /// Nothing: another ballot wrote it, a leader has recovered it, it was fetched, or
+    /// it is executed.
+    Never,
+}
+
+impl Consensus {
+    /// Whether the votes say that `slot` is chosen, and that is not known yet.
+    pub fn is_chosen(&self, step: &Step<'_>, log: LogId, slot: Slot) -> bool {
+        let cell = self.logs[log].get(slot);
+        // A learner that has not received the value at the votes' ballot commits
+        // nothing (hazard 20).
+        let Some((cell, accepted)) = cell.and_then(|cell| Some((cell, cell.accepted.as_ref()?)))
+        else {
+            return false;
+        };
+        let at_its_ballot = accepted.ballot == cell.votes.ballot() || off(Rule::H20Value);
+        !cell.committed && at_its_ballot && cell.votes.is_committed(step.us.members)
+    }
+
+    /// The value accepted in `slot` is the chosen one.
+    ///
+    /// # Panics
+    /// If none is accepted in it.
+    pub fn note_commit(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
+        let paxos = &mut self.logs[log];
+        let Some(cell) = paxos.get_mut(slot) else {
+            return;
+        };
+        assert!(
+            cell.accepted.is_some(),
+            "slot {slot:?} is committed without a value"
+        );
+        cell.committed = true;
+        paxos.commit(slot);
+        if let Some(below) = paxos.forget_log_starts() {
+            step.record(Record::ForgetLogStarts { log, below });
+        }
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.news_due = true;
+            if log == LogId::Commands {
+                leadership.queue.close(slot);
+            }
+        }
+    }
+
+    /// Takes a leader's news of commits; `None` if its ballot is not the adopted one. A
+    /// commit point of ballot b commits, here, only slots accepted *at b*; others are
+    /// fetched (hazard 28).
+    pub fn hear_commits(&mut self, log: LogId, ballot: Ballot, news: &LogNews) -> Option<Heard> {
+        let paxos = &mut self.logs[log];
+        if paxos.adopted.0 != ballot {
+            return None;
+        }
+        let mut heard = Heard {
+            new_commit_point: news.commit_point > paxos.heard_commit,
+            ..Heard::default()
+        };
+        paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
+        let whole = (Slot(1), news.commit_point);
+        for (first, last) in std::iter::once(&whole).chain(&news.above) {
+            heard.behind |= paxos.accepted_at(ballot, *first, *last, &mut heard.chosen);
+        }
+        Some(heard)
+    }
+
+    /// What may be answered of this committed slot before it is executed (protocol §1).
+    pub fn at_commit(&self, slot: Slot) -> AtCommit<'_> {
+        let commands = &self.logs.commands;
+        let (ballot, start) = commands.adopted;
+        match commands.accepted(slot) {
+            Some(accepted) if slot > commands.executed => {
+                if commands.is_answerable(slot, accepted) {
+                    AtCommit::Now(accepted)
+                } else if accepted.ballot == ballot && slot > start {
+                    AtCommit::Later
+                } else {
+                    AtCommit::Never
+                }
+            }
+            _ => AtCommit::Never,
+        }
+    }
+
+    /// The value that a committed, unexecuted slot gives to a read of `key` (protocol
+    /// §3.3): its last command on the key, if that is an answerable blind write. A command of
+    /// several keys counts as one on each key: to look through ten thousand of them for every
+    /// read would take longer than to wait for its execution.
+    pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
+        let accepted = self.answerable(slot)?;
+        let mut of_slot = accepted.value.commands().iter().enumerate().rev();
+        let (index, _) = of_slot.find(|(_, p)| may_write(&p.command, key))?;
+        written_at_commit(slot, index, accepted)
+    }
+
+    /// The same for all keys of the slot of which `wanted` says that somebody waits: each key
+    /// with its last command, if that may answer reads.
+    pub fn values_at_commit<'a>(
+        &'a self,
+        slot: Slot,
+        mut wanted: impl FnMut(&Key) -> bool + 'a,
+    ) -> impl Iterator<Item = (&'a Key, Outcome)> {
+        let accepted = self.answerable(slot);
+        let commands = accepted.into_iter().flat_map(move |accepted| {
+            let of_slot = accepted.value.commands().iter().enumerate().rev();
+            of_slot.map(move |(index, proposed)| (accepted, index, &proposed.command))
+        });
+        let writes = commands.filter(|(.., command)| command.is_write());
+        // As above: what stands before a command of several keys may be hidden by it.
+        let last = writes.map_while(|(accepted, index, command)| {
+            Some((accepted, index, command.op.as_ref()?.one_key()?))
+        });
+        let mut seen: HashSet<&Key, Seeded> = HashSet::default();
+        last.filter_map(move |(accepted, index, key)| {
+            let is_last = wanted(key) && seen.insert(key);
+            let outcome = is_last.then(|| written_at_commit(slot, index, accepted))??;
+            Some((key, outcome))
+        })
+    }
+
+    /// What is accepted in a committed slot, if its sure blind writes may be answered.
+    fn answerable(&self, slot: Slot) -> Option<&Accepted> {
+        let commands = &self.logs.commands;
+        let cell = commands.get(slot).filter(|cell| cell.committed)?;
+        let accepted = cell.accepted.as_ref()?;
+        commands.is_answerable(slot, accepted).then_some(accepted)
+    }
+
+    /// Whether a checkpoint must be made before its time: one of the logs would run out of
+    /// its window. `asked`: what the newest holds.
+    pub fn wants_checkpoint(&self, asked: PerLog<Slot>) -> bool {
+        let wants = |log: LogId| self.logs[log].wants_checkpoint(asked[log]);
+        LogId::ALL.into_iter().any(wants)
+    }
+
+    /// A checkpoint up to these slots is durable. Returns whether a window was full.
+    pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
+        let waited = PerLog::of(|log| self.logs[log].note_checkpoint(slots[log]));
+        waited.commands || waited.configs
+    }
+
+    /// The next slot to execute, with its value.
+    pub fn next_to_execute(&self, log: LogId) -> Option<(Slot, Value)> {
+        let paxos = &self.logs[log];
+        if paxos.executed >= paxos.commit_point {
+            return None;
+        }
+        let slot = paxos.executed.next();
+        let cell = paxos.get(slot).filter(|cell| cell.committed);
+        let accepted = cell.and_then(|cell| cell.accepted.as_ref());
+        let value = &accepted.expect("a committed slot has its value").value;
+        assert!(
+            !matches!(
+                (log, value),
+                (LogId::Commands, Value::Config(_)) | (LogId::Configs, Value::Commands(_))
+            ),
+            "a log holds values of its own kind"
+        );
+        Some((slot, value.clone()))
+    }
+
+    /// Whether so much waits, for the disk or to be executed, that no more commands may be
+    /// accepted. What is committed behind a hole does not count: it waits for what fills the
+    /// hole. A leader stops before others do: they take what it has proposed.
+    pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
+        let most = step.us.settings.to_execute_work_max;
+        let most = if self.leads() { most } else { 2 * most };
+        step.is_disk_behind() || self.logs.commands.to_execute_work() > most
+    }
+
+    /// Whether so much waits that nothing more may be accepted in `log`. Configurations are few,
+    /// and commands may wait for them.
+    pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
+        match log {
+            LogId::Configs => step.is_disk_behind(),
+            LogId::Commands => self.is_backlogged(step),
+        }
+    }
+
+    /// A slot was executed. Calls `unmarked` with each key that it wrote.
+    pub fn note_executed(
+        &mut self,
+        log: LogId,
+        slot: Slot,
+        value: &Value,
+        unmarked: impl FnMut(&Key),
+    ) {
+        self.logs[log].advance_executed(slot);
+        if log == LogId::Configs {
+            return;
+        }
+        if let Some(leadership) = self.leadership_mut() {
+            for proposed in value.commands() {
+                leadership.in_flight.forget(proposed);
+            }
+        }
+        self.marks.unmark(slot, value, unmarked);
+    }
+
+    /// What a holder must have executed (hazards 5, 7 and 30): everything accepted
+    /// here, entries on their way to disk included, and never less than what is executed.
+    pub fn barrier(&self) -> Slot {
+        let commands = &self.logs.commands;
+        if off(Rule::H07Pending) {
+            let durable = commands.unexecuted().filter(|(_, cell)| {
+                let accepted = cell.accepted.as_ref();
+                accepted.is_some_and(|accepted| accepted.durable)
+            });
+            return durable.last().map_or(commands.executed, |(slot, _)| slot);
+        }
+        if off(Rule::H19Holes) {
+            return commands.commit_point;
+        }
+        commands.highest.max(commands.executed)
+    }
+}
+
+/// Whether a command may change what is stored under `key`.
+fn may_write(command: &Command, key: &[u8]) -> bool {
+    let one_key = command.op.as_ref().and_then(Op::one_key);
+    command.is_write() && one_key.is_none_or(|one| one == key)
+}
+
+/// What a blind write that is sure leaves under its key.
+fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
+    if !accepted.sure(index) {
+        return None;
+    }
+    match &accepted.value.commands()[index].command.op {
+        Some(Op::Put(put)) => {
+            let version = version_of(slot, index);
+            Some(Outcome::value(put.value.clone(), version))
+        }
+        Some(Op::Delete(_)) => Some(Outcome::missing()),
+        _ => None,
+    }
+}

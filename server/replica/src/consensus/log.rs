@@ -1,0 +1,607 @@
+//! One log of slots: what is accepted, committed and executed here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, Slot};
+
+use super::super::message::{LogId, LogNews, Reported, Value};
+use super::super::parts::NEWS_RANGES_MAX;
+use super::cell::{Accepted, Cell};
+use super::ranges::Ranges;
+
+/// Executed entries kept in memory for laggards: slots, and bytes.
+const KEEP_SLOTS: usize = 8192;
+const KEEP_BYTES: usize = 16 << 20;
+
+/// One log. Invariant: `executed <= commit_point`; every cell at or below
+/// `commit_point` and above `executed` is committed and has a value.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Log {
+    /// Unexecuted.
+    open: BTreeMap<Slot, Box<Cell>>,
+    /// Executed, without holes; the last is `executed`.
+    kept: VecDeque<Box<Cell>>,
+    kept_bytes: usize,
+    /// Every slot up to here is committed here.
+    pub(super) commit_point: Slot,
+    /// Units of the slots that are to be executed: those above `executed`, up to
+    /// `commit_point`.
+    to_execute_work: usize,
+    /// Slots committed above the commit point.
+    pub(super) above: Ranges,
+    /// Every slot up to here is executed.
+    pub(super) executed: Slot,
+    /// Up to here the executed state is in a durable checkpoint.
+    checkpointed: Slot,
+    /// See [`Log::end`].
+    window: u64,
+    /// The highest accepted slot, counting those on their way to disk.
+    pub(super) highest: Slot,
+    /// Where ballots began.
+    pub(super) log_starts: BTreeMap<Ballot, Slot>,
+    /// The adopted ballot, where it began, and its leader's commit point as heard.
+    pub(super) adopted: (Ballot, Slot),
+    /// See `adopted`.
+    pub(super) heard_commit: Slot,
+}
+
+impl Log {
+    /// A log whose slots up to `executed` are executed, durable and no longer in
+    /// memory, with a window of so many slots.
+    pub fn restored(executed: Slot, window: u64) -> Log {
+        Log {
+            executed,
+            checkpointed: executed,
+            window,
+            commit_point: executed,
+            highest: executed,
+            ..Log::default()
+        }
+    }
+
+    /// Every slot up to here is executed.
+    pub fn executed(&self) -> Slot {
+        self.executed
+    }
+
+    /// Every slot up to here is committed here.
+    pub fn commit_point(&self) -> Slot {
+        self.commit_point
+    }
+
+    /// Number of slots committed above the commit point.
+    pub fn committed_above(&self) -> u64 {
+        self.above.len()
+    }
+
+    /// The highest accepted slot, counting those on their way to disk.
+    pub fn highest(&self) -> Slot {
+        self.highest
+    }
+
+    /// Where the adopted ballot began: its opening no-op.
+    pub fn start(&self) -> Slot {
+        self.adopted.1
+    }
+
+    /// Whether its leader knows more to be committed than is known here.
+    pub fn misses_commits(&self) -> bool {
+        self.heard_commit > self.commit_point
+    }
+
+    /// The cell of `slot`, if there is one.
+    pub fn get(&self, slot: Slot) -> Option<&Cell> {
+        if slot > self.executed {
+            return self.open.get(&slot).map(Box::as_ref);
+        }
+        self.kept.get(self.place(slot)?).map(Box::as_ref)
+    }
+
+    /// The cell of `slot`, if there is one.
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Cell> {
+        if slot > self.executed {
+            return self.open.get_mut(&slot).map(Box::as_mut);
+        }
+        let place = self.place(slot)?;
+        self.kept.get_mut(place).map(Box::as_mut)
+    }
+
+    /// The last slot of the window, in which this replica accepts. The window begins at
+    /// the durable checkpoint, not at what is executed: a restart comes back with the
+    /// checkpoint, and must keep every entry that was accepted above it (hazard 78). So
+    /// what it reads is bounded too, and a peer cannot make the log of another grow
+    /// without end.
+    pub fn end(&self) -> Slot {
+        Slot(self.window_start().0.saturating_add(self.window))
+    }
+
+    fn window_start(&self) -> Slot {
+        match off(Rule::H78Durable) {
+            true => self.executed,
+            false => self.checkpointed,
+        }
+    }
+
+    /// Whether `value` may be accepted in `slot`, as far as the window goes.
+    pub fn has_room(&self, slot: Slot, value: &Value) -> bool {
+        is_within(self.window_start(), self.window, slot, value)
+    }
+
+    /// Whether a leader may propose something new in `slot` (hazard 79). It leaves half
+    /// of the window to those whose checkpoint is older than its own.
+    pub fn may_propose(&self, slot: Slot) -> bool {
+        let last = self.window_start().0.saturating_add(self.window / 2);
+        slot.0 <= last || off(Rule::H79Room)
+    }
+
+    /// Whether so much was executed since the checkpoint that was `asked` for last that
+    /// the next must not wait for its time: half of what a leader may use.
+    pub fn wants_checkpoint(&self, asked: Slot) -> bool {
+        self.executed.0 - asked.0 >= self.window / 4 && !off(Rule::H78Durable)
+    }
+
+    /// A checkpoint up to `slot` is durable. Returns whether the window was full: everything
+    /// in it was committed.
+    pub fn note_checkpoint(&mut self, slot: Slot) -> bool {
+        assert!(
+            self.checkpointed <= slot && slot <= self.executed,
+            "checkpoints rise, and hold what is executed"
+        );
+        let waited = self.commit_point >= self.end();
+        self.checkpointed = slot;
+        waited
+    }
+
+    /// Number of slots of the window that are used.
+    pub fn used(&self) -> u64 {
+        self.highest.0 - self.checkpointed.0
+    }
+
+    /// The cell of an unexecuted slot, made if need be; `None` outside the window.
+    pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
+        let within = slot > self.executed && self.has_room(slot, &Value::Noop);
+        within.then(|| self.restored_cell(slot))
+    }
+
+    /// The cell of an unexecuted slot that was accepted before a restart.
+    pub fn restored_cell(&mut self, slot: Slot) -> &mut Cell {
+        assert!(slot > self.executed, "slot {slot:?} is executed");
+        self.open.entry(slot).or_default().as_mut()
+    }
+
+    /// Where an executed slot is among the kept, unless it is forgotten.
+    fn place(&self, slot: Slot) -> Option<usize> {
+        Some(slot.0.checked_sub(self.first_kept().0)? as usize)
+    }
+
+    /// Cells from `first` on, rising.
+    pub fn from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Cell)> {
+        let kept = self.first_kept().0;
+        let skipped = first.0.saturating_sub(kept).min(self.kept.len() as u64);
+        let executed = self.kept.range(skipped as usize..);
+        let executed = (kept + skipped..).map(Slot).zip(executed);
+        let open = self.open.range(first..).map(|(slot, cell)| (*slot, cell));
+        executed
+            .chain(open)
+            .map(|(slot, cell)| (slot, cell.as_ref()))
+    }
+
+    /// Unexecuted cells, rising.
+    pub fn unexecuted(&self) -> impl Iterator<Item = (Slot, &Cell)> {
+        self.open.iter().map(|(slot, cell)| (*slot, cell.as_ref()))
+    }
+
+    /// Adds to `found` the slots of `first..=last`, not known to be committed, that
+    /// were accepted at `ballot`; returns whether there are any others. Looks at
+    /// entries, not at slots: a laggard may miss a million.
+    pub fn accepted_at(
+        &self,
+        ballot: Ballot,
+        first: Slot,
+        last: Slot,
+        found: &mut Vec<Slot>,
+    ) -> bool {
+        let (before, mut missing) = (found.len(), 0);
+        for (first, last) in self.above.gaps(first.max(self.commit_point.next()), last) {
+            missing += last.0 - first.0 + 1;
+            let cells = self.open.range(first..=last);
+            let at = cells.filter(|(_, cell)| {
+                let accepted = cell.accepted.as_ref();
+                accepted.is_some_and(|accepted| accepted.ballot == ballot || off(Rule::H28Ballot))
+            });
+            found.extend(at.map(|(slot, _)| *slot));
+        }
+        missing > (found.len() - before) as u64
+    }
+
+    /// Accepted, uncommitted slots, rising.
+    pub fn uncommitted(&self) -> impl DoubleEndedIterator<Item = (Slot, &Accepted)> {
+        let gaps = self.above.gaps(self.commit_point.next(), Slot(u64::MAX));
+        let cells = gaps
+            .into_iter()
+            .flat_map(|(first, last)| self.open.range(first..=last));
+        cells.filter_map(|(slot, cell)| Some((*slot, cell.accepted.as_ref()?)))
+    }
+
+    /// Whether `slot` is known to be committed here.
+    pub fn is_committed(&self, slot: Slot) -> bool {
+        slot <= self.commit_point || self.above.contains(slot)
+    }
+
+    /// Remembers that `slot` is committed. Returns whether that is new.
+    pub fn commit(&mut self, slot: Slot) -> bool {
+        if self.is_committed(slot) {
+            return false;
+        }
+        assert!(slot > self.executed, "executed slots are committed");
+        self.above.insert(slot);
+        if let Some(last) = self.above.take_from(self.commit_point.next()) {
+            let committed = self.open.range(self.commit_point.next()..=last);
+            let work = committed.map(|(_, cell)| cell.work());
+            self.to_execute_work += work.sum::<usize>();
+            self.commit_point = last;
+        }
+        true
+    }
+
+    /// Units of the slots that can be executed and are not, as [`crate::cost`] counts them.
+    pub fn to_execute_work(&self) -> usize {
+        self.to_execute_work
+    }
+
+    /// Forgets where ballots began that can kill no entry any more: once the
+    /// opening no-op of a later one is committed, that one kills whatever they
+    /// would above it, and below it every slot is decided. Returns the first
+    /// ballot kept, if any was forgotten.
+    pub fn forget_log_starts(&mut self) -> Option<Ballot> {
+        if self.log_starts.len() < 2 {
+            return None;
+        }
+        let committed = |(_, start): &(&Ballot, &Slot)| **start <= self.commit_point;
+        let below = *self.log_starts.iter().rev().find(committed)?.0;
+        let kept = self.log_starts.split_off(&below);
+        let forgotten = std::mem::replace(&mut self.log_starts, kept);
+        (!forgotten.is_empty()).then_some(below)
+    }
+
+    /// What is accepted in `slot`, if it is still in memory.
+    pub fn accepted(&self, slot: Slot) -> Option<&Accepted> {
+        self.get(slot)?.accepted.as_ref()
+    }
+
+    /// Every accepted entry from `first` on, as Phase 1 reports it.
+    pub fn report(&self, log: LogId, first: Slot) -> impl Iterator<Item = Reported> + '_ {
+        self.from(first).filter_map(move |(slot, cell)| {
+            let accepted = cell.accepted.as_ref()?;
+            let (ballot, value) = (accepted.ballot, accepted.value.clone());
+            Some(Reported {
+                log,
+                slot,
+                ballot,
+                value,
+            })
+        })
+    }
+
+    /// Follows a ballot that began at `start`. What its leader says is committed is
+    /// heard anew.
+    pub fn begin_ballot(&mut self, ballot: Ballot, start: Slot) {
+        assert!(
+            ballot > self.adopted.0,
+            "ballots are adopted in rising order"
+        );
+        self.adopted = (ballot, start);
+        self.heard_commit = Slot::ZERO;
+        self.log_starts.insert(ballot, start);
+    }
+
+    /// Whether its leader knows more to be committed than is executed here.
+    pub fn lags(&self) -> bool {
+        self.executed < self.heard_commit
+    }
+
+    /// Whether blind writes in this committed slot may be answered at commit
+    /// (protocol §1), those that are *sure*.
+    pub fn is_answerable(&self, slot: Slot, accepted: &Accepted) -> bool {
+        let (ballot, start) = self.adopted;
+        accepted.ballot == ballot
+            && slot > start
+            // `last_multi` knows only its own ballot: all before it must be committed (hazard 38).
+            && (self.all_committed_to(start, ballot) || off(Rule::H38LogStart))
+            // No multi-key command before it may still be open (hazard 34).
+            && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
+    }
+
+    /// Whether everything up to `slot` is committed, as far as this replica or
+    /// the leader of `ballot` knows.
+    fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
+        slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)
+    }
+
+    /// Takes note of the highest accepted slot after entries were dropped.
+    pub fn recount_highest(&mut self) {
+        let mut cells = self.open.iter().rev();
+        let top = cells.find(|(_, cell)| cell.accepted.is_some());
+        let top = top.map(|(slot, _)| *slot);
+        self.highest = top.unwrap_or(Slot::ZERO).max(self.executed);
+        assert!(
+            self.highest >= self.commit_point,
+            "no committed entry is dropped"
+        );
+    }
+
+    /// Drops accepted, uncommitted entries of ballots below `ballot` above
+    /// `start`; returns them.
+    pub fn drop_dead(&mut self, ballot: Ballot, start: Slot) -> Vec<(Slot, Value)> {
+        let from = Slot(start.max(self.executed).0.saturating_add(1));
+        let mut dead = Vec::new();
+        for (slot, cell) in self.open.range_mut(from..) {
+            if cell
+                .accepted
+                .as_ref()
+                .is_some_and(|accepted| accepted.ballot < ballot)
+            {
+                // §1: above log_start(b) nothing of a lower ballot was or can be chosen.
+                assert!(
+                    !cell.committed,
+                    "slot {slot:?} is committed and dead at {ballot:?}"
+                );
+                dead.extend(cell.accepted.take().map(|accepted| (*slot, accepted.value)));
+            }
+        }
+        if !dead.is_empty() {
+            self.recount_highest();
+        }
+        dead
+    }
+
+    /// Moves past the executed `slot`, keeping what laggards may still ask for.
+    pub fn advance_executed(&mut self, slot: Slot) {
+        assert_eq!(slot, self.executed.next(), "execution is in slot order");
+        assert!(
+            slot <= self.commit_point,
+            "only committed slots are executed"
+        );
+        let cell = self.open.remove(&slot).expect("it has a cell");
+        let (weight, work) = (cell.weight(), cell.work());
+        self.executed = slot;
+        self.highest = self.highest.max(slot);
+        self.to_execute_work = self.to_execute_work.saturating_sub(work);
+        self.kept_bytes += weight;
+        while self.kept.len() >= KEEP_SLOTS || self.kept_bytes > KEEP_BYTES {
+            let Some(oldest) = self.kept.pop_front() else {
+                break;
+            };
+            self.kept_bytes = self.kept_bytes.saturating_sub(oldest.weight());
+        }
+        self.kept.push_back(cell);
+    }
+
+    /// The first executed slot still in memory, or else the first unexecuted one.
+    pub fn first_kept(&self) -> Slot {
+        Slot(self.executed.0 + 1 - self.kept.len() as u64)
+    }
+
+    /// What a leader tells of its commits.
+    pub fn news(&self) -> LogNews {
+        LogNews {
+            commit_point: self.commit_point,
+            above: self.above.first(NEWS_RANGES_MAX),
+            log_start: self.adopted.1,
+        }
+    }
+
+    /// # Panics
+    /// If what this log holds contradicts itself.
+    pub fn check(&self) {
+        assert!(
+            self.executed <= self.commit_point,
+            "only committed slots are executed"
+        );
+        assert!(
+            self.commit_point <= self.highest,
+            "only accepted slots are committed"
+        );
+        if let Some((first, cell)) = self.open.first_key_value() {
+            assert!(*first > self.executed, "executed slots are not open");
+            assert!(
+                *first > self.commit_point || cell.committed && cell.accepted.is_some(),
+                "a slot at or below the commit point is committed and has a value"
+            );
+        }
+        let to_execute = self.open.range(..=self.commit_point);
+        let work = to_execute.map(|(_, cell)| cell.work());
+        assert_eq!(
+            self.to_execute_work,
+            work.sum::<usize>(),
+            "what is to be executed is counted"
+        );
+        assert!(
+            self.checkpointed <= self.executed,
+            "a checkpoint holds what is executed"
+        );
+        self.above.check();
+        assert!(
+            self.above
+                .lowest()
+                .is_none_or(|first| first > self.commit_point.next()),
+            "what follows the commit point is not committed"
+        );
+        let newest = self.log_starts.last_key_value();
+        assert!(
+            newest.is_none_or(|(ballot, _)| *ballot <= self.adopted.0),
+            "no ballot began after the adopted one"
+        );
+    }
+}
+
+/// Whether a replica whose window of so many slots begins above `start` may accept
+/// `value` in `slot`. Behind the window's end there is one slot more, for the opening
+/// no-op of a leader that finds the window full.
+pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
+    let reserve = u64::from(*value == Value::Noop);
+    slot.0 <= start.0.saturating_add(window).saturating_add(reserve)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leasehold_leases::{ReplicaId, ReplicaSet, Time};
+    use leasehold_wire::Command;
+    use leasehold_wire::command::Op;
+
+    use super::super::super::message::{Batch, Proposed, RequestId};
+    use super::*;
+
+    fn noop() -> Accepted {
+        Accepted {
+            ballot: Ballot::ZERO,
+            value: Value::Noop,
+            durable: true,
+            last_multi: Slot::ZERO,
+            sure: [].into(),
+            origins: ReplicaSet::EMPTY,
+            early_tag: None,
+            proposed: Time::ZERO,
+            sent: Time::ZERO,
+        }
+    }
+
+    fn put_of(bytes: usize) -> Value {
+        let put = Proposed {
+            origin: ReplicaId(0),
+            request: RequestId(1),
+            command: Command::session(1, 1, 1, Op::put("k", vec![0; bytes])),
+        };
+        Value::Commands(Arc::new(Batch {
+            commands: vec![put],
+            ..Batch::default()
+        }))
+    }
+
+    fn accept(log: &mut Log, slot: u64) {
+        let cell = log.cell(Slot(slot)).expect("within the window");
+        cell.committed = true;
+    }
+
+    /// Everything up to `executed` is executed, and two slots beyond it are accepted.
+    fn log(executed: u64) -> Log {
+        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        for slot in 1..=executed {
+            accept(&mut log, slot);
+            log.commit(Slot(slot));
+            log.advance_executed(Slot(slot));
+        }
+        accept(&mut log, executed + 1);
+        accept(&mut log, executed + 3);
+        log
+    }
+
+    fn slots<'a>(cells: impl Iterator<Item = (Slot, &'a Cell)>) -> Vec<u64> {
+        cells.map(|(slot, _)| slot.0).collect()
+    }
+
+    #[test]
+    fn what_is_executed_is_found_among_what_is_not() {
+        let log = log(5);
+        for (first, expected) in [
+            (0, &[1, 2, 3, 4, 5, 6, 8][..]),
+            (4, &[4, 5, 6, 8]),
+            (6, &[6, 8]),
+            (7, &[8]),
+            (9, &[]),
+        ] {
+            assert_eq!(slots(log.from(Slot(first))), expected, "from {first}");
+        }
+        assert_eq!(slots(log.unexecuted()), [6, 8]);
+        let known = (0..10).filter(|slot| log.get(Slot(*slot)).is_some());
+        assert_eq!(known.collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 8]);
+    }
+
+    #[test]
+    fn what_is_committed_beyond_a_hole_is_not_uncommitted() {
+        let mut log = Log::restored(Slot::ZERO, 1 << 20);
+        for slot in [1, 2, 4, 5, 7, 8] {
+            log.cell(Slot(slot)).expect("within the window").accepted = Some(noop());
+        }
+        log.cell(Slot(9)).expect("votes came before their value");
+        for slot in [1, 4, 7] {
+            log.cell(Slot(slot)).expect("it is there").committed = true;
+            log.commit(Slot(slot));
+        }
+        let uncommitted = log.uncommitted().map(|(slot, _)| slot.0);
+        assert_eq!(uncommitted.collect::<Vec<_>>(), [2, 5, 8]);
+    }
+
+    #[test]
+    fn the_oldest_executed_slots_are_forgotten_and_the_newest_never() {
+        let many = KEEP_SLOTS as u64 + 10;
+        let mut log = log(many);
+        assert_eq!(log.first_kept(), Slot(11));
+        assert!(log.get(Slot(10)).is_none() && log.get_mut(Slot(10)).is_none());
+        assert!(log.get(Slot(11)).is_some() && log.get_mut(Slot(many)).is_some());
+        assert_eq!(
+            log.from(Slot(1)).next().map(|(slot, _)| slot),
+            Some(Slot(11))
+        );
+        let large = log.cell(Slot(many + 1)).expect("within the window");
+        large.accepted = Some(Accepted {
+            value: put_of(2 * KEEP_BYTES),
+            ..noop()
+        });
+        log.commit(Slot(many + 1));
+        assert!(log.to_execute_work() > 2 * KEEP_BYTES);
+        log.advance_executed(Slot(many + 1));
+        assert_eq!(log.to_execute_work(), 0);
+        assert_eq!(log.first_kept(), Slot(many + 1));
+        assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
+    }
+
+    /// The adopted ballot is 3 and began at slot 5. Columns: what is special, at which
+    /// round the slot was accepted, the slot, its `last_multi`, the commit point here and
+    /// as its leader says, and whether its sure blind writes may be answered at commit.
+    #[test]
+    fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
+        type Case = (&'static str, u64, u64, u64, u64, u64, bool);
+        let cases: [Case; 9] = [
+            ("all before it is committed here", 3, 8, 0, 7, 0, true),
+            ("slots before it are open", 3, 8, 0, 5, 0, true),
+            ("accepted at another ballot", 2, 8, 0, 7, 0, false),
+            ("the opening no-op's slot", 3, 5, 0, 4, 0, false),
+            ("the recovered part is open (H38)", 3, 8, 0, 4, 0, false),
+            ("the leader says it is committed", 3, 8, 0, 4, 5, true),
+            (
+                "a multi-key command before it is open (H34)",
+                3,
+                8,
+                7,
+                6,
+                0,
+                false,
+            ),
+            ("that command is committed here", 3, 8, 7, 7, 0, true),
+            ("the leader says that command is", 3, 8, 7, 5, 7, true),
+        ];
+        for (case, round, slot, last_multi, commit_point, heard, answerable) in cases {
+            let ballot = |round| Ballot {
+                round,
+                replica: ReplicaId(0),
+            };
+            let mut log = Log::restored(Slot(commit_point), 1 << 20);
+            log.begin_ballot(ballot(3), Slot(5));
+            log.heard_commit = Slot(heard);
+            let accepted = Accepted {
+                ballot: ballot(round),
+                last_multi: Slot(last_multi),
+                ..noop()
+            };
+            assert_eq!(
+                log.is_answerable(Slot(slot), &accepted),
+                answerable,
+                "{case}"
+            );
+        }
+    }
+}

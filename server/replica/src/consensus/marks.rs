@@ -1,0 +1,164 @@
+//! Marks: under each key, the accepted, not yet executed slots that write it.
+//! A read waits for them; they are set before an acceptance is acknowledged.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use leasehold_leases::hashing::Seeded;
+use leasehold_leases::{Key, Slot};
+use smallvec::SmallVec;
+
+use super::super::message::Value;
+
+/// Slots marked, by key.
+#[derive(Clone, Debug, Default)]
+pub struct Marks(HashMap<Key, Slots, Seeded>);
+
+/// The slots marked on a key, rising. There may be a hundred thousand, if much is left to
+/// execute, and the first is executed next: it is removed without moving the others.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    all: SmallVec<[Slot; 2]>,
+    /// So many of the first are marked no more. Fewer than half of all.
+    gone: usize,
+}
+
+impl Hash for Slots {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.marked().hash(state);
+    }
+}
+
+impl Slots {
+    fn marked(&self) -> &[Slot] {
+        &self.all[self.gone..]
+    }
+
+    fn add(&mut self, slot: Slot) {
+        let Err(at) = self.marked().binary_search(&slot) else {
+            return;
+        };
+        let marked = self.marked();
+        let rises = at == 0 || marked[at - 1] < slot;
+        let rises = rises && marked.get(at).is_none_or(|next| slot < *next);
+        assert!(rises, "marks rise");
+        self.all.insert(self.gone + at, slot);
+    }
+
+    /// Returns whether it was marked.
+    fn remove(&mut self, slot: Slot) -> bool {
+        let Ok(at) = self.marked().binary_search(&slot) else {
+            return false;
+        };
+        if at > 0 {
+            self.all.remove(self.gone + at);
+        } else {
+            self.gone += 1;
+        }
+        if 2 * self.gone >= self.all.len() {
+            self.all.drain(..self.gone);
+            self.gone = 0;
+        }
+        true
+    }
+}
+
+impl Hash for Marks {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leasehold_leases::fingerprint::unordered(&self.0, state);
+    }
+}
+
+impl Marks {
+    /// Marks every key that `value` writes.
+    pub fn mark(&mut self, slot: Slot, value: &Value) {
+        for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
+            for key in proposed.command.keys() {
+                self.0.entry(key.clone()).or_default().add(slot);
+            }
+        }
+    }
+
+    /// Takes the marks of `slot` away again; calls `unmarked` for each key.
+    pub fn unmark(&mut self, slot: Slot, value: &Value, mut unmarked: impl FnMut(&Key)) {
+        for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
+            for key in proposed.command.keys() {
+                let Some(slots) = self.0.get_mut(key) else {
+                    continue;
+                };
+                if slots.remove(slot) {
+                    if slots.marked().is_empty() {
+                        self.0.remove(key);
+                    }
+                    unmarked(key);
+                }
+            }
+        }
+    }
+
+    /// The slots marked on `key`, rising.
+    pub fn on(&self, key: &[u8]) -> &[Slot] {
+        self.0.get(key).map_or(&[], Slots::marked)
+    }
+
+    /// Every mark.
+    pub fn all(&self) -> impl Iterator<Item = (&Key, Slot)> {
+        let marks = self.0.iter();
+        marks.flat_map(|(key, slots)| slots.marked().iter().map(move |slot| (key, *slot)))
+    }
+
+    /// How many keys are marked.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no key is marked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether any key in `from..to` is marked (`to` empty: no end).
+    pub fn any_within(&self, from: &[u8], to: &[u8]) -> bool {
+        let within = |key: &Key| key.as_ref() >= from && (to.is_empty() || key.as_ref() < to);
+        self.0.keys().any(within)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a plain list, with every order of six slots that come and go.
+    #[test]
+    fn slots_are_those_of_a_plain_list() {
+        for case in 0..6u64.pow(6) {
+            let (mut slots, mut plain) = (Slots::default(), Vec::new());
+            for place in 0..6 {
+                let slot = Slot(case / 6u64.pow(place) % 6);
+                match plain.binary_search(&slot) {
+                    Ok(at) => {
+                        plain.remove(at);
+                        assert!(slots.remove(slot), "case {case}");
+                    }
+                    Err(at) => {
+                        assert!(!slots.remove(slot), "case {case}");
+                        plain.insert(at, slot);
+                        slots.add(slot);
+                    }
+                }
+                assert_eq!(slots.marked(), plain, "case {case}");
+            }
+        }
+    }
+
+    #[test]
+    fn marks_that_go_in_their_order_take_no_memory_and_move_little() {
+        let mut slots = Slots::default();
+        (0..1000).for_each(|slot| slots.add(Slot(slot)));
+        for slot in 0..1000 {
+            assert!(slots.remove(Slot(slot)));
+            assert!(2 * slots.gone < slots.all.len().max(1), "{slot}");
+        }
+        assert!(slots.all.is_empty());
+    }
+}

@@ -1,0 +1,244 @@
+//! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened and
+//! leaves to its caller what follows from it. It changes nothing outside: it is handed the
+//! sessions to tell which writes are *sure*, and the tags that votes carry.
+//!
+//! `canvass` is what comes before a campaign, `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
+//! the commit rule, `hand_over` a leader's leaving office, `preference` when the preferred leader may lead again, `learner` what is known to be committed, `catchup` what was
+//! missed, `lead` what a leader keeps. A slot is *chosen* when the votes say so, and
+//! *committed* here when that is known here.
+
+mod acceptor;
+mod candidacy;
+mod canvass;
+mod catchup;
+mod cell;
+mod election;
+mod hand_over;
+mod lead;
+mod learner;
+mod log;
+mod marks;
+mod preference;
+mod proposer;
+mod ranges;
+mod recover;
+mod restore;
+mod votes;
+
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::action::Recovered;
+use super::message::LogId;
+use super::per_log::PerLog;
+use super::step::Step;
+use super::timers::Timer;
+
+pub(super) use acceptor::{Acceptances, Entry, origins, vote_once_durable};
+pub(super) use candidacy::{Candidacy, Prepared};
+pub(super) use cell::Accepted;
+pub(super) use election::Standing;
+pub(super) use lead::{Class, Leadership};
+pub(super) use learner::AtCommit;
+pub(super) use log::Log;
+pub(super) use marks::Marks;
+pub use votes::committed;
+
+use acceptor::Vote;
+use canvass::Canvassing;
+use catchup::Fetching;
+use hand_over::Succession;
+use preference::Preference;
+
+/// What this replica does about leadership.
+#[derive(Clone, Debug, Hash)]
+enum Role {
+    Follower,
+    Candidate(Candidacy),
+    Leader(Box<Leadership>),
+}
+
+/// Multi-Paxos on both logs.
+#[derive(Clone, Debug)]
+pub(super) struct Consensus {
+    role: Role,
+    /// Nothing is accepted below this ballot.
+    promised: Ballot,
+    /// The highest round seen anywhere.
+    round_seen: u64,
+    /// The ballot whose leader was last heard of; its round is 0 if nobody leads.
+    leader: Ballot,
+    /// Whom this replica takes to be leading or about to, and whether it may campaign.
+    canvassing: Canvassing,
+    /// Since when that one leads, and who should lead next.
+    succession: Succession,
+    /// Observations of the preferred leader.
+    preference: Preference,
+    logs: PerLog<Log>,
+    /// The open slots that write a key.
+    marks: Marks,
+    votes_due: Vec<Vote>,
+    fetching: PerLog<Option<Fetching>>,
+    /// Numbers this run's answers in Phase 1.
+    last_answer: u64,
+    /// For election timeouts.
+    rng: Pcg64Mcg,
+}
+
+impl std::hash::Hash for Consensus {
+    /// Random delays decide only when an election begins: not before the horizon.
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (&self.role, self.promised, self.round_seen, self.leader).hash(state);
+        (&self.logs, &self.marks, &self.votes_due).hash(state);
+        (self.fetching, self.last_answer).hash(state);
+        (&self.canvassing, &self.succession, &self.preference).hash(state);
+    }
+}
+
+impl Consensus {
+    /// What an earlier run made durable, or nothing. Marks are rebuilt from all
+    /// accepted, unexecuted slots before anything is read (hazard 30).
+    pub(super) fn restore(now: Time, recovered: &Recovered, window: u64, seed: u64) -> Consensus {
+        let logs = restore::logs(recovered, window);
+        Consensus {
+            role: Role::Follower,
+            promised: recovered.promised,
+            round_seen: recovered.promised.round,
+            leader: Ballot::ZERO,
+            succession: Succession::begin(now),
+            preference: Preference::begin(now),
+            canvassing: Canvassing::begin(now, recovered.promised),
+            marks: restore::marks(&logs.commands),
+            logs,
+            votes_due: Vec::new(),
+            fetching: PerLog::default(),
+            last_answer: 0,
+            rng: Pcg64Mcg::seed_from_u64(seed),
+        }
+    }
+
+    /// Who leads, as far as this replica knows.
+    pub(super) fn leader(&self) -> Option<ReplicaId> {
+        (self.leader.round > 0).then_some(self.leader.replica)
+    }
+
+    /// For how long the present leader has led, as far as this replica knows.
+    pub(super) fn led_for(&self, now: Time) -> Duration {
+        match self.leader() {
+            Some(_) => now.since(self.succession.led_since),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// The leadership, if this replica is the leader.
+    pub(super) fn leadership(&self) -> Option<&Leadership> {
+        match &self.role {
+            Role::Leader(leadership) => Some(leadership),
+            _ => None,
+        }
+    }
+
+    fn leadership_mut(&mut self) -> Option<&mut Leadership> {
+        match &mut self.role {
+            Role::Leader(leadership) => Some(leadership),
+            _ => None,
+        }
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        self.leadership().is_some()
+    }
+
+    pub(super) fn is_follower(&self) -> bool {
+        matches!(self.role, Role::Follower)
+    }
+
+    pub(super) fn is_candidate(&self) -> bool {
+        matches!(self.role, Role::Candidate(_))
+    }
+
+    /// The lowest ballot that is accepted here.
+    pub(super) fn promised(&self) -> Ballot {
+        self.promised
+    }
+
+    pub(super) fn log(&self, log: LogId) -> &Log {
+        &self.logs[log]
+    }
+
+    pub(super) fn commands(&self) -> &Log {
+        &self.logs.commands
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    pub(super) fn marks_mut(&mut self) -> &mut Marks {
+        &mut self.marks
+    }
+
+    /// How far each log is executed.
+    pub(super) fn executed(&self) -> PerLog<Slot> {
+        PerLog::of(|log| self.logs[log].executed)
+    }
+
+    /// Who is preferred campaigns soon, unless grants that it has forgotten may be
+    /// alive (`waits`); the others give it a head start.
+    pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
+        let base = step.us.settings.timing.election_timeout;
+        let head_start = match step.us.settings.elections.preferred {
+            Some(preferred) if preferred == step.me() && !waits => base / 10,
+            Some(_) => base,
+            None => base / 4,
+        };
+        let jitter = base.mul_f64(self.rng.random::<f64>() / 4.0);
+        step.set_timer(Timer::Election, step.now + head_start + jitter);
+    }
+
+    /// Whether every log's proposals are committed.
+    fn is_drained(&self, leadership: &Leadership) -> bool {
+        let drained = |log: LogId| leadership.next[log] == self.logs[log].commit_point.next();
+        LogId::ALL.into_iter().all(drained)
+    }
+
+    /// # Panics
+    /// If what this part holds contradicts itself.
+    pub(super) fn check(&self) {
+        for log in LogId::ALL {
+            self.logs[log].check();
+        }
+        let commands = &self.logs.commands;
+        assert!(
+            commands.highest > commands.executed || self.marks.is_empty(),
+            "only open slots are marked"
+        );
+        assert!(
+            self.leader <= self.promised,
+            "nobody is followed below the promised ballot"
+        );
+        assert!(
+            self.promised.round <= self.round_seen,
+            "what was promised was seen"
+        );
+        self.canvassing.check();
+        match &self.role {
+            Role::Follower => {}
+            Role::Candidate(candidacy) => {
+                candidacy.check();
+                assert_eq!(
+                    candidacy.ballot, self.promised,
+                    "a candidate promises itself"
+                );
+            }
+            Role::Leader(leadership) => {
+                assert_eq!(leadership.ballot, self.promised, "a leader promises itself");
+                assert_eq!(self.leader, leadership.ballot, "a leader follows itself");
+                leadership.check();
+            }
+        }
+    }
+}

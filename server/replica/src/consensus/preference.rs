@@ -1,0 +1,157 @@
+//! Time at which the preferred leader may lead again: not at once, if it lost leadership soon after
+//! it took it (see [`FlapBackoff`]). A change of leadership holds every write up.
+//!
+//! The leader decides. Every replica counts what it sees, so the count outlives restarts of the
+//! preferred one and changes of the leader. A planned change is no loss: the preferred leader ends
+//! as it was told, or an operator moves leadership. Only the two replicas between which leadership
+//! moves are sure to know that. The others count a loss if the old leader was silent before.
+//!
+//! Safety does not rest on this. Nothing here is durable.
+
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_backoff::FlapBackoff;
+use leasehold_leases::{Ballot, ReplicaId, Time};
+
+use super::super::step::Step;
+use super::super::us::Heard;
+use super::{Consensus, Role};
+
+/// Observations of the preferred leader by this replica.
+#[derive(Clone, Debug)]
+pub(super) struct Preference {
+    backoff: FlapBackoff,
+    /// Ballot under which the preferred leader leads, and the time at which it was last heard of as
+    /// the leader; `None` if it does not lead.
+    led: Option<(Ballot, Time)>,
+    /// Ballot of its that ends as planned. It may lead on under a later one.
+    planned: Option<Ballot>,
+}
+
+impl Hash for Preference {
+    /// Leaves out when it led and since when it is healthy: neither decides anything before the
+    /// horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let led = self.led.map(|(ballot, _)| ballot);
+        (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
+    }
+}
+
+/// The span between the beginning of the clock and `at`.
+fn span(at: Time) -> Duration {
+    at.since(Time::ZERO)
+}
+
+impl Preference {
+    pub(super) fn begin(now: Time) -> Preference {
+        Preference {
+            backoff: FlapBackoff::new(span(now)),
+            led: None,
+            planned: None,
+        }
+    }
+
+    /// The preferred replica leads.
+    fn leads(&mut self, now: Time, ballot: Ballot) {
+        if self.led.replace((ballot, now)).is_none() {
+            self.backoff.chosen(span(now));
+        }
+    }
+
+    /// Another leads. If the preferred one led before, and that was not planned, it has `lost`
+    /// leadership.
+    fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
+        let Some((ballot, led)) = self.led.take() else {
+            return;
+        };
+        match lost(led) && self.planned != Some(ballot) {
+            true => self.backoff.failed(span(now)),
+            false => self.backoff.released(),
+        }
+    }
+}
+
+impl Consensus {
+    /// The preferred leader, if it has been healthy for as long as its losses of leadership
+    /// demand.
+    pub(super) fn preferred(&self, step: &Step<'_>) -> Option<ReplicaId> {
+        let may_return = self.preference.backoff.may_return(span(step.now));
+        let preferred = step.us.settings.elections.preferred;
+        preferred.filter(|_| may_return)
+    }
+
+    /// Returns the unbroken health that the preferred leader needs to lead again.
+    pub fn preferred_wait(&self) -> Duration {
+        self.preference.backoff.wait()
+    }
+
+    /// The leader of `ballot` leads, as far as this replica knows.
+    pub(super) fn note_leader(&mut self, step: &Step<'_>, ballot: Ballot) {
+        let Some(preferred) = step.us.settings.elections.preferred else {
+            return;
+        };
+        if ballot.replica == preferred {
+            return self.preference.leads(step.now, ballot);
+        }
+        let is_sure = [preferred, ballot.replica].contains(&step.me());
+        let silence = step.us.settings.timing.election_timeout * 7 / 8;
+        let lost = |led: Time| is_sure || step.now.since(led) >= silence;
+        self.preference.another_leads(step.now, lost);
+    }
+
+    /// The leadership that ends now, or is about to, ends as planned.
+    pub fn plan_end(&mut self) {
+        self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
+    }
+
+    /// This leader steps down: notes whether an operator moves leadership elsewhere.
+    pub(super) fn note_step_down(&mut self) {
+        if let Role::Leader(leadership) = &self.role
+            && leadership.transfer.is_by_operator()
+        {
+            self.plan_end();
+        }
+    }
+
+    /// A peer is heard again that was silent for long, or has started again: then it has
+    /// forgotten that it led.
+    pub fn peer_interrupted(&mut self, step: &Step<'_>, peer: ReplicaId, heard: Heard) {
+        if step.us.settings.elections.preferred != Some(peer) {
+            return;
+        }
+        if heard.is_later_run {
+            self.preference.another_leads(step.now, |_| true);
+        }
+        if let Some(last) = heard.interrupted {
+            let backoff = &mut self.preference.backoff;
+            backoff.interrupted(span(last), span(step.now));
+        }
+    }
+
+    /// A peer has answered this leader, be it the preferred one after a silence.
+    pub(super) fn follower_answered(&mut self, step: &Step<'_>, from: ReplicaId) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        let last = leadership.heard(step.now, from);
+        let preferred = step.us.settings.elections.preferred == Some(from);
+        if preferred && step.now.since(last) >= step.us.health_gap() {
+            let backoff = &mut self.preference.backoff;
+            backoff.interrupted(span(last), span(step.now));
+        }
+    }
+
+    /// A peer says that it is about to end.
+    pub fn peer_leaves(&mut self, step: &Step<'_>, peer: ReplicaId) {
+        if step.us.settings.elections.preferred == Some(peer) {
+            self.plan_end();
+        }
+    }
+
+    /// A hand-over to the preferred replica has failed: it is not repeated at once.
+    pub(super) fn hand_over_failed(&mut self, now: Time) {
+        self.preference.backoff.chosen(span(now));
+        self.preference.backoff.failed(span(now));
+    }
+}

@@ -1,0 +1,394 @@
+//! What a leader proposes and says: Accepts and heartbeats (§2.1, §3.9).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot, Time};
+use leasehold_wire::Command;
+
+use super::super::leasing::Tags;
+use super::super::machine::Sessions;
+use super::super::message::{Accept, Batch, LogId, Message, Proposed, Value};
+use super::super::per_log::PerLog;
+use super::super::persist::After;
+use super::super::step::Step;
+use super::acceptor::{Entry, vote_tag};
+use super::cell::Accepted;
+use super::lead::Limits;
+use super::{Class, Consensus, Leadership};
+
+/// Accepts sent again in one go.
+const RETRANSMIT_MAX: usize = 256;
+/// Who is not farther than this from the leader is on its site, or as good as.
+const AT_HAND: Duration = Duration::from_millis(5);
+/// Nobody is waited for on account of other keys who has not answered for so long, or has
+/// not voted where that holds a slot up.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
+/// Uncommitted slots that are looked at for whoever blocks them: so many of the oldest, and
+/// of the newest.
+const STUCK_MAX: usize = 64;
+
+impl Consensus {
+    /// Whether the leader has this command already: it is answered by its execution.
+    pub fn has_queued(&self, proposed: &Proposed) -> bool {
+        let leadership = self.leadership();
+        leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
+    }
+
+    /// Replicas for whose votes other commands may wait, too (§3.9): they are on the
+    /// leader's site, and answer at this moment, so no vote of a holder comes later for it.
+    /// On one site this makes one batch of what would be many.
+    fn at_hand(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
+        let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
+        let touched = leadership.heard_of(step.now, ANSWERS_WITHIN);
+        // A disk that hangs does not keep its replica from answering probes.
+        let late = self.blockers(step.now, ANSWERS_WITHIN);
+        let others = touched.minus(late).iter();
+        others
+            .filter(|replica| is_near(*replica))
+            .chain([step.me()])
+            .collect()
+    }
+
+    /// All replicas, if this one leads and they are at hand.
+    pub fn all_at_hand(&self, step: &Step<'_>) -> Option<ReplicaSet> {
+        let at_hand = self.at_hand(self.leadership()?, step);
+        let all = step.us.others().all(|replica| at_hand.contains(replica));
+        all.then_some(at_hand)
+    }
+
+    /// Queues a command by its class: the holders of its keys (§3.9).
+    pub fn enqueue(&mut self, class: Class, proposed: Proposed) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.enqueue(class, proposed);
+        }
+    }
+
+    /// Takes commands that were queued while all replicas were at hand, once these are not:
+    /// they are to be [queued again](Self::queue_again) by their classes, or they would
+    /// wait for whoever is gone.
+    pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposed> {
+        let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
+        if !self.leadership().is_some_and(waits) || self.all_at_hand(step).is_some() {
+            return VecDeque::new();
+        }
+        let leadership = self.leadership_mut();
+        leadership.map_or_else(VecDeque::new, |it| it.queue.take_unclassed())
+    }
+
+    /// Queues a command that was taken from the queue.
+    pub fn queue_again(&mut self, class: ReplicaSet, proposed: Proposed) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.queue.push(Class::Of(class), proposed);
+        }
+    }
+
+    /// The next batch, if anything is queued and the slots in flight allow it. Slots
+    /// are bounded by how many are uncommitted, so a blocked one stops nobody.
+    /// `room` says how much of a slot a command takes.
+    pub fn next_batch(
+        &mut self,
+        step: &Step<'_>,
+        room: &dyn Fn(&Command) -> usize,
+    ) -> Option<Batch> {
+        let (commit_point, above) = {
+            let commands = &self.logs.commands;
+            (commands.commit_point, commands.above.len())
+        };
+        let leadership = self.leadership_mut()?;
+        assert!(
+            leadership.next.commands.0 > commit_point.0 + above,
+            "only what was proposed is committed"
+        );
+        let in_flight = leadership.next.commands.0 - 1 - commit_point.0 - above;
+        let most = step.us.settings.in_flight_max;
+        let full = in_flight >= most as u64;
+        if leadership.transfer.is_under_way() || leadership.queue.is_empty() || full {
+            return None;
+        }
+        let next = leadership.next.commands;
+        if !self.logs.commands.may_propose(next) {
+            return None; // until a checkpoint moves the window
+        }
+        let at_hand = self.at_hand(self.leadership()?, step);
+        let leadership = self.leadership_mut()?;
+        let class = leadership.queue.next_class(most - in_flight as usize)?;
+        let classes = (class, at_hand);
+        let limits = Limits {
+            commands: step.us.settings.batch_max,
+            room,
+        };
+        Some(leadership.next_batch(classes, limits, step.now))
+    }
+
+    /// Puts a value into the next slot of a log.
+    pub fn propose(
+        &mut self,
+        step: &mut Step<'_>,
+        log: LogId,
+        (value, early_tag): (Value, Option<ReplicaSet>),
+        sessions: &Sessions,
+    ) {
+        let Some(leadership) = self.leadership_mut() else {
+            return;
+        };
+        let slot = leadership.next[log];
+        let entry = Entry {
+            last_multi: leadership.note_multi(slot, &value),
+            sure: leadership.sure(&value, sessions),
+            early_tag,
+            ..Entry::plain(leadership.ballot, value)
+        };
+        let replaced = self.propose_next(step, log, entry);
+        assert!(replaced.is_empty(), "a fresh slot replaces no value");
+    }
+
+    /// Puts an entry into the next slot of a log, over whatever is there. Returns the
+    /// keys of another value that it replaces.
+    pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: Entry) -> Vec<Key> {
+        let Some(leadership) = self.leadership_mut() else {
+            return Vec::new();
+        };
+        let slot = leadership.next[log];
+        leadership.next[log] = slot.next();
+        let ballot = entry.ballot;
+        assert_eq!(ballot, leadership.ballot, "a leader proposes at its ballot");
+        assert!(
+            slot > self.logs[log].commit_point,
+            "a leader proposes above what is committed"
+        );
+        let replaced = self.store(step, log, slot, entry);
+        step.after(After::Propose { log, slot, ballot });
+        replaced
+    }
+
+    /// Remembers commands that are committed here and not executed yet: as long as they are
+    /// not, executed sessions do not show that a copy of one is refused (hazard 31).
+    pub fn note_unexecuted(&mut self) {
+        if off(Rule::H31Unexecuted) {
+            return;
+        }
+        let commands = &self.logs.commands;
+        let committed = commands
+            .unexecuted()
+            .take_while(|(slot, _)| *slot <= commands.commit_point);
+        let accepted = committed.filter_map(|(_, cell)| cell.accepted.as_ref());
+        let values: Vec<Value> = accepted.map(|accepted| accepted.value.clone()).collect();
+        for value in &values {
+            self.note_in_flight(value);
+        }
+    }
+
+    /// Remembers commands that were in the log before this replica led.
+    pub fn note_in_flight(&mut self, value: &Value) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.note_recovered(value);
+        }
+    }
+
+    /// The leader's own acceptances are durable: the Accept that says so is its vote.
+    /// `proposals` are those of its ballot.
+    pub fn send_accepts(
+        &mut self,
+        step: &mut Step<'_>,
+        proposals: &[(LogId, Slot)],
+        tags: &Tags<'_>,
+    ) {
+        for (log, slot) in proposals {
+            self.send_accept(step, *log, *slot, tags);
+        }
+    }
+
+    fn send_accept(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, tags: &Tags<'_>) {
+        let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
+            return;
+        };
+        let Some(cell) = self.logs[log].get_mut(slot) else {
+            return;
+        };
+        let Some(accepted) = cell.accepted.as_mut().filter(|a| a.ballot == ballot) else {
+            return;
+        };
+        accepted.durable = true;
+        accepted.sent = step.now;
+        // Hazard 9: the leader is a grantor too, and its Accept carries its tag.
+        let tag = match off(Rule::H09LeaderTag) {
+            true => ReplicaSet::EMPTY,
+            false => vote_tag(tags, accepted),
+        };
+        cell.count(step.me(), ballot, tag);
+        if let Some(message) = self.accept_message(log, slot, tag) {
+            step.broadcast(&Message::Accept(message));
+        }
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.news_due = false; // the Accept carried it
+        }
+    }
+
+    fn accept_message(&self, log: LogId, slot: Slot, tag: ReplicaSet) -> Option<Accept> {
+        let paxos = &self.logs[log];
+        let accepted = paxos.accepted(slot)?;
+        Some(Accept {
+            ballot: accepted.ballot,
+            log,
+            slot,
+            value: accepted.value.clone(),
+            tag,
+            news: paxos.news(),
+            last_multi: accepted.last_multi,
+            sure: accepted.sure.clone(),
+        })
+    }
+
+    /// Sends Accepts again to those whose vote is missing, and to those whose every
+    /// vote demands somebody who has not accepted: the grant behind it may have lapsed,
+    /// and the vote that said so been lost.
+    pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
+        let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
+            return;
+        };
+        let patience = step.us.settings.timing.retransmit;
+        for log in LogId::ALL {
+            let overdue = self.logs[log].uncommitted().filter(|(_, accepted)| {
+                accepted.ballot == ballot
+                    && accepted.durable
+                    && step.now.since(accepted.sent) >= patience
+            });
+            let slots: Vec<Slot> = overdue.map(|(slot, _)| slot).take(RETRANSMIT_MAX).collect();
+            for slot in slots {
+                self.retransmit_slot(step, log, slot, tags);
+            }
+        }
+    }
+
+    fn retransmit_slot(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, tags: &Tags<'_>) {
+        let Some(cell) = self.logs[log].get_mut(slot) else {
+            return;
+        };
+        let settled = cell.votes.settled();
+        let Some(accepted) = cell.accepted.as_mut() else {
+            return;
+        };
+        accepted.sent = step.now;
+        let tag = match log {
+            LogId::Commands if !off(Rule::H09LeaderTag) => tags.of(&accepted.value),
+            _ => ReplicaSet::EMPTY,
+        };
+        let Some(message) = self.accept_message(log, slot, tag) else {
+            return;
+        };
+        for to in step.us.others().filter(|to| !settled.contains(*to)) {
+            step.metrics.retransmitted_accepts += 1;
+            step.send(to, Message::Accept(message.clone()));
+        }
+    }
+
+    /// Says that this leader lives, and what is committed. Numbered: the answers
+    /// confirm reads, and suspect the silent.
+    pub fn send_probe(&mut self, step: &mut Step<'_>) {
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.probe += 1;
+            let probe = leadership.probe;
+            self.send_heartbeat(step, probe);
+        }
+    }
+
+    /// News of commits that no Accept carried leaves at once.
+    pub fn send_news(&mut self, step: &mut Step<'_>) {
+        let leadership = self.leadership();
+        if leadership.is_some_and(|leadership| leadership.news_due) {
+            self.send_heartbeat(step, 0);
+        }
+    }
+
+    fn send_heartbeat(&mut self, step: &mut Step<'_>, probe: u64) {
+        let logs = PerLog::of(|log| self.logs[log].news());
+        if let Some(leadership) = self.leadership_mut() {
+            leadership.news_due = false;
+            let ballot = leadership.ballot;
+            step.broadcast(&Message::Heartbeat {
+                ballot,
+                probe,
+                logs,
+            });
+        }
+    }
+
+    /// A peer has answered a probe. Returns whether it was one of this leadership's.
+    pub fn probe_answered(
+        &mut self,
+        step: &Step<'_>,
+        from: ReplicaId,
+        (ballot, probe): (Ballot, u64),
+    ) -> bool {
+        let leadership = self.leadership_mut();
+        let Some(leadership) = leadership.filter(|l| l.ballot == ballot && probe <= l.probe) else {
+            return false;
+        };
+        leadership.probe_answered(from, probe);
+        self.follower_answered(step, from);
+        true
+    }
+
+    /// Whether a majority, this leader included, has not answered it in time (`Us::patience`).
+    /// Either it is not heard or it does not hear: nothing that it proposes is committed, and
+    /// whoever still hears it would wait for it.
+    pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
+        let patience = step.us.patience();
+        self.leadership().is_some_and(|leadership| {
+            let touched = leadership.in_touch(step.now, patience);
+            let touched = touched.union(ReplicaSet::one(step.me()));
+            !step.us.members.is_quorum(touched)
+        })
+    }
+
+    /// The newest probe sent, and the newest that a majority has answered.
+    pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
+        let leadership = self.leadership()?;
+        let majority = step.us.members.majority();
+        let confirmed = leadership.confirmed_probe(step.me(), majority);
+        Some((leadership.probe, confirmed))
+    }
+
+    /// Replicas whose missing acceptance has blocked a slot for `grace` (§3.7, hazard
+    /// 36).
+    pub fn blockers(&self, now: Time, grace: Duration) -> ReplicaSet {
+        let Some(leadership) = self.leadership() else {
+            return ReplicaSet::EMPTY;
+        };
+        let commands = &self.logs.commands;
+        let is_stuck = |(_, open): &(Slot, &Accepted)| {
+            open.ballot == leadership.ballot && now.since(open.proposed) >= grace
+        };
+        let mut first = commands
+            .uncommitted()
+            .take(STUCK_MAX)
+            .filter(is_stuck)
+            .peekable();
+        if first.peek().is_none() {
+            // Those above were proposed later.
+            return ReplicaSet::EMPTY;
+        }
+        // Many may wait for one replica, and those behind them for another.
+        let last = commands.uncommitted().rev();
+        let last = last.filter(is_stuck).take(STUCK_MAX);
+        let cells = first.chain(last).filter_map(|(slot, _)| commands.get(slot));
+        cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
+    }
+
+    /// Whether a configuration may be proposed: none is open, nor the opening no-op, the
+    /// window has room, and this leader hands over to nobody.
+    pub fn may_configure(&self, leadership: &Leadership) -> bool {
+        let (next, configs) = (leadership.next.configs, &self.logs.configs);
+        !leadership.transfer.is_under_way()
+            && next == configs.executed.next()
+            && configs.may_propose(next)
+    }
+
+    /// Whether this leader has executed every configuration that others proposed before.
+    pub fn knows_configs(&self) -> bool {
+        let configs = &self.logs.configs;
+        configs.executed >= configs.start()
+    }
+}

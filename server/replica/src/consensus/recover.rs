@@ -1,0 +1,129 @@
+//! What a new leader proposes again: the rule of Phase 1 (§2.1), without state.
+
+use std::collections::BTreeMap;
+
+use leasehold_leases::{Ballot, Slot};
+
+use super::super::message::{Reported, Value};
+
+/// The values to propose above `commit_point`, from the entries that a majority has
+/// reported (the candidate included), and where ballots began (`starts`): in each slot
+/// the value of the highest ballot, no-ops in holes, up to the highest slot reported.
+///
+/// An entry is dead if a later ballot began below it: that ballot saw a majority
+/// without it, whatever a replica that slept through it reports. Entries at or below
+/// the commit point are decided.
+///
+/// The slot behind `end`, the last of the window, is taken by the opening no-op of an
+/// earlier leader, if by anything. It becomes this one's own: the value is the same, and
+/// nothing lies above it. Else a row of leaders without a commit would use up any reserve.
+pub fn recover_log(
+    commit_point: Slot,
+    end: Slot,
+    starts: &[(Ballot, Slot)],
+    reported: impl Iterator<Item = Reported>,
+) -> Vec<Value> {
+    let mut best: BTreeMap<Slot, (Ballot, Value)> = BTreeMap::new();
+    let mut highest = commit_point;
+    for entry in reported {
+        highest = highest.max(entry.slot);
+        let kills =
+            |(ballot, start): &(Ballot, Slot)| *ballot > entry.ballot && *start < entry.slot;
+        if entry.slot <= commit_point || starts.iter().any(kills) {
+            continue;
+        }
+        let known = best
+            .entry(entry.slot)
+            .or_insert_with(|| (entry.ballot, Value::Noop));
+        if entry.ballot >= known.0 {
+            *known = (entry.ballot, entry.value);
+        }
+    }
+    let slots = (commit_point.0 + 1..=highest.0).map(Slot);
+    let value = |slot| best.remove(&slot).map_or(Value::Noop, |(_, value)| value);
+    let mut values: Vec<Value> = slots.map(value).collect();
+    assert_eq!(
+        values.len() as u64,
+        highest.0 - commit_point.0,
+        "a value for each slot"
+    );
+    if highest > end && values.last() == Some(&Value::Noop) {
+        values.pop();
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leasehold_leases::{ConfigChange, ReplicaId, ReplicaSet};
+
+    use super::*;
+    use crate::message::LogId;
+
+    fn ballot(round: &str) -> Ballot {
+        Ballot {
+            round: round.parse().expect("a round"),
+            replica: ReplicaId(0),
+        }
+    }
+
+    /// A value that is told apart by its letter; `-` is a no-op.
+    fn value(letter: &str) -> Value {
+        if letter == "-" {
+            return Value::Noop;
+        }
+        Value::Config(Arc::new(ConfigChange {
+            excluded: Some(ReplicaSet(letter.as_bytes()[0].into())),
+            ..ConfigChange::default()
+        }))
+    }
+
+    fn slot(text: &str) -> Slot {
+        Slot(text.parse().expect("a slot"))
+    }
+
+    /// `1@3=a`: in slot 1, at round 3, value a.
+    fn entry(text: &str) -> Reported {
+        let (at, letter) = text.split_once('=').expect("slot@round=value");
+        let (at, round) = at.split_once('@').expect("slot@round=value");
+        Reported {
+            log: LogId::Configs,
+            slot: slot(at),
+            ballot: ballot(round),
+            value: value(letter),
+        }
+    }
+
+    #[test]
+    fn every_case_of_the_table() {
+        let mut cases = 0;
+        let text = include_str!("testdata/recover_log.txt");
+        for line in text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
+            let [name, commit_point, end, starts, entries, expected] =
+                line.split('|').map(str::trim).collect::<Vec<_>>()[..]
+            else {
+                panic!("six columns: {line}");
+            };
+            let starts = starts.split_whitespace().map(|start| {
+                let (round, at) = start.split_once(':').expect("round:slot");
+                (ballot(round), slot(at))
+            });
+            let starts: Vec<_> = starts.collect();
+            let entries: Vec<_> = entries.split_whitespace().map(entry).collect();
+            let expected: Vec<_> = expected.split_whitespace().map(value).collect();
+            // The order in which replicas answer decides nothing.
+            for reported in [entries.clone(), entries.into_iter().rev().collect()] {
+                let found =
+                    recover_log(slot(commit_point), slot(end), &starts, reported.into_iter());
+                assert_eq!(found, expected, "{name}");
+            }
+            cases += 1;
+        }
+        assert!(cases >= 10, "the table was read");
+    }
+}

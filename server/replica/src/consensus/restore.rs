@@ -1,0 +1,68 @@
+//! The logs at a start, the first or after a crash: from what is durable.
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Slot, Time};
+
+use super::super::action::Recovered;
+use super::super::message::{LogId, Reported};
+use super::super::per_log::PerLog;
+use super::acceptor::{Entry, origins};
+use super::cell::Accepted;
+use super::log::Log;
+use super::marks::Marks;
+
+/// Both logs, with windows of so many slots: the accepted entries above what is
+/// executed, all of them, however far above, for others may count on each (hazard 78).
+/// What was committed is learnt anew.
+pub(super) fn logs(recovered: &Recovered, window: u64) -> PerLog<Log> {
+    let executed = PerLog {
+        commands: recovered.state.executed,
+        configs: Slot(recovered.state.config.0),
+    };
+    PerLog::of(|log| restore(recovered, log, Log::restored(executed[log], window)))
+}
+
+/// The marks of all accepted, unexecuted slots (hazard 30).
+pub(super) fn marks(commands: &Log) -> Marks {
+    let mut marks = Marks::default();
+    for (slot, cell) in commands.unexecuted() {
+        if let Some(accepted) = &cell.accepted
+            && !off(Rule::H30Marks)
+        {
+            marks.mark(slot, &accepted.value);
+        }
+    }
+    marks
+}
+
+fn restore(recovered: &Recovered, id: LogId, mut log: Log) -> Log {
+    for (_, ballot, slot) in recovered.log_starts.iter().filter(|(of, ..)| *of == id) {
+        log.log_starts.insert(*ballot, *slot);
+    }
+    if let Some((ballot, start)) = log.log_starts.last_key_value() {
+        log.adopted = (*ballot, *start);
+    }
+    let (executed, end) = (log.executed, log.end());
+    let unexecuted = |entry: &&Reported| entry.log == id && entry.slot > executed;
+    for entry in recovered.accepted.iter().filter(unexecuted) {
+        if entry.slot > end && off(Rule::H78Durable) {
+            continue;
+        }
+        let plain = Entry::plain(entry.ballot, entry.value.clone());
+        log.restored_cell(entry.slot).accepted = Some(Accepted {
+            ballot: plain.ballot,
+            origins: origins(&plain.value),
+            value: plain.value,
+            durable: true,
+            last_multi: plain.last_multi,
+            sure: plain.sure,
+            early_tag: None,
+            proposed: Time::ZERO,
+            sent: Time::ZERO,
+        });
+        if !off(Rule::H30Highest) {
+            log.highest = log.highest.max(entry.slot);
+        }
+    }
+    log
+}

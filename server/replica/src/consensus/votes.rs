@@ -1,0 +1,215 @@
+//! The commit rule: one pure function, used by the leader and by every origin.
+
+use std::hash::{Hash, Hasher};
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, Membership, ReplicaId, ReplicaSet};
+use smallvec::SmallVec;
+
+/// The acceptances of one slot that are known here, at one ballot.
+#[derive(Clone, Debug, Default)]
+pub struct Votes {
+    ballot: Ballot,
+    accepted: ReplicaSet,
+    /// Per acceptor one tag or more, none of which includes another of its own.
+    tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
+}
+
+impl Hash for Votes {
+    /// Tags are a set: the order in which they came decides nothing.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.ballot, self.accepted).hash(state);
+        leasehold_leases::fingerprint::unordered(&self.tags, state);
+    }
+}
+
+impl Votes {
+    /// The ballot they are at.
+    pub fn ballot(&self) -> Ballot {
+        self.ballot
+    }
+
+    /// The tags known of one acceptor.
+    pub fn tags_of(&self, replica: ReplicaId) -> impl Iterator<Item = ReplicaSet> + '_ {
+        let tags = self.tags.iter().filter(move |(who, _)| *who == replica);
+        tags.map(|(_, tag)| *tag)
+    }
+
+    /// Acceptors with a tag that is satisfied.
+    pub fn settled(&self) -> ReplicaSet {
+        settled(self.accepted, &self.tags)
+    }
+
+    /// Everyone that some acceptor demands to be notified and that has not accepted.
+    pub fn missing(&self) -> ReplicaSet {
+        let settled = self.settled();
+        let open = self.tags.iter().filter(|(who, _)| !settled.contains(*who));
+        let demanded = open.fold(ReplicaSet::EMPTY, |all, (_, tag)| all.union(*tag));
+        demanded.minus(self.accepted)
+    }
+
+    /// Counts an acceptance of `replica` at `ballot`. `here` is the ballot of the value that
+    /// is accepted here: votes at that one count, whatever else was heard, for only with its
+    /// value can a ballot commit. Else votes at a lower ballot are superseded. Dropping
+    /// votes is safe: the leader asks for them again. Of several tags of one acceptor any
+    /// may be used, so all are kept but those that demand more than another.
+    pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
+        if ballot < self.ballot && ballot != here {
+            return;
+        }
+        if ballot != self.ballot {
+            *self = Votes {
+                ballot,
+                ..Votes::default()
+            };
+        }
+        self.accepted.insert(replica);
+        let same = |(who, known): &(ReplicaId, ReplicaSet)| *who == replica && known.is_subset(tag);
+        if !self.tags.iter().any(same) {
+            self.tags
+                .retain(|(who, known)| *who != replica || !tag.is_subset(*known));
+            self.tags.push((replica, tag));
+        }
+    }
+
+    /// Whether these acceptances commit the slot among `members`.
+    pub fn is_committed(&self, members: Membership) -> bool {
+        assert!(
+            self.accepted.is_subset(members.voters()),
+            "only members vote"
+        );
+        committed(members, self.accepted, &self.tags)
+    }
+}
+
+/// The rule: with A the replicas that accepted at one ballot, the slot is
+/// committed iff a majority M, a subset of A, exists whose every tag is a subset
+/// of A (§3.2, condition 2: an acceptance counts only when everyone it demands
+/// has been notified). The members of A with a satisfied tag are the largest such M.
+pub fn committed(
+    members: Membership,
+    accepted: ReplicaSet,
+    tags: &[(ReplicaId, ReplicaSet)],
+) -> bool {
+    members.is_quorum(settled(accepted, tags))
+}
+
+fn settled(accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> ReplicaSet {
+    let satisfied = tags.iter().filter(|(replica, tag)| {
+        accepted.contains(*replica) && (tag.is_subset(accepted) || off(Rule::H11Tags))
+    });
+    satisfied.map(|(replica, _)| *replica).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const B: Ballot = Ballot {
+        round: 1,
+        replica: ReplicaId(1),
+    };
+
+    fn votes(list: &[(u8, &[u8])]) -> Votes {
+        let mut votes = Votes::default();
+        for (replica, tag) in list {
+            votes.add(
+                ReplicaId(*replica),
+                B,
+                tag.iter().copied().map(ReplicaId).collect(),
+                Ballot::ZERO,
+            );
+        }
+        votes
+    }
+
+    #[test]
+    fn a_plain_majority_commits_when_nobody_holds_the_keys() {
+        assert!(!votes(&[(0, &[]), (1, &[])]).is_committed(Membership::fixed(5)));
+        assert!(votes(&[(0, &[]), (1, &[]), (2, &[])]).is_committed(Membership::fixed(5)));
+    }
+
+    #[test]
+    fn an_acceptance_waits_for_everyone_it_demands() {
+        // Holder 4 has not accepted, and acceptor 2 has promised it.
+        let list: &[(u8, &[u8])] = &[(0, &[]), (1, &[]), (2, &[4])];
+        assert!(!votes(list).is_committed(Membership::fixed(5)));
+        assert_eq!(votes(list).missing(), ReplicaSet::one(ReplicaId(4)));
+        // A third acceptor without that promise makes a majority without it.
+        assert!(
+            votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).is_committed(Membership::fixed(5))
+        );
+        // So does the holder itself.
+        assert!(
+            votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).is_committed(Membership::fixed(5))
+        );
+    }
+
+    #[test]
+    fn even_clusters_need_more_than_half() {
+        assert!(!votes(&[(0, &[]), (1, &[])]).is_committed(Membership::fixed(4)));
+        assert!(votes(&[(0, &[]), (1, &[]), (3, &[])]).is_committed(Membership::fixed(4)));
+    }
+
+    #[test]
+    fn votes_of_another_ballot_do_not_mix() {
+        let mut mixed = votes(&[(0, &[]), (1, &[])]);
+        let higher = Ballot {
+            round: 2,
+            replica: ReplicaId(0),
+        };
+        mixed.add(ReplicaId(2), higher, ReplicaSet::EMPTY, Ballot::ZERO);
+        assert!(!mixed.is_committed(Membership::fixed(3)));
+        mixed.add(ReplicaId(3), B, ReplicaSet::EMPTY, Ballot::ZERO);
+        assert_eq!(mixed.accepted, ReplicaSet::one(ReplicaId(2)));
+    }
+
+    #[test]
+    fn votes_at_the_ballot_of_the_value_count_whatever_else_was_heard() {
+        let far = Ballot {
+            round: 1 << 20,
+            replica: ReplicaId(1),
+        };
+        let mut v = votes(&[(0, &[])]);
+        v.add(ReplicaId(1), far, ReplicaSet::EMPTY, B);
+        v.add(ReplicaId(0), B, ReplicaSet::EMPTY, B);
+        v.add(ReplicaId(2), B, ReplicaSet::EMPTY, B);
+        assert!(v.is_committed(Membership::fixed(3)));
+    }
+
+    #[test]
+    fn a_lapsed_grant_needs_one_new_tag_and_no_more() {
+        let mut v = votes(&[(0, &[]), (1, &[]), (2, &[4])]);
+        v.add(ReplicaId(2), B, ReplicaSet::EMPTY, Ballot::ZERO);
+        assert!(v.is_committed(Membership::fixed(5)));
+        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(4)), Ballot::ZERO);
+        assert!(
+            v.is_committed(Membership::fixed(5)),
+            "a reordered older tag changes nothing"
+        );
+    }
+
+    #[test]
+    fn a_new_tag_of_the_same_size_is_as_good_as_the_old() {
+        // Holder 4 is dead and its grant has lapsed; 3 holds the key now.
+        let mut v = votes(&[(0, &[]), (2, &[4]), (3, &[])]);
+        assert!(!v.is_committed(Membership::fixed(5)));
+        let mut blocked = votes(&[(0, &[4]), (2, &[4]), (3, &[4])]);
+        for acceptor in [0, 2, 3] {
+            blocked.add(
+                ReplicaId(acceptor),
+                B,
+                ReplicaSet::one(ReplicaId(3)),
+                Ballot::ZERO,
+            );
+        }
+        assert!(blocked.is_committed(Membership::fixed(5)));
+        v.add(ReplicaId(2), B, ReplicaSet::one(ReplicaId(3)), Ballot::ZERO);
+        assert!(v.is_committed(Membership::fixed(5)));
+        assert!(v.missing().is_empty());
+        assert!(
+            !v.clone().is_committed(Membership::fixed(7)),
+            "one acceptor is one, whatever its tags"
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! Processor time that a request costs a replica, on one scale for every queue and every round.
+//!
+//! Nothing else decides how much of a queue or a round a request takes: a limit in bytes says
+//! little about a thousand keys of one byte, and a limit in entries says little about one value of a
+//! mebibyte. A *unit* is the time that a replica takes for one byte of a large put: 6.6 ns on the
+//! machine of `results/charges`, where `benchmarks/charges.sh` compares these figures with measured
+//! processor time.
+//!
+//! `replica::weight` is another scale: bytes of memory, of messages and of disk.
+
+use leasehold_wire::command::Op;
+use leasehold_wire::request::Body;
+use leasehold_wire::{Command, LeaseRequest, Outcome, Path, StatusRequest, outcome};
+
+use crate::message::{Message, Proposed, Value};
+use crate::weight::command_weight;
+
+#[cfg(test)]
+mod tests;
+
+/// Units of a request that is answered without the log, whatever it holds.
+const READ: usize = 300;
+/// Units of a read that another replica answers, or confirms: a message to it, and its answer.
+const PASSED_ON: usize = 1000;
+/// Units of a command that goes through the log: the messages, the sync and the answer.
+const LOGGED: usize = 2000;
+/// Units of a command in a batch, beside what it holds.
+const BATCHED: usize = 128;
+/// Units of a key that is written: it is marked, stored, unmarked and checkpointed.
+const WRITTEN: usize = 400;
+/// Units of a field that is merged into a record.
+const MERGED: usize = 70;
+/// Units of a key that is looked up, found or not.
+const LOOKED_UP: usize = 60;
+/// Units of an entry that a scan walks over.
+const SCANNED: usize = 25;
+/// Bytes that are decoded, compared, copied or encoded in one unit, and are not written.
+const PASSED_BYTES: usize = 16;
+
+/// Units of a refusal, which leaves by itself.
+const REFUSED: usize = 300;
+/// Units of a status: the counters, and the state of each peer.
+const STATUS: usize = 1600;
+/// Units of a key range in a status.
+const RANGE: usize = 60;
+/// Units of a status that tells of demand, beside the keys: the costs of all holders are compared.
+const DEMAND: usize = 4500;
+/// Units of a key in demand, of which a status tells.
+const IN_DEMAND: usize = 5;
+/// Units of a request to change leases that changes nothing.
+const LEASE: usize = 3000;
+/// Units of a change of leases: a configuration, and the promises under it.
+const CONFIGURATION: usize = 60_000;
+
+/// Cost of a request, by what it makes a replica do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Units of the request as a whole, whatever it holds: receiving, passing on, answering.
+    pub handling: usize,
+    /// Number of keys that are written.
+    pub written: usize,
+    /// Number of fields that are merged.
+    pub merged: usize,
+    /// Number of keys that are looked up.
+    pub lookups: usize,
+    /// Number of entries that a scan walks over.
+    pub scanned: usize,
+    /// Bytes of keys and values that are written.
+    pub bytes_written: usize,
+    /// Bytes that are only received or sent: names of keys that are read, and answers.
+    pub bytes_passed: usize,
+}
+
+/// A request, with the state that its cost depends on.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// A command of a client; a read is answered here.
+    Command(&'a Command),
+    /// A read of a client, and the path that it takes.
+    Read(&'a Command, Path),
+    /// A question about the state of a replica.
+    Status(&'a StatusRequest, Sizes),
+    /// A request to move leadership.
+    Move,
+    /// A request to change leases.
+    Lease {
+        /// The request.
+        asked: &'a LeaseRequest,
+        /// Sizes of the state that answers it.
+        sizes: Sizes,
+        /// Something of it is not in force yet.
+        changes: bool,
+    },
+    /// A request of so many bytes that is refused before it reaches the replica.
+    Refused(usize),
+}
+
+/// Sizes of a replica's state that the cost of operators' requests depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of key ranges with a strategy of their own.
+    pub ranges: usize,
+    /// Bytes of the first keys of all ranges.
+    pub starts_bytes: usize,
+    /// Number of keys of which the demand is known.
+    pub demand_keys: usize,
+}
+
+impl Cost {
+    /// Returns the units of the whole request.
+    pub const fn units(self) -> usize {
+        self.handling + self.executing()
+    }
+
+    /// Returns the units that the request adds to a batch, a slot or a group that is handled anyway.
+    pub const fn executing(self) -> usize {
+        self.written * WRITTEN
+            + self.merged * MERGED
+            + self.lookups * LOOKED_UP
+            + self.scanned * SCANNED
+            + self.bytes_written
+            + self.bytes_passed / PASSED_BYTES
+    }
+
+    /// Returns the cost of the same request with an answer of `bytes` bytes and `entries` entries:
+    /// a scan walks over no more entries than it answers.
+    pub fn and_answering(self, bytes: usize, entries: usize) -> Cost {
+        Cost {
+            scanned: self.scanned.min(entries),
+            ..self.and_passing(bytes)
+        }
+    }
+
+    /// Returns the cost of the same request, if so many bytes more are received or sent for it.
+    pub const fn and_passing(self, bytes: usize) -> Cost {
+        Cost {
+            bytes_passed: self.bytes_passed + bytes,
+            ..self
+        }
+    }
+
+    /// Returns the number of keys, fields and entries that the request names or asks for.
+    pub const fn parts(self) -> usize {
+        self.written + self.merged + self.lookups + self.scanned
+    }
+}
+
+/// Returns the cost of a request. Its answer counts as empty if its length is not known before:
+/// [`Cost::and_answering`] adds it.
+pub fn of(request: Request<'_>) -> Cost {
+    match request {
+        Request::Command(command) => of_command(command),
+        Request::Read(command, path) => Cost {
+            handling: of_path(path),
+            ..of_command(command)
+        },
+        Request::Status(asked, sizes) => of_status(asked, sizes),
+        Request::Move => of_status(&StatusRequest::default(), Sizes::default()),
+        Request::Lease {
+            asked,
+            sizes,
+            changes,
+        } => of_lease(asked, sizes, changes),
+        Request::Refused(bytes) => Cost {
+            handling: REFUSED,
+            // They may hold many short parts, which are decoded first.
+            bytes_passed: bytes + bytes / 2,
+            ..NOTHING
+        },
+    }
+}
+
+/// Returns the cost of the body of a request, as far as it does not depend on a replica's state.
+pub fn of_body(body: &Body) -> Cost {
+    let sizes = Sizes::default();
+    of(match body {
+        Body::Command(command) => Request::Command(command),
+        Body::Status(asked) => Request::Status(asked, sizes),
+        Body::Move(_) => Request::Move,
+        Body::Lease(asked) => Request::Lease {
+            asked,
+            sizes,
+            changes: false,
+        },
+    })
+}
+
+const NOTHING: Cost = Cost {
+    handling: 0,
+    written: 0,
+    merged: 0,
+    lookups: 0,
+    scanned: 0,
+    bytes_written: 0,
+    bytes_passed: 0,
+};
+
+const fn of_path(path: Path) -> usize {
+    match path {
+        Path::Unspecified | Path::Local | Path::Held => READ,
+        Path::Forwarded | Path::ReadIndex => PASSED_ON,
+        Path::Log => LOGGED,
+    }
+}
+
+fn of_command(command: &Command) -> Cost {
+    let bytes = command_weight(command);
+    let read = Cost {
+        handling: READ,
+        bytes_passed: bytes,
+        ..NOTHING
+    };
+    let write = |written| Cost {
+        handling: LOGGED,
+        written,
+        bytes_written: bytes,
+        ..NOTHING
+    };
+    match &command.op {
+        Some(Op::Get(_)) => Cost { lookups: 1, ..read },
+        Some(Op::MultiGet(get)) => Cost {
+            lookups: get.keys.len(),
+            ..read
+        },
+        Some(Op::Scan(scan)) => Cost {
+            scanned: scan.limit as usize,
+            ..read
+        },
+        Some(Op::Put(_) | Op::Delete(_) | Op::Cas(_)) => write(1),
+        Some(Op::PutFields(put)) => Cost {
+            merged: put.fields.len(),
+            ..write(1)
+        },
+        Some(Op::MultiPut(put)) => write(put.entries.len()),
+        None => read,
+    }
+}
+
+fn of_status(asked: &StatusRequest, sizes: Sizes) -> Cost {
+    let described = if asked.leases {
+        sizes
+    } else {
+        Sizes::default()
+    };
+    let demand = match asked.demand {
+        true => DEMAND + sizes.demand_keys * IN_DEMAND,
+        false => 0,
+    };
+    Cost {
+        handling: STATUS + described.ranges * RANGE + demand,
+        lookups: usize::from(asked.holders),
+        // Each range begins where another ends.
+        bytes_passed: asked.key.len() + 2 * described.starts_bytes,
+        ..NOTHING
+    }
+}
+
+/// The request is compared with each range, and answered with all of them.
+fn of_lease(asked: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
+    let answer = StatusRequest {
+        leases: true,
+        ..StatusRequest::default()
+    };
+    let cost = of_status(&answer, sizes);
+    let change = if changes { CONFIGURATION } else { 0 };
+    Cost {
+        handling: cost.handling + sizes.ranges * RANGE + LEASE + change,
+        ..cost
+    }
+    .and_passing(asked.from.len() + asked.to.len())
+}
+
+/// Returns the units of executing a command with this outcome: a scan counts for what it found.
+pub fn executed(command: &Command, outcome: &Outcome) -> usize {
+    let cost = of_command(command);
+    let cost = match (&command.op, &outcome.result) {
+        (Some(Op::Scan(_)), Some(outcome::Result::Entries(found))) => Cost {
+            scanned: found.entries.len(),
+            ..cost
+        },
+        _ => cost,
+    };
+    BATCHED + cost.executing()
+}
+
+/// Returns the units of executing a value of the log.
+pub fn executing(value: &Value) -> usize {
+    let commands = value.commands().iter();
+    let units = commands.map(|proposed| BATCHED + of_command(&proposed.command).executing());
+    units.sum()
+}
+
+/// Returns the number of entries of a scan that takes as long to execute as `command`.
+pub fn scanned_instead(command: &Command) -> usize {
+    of_command(command).executing().div_ceil(SCANNED)
+}
+
+/// Returns the units of a peer's message that came in so many bytes.
+pub fn of_message(message: &Message, bytes: usize) -> usize {
+    let of_proposed = |commands: &[Proposed]| {
+        let commands = commands.iter();
+        commands.map(|it| of_batched(&it.command)).sum::<usize>()
+    };
+    let parts = match message {
+        Message::Accept(accept) => of_proposed(accept.value.commands()),
+        Message::Forward { commands } => commands.iter().map(|(_, it)| of_batched(it)).sum(),
+        Message::Prepared { entries, .. } => {
+            let values = entries.iter().map(|it| of_proposed(it.value.commands()));
+            values.sum()
+        }
+        Message::Fetched { entries, .. } => {
+            let values = entries.iter().map(|(_, it)| of_proposed(it.commands()));
+            values.sum()
+        }
+        Message::ForwardRead { reads, .. } => reads.len() * (BATCHED + LOOKED_UP),
+        Message::ReadAnswers(answers) => answers.len() * BATCHED,
+        Message::Answered { answers } => answers.len() * BATCHED,
+        Message::Accepted { votes, .. } => votes.len() * BATCHED,
+        Message::Demand(demand) => demand.report.deltas.len() * LOOKED_UP,
+        Message::SetLease { .. } => CONFIGURATION,
+        Message::Lease(_)
+        | Message::Ping { .. }
+        | Message::Pong { .. }
+        | Message::Join { .. }
+        | Message::Joined { .. }
+        | Message::PreVote { .. }
+        | Message::PreVoted { .. }
+        | Message::Prepare { .. }
+        | Message::Rejected { .. }
+        | Message::Heartbeat { .. }
+        | Message::HeartbeatAck { .. }
+        | Message::Fetch { .. }
+        | Message::TransferRequest
+        | Message::Transfer { .. }
+        | Message::Move { .. }
+        | Message::LeaseAnswer { .. } => 0,
+    };
+    bytes + parts
+}
+
+/// Returns the units of a command in a peer's message, without its bytes.
+fn of_batched(command: &Command) -> usize {
+    let cost = Cost {
+        bytes_written: 0,
+        bytes_passed: 0,
+        ..of_command(command)
+    };
+    BATCHED + cost.executing()
+}
+
+/// Units of this module in the time of a unit of merging.
+pub const MERGING: usize = 2;
+/// Work of each field of a record into which fields are merged.
+const FIELD: usize = 1;
+/// Bytes of a record that are copied in the time of a unit of work.
+const COPIED_BYTES: usize = 128;
+/// Bytes of new memory that the operating system clears in the time of a unit of work.
+const CLEARED_BYTES: usize = 16;
+/// Shorter values find memory that was used before.
+const CLEARED_FROM_BYTES: usize = 32 << 10;
+
+/// Returns the work of merging fields into a record of so many fields and bytes, in units of merging: each
+/// takes as long as [`MERGING`] units of this module, since a merge waits for memory.
+pub const fn merging(fields: usize, bytes: usize) -> usize {
+    fields * FIELD + bytes / COPIED_BYTES
+}
+
+/// Returns the work of writing a value of so many bytes for which there is no memory yet, in units of
+/// merging.
+pub const fn clearing(bytes: usize) -> usize {
+    match bytes < CLEARED_FROM_BYTES {
+        true => 0,
+        false => bytes / CLEARED_BYTES,
+    }
+}

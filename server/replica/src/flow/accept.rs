@@ -1,0 +1,133 @@
+//! Phase 2 at an acceptor: a leader's Accept becomes an entry, a vote and, with
+//! others, a commit.
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+
+use super::super::consensus::{Acceptances, Entry, origins, vote_once_durable};
+use super::super::message::{Accept, LogId, LogNews, Message, PerLog, Value};
+use super::super::step::Step;
+use super::Parts;
+
+impl Parts {
+    pub(super) fn on_accept(&mut self, step: &mut Step<'_>, from: ReplicaId, accept: Accept) {
+        let Accept {
+            ballot, log, slot, ..
+        } = accept;
+        if ballot.replica != from || slot == Slot::ZERO {
+            step.metrics.refused_messages += 1;
+            return;
+        }
+        if self.consensus.rejects(step, from, ballot) {
+            return;
+        }
+        self.hear_leader(step, ballot);
+        let dropped = self
+            .consensus
+            .adopt(step, ballot, log, accept.news.log_start);
+        self.look_again(step, dropped);
+        if step.is_disk_behind() {
+            // Its leader sends it again, or it is fetched once it is committed.
+            step.metrics.refused_backlog += 1;
+        } else if slot <= self.consensus.log(log).executed() {
+            // An executed slot holds the chosen value: a new leader that proposes it
+            // again still needs the votes, and their tags.
+            let tag = self.leasing.tags(step.now).of(&accept.value);
+            let executed = (tag, origins(&accept.value));
+            vote_once_durable(step, log, slot, ballot, Some(executed));
+        } else if self.consensus.takes_nothing(step, log) && !self.consensus.has_accepted(&accept) {
+            step.metrics.refused_backlog += 1; // as above
+        } else {
+            self.accept(step, &accept);
+            self.consensus.count_leader(&accept);
+        }
+        self.learn_news(step, log, ballot, &accept.news);
+        self.try_commit(step, log, slot);
+    }
+
+    /// Accepts an unexecuted slot. If it is accepted at this ballot already, it is only
+    /// acknowledged again, once all earlier records are durable.
+    fn accept(&mut self, step: &mut Step<'_>, accept: &Accept) {
+        let Accept {
+            ballot, log, slot, ..
+        } = *accept;
+        if !self.consensus.log(log).has_room(slot, &accept.value) {
+            // Its leader sends it again; by then a checkpoint may have moved the window.
+            step.metrics.refused_beyond_window += 1;
+            return;
+        }
+        if !self.consensus.has_accepted(accept) {
+            self.store(step, log, slot, Entry::of(accept));
+        }
+        vote_once_durable(step, log, slot, ballot, None);
+    }
+
+    /// Puts a value into a slot and on its way to disk.
+    pub(super) fn store(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, mut entry: Entry) {
+        entry.early_tag = self.early_tag(step, &entry.value);
+        let replaced = self.consensus.store(step, log, slot, entry);
+        self.look_again(step, replaced);
+    }
+
+    /// For the mutant that votes with the tag of before (hazard 7).
+    pub(super) fn early_tag(&self, step: &Step<'_>, value: &Value) -> Option<ReplicaSet> {
+        off(Rule::H07Pending).then(|| self.leasing.tags(step.now).of(value))
+    }
+
+    pub(super) fn on_accepted(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        accepted: &Acceptances,
+    ) {
+        let chosen = self.consensus.count_votes(step, from, accepted);
+        self.commit(step, accepted.log, &chosen);
+    }
+
+    /// Acknowledges what became durable.
+    pub(super) fn send_votes(&mut self, step: &mut Step<'_>) {
+        if !self.consensus.owes_votes() {
+            return;
+        }
+        let tags = self.leasing.tags(step.now);
+        let chosen = self.consensus.send_votes(step, &tags);
+        for log in LogId::ALL {
+            self.commit(step, log, &chosen[log]);
+        }
+    }
+
+    /// A leader lives, and says what is committed.
+    pub(super) fn on_heartbeat(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        heartbeat: (Ballot, u64),
+        logs: PerLog<LogNews>,
+    ) {
+        let (ballot, probe) = heartbeat;
+        if ballot.replica != from {
+            step.metrics.refused_messages += 1;
+            return;
+        }
+        if self.consensus.rejects(step, from, ballot) {
+            return;
+        }
+        self.hear_leader(step, ballot);
+        for (log, news) in logs.each() {
+            let dropped = self.consensus.adopt(step, ballot, log, news.log_start);
+            self.look_again(step, dropped);
+            self.learn_news(step, log, ballot, &news);
+        }
+        if probe > 0 {
+            let suspects: ReplicaSet = self.leasing.suspects();
+            step.send(
+                from,
+                Message::HeartbeatAck {
+                    ballot,
+                    probe,
+                    suspects,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What clients of this replica ask.
+
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Path};
+
+use super::super::handles::ClientHandle;
+use super::super::handles::{Again, ReadFrom};
+use super::super::origin::{Read, Writes, read_many};
+use super::super::step::Step;
+use super::super::unavailable::too_many_openings;
+use super::Parts;
+
+/// Marks that the scans of a group of inputs look at: some 2 ms.
+const MARKS_LOOKED_AT: usize = 1 << 16;
+
+impl Parts {
+    pub fn on_client(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
+        self.leasing.count_demand(&command);
+        match command.op {
+            Some(Op::Get(get)) => {
+                let (reads, view) = self.reads();
+                let from = ReadFrom::Client(from);
+                reads.read(step, view, Read { from, key: get.key });
+            }
+            Some(Op::MultiGet(_) | Op::Scan(_)) => {
+                let is_answered = self.may_look_at_marks(&command)
+                    && read_many(step, self.view(), from, &command);
+                if !is_answered {
+                    step.metrics.reads_in_log += 1;
+                    self.writes.submit(step, from, (command, 0));
+                }
+            }
+            _ => self.on_write(step, from, command),
+        }
+    }
+
+    /// A scan looks at every mark, and there may be very many. So those of a group of inputs look
+    /// at some; the others go through the log.
+    fn may_look_at_marks(&mut self, command: &Command) -> bool {
+        if !matches!(command.op, Some(Op::Scan(_))) {
+            return true;
+        }
+        self.marks_looked_at += self.consensus.marks().len();
+        self.marks_looked_at <= MARKS_LOOKED_AT
+    }
+
+    fn on_write(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
+        match self.machine.result_of(&command) {
+            Some(outcome) => step.reply(from, Path::Log, outcome),
+            None if self.may_send(step, &command) => {
+                let work = self.machine.merge_work(&command);
+                self.writes.submit(step, from, (command, work));
+            }
+            None => {
+                step.metrics.openings_refused += 1;
+                step.reply(from, Path::Log, too_many_openings());
+            }
+        }
+    }
+
+    /// Whether a write may leave for the log. One that waits here already is not
+    /// refused.
+    fn may_send(&mut self, step: &Step<'_>, command: &Command) -> bool {
+        let client = command.client;
+        self.machine.sessions().knows(client)
+            || self.writes.waits(command)
+            || self.openings.may_open(step.now, client)
+    }
+
+    /// The clock had passed the end of the permit when the answer was ready.
+    pub fn on_fence_missed(&mut self, step: &mut Step<'_>, from: ReadFrom, again: Again) {
+        step.metrics.fallback_fence += 1;
+        match (again, from) {
+            (Again::Key(key), _) => {
+                let (reads, view) = self.reads();
+                reads.read(step, view, Read { from, key });
+            }
+            (Again::Command(command), ReadFrom::Client(client)) => {
+                self.on_client(step, client, *command)
+            }
+            (Again::Command(_), ReadFrom::Peer(..)) => {}
+        }
+    }
+
+    /// Gives up what clients have asked that have gone, but for what may be in the log.
+    pub(super) fn forget_gone(&mut self, step: &mut Step<'_>) {
+        if let Some(gone) = self.gone.take() {
+            self.reads.forget(step, &gone);
+            self.writes.forget_reads(&gone);
+            self.writes.forget_held(step, &gone);
+        }
+    }
+
+    /// Sends what clients asked since the last group to the leader. Without one it is
+    /// sent again once one is heard of.
+    pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
+        let machine = &self.machine;
+        let work = |command: &Command| machine.merge_work(command);
+        let commands = self.writes.take_forwards(step, work);
+        if commands.is_empty() {
+            return;
+        }
+        match self.consensus.leader() {
+            None => {}
+            Some(leader) if leader == step.me() => {
+                self.on_forward(step, leader, commands);
+                self.propose_batches(step);
+            }
+            Some(leader) => Writes::forward(step, leader, commands),
+        }
+    }
+}

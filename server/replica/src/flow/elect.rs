@@ -1,0 +1,247 @@
+//! Phase 1: campaigns, promises, and the first steps of a new leader.
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
+
+use super::super::action::Event;
+use super::super::consensus::{Prepared, Standing};
+use super::super::message::{LogId, Message, PerLog, Value};
+use super::super::persist::After;
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::Parts;
+
+impl Parts {
+    /// The leader has been silent for too long: asks whether to campaign, when it is this
+    /// replica's turn.
+    pub(super) fn seek_election(&mut self, step: &mut Step<'_>) {
+        if !self.consensus.is_follower() {
+            let anothers_turn = self.consensus.has_waited_long(step);
+            self.step_down(step); // a candidate that was not elected begins anew
+            if anothers_turn {
+                return;
+            }
+        }
+        let fit = self.is_fit(step);
+        let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
+        if !self.consensus.is_its_turn(step, fit) || !may {
+            return;
+        }
+        self.canvass(step);
+    }
+
+    /// Asks whether the others would promise, and campaigns once a majority would.
+    fn canvass(&mut self, step: &mut Step<'_>) {
+        if !step.us.settings.elections.pre_vote || step.us.others().next().is_none() {
+            return self.campaign(step);
+        }
+        self.consensus.canvass(step);
+    }
+
+    /// Whether this replica would lead as well as any: it takes part, its disk takes writes,
+    /// its votes name nobody without need, and it has what it knows to be committed.
+    pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
+        let waits = self.leasing.in_restart_wait(step.now);
+        let stays = self.joining.has_joined() && !self.leasing.is_leaving();
+        let stays = stays && self.consensus.is_caught_up(step);
+        stays && step.us.writable && step.us.clock_trusted && !waits
+    }
+
+    /// A peer asks whether this replica would promise its ballot.
+    pub(super) fn on_pre_vote(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        (ballot, ask): (Ballot, u64),
+    ) {
+        let promised = self.consensus.promised();
+        if ballot.replica != from {
+            step.metrics.refused_messages += 1;
+        } else if ballot == promised {
+            // The candidate that has this promise says that others' arrive.
+            self.consensus.heard_leader(step);
+        } else if ballot < promised {
+            step.send(from, Message::Rejected { promised });
+        } else if step.us.writable && self.consensus.would_promise(step, from) {
+            step.send(from, Message::PreVoted { ballot, ask });
+            if self.consensus.is_follower() {
+                self.consensus.give_way(step);
+            }
+        }
+    }
+
+    /// A peer would promise this replica's ballot.
+    pub(super) fn on_pre_voted(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        asked: (Ballot, u64),
+    ) {
+        if self.consensus.take_agreement(step, from, asked) {
+            self.campaign(step);
+        }
+    }
+
+    /// Asks to lead, unless this replica could not keep its promise, or nobody would
+    /// hear it.
+    pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
+        if !step.us.may_campaign(step.now) || self.leasing.is_leaving() {
+            return;
+        }
+        if !self.consensus.is_follower() {
+            self.step_down(step);
+        }
+        self.consensus.campaign(step);
+    }
+
+    /// This candidate's own promise is durable, or others have not answered.
+    pub(super) fn ask_for_promises(&mut self, step: &mut Step<'_>, ballot: Ballot) {
+        if self.consensus.send_prepare(step, ballot) {
+            self.try_lead(step);
+        }
+    }
+
+    pub(super) fn on_prepare(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        ballot: Ballot,
+        commits: PerLog<Slot>,
+    ) {
+        if ballot.replica != from {
+            step.metrics.refused_messages += 1;
+            return;
+        }
+        if self.consensus.rejects(step, from, ballot) {
+            return;
+        }
+        if self.consensus.promise(step, ballot) {
+            self.step_down(step);
+            self.consensus.heard_leader(step);
+        }
+        step.after(After::Prepared {
+            to: from,
+            ballot,
+            commits,
+        });
+    }
+
+    pub(super) fn on_prepared(
+        &mut self,
+        step: &mut Step<'_>,
+        from: (ReplicaId, Incarnation),
+        prepared: Prepared,
+    ) {
+        if self.consensus.take_promise(step, from, prepared) {
+            self.try_lead(step);
+            self.consensus.promise_progressed(step);
+        }
+    }
+
+    /// A peer has promised a higher ballot than this replica's, and will never accept this
+    /// one. A leader asks for a higher ballot of its own at once: whoever follows it agrees,
+    /// and the peer, which a lost election had left behind, follows again. If another leads
+    /// meanwhile no majority agrees, and this replica follows. Not if the ballot is that of who
+    /// was told to take over: its promise may become durable only after it was heard of.
+    pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
+        let mut asks_anew = self.consensus.asks_below(promised);
+        let leads_on = self.consensus.leads() && !self.consensus.hands_over_to(promised.replica);
+        if self.consensus.is_rejected_by(promised) {
+            self.step_down(step);
+            asks_anew = leads_on;
+        }
+        let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
+        if asks_anew && may && step.us.settings.elections.pre_vote {
+            self.canvass(step);
+        }
+    }
+
+    /// Leads once a majority has promised and everything that it knows to be committed
+    /// is here (hazard 27).
+    pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
+        match self.consensus.standing(step) {
+            Standing::Waiting => {}
+            Standing::Behind(behind) => {
+                for (of, log, commit_point) in behind {
+                    self.consensus.fetch(step, of, log, commit_point);
+                }
+            }
+            Standing::Elected => self.lead(step),
+        }
+    }
+
+    fn lead(&mut self, step: &mut Step<'_>) {
+        let Some(recovery) = self.consensus.recover(self.machine.log_time_ms()) else {
+            // Once it is durable this candidate tries again.
+            return self.checkpoint(step);
+        };
+        let ballot = self.consensus.take_office(step, recovery.log_time_ms);
+        self.consensus.note_unexecuted();
+        for (log, values) in recovery.values.each() {
+            self.open_log(step, log, ballot, values);
+        }
+        step.announce(Event::Leading(ballot));
+        self.leasing.take_office(step.now);
+        step.timers.stop(Timer::Election);
+        for timer in [Timer::Heartbeat, Timer::Reconfigure, Timer::Lease] {
+            step.set_timer(timer, step.now);
+        }
+        self.ask_new_leader(step);
+    }
+
+    /// Proposes again what was recovered of a log, then the opening no-op: its slot is
+    /// where this ballot's own log starts.
+    fn open_log(&mut self, step: &mut Step<'_>, log: LogId, ballot: Ballot, values: Vec<Value>) {
+        let first = self.consensus.log(log).commit_point().next();
+        let start = self.consensus.begin_ballot(step, log, &values);
+        for value in values {
+            self.consensus.note_in_flight(&value);
+            self.propose_recovered(step, log, ballot, value);
+        }
+        if off(Rule::H13Phase1) {
+            let recovered: Vec<Slot> = (first.0..start.0).map(Slot).collect();
+            self.commit(step, log, &recovered);
+        }
+        self.propose_recovered(step, log, ballot, Value::Noop);
+    }
+
+    /// Campaigns, if the leader that is followed has handed over to this replica. Nobody is
+    /// asked first: the leader wants it. Done once a group of steps: a replica that stood
+    /// still may find, behind an old hand-over, that somebody else leads by now.
+    pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
+        let Some(by_operator) = self.consensus.take_hand_over() else {
+            return;
+        };
+        let ready = self.consensus.is_caught_up(step) && !self.leasing.in_restart_wait(step.now);
+        if ready && !self.leasing.is_leaving() {
+            self.consensus.note_moved_here(by_operator);
+            self.campaign(step);
+        }
+    }
+
+    /// An operator wants `to` to lead: the leader hands over, and anybody else tells the
+    /// leader.
+    pub(super) fn move_leadership(&mut self, step: &mut Step<'_>, to: ReplicaId) {
+        if !step.us.members.is_member(to) {
+            step.metrics.refused_messages += 1;
+        } else if self.consensus.leads() {
+            let give_up = step.now + self.leasing.grace();
+            self.consensus.begin_move(step, to, give_up);
+        } else if let Some(leader) = self.consensus.leader().filter(|l| *l != step.me()) {
+            step.send(leader, Message::Move { to });
+        }
+    }
+
+    /// Who is preferred asks for leadership, but never while grants it has forgotten may
+    /// still be alive.
+    pub(super) fn seek_leadership(&mut self, step: &mut Step<'_>) {
+        if self.is_fit(step) {
+            self.consensus.seek_leadership(step);
+        }
+    }
+
+    pub(super) fn on_transfer_request(&mut self, step: &mut Step<'_>, from: ReplicaId) {
+        let give_up = step.now + self.leasing.grace();
+        self.consensus.on_transfer_request(step, from, give_up);
+    }
+}

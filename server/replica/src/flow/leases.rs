@@ -1,0 +1,250 @@
+//! Leases: promises, suspicion, and the configurations that a leader proposes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{LeaseMessage, ReplicaId, ReplicaSet, Time};
+
+use super::super::action::Event;
+use super::super::input::Operator;
+use super::super::lease_set::LeaseSet;
+use super::super::leasing::Next;
+use super::super::message::{DemandReport, LogId, Message, Value};
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::Parts;
+
+/// How soon a leader looks again whether it may propose a configuration.
+const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
+
+/// How soon a leader looks at further keys.
+const LOOK_ON: Duration = Duration::from_millis(5);
+
+impl Parts {
+    /// Promises what is due, and lets what has expired lapse.
+    pub(super) fn poll_leases(&mut self, step: &mut Step<'_>) {
+        let barrier = self.consensus.barrier();
+        let executed = self.consensus.commands().executed();
+        if self.leasing.poll(step, barrier, executed) {
+            self.consensus.vote_again();
+        }
+    }
+
+    pub(super) fn on_lease(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        message: &LeaseMessage,
+    ) {
+        if self.leasing.on_message(step, from, message) {
+            self.consensus.vote_again();
+        }
+        if let LeaseMessage::Leave { .. } = message {
+            self.consensus.peer_leaves(step, from);
+            // Its promises were given back: what was held under them looks again.
+            let (reads, view) = self.reads();
+            reads.look_again_all(step, view);
+        }
+    }
+
+    /// The storage takes no writes any more, or takes them again. A replica that cannot
+    /// persist gives its leases back and its leadership up (hazard 36): it would only
+    /// block writes.
+    pub fn on_writable(&mut self, step: &mut Step<'_>) {
+        self.hold_if_fit(step);
+        let gives_up = blockers_count() && !step.us.writable;
+        if gives_up && !self.consensus.is_follower() {
+            self.step_down(step);
+        }
+    }
+
+    /// A replica whose clock is not to be believed (hazard 80) gives its leases back, for
+    /// it cannot tell when they end, and promises nothing. It may lead: no rule of ballots
+    /// rests on time.
+    pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
+        let trusted = step.us.clock_trusted;
+        self.leasing.on_clock_trusted(step);
+        step.metrics.clock_distrusted += u64::from(!trusted);
+        step.announce(Event::ClockTrusted(trusted));
+        self.hold_if_fit(step);
+    }
+
+    /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A
+    /// holder whose clock is wrong does not know when its leases end.
+    fn hold_if_fit(&mut self, step: &mut Step<'_>) {
+        let durable = step.us.writable || !blockers_count();
+        if durable && step.us.clock_trusted {
+            return self.leasing.accept_again();
+        }
+        self.leasing.relinquish(step);
+        let (reads, view) = self.reads();
+        reads.look_again_all(step, view);
+    }
+
+    /// What the operator asks of the leader.
+    pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
+        match operator {
+            Operator::Transfer(to) => self.move_leadership(step, to),
+            Operator::Lease { ask, set } => self.set_leases(step, step.me(), (ask, set)),
+        }
+    }
+
+    /// An operator wants leases to change: the leader sees to it, and anybody else tells the
+    /// leader.
+    pub(super) fn set_leases(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        (ask, set): (u64, LeaseSet),
+    ) {
+        let me = step.me();
+        if self.consensus.leads() {
+            let has_begun = self.consensus.knows_configs();
+            if self.leasing.take_wish(step, from, (ask, set), has_begun) {
+                step.set_timer(Timer::Reconfigure, step.now);
+            }
+        } else if let Some(leader) = self.consensus.leader().filter(|l| *l != me && from == me) {
+            step.send(leader, Message::SetLease { ask, set });
+        }
+    }
+
+    /// A leader's heartbeat; it also notices what has been blocked for too long.
+    pub(super) fn lead_on(&mut self, step: &mut Step<'_>) {
+        if !self.consensus.leads() {
+            return step.timers.stop(Timer::Heartbeat);
+        }
+        if self.consensus.is_out_of_touch(step) {
+            return self.resign(step);
+        }
+        self.send_probe(step);
+        let grace = self.leasing.grace();
+        match self.leasing.is_leaving() {
+            true => return self.hand_over(step),
+            false => self.consensus.give_up_transfer(step),
+        }
+        self.suspect_blockers(step, grace);
+    }
+
+    /// This leader is to end: another takes over, and is heard of before this one goes.
+    pub(super) fn hand_over(&mut self, step: &mut Step<'_>) {
+        if step.us.others().next().is_none() {
+            return;
+        }
+        let span = step.us.hand_over_span();
+        self.awaits_heir = step.now + span;
+        if self.consensus.hand_over(step, span) {
+            self.resign(step);
+        }
+    }
+
+    /// This leader cannot commit any more, or ends. It may still be heard, so it says so: who
+    /// should lead next need not wait for its silence.
+    fn resign(&mut self, step: &mut Step<'_>) {
+        let ballot = self.consensus.promised();
+        let failed = self.consensus.failed_heirs();
+        let others: ReplicaSet = step.us.others().collect();
+        let successor = step.us.successor(step.now, others.minus(failed));
+        self.step_down(step);
+        if let Some(to) = successor {
+            let by_operator = false;
+            step.send(
+                to,
+                Message::Transfer {
+                    ballot,
+                    by_operator,
+                },
+            );
+        }
+    }
+
+    /// Suspects replicas whose missing acceptance has blocked a slot for t_grace, even
+    /// if they answer promises (§3.7, hazard 36).
+    fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
+        let blockers = match blockers_count() {
+            true => self.consensus.blockers(step.now, grace),
+            false => ReplicaSet::EMPTY,
+        };
+        if self.leasing.note_blockers(step, blockers) {
+            self.reconfigure(step);
+        }
+    }
+
+    /// Proposes the next configuration, if it should differ from the newest: one at a
+    /// time, and none before the opening no-op is committed.
+    pub(super) fn reconfigure(&mut self, step: &mut Step<'_>) {
+        let Some(leadership) = self.consensus.leadership() else {
+            return step.timers.stop(Timer::Reconfigure);
+        };
+        let may = self.consensus.may_configure(leadership);
+        if !may || !round_trips_known(step, leadership.since) {
+            return step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
+        }
+        let next = self.leasing.next_change(step);
+        self.probe_for_wishes(step);
+        let (change, again) = match next {
+            Next::Exclude(change) => (Some(change), step.now + CONFIGURE_AGAIN),
+            Next::LookOn => (None, step.now + LOOK_ON),
+            Next::Chosen { change, again } => (change, again),
+        };
+        if let Some(change) = change {
+            self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
+        }
+        step.set_timer(Timer::Reconfigure, again);
+    }
+
+    /// Has a majority confirm that this replica leads still, if wishes were found in force.
+    fn probe_for_wishes(&mut self, step: &mut Step<'_>) {
+        let newest = self.consensus.probes(step).map(|(newest, _)| newest);
+        if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
+            self.send_probe(step);
+            self.answer_found_wishes(step);
+        }
+    }
+
+    /// A majority may have confirmed that this replica led when it found wishes in force.
+    pub(super) fn answer_found_wishes(&mut self, step: &mut Step<'_>) {
+        if let Some((_, confirmed)) = self.consensus.probes(step) {
+            self.leasing.answer_found(step, confirmed);
+        }
+    }
+
+    /// Tells the leader what clients here read and write.
+    pub(super) fn report_demand(&mut self, step: &mut Step<'_>) {
+        let leader = self.consensus.leader();
+        if self.leasing.report_demand(step, leader) {
+            self.hurry(step);
+        }
+    }
+
+    /// A peer reports its demand, if this replica leads.
+    pub(super) fn on_demand(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        report: &DemandReport,
+    ) {
+        if self.consensus.leads() && self.leasing.on_demand(step.now, from, report) {
+            self.hurry(step);
+        }
+    }
+
+    /// Clients have turned to other keys: holders are chosen more often for a while.
+    pub(super) fn hurry(&mut self, step: &mut Step<'_>) {
+        let soon = self.leasing.hurry(step);
+        step.timers.set_earlier(Timer::Reconfigure, soon);
+    }
+}
+
+/// H36: a replica that cannot persist gives its leases back, and who blocks a slot is
+/// suspected. Else it would acknowledge every promise, and block every write.
+fn blockers_count() -> bool {
+    !off(Rule::H36Blockers)
+}
+
+/// Whether distances may be judged: all measured, or waited long enough for.
+fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
+    let patience = step.us.settings.timing.election_timeout * 2;
+    let known = step.us.others().all(|peer| step.us.rtt(peer).is_some());
+    known || step.now.since(since) >= patience
+}

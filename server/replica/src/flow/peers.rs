@@ -1,0 +1,108 @@
+//! One message of a peer, to the flow that it sets going.
+
+use super::super::action::Event;
+use super::super::consensus::{Acceptances, Prepared};
+use super::super::message::{Envelope, Message};
+use super::super::step::Step;
+use super::Parts;
+
+impl Parts {
+    /// Takes a message of a peer. `current`: it is from the run of the peer that is known
+    /// here, and for this run.
+    pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
+        let (from, incarnation) = (envelope.from, envelope.from_incarnation);
+        match envelope.message {
+            Message::Ping { stamp, .. } => step.send(from, Message::Pong { stamp }),
+            Message::Join { life } => self.joining.on_join(step, from, life),
+            Message::Joined { life } => self.joining.on_joined(step, from, life),
+            Message::Prepare { ballot, commits } if !self.joining.has_joined() => {
+                self.joining.postpone_prepare(from, ballot, commits)
+            }
+            // Who takes no part yet helps others to join, and says that it is there.
+            _ if !self.joining.has_joined() => {}
+            Message::PreVote { ballot, ask } => self.on_pre_vote(step, from, (ballot, ask)),
+            Message::Prepare { ballot, commits } => self.on_prepare(step, from, ballot, commits),
+            Message::Prepared {
+                ballot,
+                answer,
+                part,
+                parts,
+                commits,
+                entries,
+                log_starts,
+            } => {
+                let prepared = Prepared {
+                    ballot,
+                    answer,
+                    part,
+                    parts,
+                    commits,
+                    entries,
+                    log_starts,
+                };
+                self.on_prepared(step, (from, incarnation), prepared)
+            }
+            Message::Accept(accept) => self.on_accept(step, from, accept),
+            Message::Accepted { ballot, log, votes } => {
+                self.on_accepted(step, from, &Acceptances { ballot, log, votes })
+            }
+            Message::Rejected { promised } => self.on_rejected(step, promised),
+            Message::Heartbeat {
+                ballot,
+                probe,
+                logs,
+            } => self.on_heartbeat(step, from, (ballot, probe), logs),
+            Message::HeartbeatAck {
+                ballot,
+                probe,
+                suspects,
+            } => self.on_heartbeat_ack(step, from, (ballot, probe), suspects),
+            Message::TransferRequest => self.on_transfer_request(step, from),
+            Message::Move { to } => self.move_leadership(step, to),
+            _ if !current => step.metrics.stale_incarnation += 1,
+            message => self.on_current(step, from, message),
+        }
+    }
+
+    /// Messages that mean something only between the present runs of both. What an
+    /// earlier run asked to be fetched may be of a ballot that it had heard of, and this
+    /// one has forgotten: it would be stored at a lower one.
+    fn on_current(
+        &mut self,
+        step: &mut Step<'_>,
+        from: leasehold_leases::ReplicaId,
+        message: Message,
+    ) {
+        match message {
+            // An earlier run was to lead: its leader may have given that up long ago.
+            Message::Transfer {
+                ballot,
+                by_operator,
+            } => self.consensus.note_hand_over(from, ballot, by_operator),
+            Message::PreVoted { ballot, ask } => self.on_pre_voted(step, from, (ballot, ask)),
+            Message::Fetch {
+                log,
+                from: first,
+                to,
+            } => self.consensus.on_fetch(step, from, log, (first, to)),
+            Message::Fetched { log, entries } => self.on_fetched(step, from, log, entries),
+            Message::Forward { commands } => self.on_forward(step, from, commands),
+            Message::Answered { answers } => self.writes.on_answered(step, answers),
+            Message::ForwardRead { read_index, reads } => {
+                let (part, view) = self.reads();
+                part.on_forwarded(step, view, (from, read_index), reads)
+            }
+            Message::ReadAnswers(answers) => {
+                let (reads, view) = self.reads();
+                reads.on_answers(step, view, from, answers)
+            }
+            Message::Lease(message) => self.on_lease(step, from, &message),
+            Message::Demand(report) => self.on_demand(step, from, &report),
+            Message::SetLease { ask, set } => self.set_leases(step, from, (ask, set)),
+            Message::LeaseAnswer { ask, answer } => {
+                step.announce(Event::LeaseAnswered { ask, answer });
+            }
+            _ => {}
+        }
+    }
+}

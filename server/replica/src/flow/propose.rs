@@ -1,0 +1,201 @@
+//! What a leader puts into the log, and what it says to keep leading.
+
+use std::sync::Arc;
+
+use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
+use leasehold_wire::{Command, Outcome};
+
+use super::super::consensus::{Class, Entry};
+use super::super::message::{Batch, LogId, Message, Proposed, RequestId, Value};
+use super::super::parts::{chunks, outcome_weight};
+use super::super::persist::After;
+use super::super::step::Step;
+use super::Parts;
+
+impl Parts {
+    /// Takes commands from their origin (this replica included). Who does not lead
+    /// ignores them: the origin asks whoever leads.
+    pub(super) fn on_forward(
+        &mut self,
+        step: &mut Step<'_>,
+        origin: ReplicaId,
+        commands: Vec<(RequestId, Command)>,
+    ) {
+        if !self.consensus.leads() {
+            return;
+        }
+        let classes = self.classes(step, &commands);
+        let mut answers: Vec<(RequestId, Outcome)> = Vec::new();
+        for ((request, command), class) in commands.into_iter().zip(classes) {
+            let proposed = Proposed {
+                origin,
+                request,
+                command,
+            };
+            if let Some(outcome) = self.take_command(step, class, proposed) {
+                answers.push((request, outcome));
+            }
+        }
+        if answers.is_empty() {
+            return;
+        }
+        if origin == step.me() {
+            self.writes.on_answered(step, answers);
+        } else {
+            for answers in chunks(answers, |(_, outcome)| outcome_weight(outcome)) {
+                step.send(origin, Message::Answered { answers });
+            }
+        }
+    }
+
+    /// The class of each command: holders of its keys, or all replicas if they are at hand,
+    /// for then any batch will do, and no key is looked up. All are looked up in one go, so
+    /// that the processor waits for the memory of several at a time.
+    fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<Class> {
+        if let Some(all) = self.consensus.all_at_hand(step) {
+            return vec![Class::AllAtHand(all); commands.len()];
+        }
+        let live = self.leasing.live(step.now);
+        let class = |(_, command): &(_, Command)| Class::Of(self.leasing.class(&live, command));
+        commands.iter().map(class).collect()
+    }
+
+    /// Queues a command, unless it is queued or proposed already, or was executed: then
+    /// returns its result.
+    fn take_command(
+        &mut self,
+        step: &mut Step<'_>,
+        class: Class,
+        proposed: Proposed,
+    ) -> Option<Outcome> {
+        let command = &proposed.command;
+        if command.op.is_none() {
+            step.metrics.refused_messages += 1;
+            return None;
+        }
+        if self.consensus.has_queued(&proposed) {
+            return None; // answered by its execution
+        }
+        if command.is_write()
+            && let Some(outcome) = self.machine.result_of(command)
+        {
+            return Some(outcome);
+        }
+        self.consensus.enqueue(class, proposed);
+        None
+    }
+
+    /// Proposes what is queued, as far as the slots in flight allow.
+    pub(super) fn propose_batches(&mut self, step: &mut Step<'_>) {
+        if !step.us.writable {
+            return;
+        }
+        let unclassed = self.consensus.take_unclassed(step);
+        if !unclassed.is_empty() {
+            let live = self.leasing.live(step.now);
+            for proposed in unclassed {
+                let class = self.leasing.class(&live, &proposed.command);
+                self.consensus.queue_again(class, proposed);
+            }
+        }
+        while !self.consensus.is_backlogged(step)
+            && let Some(batch) = self.next_batch(step)
+        {
+            step.metrics.batches += 1;
+            step.metrics.batched_commands += batch.commands.len() as u64;
+            self.propose(step, LogId::Commands, Value::Commands(Arc::new(batch)));
+        }
+    }
+
+    fn next_batch(&mut self, step: &Step<'_>) -> Option<Batch> {
+        let machine = &self.machine;
+        let room = |command: &Command| machine.room(command);
+        self.consensus.next_batch(step, &room)
+    }
+
+    /// Puts a value into the next slot of a log.
+    pub(super) fn propose(&mut self, step: &mut Step<'_>, log: LogId, value: Value) {
+        let early_tag = self.early_tag(step, &value);
+        let sessions = self.machine.sessions();
+        self.consensus
+            .propose(step, log, (value, early_tag), sessions);
+    }
+
+    /// Puts into the next slot a value that Phase 1 found, over whatever is there. Its
+    /// commands are never *sure*, so they are answered after execution.
+    pub(super) fn propose_recovered(
+        &mut self,
+        step: &mut Step<'_>,
+        log: LogId,
+        ballot: Ballot,
+        value: Value,
+    ) {
+        let entry = Entry {
+            early_tag: self.early_tag(step, &value),
+            ..Entry::plain(ballot, value)
+        };
+        let replaced = self.consensus.propose_next(step, log, entry);
+        self.look_again(step, replaced);
+    }
+
+    /// The leader's own acceptances are durable: the Accept that says so is its vote.
+    pub(super) fn send_durable_proposals(&mut self, step: &mut Step<'_>, afters: &[After]) {
+        let Some(leadership) = self.consensus.leadership() else {
+            return;
+        };
+        let of_ballot = |after: &After| match after {
+            After::Propose { log, slot, ballot } if *ballot == leadership.ballot => {
+                Some((*log, *slot))
+            }
+            _ => None,
+        };
+        let proposals: Vec<(LogId, Slot)> = afters.iter().filter_map(of_ballot).collect();
+        if proposals.is_empty() {
+            return;
+        }
+        let tags = self.leasing.tags(step.now);
+        self.consensus.send_accepts(step, &proposals, &tags);
+        for (log, slot) in proposals {
+            self.try_commit(step, log, slot);
+        }
+    }
+
+    /// Sends Accepts again that were not answered as they must be.
+    pub(super) fn retransmit_accepts(&mut self, step: &mut Step<'_>) {
+        if self.consensus.leads() {
+            let tags = self.leasing.tags(step.now);
+            self.consensus.retransmit_accepts(step, &tags);
+        }
+    }
+
+    /// Says that this leader lives; the answers confirm its reads.
+    pub(super) fn send_probe(&mut self, step: &mut Step<'_>) {
+        self.consensus.send_probe(step);
+        self.reads.probe_sent();
+    }
+
+    /// Reads came that a majority must confirm: it is probed now.
+    pub(super) fn send_due_probe(&mut self, step: &mut Step<'_>) {
+        if self.reads.is_probe_due() {
+            self.send_probe(step);
+            let (reads, view) = self.reads();
+            reads.confirm(step, view);
+        }
+    }
+
+    /// A peer has answered a probe, and says whom it suspects.
+    pub(super) fn on_heartbeat_ack(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        probe: (Ballot, u64),
+        suspects: ReplicaSet,
+    ) {
+        if self.consensus.probe_answered(step, from, probe) {
+            self.leasing.note_report(step.now, from, suspects);
+            self.answer_found_wishes(step);
+            let (reads, view) = self.reads();
+            reads.confirm(step, view);
+        }
+    }
+}

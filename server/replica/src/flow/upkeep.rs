@@ -1,0 +1,191 @@
+//! What is due, what became durable, and what is done once a group of steps.
+
+use leasehold_leases::{Incarnation, ReplicaId, Time};
+
+use super::super::action::Event;
+use super::super::handles::Sequence;
+use super::super::input::Input;
+use super::super::message::Message;
+use super::super::persist::{After, Afters};
+use super::super::step::Step;
+use super::super::timers::Timer;
+use super::super::us::Heard;
+use super::Parts;
+
+impl Parts {
+    /// Takes an input that is no message and changes nothing of who we are.
+    pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
+        match input {
+            Input::Client { from, command } => self.on_client(step, from, command),
+            Input::ClientGone { connection } => self.gone.note(connection),
+            Input::FenceMissed { from, again } => self.on_fence_missed(step, from, again),
+            Input::Persisted(sequence) => self.on_persisted(step, sequence),
+            Input::LogRead { log, to, entries } => {
+                self.consensus.on_log_read(step, log, to, entries)
+            }
+            Input::Operator(operator) => self.on_operator(step, operator),
+            Input::Stop => self.leave(step),
+            Input::Peer(_) | Input::Tick => {}
+            Input::StorageWritable(_) | Input::ClockTrusted(_) => {}
+        }
+    }
+
+    /// A later run of a peer was heard of.
+    pub fn met(&mut self, step: &mut Step<'_>, from: ReplicaId, incarnation: Incarnation) {
+        self.leasing.met(step.now, from, incarnation);
+        self.consensus.leader_restarted(step, from);
+        step.set_timer(Timer::Lease, step.now);
+    }
+
+    /// Handles a peer that is heard again after a long silence or a restart.
+    pub fn interrupted(&mut self, step: &mut Step<'_>, from: ReplicaId, heard: Heard) {
+        self.consensus.peer_interrupted(step, from, heard);
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, step: &mut Step<'_>) {
+        let now = step.now;
+        if now < step.timers.next() {
+            return;
+        }
+        let timing = step.us.settings.timing;
+        let due = |step: &mut Step<'_>, timer, again| step.timers.take_due(timer, now, again);
+        if due(step, Timer::Election, Time::MAX) {
+            self.election_due(step);
+        }
+        if due(step, Timer::Heartbeat, now + timing.heartbeat) {
+            self.lead_on(step);
+        }
+        if due(step, Timer::Ping, now + timing.ping) {
+            self.ping(step);
+            self.seek_leadership(step);
+        }
+        if due(step, Timer::Lease, Time::MAX) && self.joining.has_joined() {
+            self.poll_leases(step);
+        }
+        if due(step, Timer::Fetch, Time::MAX) {
+            self.fetch_due(step);
+        }
+        if due(step, Timer::Retransmit, now + timing.retransmit / 4) {
+            self.retransmit(step);
+        }
+        if due(step, Timer::Report, now + timing.report) {
+            self.report_demand(step);
+        }
+        if due(step, Timer::Reconfigure, now + timing.reconfigure) {
+            self.reconfigure(step);
+        }
+        if due(step, Timer::Execute, Time::MAX) && self.execute_more(step) {
+            self.fetch_due(step);
+        }
+        if due(step, Timer::Checkpoint, now + timing.checkpoint) {
+            self.checkpoint(step);
+        }
+        if due(step, Timer::Stage, Time::MAX) {
+            self.stage(step);
+        }
+    }
+
+    /// Measures round trips, and says how well this replica would lead.
+    fn ping(&mut self, step: &mut Step<'_>) {
+        let cost_ms = step.us.cost_ms().filter(|_| self.is_fit(step));
+        step.broadcast(&Message::Ping {
+            stamp: step.now.0,
+            cost_ms: cost_ms.unwrap_or(0),
+        });
+    }
+
+    fn election_due(&mut self, step: &mut Step<'_>) {
+        if self.joining.has_joined() {
+            self.seek_election(step);
+        } else {
+            self.joining.postpone_campaign(step);
+        }
+    }
+
+    /// Asks again for what was not answered.
+    fn retransmit(&mut self, step: &mut Step<'_>) {
+        self.joining.retransmit(step);
+        self.leasing.say_leave(step);
+        self.retransmit_accepts(step);
+        if let Some(ballot) = self.consensus.overdue_candidacy(step) {
+            self.ask_for_promises(step, ballot);
+        }
+        self.forget_gone(step);
+        self.writes.retry(step);
+        let (reads, view) = self.reads();
+        reads.retry(step, view);
+    }
+
+    /// Everything up to a persist is durable: what waited for it is done.
+    pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
+        let afters: Afters = step.persister.done(sequence);
+        self.send_durable_proposals(step, &afters);
+        for after in afters {
+            match after {
+                After::Vote {
+                    log,
+                    slot,
+                    ballot,
+                    executed,
+                } => self.consensus.vote_durable(log, slot, ballot, executed),
+                After::Propose { .. } => {}
+                After::Prepared {
+                    to,
+                    ballot,
+                    commits,
+                } => self.consensus.answer_prepare(step, to, ballot, commits),
+                After::Campaign { ballot } => self.ask_for_promises(step, ballot),
+                After::Joined { to } => self.joining.answer_join(step, to),
+                After::TakePart => self.take_part(step),
+                After::Staged { since } => self.values_staged(step, since),
+                After::Checkpointed(slots) => self.move_windows(step, slots),
+                After::Left => self.leasing.left_durable(),
+                After::RestartWait(wait) => self.leasing.restart_wait_durable(step, wait),
+            }
+        }
+    }
+
+    /// That this replica has joined is durable: it takes part from here on. A Phase 1 that
+    /// came meanwhile is answered. A preferred leader campaigns, if its time had come.
+    fn take_part(&mut self, step: &mut Step<'_>) {
+        let postponed = self.joining.take_part();
+        step.announce(Event::Joined);
+        step.set_timer(Timer::Lease, step.now);
+        let preferred = step.us.settings.elections.preferred == Some(step.me());
+        match postponed.prepare {
+            Some((ballot, commits)) => {
+                self.consensus.reset_election(step);
+                self.on_prepare(step, ballot.replica, ballot, commits);
+            }
+            None if !postponed.campaign => {}
+            None if preferred => step.set_timer(Timer::Election, step.now),
+            // Those who joined together would campaign together.
+            None => self.first_election(step),
+        }
+    }
+
+    /// The first election of a run.
+    pub fn first_election(&mut self, step: &mut Step<'_>) {
+        let waits = self.leasing.in_restart_wait(step.now);
+        self.consensus.first_election(step, waits);
+    }
+
+    /// Does what is done once a group of steps: sends votes, forwards and news of
+    /// commits, and proposes batches.
+    pub fn flush(&mut self, step: &mut Step<'_>) {
+        self.take_over(step);
+        self.send_votes(step);
+        self.propose_batches(step);
+        self.consensus.continue_transfer(step);
+        self.send_forwards(step);
+        self.send_due_probe(step);
+        self.consensus.send_news(step);
+        self.reads.flush(step);
+        self.leave_on(step);
+        self.executing = self.executing.next_group();
+        self.marks_looked_at = 0;
+        let executed = self.consensus.executed();
+        step.persister.flush(executed, step.out);
+    }
+}

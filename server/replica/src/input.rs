@@ -1,0 +1,77 @@
+//! Everything that can happen to a replica.
+
+use leasehold_leases::Slot;
+use leasehold_wire::Command;
+
+pub use super::handles::{Again, ReadFrom};
+
+use super::handles::{Asker, ClientHandle, Sequence};
+use super::lease_set::LeaseSet;
+use super::message::{Envelope, LogId, Value};
+
+/// One thing that happened. `now` of a step is sampled after its input arrived.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client asks. The command has been validated (`leasehold_wire::validate`).
+    Client {
+        /// Who to answer.
+        from: ClientHandle,
+        /// What.
+        command: Command,
+    },
+    /// This connection of a client has ended: nobody waits for its answers. No command of it
+    /// follows. The replica answers those that it gives up, too.
+    ClientGone {
+        /// As in `ClientHandle::connection`.
+        connection: u64,
+    },
+    /// A reply's fence had passed when the clock was sampled: read again.
+    FenceMissed {
+        /// Who to answer.
+        from: ReadFrom,
+        /// What to read, as the reply said.
+        again: Again,
+    },
+    /// A peer says something.
+    Peer(Envelope),
+    /// Everything up to this `Action::Persist` is durable.
+    Persisted(Sequence),
+    /// The answer to `Action::ReadLog`: what the log on disk holds there.
+    LogRead {
+        /// Which log.
+        log: LogId,
+        /// For whom, as asked.
+        to: Asker,
+        /// Rising by slot.
+        entries: Vec<(Slot, Value)>,
+    },
+    /// The storage takes no writes for now (full, stalled), or takes them again.
+    /// An fsync error is not this: it stops the process.
+    StorageWritable(bool),
+    /// The clock that `now` is read from is not to be believed for now, or is again.
+    ClockTrusted(bool),
+    /// The operator of the cluster asks.
+    Operator(Operator),
+    /// The process is to end: this replica hands over what others would wait for, and says
+    /// with `Event::Left` when it has.
+    Stop,
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// What an operator may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Hand leadership over, once everything proposed is committed. Whoever does not lead
+    /// passes it on to the leader.
+    Transfer(leasehold_leases::ReplicaId),
+    /// Put other strategies and durations in force. Whoever does not lead passes it on to
+    /// the leader. `Event::LeaseAnswered` tells how it ended, unless the leader is lost: then it
+    /// may be asked for again.
+    Lease {
+        /// A number of its own, for the answer.
+        ask: u64,
+        /// What.
+        set: LeaseSet,
+    },
+}

@@ -1,0 +1,160 @@
+//! What oracles look at.
+
+use leasehold_leases::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot, Time};
+
+use super::Replica;
+use super::message::{LogId, Value};
+
+impl Replica {
+    /// This run.
+    pub fn incarnation(&self) -> Incarnation {
+        self.us.incarnation
+    }
+
+    /// The ballot that this replica leads at.
+    pub fn leads_at(&self) -> Option<Ballot> {
+        self.parts.consensus.leadership().map(|l| l.ballot)
+    }
+
+    /// How far a log is executed.
+    pub fn executed_of(&self, log: LogId) -> Slot {
+        self.parts.consensus.log(log).executed()
+    }
+
+    /// Up to where everything is committed here, and how many slots are beyond.
+    pub fn commits_of(&self, log: LogId) -> (Slot, u64) {
+        let log = &self.parts.consensus.log(log);
+        (log.commit_point(), log.committed_above())
+    }
+
+    /// Whether a slot is known to be committed here.
+    pub fn is_committed(&self, log: LogId, slot: Slot) -> bool {
+        self.parts.consensus.log(log).is_committed(slot)
+    }
+
+    /// The highest slot of a log that is accepted here.
+    pub fn highest_of(&self, log: LogId) -> Slot {
+        self.parts.consensus.log(log).highest()
+    }
+
+    /// The tags of this replica's own votes on a slot, as it counts them itself.
+    pub fn own_votes(
+        &self,
+        log: LogId,
+        slot: Slot,
+    ) -> impl Iterator<Item = (Ballot, ReplicaSet)> + '_ {
+        let cell = self.parts.consensus.log(log).get(slot);
+        let me = self.us.me();
+        cell.into_iter().flat_map(move |cell| {
+            let ballot = cell.votes.ballot();
+            cell.votes.tags_of(me).map(move |tag| (ballot, tag))
+        })
+    }
+
+    /// Log time at the last command executed here, in ms: what a client opens a
+    /// session with.
+    pub fn log_time_ms(&self) -> u64 {
+        self.parts.machine.log_time_ms()
+    }
+
+    /// The version of what is stored under `key` here.
+    pub fn version_of(&self, key: &[u8]) -> Option<leasehold_wire::Version> {
+        let stored = self.parts.machine.kv().get(key);
+        stored.map(|stored| stored.version)
+    }
+
+    /// Slots that are marked on `key`: accepted, not yet executed, rising.
+    pub fn marks_on(&self, key: &[u8]) -> &[Slot] {
+        self.parts.consensus.marks().on(key)
+    }
+
+    /// Until when `grantor` covers `key` here, by this replica's clock, and the
+    /// barrier of that chain.
+    pub fn covered_by(&self, now: Time, grantor: ReplicaId, key: &[u8]) -> Option<(Time, Slot)> {
+        let view = self.configs().view(key);
+        self.parts.leasing.holder().covered_by(now, grantor, view)
+    }
+
+    /// How many members the cluster has.
+    pub fn members(&self) -> usize {
+        self.us.settings.n
+    }
+
+    /// What is accepted in a slot, if it is still in memory.
+    pub fn entry(&self, log: LogId, slot: Slot) -> Option<&Value> {
+        let cell = self.parts.consensus.log(log).get(slot)?;
+        cell.accepted.as_ref().map(|accepted| &accepted.value)
+    }
+
+    /// What is accepted in a slot, and at which ballot.
+    pub fn accepted(&self, log: LogId, slot: Slot) -> Option<(Ballot, &Value)> {
+        let accepted = self.parts.consensus.log(log).get(slot)?.accepted.as_ref()?;
+        Some((accepted.ballot, &accepted.value))
+    }
+
+    /// For which slots reads of which keys wait, in no order.
+    pub fn marks(&self) -> impl Iterator<Item = (&Key, Slot)> {
+        self.parts.consensus.marks().all()
+    }
+
+    /// Whether reads of `key` wait for `slot`.
+    pub fn is_marked(&self, key: &[u8], slot: Slot) -> bool {
+        self.parts.consensus.marks().on(key).contains(&slot)
+    }
+
+    /// Until when, by its own clock, every vote demands everyone, for forgotten
+    /// grants may be alive; zero if that is over.
+    pub fn outwaits_until(&self) -> Time {
+        self.parts.leasing.outwaits_until()
+    }
+
+    /// Whether promises of this incarnation of `grantor` are the ones believed here.
+    pub fn honours(&self, grantor: ReplicaId, incarnation: Incarnation) -> bool {
+        self.us.incarnation_of(grantor) == incarnation
+    }
+
+    /// What `grantor` has promised this replica, and until when by its own clock.
+    pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
+        self.parts.leasing.holder().promised_by(grantor)
+    }
+
+    /// What this replica has granted `holder`: under which configurations, and
+    /// until when by its own clock.
+    pub fn grants_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
+        self.parts.leasing.grantor().granted_to(holder)
+    }
+
+    /// Until when, by its own clock, this replica keeps its grant to `holder`.
+    pub fn granted_to(&self, holder: ReplicaId, config: ConfigId) -> Option<Time> {
+        self.parts
+            .leasing
+            .grantor()
+            .granted_to(holder)
+            .find(|(under, _)| *under == config)
+            .map(|(_, until)| until)
+    }
+
+    /// Whether `key` may be read here, now, under leases.
+    pub fn may_read(&self, now: Time, key: &[u8]) -> bool {
+        self.parts.view().permit(now, key).is_ok()
+    }
+
+    /// Slots that this replica has accepted, up to the highest.
+    pub fn highest_accepted(&self) -> Slot {
+        self.parts.consensus.commands().highest()
+    }
+}
+
+/// Damage for tests of the oracles that judge marks.
+#[doc(hidden)]
+impl Replica {
+    /// Marks the keys of a value that is not accepted in this slot.
+    pub fn mark_wrongly(&mut self, slot: Slot, value: &Value) {
+        self.parts.consensus.marks_mut().mark(slot, value);
+    }
+
+    /// Unmarks keys of a value that is accepted in this slot.
+    pub fn unmark_wrongly(&mut self, slot: Slot, value: &Value) {
+        self.parts.consensus.marks_mut().unmark(slot, value, |_| {});
+    }
+}

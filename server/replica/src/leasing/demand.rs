@@ -1,0 +1,133 @@
+//! What clients read and write: counted at their replica, reported to the leader (§3.4).
+
+use leasehold_leases::demand::{Demand, Tally};
+use leasehold_leases::latency::RoundTrips;
+use leasehold_leases::{Key, ReplicaId, Time};
+use leasehold_wire::Command;
+
+use super::super::message::{DemandReport, Message};
+use super::super::step::Step;
+use super::super::us::Us;
+use super::Leasing;
+use super::matrix::Matrix;
+
+/// Of the memory for demand, the part that a replica takes for its own clients. The rest is
+/// for what a leader hears of all.
+const OWN_PART: usize = 4;
+
+/// Demand at this replica, and of all as far as it was reported here.
+#[derive(Clone, Debug)]
+pub(super) struct Counted {
+    tally: Tally,
+    /// Of all origins; empty where this replica does not lead.
+    pub(super) demand: Demand,
+    pub(super) matrix: Matrix,
+    bytes_max: usize,
+    n: usize,
+    /// How much the last report took of a message, in bytes.
+    reported_bytes: usize,
+}
+
+impl Counted {
+    pub(super) fn new(now: Time, n: usize, bytes_max: usize) -> Counted {
+        let own = bytes_max / OWN_PART;
+        Counted {
+            tally: Tally::new(own),
+            demand: Demand::new(now, n, bytes_max - own),
+            matrix: Matrix::new(n),
+            bytes_max,
+            n,
+            reported_bytes: 0,
+        }
+    }
+
+    /// A leadership begins, or ends: what was reported before is forgotten.
+    pub(super) fn forget_reports(&mut self, now: Time) {
+        let bytes_max = self.bytes_max - self.bytes_max / OWN_PART;
+        self.demand = Demand::new(now, self.n, bytes_max);
+    }
+}
+
+/// How much demand is remembered, and what it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct DemandUse {
+    /// Keys that a leader knows the demand of.
+    pub keys: usize,
+    /// Memory, in bytes, estimated.
+    pub bytes: usize,
+    /// What the last report took of a message, in bytes.
+    pub reported_bytes: usize,
+}
+
+impl Leasing {
+    /// Counts what a client of this replica asks. Every strategy's demand is counted: a
+    /// later one will need it.
+    pub fn count_demand(&mut self, command: &Command) {
+        let tally = &mut self.counted.tally;
+        let write = command.is_write();
+        for key in command.keys() {
+            if write {
+                tally.write(key)
+            } else {
+                tally.read(key)
+            }
+        }
+    }
+
+    /// Tells the leader what clients of this replica asked since the last report, and how
+    /// far away the others are. Returns whether this is the leader, and its clients have
+    /// turned to other keys.
+    pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) -> bool {
+        let Some(leader) = leader else {
+            return false;
+        };
+        let bytes_max = step.us.settings.report_bytes_max();
+        let report = self.counted.tally.report(bytes_max);
+        self.counted.reported_bytes = report.bytes();
+        assert!(
+            self.counted.reported_bytes <= bytes_max,
+            "reports stay within their part of the traffic"
+        );
+        if leader == step.me() {
+            return self.counted.demand.report(step.now, leader, &report);
+        }
+        let rtts_us = Matrix::row_of(step.us);
+        let demand = DemandReport { report, rtts_us };
+        step.send(leader, Message::Demand(demand));
+        false
+    }
+
+    /// The key with the most operations, as far as they were reported here: to the leader.
+    pub fn hottest(&self) -> Option<Key> {
+        let hottest = self.counted.demand.hottest();
+        hottest.map(Key::copy_from_slice)
+    }
+
+    /// A peer reports its demand to this leader. Returns whether its clients have turned to
+    /// other keys.
+    pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
+        let DemandReport { report, rtts_us } = reported;
+        self.counted.matrix.note(from, rtts_us);
+        self.counted.demand.report(now, from, report)
+    }
+
+    /// The demand of all, as far as it was reported here: to the leader.
+    pub fn demand(&self) -> &Demand {
+        &self.counted.demand
+    }
+
+    /// Round trips between all replicas, as far as they were reported here.
+    pub fn round_trips(&self, us: &Us) -> RoundTrips {
+        self.counted.matrix.round_trips(us)
+    }
+
+    /// How much demand is remembered, and what it takes.
+    pub fn demand_use(&self) -> DemandUse {
+        let Counted { tally, demand, .. } = &self.counted;
+        DemandUse {
+            keys: demand.len(),
+            bytes: tally.bytes() + demand.bytes(),
+            reported_bytes: self.counted.reported_bytes,
+        }
+    }
+}

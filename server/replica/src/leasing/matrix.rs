@@ -1,0 +1,91 @@
+//! Round trips between all replicas, as they measured them.
+
+use std::time::Duration;
+
+use leasehold_leases::latency::RoundTrips;
+use leasehold_leases::{ReplicaId, ReplicaSet};
+
+use super::super::us::Us;
+
+/// Assumed of a way that nobody has measured, in ms, if no longer one is known.
+const UNMEASURED_MS: f64 = 1000.0;
+
+/// A longer round trip is taken for this one, in us: a peer says what it likes.
+const RTT_MAX_US: u32 = 60_000_000;
+
+/// The other replicas' measurements, by replica; 0 where nothing was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    rows: Vec<Vec<u32>>,
+}
+
+impl Matrix {
+    pub(super) fn new(n: usize) -> Matrix {
+        Matrix {
+            rows: vec![Vec::new(); n],
+        }
+    }
+
+    /// What a replica reports of its own measurements, in us: at least 1 where anything was
+    /// measured.
+    pub(super) fn row_of(us: &Us) -> Vec<u32> {
+        let measured_us = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
+        let rtt_us = |replica| us.rtt(replica).map_or(0, measured_us);
+        us.members.voters().iter().map(rtt_us).collect()
+    }
+
+    /// A peer reports its measurements.
+    pub(super) fn note(&mut self, from: ReplicaId, rtts_us: &[u32]) {
+        let n = self.rows.len();
+        if let Some(row) = self.rows.get_mut(from.index()) {
+            let usable = rtts_us.iter().take(n).map(|us| (*us).min(RTT_MAX_US));
+            *row = usable.collect();
+            assert!(row.len() <= n, "no more ways than replicas");
+        }
+    }
+
+    /// Whether every way between two of `among` was measured, by one of them at least.
+    pub(super) fn is_known(&self, us: &Us, among: ReplicaSet) -> bool {
+        let own = Matrix::row_of(us);
+        let measured = |a: ReplicaId, b: ReplicaId| {
+            let row = match a == us.me() {
+                true => &own,
+                false => &self.rows[a.index()],
+            };
+            row.get(b.index()).is_some_and(|us| *us > 0)
+        };
+        let pairs = among.iter().flat_map(|a| among.iter().map(move |b| (a, b)));
+        let mut apart = pairs.filter(|(a, b)| a < b);
+        apart.all(|(a, b)| measured(a, b) || measured(b, a))
+    }
+
+    /// The longest round trip that anybody has measured.
+    pub(super) fn longest(&self, us: &Us) -> Duration {
+        let own = Matrix::row_of(us);
+        let measured = self.rows.iter().chain([&own]).flatten();
+        Duration::from_micros(measured.max().map_or(0, |us| (*us).into()))
+    }
+
+    /// Round trips between all: the mean of both measurements of a way, or the only one.
+    pub(super) fn round_trips(&self, us: &Us) -> RoundTrips {
+        let own = Matrix::row_of(us);
+        assert_eq!(own.len(), self.rows.len(), "one row for each replica");
+        let measured = |a: usize, b: usize| {
+            let row = match a == us.me().index() {
+                true => &own,
+                false => &self.rows[a],
+            };
+            row.get(b).copied().filter(|us| *us > 0)
+        };
+        let n = self.rows.len();
+        let between = |a, b| match (measured(a, b), measured(b, a)) {
+            (Some(there), Some(back)) => Some(f64::from(there) / 2000.0 + f64::from(back) / 2000.0),
+            (Some(one), None) | (None, Some(one)) => Some(f64::from(one) / 1000.0),
+            (None, None) => None,
+        };
+        let pairs = (0..n).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let known = pairs.filter_map(|(a, b)| between(a, b));
+        let unmeasured = known.fold(UNMEASURED_MS, f64::max);
+        RoundTrips::new(n, |a, b| between(a, b).unwrap_or(unmeasured))
+    }
+}

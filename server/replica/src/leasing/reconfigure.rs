@@ -1,0 +1,330 @@
+//! Which configuration a leader proposes next (§3.4).
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_leases::latency::{Replies, RoundTrips};
+use leasehold_leases::strategy::{Costs, bytes_of_keys};
+use leasehold_leases::{
+    ConfigChange, Key, RangeChange, Remaining, ReplicaId, ReplicaSet, Situation, Survey, Time,
+};
+
+use super::super::settings::AcceptReplies;
+use super::super::step::Step;
+use super::super::us::Us;
+use super::Leasing;
+use super::suspicion::{Exclusion, Suspicions};
+use super::wishes::Wishes;
+
+/// When clients have turned to other keys, holders are chosen so many times as often ...
+const HURRY: u32 = 4;
+
+/// ... for so many periods.
+const HURRIED_PERIODS: u32 = 2;
+
+/// How soon another configuration brings what one had no room for.
+const BRING_AGAIN: Duration = Duration::from_secs(1);
+
+/// In any second, configurations bring no more keys than they may in one.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How soon a leader makes another pass, if not all that it found was kept.
+const SURVEY_AGAIN: Duration = Duration::from_secs(2);
+
+/// How many keys are looked at in one step: about a millisecond. Where there are too many
+/// replicas to tabulate all sets of holders, a key takes forty times as long.
+fn keys_a_step(n: usize) -> usize {
+    match Costs::tabulates(n) {
+        true => 4096,
+        false => 128,
+    }
+}
+
+/// What a leader keeps for the configurations that it proposes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Office {
+    pub(super) suspicions: Suspicions,
+    /// What operators want.
+    pub(super) wishes: Wishes,
+    /// The pass over all keys in demand that is under way.
+    pub(super) survey: Option<Survey>,
+    /// What the last pass found, and no configuration brought yet.
+    pub(super) remaining: Option<Remaining>,
+    /// Configurations brought not all yet that the last pass found.
+    unfinished: bool,
+    /// Of keys that wait for their turn to be brought: the last that had it.
+    turn: Option<Key>,
+    /// When the next pass begins.
+    pass_due: Time,
+    /// When the next part may be proposed of what remains.
+    part_due: Time,
+    /// When keys were brought within the last second, and how many bytes of them.
+    brought: VecDeque<(Time, usize)>,
+    /// Until then holders are chosen more often.
+    hurried_until: Time,
+    /// Round trips, as strategies go by them.
+    rtts: Option<RoundTrips>,
+}
+
+impl Hash for Office {
+    /// How far a pass has come, what it left for later, and round trips decide what is
+    /// proposed, but not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.suspicions, &self.wishes, self.unfinished).hash(state);
+    }
+}
+
+/// What a leader should do for the next configuration.
+#[derive(Debug)]
+pub enum Next {
+    /// Propose one that differs in who is excluded: that cannot wait.
+    Exclude(ConfigChange),
+    /// Look at further keys, in another step.
+    LookOn,
+    /// Holders were chosen.
+    Chosen {
+        /// To be proposed, if anything should change.
+        change: Option<ConfigChange>,
+        /// When to ask again.
+        again: Time,
+    },
+}
+
+impl Leasing {
+    /// A leadership begins.
+    pub fn take_office(&mut self, now: Time) {
+        let suspicions = std::mem::take(&mut self.office.suspicions);
+        self.office = Office {
+            suspicions: suspicions.begin(now, self.configs.excluded()),
+            ..Office::default()
+        };
+        self.counted.forget_reports(now);
+    }
+
+    /// A leadership ends. Whom it suspected is remembered until the next begins.
+    pub fn leave_office(&mut self, now: Time) {
+        self.office.wishes.clear();
+        self.office.survey = None;
+        self.office.remaining = None;
+        self.office.unfinished = false;
+        self.office.rtts = None;
+        self.counted.forget_reports(now);
+    }
+
+    /// A peer says whom it suspects.
+    pub fn note_report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
+        self.office.suspicions.report(now, from, suspects);
+    }
+
+    /// Replicas whose missing acceptance has blocked a slot for t_grace. Returns whether
+    /// the next configuration should exclude others than the newest.
+    pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
+        self.office.suspicions.set_blockers(step.now, blockers);
+        self.wanted_exclusions(step) != self.configs.excluded()
+    }
+
+    fn wanted_exclusions(&mut self, step: &Step<'_>) -> ReplicaSet {
+        let rule = Exclusion {
+            me: step.me(),
+            members: step.us.members,
+            grace: self.grace(),
+        };
+        let mine = self.suspects();
+        let excluded = self.configs.excluded();
+        let suspicions = &mut self.office.suspicions;
+        suspicions.exclusions(step.now, mine, excluded, rule)
+    }
+
+    /// What to do for the next configuration.
+    pub fn next_change(&mut self, step: &mut Step<'_>) -> Next {
+        let excluded = self.wanted_exclusions(step);
+        let excluded = (excluded != self.configs.excluded()).then_some(excluded);
+        if excluded.is_some() && self.configured {
+            return Next::Exclude(ConfigChange {
+                excluded,
+                ..ConfigChange::default()
+            });
+        }
+        if let Some(next) = self.next_part(step) {
+            return next;
+        }
+        let newest = self.configs.newest();
+        let begun = self.office.survey.take();
+        let mut survey = match begun.filter(|survey| survey.of() == newest) {
+            Some(survey) => survey,
+            None => self.begin_survey(step),
+        };
+        assert_eq!(survey.of(), newest, "a pass changes the newest");
+        if !survey.look(
+            &self.counted.demand,
+            &self.configs,
+            keys_a_step(step.us.settings.n),
+        ) {
+            self.office.survey = Some(survey);
+            return Next::LookOn;
+        }
+        self.counted.demand.age(step.now, survey.census());
+        self.finish_survey(step, survey, excluded)
+    }
+
+    /// A pass is over. What it found is proposed, as far as there is room for it.
+    fn finish_survey(
+        &mut self,
+        step: &Step<'_>,
+        survey: Survey,
+        excluded: Option<ReplicaSet>,
+    ) -> Next {
+        let room = self.room_for_keys(step);
+        let surveyed = survey.finish(&self.configs, room);
+        let (mut change, remaining) = (surveyed.change, surveyed.remaining);
+        self.note_keys(step.now, &change);
+        change.excluded = excluded;
+        self.office.unfinished = remaining.is_some();
+        self.office.pass_due = step.now + self.period(step);
+        let changes = change != ConfigChange::default();
+        if changes {
+            self.office.wishes.are_proposed();
+        }
+        let again = match remaining {
+            Some(remaining) => self.bring_later(step, remaining, changes),
+            None => self.office.pass_due,
+        };
+        Next::Chosen {
+            change: changes.then_some(change),
+            again,
+        }
+    }
+
+    /// The next part of what the last pass found, if nothing calls for another pass.
+    fn next_part(&mut self, step: &Step<'_>) -> Option<Next> {
+        let (newest, now) = (self.configs.newest(), step.now);
+        let remaining = self.office.remaining.take();
+        let counts = |remaining: &Remaining| remaining.of() == newest;
+        let mut remaining = remaining.filter(counts)?;
+        if now >= self.office.pass_due {
+            return None;
+        }
+        if now < self.office.part_due {
+            self.office.remaining = Some(remaining);
+            let again = self.office.part_due.min(self.office.pass_due);
+            return Some(Next::Chosen {
+                change: None,
+                again,
+            });
+        }
+        let room = self.room_for_keys(step);
+        let change = remaining.next(&self.configs, room);
+        self.note_keys(now, &change);
+        let changes = change != ConfigChange::default();
+        let again = self.bring_later(step, remaining, changes);
+        Some(Next::Chosen {
+            change: changes.then_some(change),
+            again,
+        })
+    }
+
+    /// A part of what a pass found is about to be proposed, if it `changes` anything. Returns
+    /// when to go on.
+    fn bring_later(&mut self, step: &Step<'_>, mut remaining: Remaining, changes: bool) -> Time {
+        let office = &mut self.office;
+        if changes {
+            remaining.proposed();
+        }
+        office.turn = remaining.turn_after();
+        office.part_due = step.now + BRING_AGAIN;
+        if !remaining.is_empty() {
+            office.remaining = Some(remaining);
+            return office.part_due.min(office.pass_due);
+        }
+        office.unfinished = remaining.more();
+        if remaining.more() {
+            office.pass_due = office.pass_due.min(step.now + SURVEY_AGAIN);
+        }
+        office.pass_due
+    }
+
+    /// How many bytes of keys the next configuration may bring.
+    fn room_for_keys(&mut self, step: &Step<'_>) -> usize {
+        let brought = &mut self.office.brought;
+        brought.retain(|(at, _)| step.now.since(*at) < SECOND);
+        let taken: usize = brought.iter().map(|(_, bytes)| bytes).sum();
+        let a_second = step.us.settings.configuration_bytes_s();
+        a_second.saturating_sub(taken)
+    }
+
+    fn note_keys(&mut self, now: Time, change: &ConfigChange) {
+        if !change.keys.is_empty() {
+            let bytes = bytes_of_keys(change);
+            self.office.brought.push_back((now, bytes));
+        }
+    }
+
+    /// From one pass to the next.
+    fn period(&self, step: &Step<'_>) -> Duration {
+        let usual = step.us.settings.timing.reconfigure;
+        match step.now < self.office.hurried_until {
+            true => usual / HURRY,
+            false => usual,
+        }
+    }
+
+    /// Clients have turned to other keys: holders are chosen more often for a while. Returns
+    /// when the next pass is due at the latest.
+    pub fn hurry(&mut self, step: &Step<'_>) -> Time {
+        let usual = step.us.settings.timing.reconfigure;
+        self.office.hurried_until = step.now + usual * HURRIED_PERIODS;
+        let soon = step.now + usual / HURRY;
+        self.office.pass_due = self.office.pass_due.min(soon);
+        soon
+    }
+
+    /// Whether configurations brought not all yet that the last pass found.
+    pub fn is_unfinished(&self) -> bool {
+        self.office.unfinished
+    }
+
+    fn begin_survey(&mut self, step: &mut Step<'_>) -> Survey {
+        let wanted = self.wanted_change(step);
+        let mut situation = self.situation(step.us);
+        let silent = |other: &ReplicaId| !step.us.is_heard(step.now, *other);
+        situation.silent = step.us.others().filter(silent).collect();
+        let known = (&self.counted.demand, &self.configs);
+        Survey::begin(wanted, situation, known, self.office.turn.clone())
+    }
+
+    /// The first configuration puts the strategies and durations of the settings in
+    /// force; from then on the log says what they are, not one node's settings, and
+    /// only the operator changes them.
+    fn wanted_change(&mut self, step: &mut Step<'_>) -> ConfigChange {
+        let newest = self.configs.newest();
+        let mut params = *self.configs.params(newest);
+        let mut change = ConfigChange::default();
+        if !self.configured {
+            let settings = &step.us.settings;
+            let differ = settings.strategies != self.configs.policies().strategies();
+            let ranges = settings.strategies.iter().filter(|_| differ);
+            let ranges = ranges.map(|(range, spec)| RangeChange::strategy(range, spec.clone()));
+            change.ranges = ranges.collect();
+            params = settings.params;
+        }
+        let (_, already) = self.add_wishes(&mut change, &mut params);
+        self.found_in_force(already);
+        change.params = (params != *self.configs.params(newest)).then_some(params);
+        change
+    }
+
+    /// What strategies go by. Round trips of before are kept unless they are clearly wrong,
+    /// or small differences would reconfigure for ever.
+    fn situation(&mut self, us: &Us) -> Situation {
+        let measured = self.counted.matrix.round_trips(us);
+        let known = self.office.rtts.take();
+        let kept = known.filter(|known| !known.is_far_from(&measured));
+        let rtts = self.office.rtts.insert(kept.unwrap_or(measured));
+        let replies = match us.settings.accept_replies {
+            AcceptReplies::Leader => Replies::LeaderOnly,
+            AcceptReplies::Origin | AcceptReplies::All => Replies::LeaderAndOrigin,
+        };
+        Situation::new(us.me(), rtts.clone(), replies)
+    }
+}

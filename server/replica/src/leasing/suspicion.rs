@@ -1,0 +1,214 @@
+//! Whom a leader suspects, and so excludes from the next configuration (§3.7).
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_backoff::FlapBackoff;
+use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
+
+/// Least number of grace periods without suspicion after which a suspect is included again.
+const QUIET_GRACES: u32 = 2;
+
+/// Whom a leader suspects, and since when nobody has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Suspicions {
+    /// By reporter: whom it suspects.
+    reports: BTreeMap<ReplicaId, ReplicaSet>,
+    /// By replica that was suspected: since when nobody has, and how often it was suspected
+    /// soon after its return.
+    backoffs: BTreeMap<ReplicaId, FlapBackoff>,
+    /// Replicas whose missing acceptance has blocked a slot for too long.
+    blockers: ReplicaSet,
+    /// Replicas that were excluded when exclusions were last asked for.
+    excluded: ReplicaSet,
+}
+
+impl Hash for Suspicions {
+    /// To have reported nobody is to have reported nothing.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for report in self.reports.iter().filter(|(_, who)| !who.is_empty()) {
+            report.hash(state);
+        }
+        (&self.backoffs, self.blockers, self.excluded).hash(state);
+    }
+}
+
+impl Suspicions {
+    /// A leadership begins: what was reported to an earlier one is old, and who is
+    /// excluded stays so until it has had time to show that it lives. What this replica has
+    /// seen of returns when it led before is remembered.
+    pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
+        let mut suspicions = Suspicions {
+            backoffs: self.backoffs,
+            excluded: self.excluded,
+            ..Suspicions::default()
+        };
+        suspicions.note(now, excluded);
+        suspicions
+    }
+
+    pub(super) fn report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
+        self.reports.insert(from, suspects);
+        self.note(now, suspects);
+    }
+
+    pub(super) fn set_blockers(&mut self, now: Time, blockers: ReplicaSet) {
+        self.blockers = blockers;
+        self.note(now, blockers);
+    }
+
+    fn note(&mut self, now: Time, suspects: ReplicaSet) {
+        let now = now.since(Time::ZERO);
+        for suspect in suspects.iter() {
+            self.backoff(suspect, now).interrupted(now, now);
+        }
+    }
+
+    fn backoff(&mut self, replica: ReplicaId, now: Duration) -> &mut FlapBackoff {
+        let backoffs = self.backoffs.entry(replica);
+        backoffs.or_insert_with(|| FlapBackoff::new(now))
+    }
+
+    /// Notes which replicas were excluded, or returned, since this was last called.
+    fn note_excluded(&mut self, now: Time, excluded: ReplicaSet) {
+        let before = std::mem::replace(&mut self.excluded, excluded);
+        let now = now.since(Time::ZERO);
+        for suspect in excluded.minus(before).iter() {
+            let backoff = self.backoff(suspect, now);
+            backoff.failed(now - backoff.healthy_for(now)); // when it was last suspected
+        }
+        for returned in before.minus(excluded).iter() {
+            self.backoff(returned, now).chosen(now);
+        }
+    }
+
+    /// Replicas that the next configuration should exclude: suspects of the leader (`mine`) or
+    /// of a majority, and blockers. An `excluded` one returns after two quiet grace periods, or
+    /// after longer ones if it was suspected again soon after its return.
+    pub(super) fn exclusions(
+        &mut self,
+        now: Time,
+        mine: ReplicaSet,
+        excluded: ReplicaSet,
+        rule: Exclusion,
+    ) -> ReplicaSet {
+        self.note_excluded(now, excluded);
+        self.note(now, mine);
+        let everyone = self
+            .reports
+            .values()
+            .fold(ReplicaSet::EMPTY, |all, s| all.union(*s));
+        let reporters = |suspect: ReplicaId| -> ReplicaSet {
+            let reports = self.reports.iter();
+            let of_it = reports.filter(|(_, whom)| whom.contains(suspect));
+            of_it.map(|(by, _)| *by).collect()
+        };
+        let by_many = everyone
+            .iter()
+            .filter(|suspect| rule.members.is_quorum(reporters(*suspect)));
+        let fresh = by_many
+            .collect::<ReplicaSet>()
+            .union(mine)
+            .union(self.blockers);
+        let (least, now) = (rule.grace * QUIET_GRACES, now.since(Time::ZERO));
+        let still = excluded.iter().filter(|suspect| {
+            let backoff = self.backoffs.get(suspect);
+            backoff.is_some_and(|it| it.healthy_for(now) < it.wait().max(least))
+        });
+        // What peers report may name the leader, or who is no member.
+        let exclusions = still.collect::<ReplicaSet>().union(fresh);
+        let exclusions = exclusions.intersection(rule.members.others(rule.me));
+        assert!(
+            !exclusions.contains(rule.me),
+            "a leader does not exclude itself"
+        );
+        assert!(
+            exclusions.is_subset(rule.members.voters()),
+            "who is excluded exists"
+        );
+        exclusions
+    }
+}
+
+/// What decides about exclusions besides what is suspected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exclusion {
+    /// The leader, who is never excluded.
+    pub(super) me: ReplicaId,
+    pub(super) members: Membership,
+    pub(super) grace: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `024`: those three; `-`: nobody.
+    fn set(text: &str) -> ReplicaSet {
+        let digits = text.chars().filter_map(|digit| digit.to_digit(10));
+        digits.map(|digit| ReplicaId(digit as u8)).collect()
+    }
+
+    #[test]
+    fn every_case_of_the_table() {
+        let rule = Exclusion {
+            me: ReplicaId(0),
+            members: Membership::fixed(5),
+            grace: Duration::from_secs(1),
+        };
+        let mut cases = 0;
+        let text = include_str!("testdata/exclusions.txt");
+        let lines = text.lines();
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+            let [name, mine, reports, blockers, excluded, later_ms, expected] = columns[..] else {
+                panic!("seven columns: {line}");
+            };
+            let mut suspicions = Suspicions::default().begin(Time::ZERO, set(excluded));
+            for report in reports.split_whitespace() {
+                let (by, whom) = report.split_once(':').expect("by:whom");
+                let by = set(by).iter().next().expect("a reporter");
+                suspicions.report(Time::ZERO, by, set(whom));
+            }
+            suspicions.set_blockers(Time::ZERO, set(blockers));
+            let later = Duration::from_millis(later_ms.parse().expect("a number of ms"));
+            let now = Time::ZERO + later;
+            let exclusions = suspicions.exclusions(now, set(mine), set(excluded), rule);
+            assert_eq!(exclusions, set(expected), "{name}");
+            cases += 1;
+        }
+        assert!(cases >= 10, "the table was read");
+    }
+    /// A replica that is suspected for a second, again and again, is excluded for longer each
+    /// time, and returns when it has been quiet for that long.
+    #[test]
+    fn a_replica_that_flaps_returns_less_and_less_often() {
+        let rule = Exclusion {
+            me: ReplicaId(0),
+            members: Membership::fixed(3),
+            grace: Duration::from_secs(1),
+        };
+        let mut suspicions = Suspicions::default().begin(Time::ZERO, set(""));
+        let (mut excluded, mut changes) = (set(""), Vec::new());
+        let mut look = |second: u64, mine: ReplicaSet| {
+            let now = Time::ZERO + Duration::from_secs(second);
+            let wanted = suspicions.exclusions(now, mine, excluded, rule);
+            if wanted != excluded {
+                changes.push(second);
+            }
+            excluded = wanted;
+        };
+        for second in 0..300 {
+            look(second, if second % 5 == 0 { set("2") } else { set("") });
+        }
+        for second in 300..4000 {
+            look(second, set(""));
+        }
+        for second in 4000..4004 {
+            look(second, if second == 4000 { set("2") } else { set("") });
+        }
+        // Suspected at 0, back after two graces; again at 5. From 295 on it is quiet for 10 s.
+        assert_eq!(changes, [0, 2, 5, 305, 4000, 4002]);
+    }
+}

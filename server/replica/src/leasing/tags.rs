@@ -1,0 +1,22 @@
+//! Whom a vote must name: everyone who was promised to be notified of a write (§3.2).
+
+use leasehold_leases::promise::Live;
+use leasehold_leases::{Configs, ReplicaSet};
+
+use super::super::message::Value;
+
+/// The grants in force at one moment.
+pub struct Tags<'a> {
+    pub(super) live: Live,
+    pub(super) configs: &'a Configs,
+}
+
+impl Tags<'_> {
+    /// The tag of an acceptance of `value`.
+    pub fn of(&self, value: &Value) -> ReplicaSet {
+        let proposed = value.commands().iter();
+        let writes = proposed.filter(|proposed| proposed.command.is_write());
+        let keys = writes.flat_map(|proposed| proposed.command.keys());
+        self.live.tag(keys.map(|key| self.configs.view(key)))
+    }
+}

@@ -1,0 +1,263 @@
+//! The replica: Multi-Paxos with read leases, as a state machine without I/O.
+//!
+//! # The call contract
+//! - [`Replica::step`] takes one input. `now` is sampled *after* the input had
+//!   arrived (a `now` from before could date a grant into the past, protocol §0).
+//! - [`Replica::flush`] follows the last step of a group of inputs that shared a
+//!   `now`, and does the work that is done once a group: it proposes batches and
+//!   sends votes, forwards and news of commits.
+//! - [`Replica::next_deadline`] says when to step with [`Input::Tick`] at the latest.
+//! - Actions are performed in order. Nothing here waits, reads a clock or draws
+//!   chance that was not handed in, so one seed gives one run.
+//!
+//! # The parts
+//! Each part owns its state, and alone changes it. It is handed what it needs and returns
+//! what happened. Calls between parts never form a cycle.
+//!
+//! - `consensus`: ballots, roles, both logs, votes, commits, catching up.
+//! - `leasing`: whom must a vote name, and may this key be read, until when?
+//! - `machine`: what executing the log builds: keys, values, sessions.
+//! - `origin`: clients that wait at this replica, for writes and for reads.
+//! - `joining`: keeps out who has lost its disk.
+//! - `flow`: what an event sets going from part to part.
+//!
+//! `plausible` says which numbers of a peer are believed, `parts` how much goes into one
+//! message.
+//!
+//! Every part is handed a `Step`: the time, who `us` is, and where its effects go
+//! (`persist`, `timers`, `metrics`). `fingerprint` tells states apart for the model
+//! checker; `status` and `inspect` show them to operators and to oracles.
+
+pub mod action;
+pub mod advice;
+pub mod codec;
+pub mod cost;
+pub mod input;
+pub mod lease_set;
+pub mod message;
+pub mod settings;
+pub mod shell;
+pub mod turns;
+
+mod consensus;
+mod fingerprint;
+mod flow;
+mod handles;
+mod inspect;
+mod joining;
+mod leasing;
+mod machine;
+mod metrics;
+mod origin;
+pub mod parts;
+mod per_log;
+mod persist;
+pub mod plausible;
+mod start;
+mod status;
+mod step;
+mod timers;
+pub mod unavailable;
+mod us;
+pub mod weight;
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{ConfigId, Configs, ReplicaId, Slot, Time};
+
+pub use self::action::{Action, Event};
+pub use self::consensus::committed;
+pub use self::input::{Input, Operator};
+pub use self::joining::witnesses;
+pub use self::origin::stand_in;
+pub use self::persist::BACKLOG_BYTES_MAX;
+pub use self::settings::Settings;
+pub use self::status::ShortTimeout;
+pub use self::timers::Due;
+pub use self::weight::record_weight;
+
+use self::flow::Parts;
+use self::message::{Envelope, Message, PerLog};
+use self::metrics::Metrics;
+use self::persist::Persister;
+use self::plausible::{Known, plausible, round_of};
+use self::step::{RequestNames, Step};
+use self::timers::Timers;
+use self::us::Us;
+
+/// One replica.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    us: Us,
+    parts: Parts,
+    persister: Persister,
+    timers: Timers,
+    metrics: Metrics,
+    requests: RequestNames,
+}
+
+impl Replica {
+    /// Takes one input.
+    pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Action>) {
+        if self.is_wiped() {
+            return;
+        }
+        match input {
+            Input::Peer(envelope) => self.on_peer(now, envelope, out),
+            Input::StorageWritable(writable) => {
+                if std::mem::replace(&mut self.us.writable, writable) != writable {
+                    self.with(now, out, |parts, step| parts.on_writable(step));
+                }
+            }
+            Input::ClockTrusted(trusted) => {
+                // Hazard 80: what the clock says is not believed while it is not trusted.
+                if self.us.clock_trusted != trusted && !off(Rule::H80Slew) {
+                    self.us.clock_trusted = trusted;
+                    self.with(now, out, |parts, step| parts.on_clock_trusted(step));
+                }
+            }
+            input => self.with(now, out, |parts, step| parts.on_input(step, input)),
+        }
+        self.with(now, out, Parts::tick);
+    }
+
+    /// Ends a group of inputs that shared `now`.
+    pub fn flush(&mut self, now: Time, out: &mut Vec<Action>) {
+        if !self.is_wiped() {
+            self.with(now, out, Parts::flush);
+        }
+    }
+
+    /// When to step with [`Input::Tick`] at the latest.
+    pub fn next_deadline(&self) -> Time {
+        self.timers.next()
+    }
+
+    /// Which timers are due.
+    pub fn due(&self, now: Time) -> Due {
+        self.timers.all_due(now)
+    }
+
+    /// A message of another member: who it is from is known before what it says is
+    /// believed. A later run than the one known has forgotten its promises.
+    fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
+        let (from, incarnation) = (envelope.from, envelope.from_incarnation);
+        if !self.us.is_other(from) {
+            self.metrics.refused_messages += 1;
+            return;
+        }
+        if !plausible(&self.known_of(from), &envelope) {
+            return self.refuse(&envelope.message);
+        }
+        let heard = self.us.hear(now, from, incarnation);
+        if heard.is_later_run {
+            self.with(now, out, |parts, step| parts.met(step, from, incarnation));
+        }
+        if heard.interrupted.is_some() {
+            self.with(now, out, |parts, step| parts.interrupted(step, from, heard));
+        }
+        let current = self.us.is_current(&envelope);
+        match envelope.message {
+            Message::Pong { stamp } => {
+                if current {
+                    self.us.measured(now, from, stamp);
+                }
+            }
+            Message::Ping { cost_ms, .. } => {
+                self.us.told_cost(from, cost_ms);
+                self.with(now, out, |parts, step| {
+                    parts.on_peer(step, envelope, current)
+                })
+            }
+            _ => self.with(now, out, |parts, step| {
+                parts.on_peer(step, envelope, current)
+            }),
+        }
+    }
+
+    fn known_of(&self, from: ReplicaId) -> Known {
+        let consensus = &self.parts.consensus;
+        Known {
+            round: consensus.round_seen(),
+            incarnation: self.us.incarnation_of(from),
+            slots: PerLog::of(|log| consensus.log(log).highest()),
+            log_time_ms: self.parts.machine.log_time_ms(),
+        }
+    }
+
+    /// Nothing that a message says is believed, for its numbers leap too far.
+    fn refuse(&mut self, message: &Message) {
+        self.metrics.refused_messages += 1;
+        if let Some(round) = round_of(message) {
+            self.parts.consensus.note_refused_round(round);
+        }
+    }
+
+    /// Hands the parts what they need for one step.
+    fn with(
+        &mut self,
+        now: Time,
+        out: &mut Vec<Action>,
+        flow: impl FnOnce(&mut Parts, &mut Step<'_>),
+    ) {
+        let mut step = Step {
+            now,
+            us: &self.us,
+            out,
+            persister: &mut self.persister,
+            timers: &mut self.timers,
+            metrics: &mut self.metrics,
+            requests: &mut self.requests,
+        };
+        flow(&mut self.parts, &mut step);
+    }
+
+    /// A message to `to`, with both incarnations.
+    pub fn envelope(&self, to: ReplicaId, message: Message) -> Envelope {
+        self.us.envelope(to, message)
+    }
+
+    /// Who leads, as far as this replica knows.
+    pub fn leader(&self) -> Option<ReplicaId> {
+        self.parts.consensus.leader()
+    }
+
+    /// Commands executed here.
+    pub fn executed(&self) -> Slot {
+        self.parts.consensus.commands().executed()
+    }
+
+    /// The newest configuration known here.
+    pub fn configuration(&self) -> ConfigId {
+        self.configs().newest()
+    }
+
+    /// The lease configurations known here.
+    pub fn configs(&self) -> &Configs {
+        self.parts.leasing.configs()
+    }
+
+    /// Whether this replica's disk was wiped since it took part: it is mute for good.
+    pub fn is_wiped(&self) -> bool {
+        self.parts.joining.is_wiped()
+    }
+
+    /// Whether this replica takes part: enough others know its directory.
+    pub fn has_joined(&self) -> bool {
+        self.parts.joining.has_joined()
+    }
+
+    /// A digest of the replicated state.
+    pub fn digest(&self) -> u64 {
+        self.parts.machine.kv().digest()
+    }
+
+    /// Checks invariants of the parts, and between them. Costs about a tenth of a step; the
+    /// simulator and the model checker call it after each.
+    ///
+    /// # Panics
+    /// If one is broken.
+    pub fn check(&self) {
+        self.parts.check();
+        self.timers.check();
+    }
+}

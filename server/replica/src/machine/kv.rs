@@ -1,0 +1,472 @@
+//! The replicated state: keys, values and sessions, and how a command changes them.
+
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
+
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use leasehold_leases::growing::{GrowingIndexMap, GrowingMap};
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Key, Slot};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Entry, ErrorCode, Outcome, Version};
+
+use super::super::action::{Checkpoint, Stored};
+use super::super::settings::SessionLimits;
+use super::super::unavailable;
+use super::super::weight::command_weight;
+use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
+use super::session::{Admission, Sessions};
+use crate::cost;
+
+/// The entries of one answer: they fit into a frame, with what is around them.
+const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
+/// What an entry costs on the wire besides its key and value, at most.
+const ENTRY_OVERHEAD: usize = 64;
+
+/// The version that a command gives to what it writes (hazard 42): no two of a
+/// batch have the same.
+pub fn version_of(slot: Slot, index: usize) -> Version {
+    let index = match off(Rule::H42Index) {
+        true => 0,
+        false => index as u32,
+    };
+    Version {
+        slot: slot.0,
+        index,
+    }
+}
+
+/// The state after executing a prefix of the log.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    map: GrowingMap<Key, Stored>,
+    ordered: BTreeSet<Key>,
+    /// Sessions of clients.
+    pub(super) sessions: Sessions,
+    /// Log time of the last command, in ms; never falls.
+    pub(super) log_time_ms: u64,
+    /// What was written since the last checkpoint, as it is now: a checkpoint of very many
+    /// keys looks none of them up.
+    dirty: GrowingIndexMap<Key, Option<Stored>>,
+    /// The newest version given in this run.
+    newest: (u64, u32),
+    /// See [`Kv::written_bytes`].
+    written_bytes: usize,
+    /// See [`Kv::take_merge_work`].
+    merge_work: usize,
+}
+
+impl Hash for Kv {
+    /// What is dirty matters to the next checkpoint alone: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leasehold_leases::fingerprint::unordered(self.map.iter(), state);
+        (&self.sessions, self.log_time_ms).hash(state);
+    }
+}
+
+impl Kv {
+    /// The empty state.
+    pub fn new(sessions: &SessionLimits) -> Kv {
+        Kv {
+            map: Default::default(),
+            ordered: BTreeSet::new(),
+            sessions: Sessions::new(sessions),
+            log_time_ms: 0,
+            dirty: Default::default(),
+            newest: (0, 0),
+            written_bytes: 0,
+            merge_work: 0,
+        }
+    }
+
+    /// Puts a stored state back.
+    pub fn restore(sessions: &SessionLimits, image: Checkpoint) -> Kv {
+        let mut kv = Kv::new(sessions);
+        kv.sessions.restore_opens_from(image.opens_from_ms);
+        kv.log_time_ms = image.log_time_ms;
+        for (key, stored) in image.entries {
+            if let Some(stored) = stored {
+                kv.ordered.insert(key.clone());
+                kv.map.insert(key, stored);
+            }
+        }
+        for (client, session) in image.sessions {
+            if let Some(session) = session {
+                kv.sessions.restore(client, session);
+            }
+        }
+        kv
+    }
+
+    /// What is stored under `key`.
+    pub fn get(&self, key: &[u8]) -> Option<&Stored> {
+        self.map.get(key)
+    }
+
+    /// The answer to a read of `key`.
+    pub fn read(&self, key: &[u8]) -> Outcome {
+        self.get(key).map_or_else(Outcome::missing, |stored| {
+            Outcome::value(stored.value.clone(), stored.version)
+        })
+    }
+
+    /// The answers to a read of several keys; absent ones are left out.
+    pub fn read_many(&self, keys: &[Key]) -> Outcome {
+        self.entries(keys.iter())
+    }
+
+    /// Up to `limit` entries of `from..to` (`to` empty: no end), in key order.
+    pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Outcome {
+        let keys = self.ordered.range::<Key, _>(from.clone()..);
+        let within = keys
+            .take_while(|key| to.is_empty() || *key < to)
+            .take(limit);
+        self.entries(within)
+    }
+
+    /// Entries of these keys, if they fit into a frame.
+    fn entries<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Outcome {
+        let mut bytes = 0;
+        let mut entries = Vec::new();
+        for key in keys {
+            let Some(stored) = self.get(key) else {
+                continue;
+            };
+            bytes += key.len() + stored.value.len() + ENTRY_OVERHEAD;
+            if bytes > RESULT_BYTES_MAX {
+                return too_large();
+            }
+            entries.push(entry(key, stored));
+        }
+        Outcome::entries(entries)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Begins the execution of a batch with this log time, and room for so many sessions.
+    pub fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
+        self.log_time_ms = self.log_time_ms.max(log_time_ms);
+        self.sessions.begin(self.log_time_ms, sessions_max);
+    }
+
+    /// Executes one command, once: a repeated sequence gets its first result.
+    pub fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
+        if !command.is_write() {
+            return self.query(command);
+        }
+        self.written_bytes += command_weight(command);
+        match self.sessions.admit(command, self.log_time_ms) {
+            Admission::Done(outcome) => return outcome,
+            Admission::Refused => return refused(self.log_time_ms),
+            Admission::NoRoom => {
+                self.sessions.note_no_room();
+                return unavailable::no_room();
+            }
+            Admission::Fresh => {}
+        }
+        let version = version_of(slot, index);
+        assert!(
+            (version.slot, version.index) > self.newest || off(Rule::H42Index),
+            "versions rise with the log"
+        );
+        self.newest = (version.slot, version.index);
+        let outcome = self.write(version, command);
+        let now = self.log_time_ms;
+        self.sessions.record(command, now, outcome.clone());
+        outcome
+    }
+
+    fn query(&self, command: &Command) -> Outcome {
+        match &command.op {
+            Some(Op::Get(get)) => self.read(&get.key),
+            Some(Op::MultiGet(multi)) => self.read_many(&multi.keys),
+            Some(Op::Scan(scan)) => self.scan(&scan.from, &scan.to, scan.limit as usize),
+            _ => Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
+        }
+    }
+
+    fn write(&mut self, version: Version, command: &Command) -> Outcome {
+        match &command.op {
+            Some(Op::Put(put)) => self.put(&put.key, own(&put.value), version),
+            Some(Op::Delete(delete)) => self.delete(&delete.key),
+            Some(Op::Cas(cas)) => {
+                let actual = self.get(&cas.key).map(|stored| stored.version);
+                if actual != cas.expected {
+                    return Outcome::mismatch(actual);
+                }
+                self.put(&cas.key, own(&cas.value), version);
+            }
+            Some(Op::PutFields(put)) => {
+                let old = self.get(&put.key).map(|stored| &stored.value[..]);
+                let old = old.unwrap_or_default();
+                let (merged, work) = merge(old, &put.fields);
+                let clearing = self.clearing_work(&put.key, old.len());
+                self.merge_work += work;
+                let Some(merged) = merged else {
+                    return not_a_record();
+                };
+                self.merge_work += clearing;
+                self.put(&put.key, merged.into(), version);
+            }
+            Some(Op::MultiPut(multi)) => {
+                for entry in &multi.entries {
+                    self.put(&entry.key, own(&entry.value), version);
+                }
+            }
+            _ => return Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
+        }
+        Outcome::written(version)
+    }
+
+    fn put(&mut self, key: &[u8], value: Bytes, version: Version) {
+        if let Some(stored) = self.map.get_mut(key) {
+            stored.value = value;
+            stored.version = version;
+        } else {
+            let key = Key::copy_from_slice(key);
+            self.ordered.insert(key.clone());
+            self.map.insert(
+                key,
+                Stored {
+                    value,
+                    version,
+                    created: version,
+                },
+            );
+        }
+        self.touch(key);
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        if self.map.remove(key).is_some() {
+            self.ordered.remove(key);
+        }
+        self.touch(key);
+    }
+
+    fn touch(&mut self, key: &[u8]) {
+        let (key, stored) = match self.map.get_key_value(key) {
+            Some((key, stored)) => (key.clone(), Some(stored.clone())),
+            None => (Key::copy_from_slice(key), None),
+        };
+        self.dirty.insert_full(key, stored);
+    }
+
+    /// # Panics
+    /// If the state contradicts itself.
+    pub fn check(&self) {
+        assert_eq!(
+            self.map.len(),
+            self.ordered.len(),
+            "every key is stored and ordered"
+        );
+        self.sessions.check();
+    }
+
+    /// About how much work it will be to merge fields into what is stored under `key`.
+    pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
+        self.get(key).map_or(0, |stored| {
+            work_ahead(&stored.value) + self.clearing_work(key, stored.value.len())
+        })
+    }
+
+    /// The first merge into a record since a checkpoint needs memory beside the checkpoint's.
+    fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
+        match bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
+            true => 0,
+            false => cost::clearing(bytes),
+        }
+    }
+
+    /// What the merges since this was asked last have taken.
+    pub fn take_merge_work(&mut self) -> usize {
+        std::mem::take(&mut self.merge_work)
+    }
+
+    /// How many keys have changed since the last checkpoint.
+    pub fn dirty_len(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Bytes of the writes that were executed since the last checkpoint.
+    pub fn written_bytes(&self) -> usize {
+        self.written_bytes
+    }
+
+    /// What changed since the last call, in the order in which it was first written.
+    pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
+        self.written_bytes = 0;
+        std::mem::take(&mut self.dirty).into_entries()
+    }
+
+    /// A digest of all keys and what is stored under them: equal at equal slots on all replicas.
+    pub fn digest(&self) -> u64 {
+        use std::hash::BuildHasher;
+        let mut hasher = FixedState::default().build_hasher();
+        self.ordered.hash(&mut hasher);
+        leasehold_leases::fingerprint::unordered(self.map.iter(), &mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Keys and values are slices of whole frames; the state keeps their bytes alone.
+fn own(value: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(value)
+}
+
+fn entry(key: &Key, stored: &Stored) -> Entry {
+    Entry {
+        key: key.clone(),
+        value: stored.value.clone(),
+        version: Some(stored.version),
+    }
+}
+
+fn refused(log_time_ms: u64) -> Outcome {
+    let message = "the session has expired or has acknowledged this sequence: this attempt was not \
+                   executed, and no copy of it ever will be; open a new session";
+    let error = leasehold_wire::Error::new(ErrorCode::SessionExpired, message);
+    leasehold_wire::Error {
+        log_time_ms,
+        ..error
+    }
+    .into()
+}
+
+fn too_large() -> Outcome {
+    Outcome::error(
+        ErrorCode::TooLarge,
+        "the entries do not fit into one answer of 4 MiB; ask for fewer keys, or scan with a \
+         smaller limit and go on from the last key",
+    )
+}
+
+/// To a client that merges into what is no record, or too large.
+pub(super) fn not_a_record() -> Outcome {
+    Outcome::error(
+        ErrorCode::NotARecord,
+        "put_fields: the value stored under the key is not a record, or it or the merged record \
+         has more than 256 KiB or 1024 fields; write it whole with put",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> SessionLimits {
+        SessionLimits {
+            ttl: std::time::Duration::from_secs(1),
+            stay: std::time::Duration::ZERO,
+            ..SessionLimits::default()
+        }
+    }
+
+    fn put(client: u64, sequence: u64, value: &'static str) -> Command {
+        Command {
+            client,
+            sequence,
+            acked_below: sequence,
+            op: Some(Op::put("k", value)),
+            opened_ms: 0,
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_in_the_log_twice_is_executed_once() {
+        let mut kv = Kv::new(&limits());
+        let first = kv.execute(Slot(1), 0, &put(1, 1, "mine"));
+        kv.execute(Slot(2), 0, &put(2, 1, "theirs"));
+        assert_eq!(kv.execute(Slot(3), 0, &put(1, 1, "mine")), first);
+        let found = kv.get(b"k").map(|stored| stored.value.clone());
+        assert_eq!(found.as_deref(), Some(b"theirs".as_slice()));
+    }
+
+    #[test]
+    fn a_checkpoint_holds_each_key_once_as_it_is() {
+        let mut kv = Kv::new(&limits());
+        let mut write = |sequence: u64, op| {
+            kv.execute(
+                Slot(sequence),
+                0,
+                &Command::session(1, sequence, sequence, op),
+            );
+        };
+        write(1, Op::put("b", "old"));
+        write(2, Op::put("a", "kept"));
+        write(3, Op::put("c", "gone"));
+        write(4, Op::delete("c"));
+        write(5, Op::put("b", "new"));
+        let value = |stored: Option<Stored>| stored.map(|stored| stored.value);
+        let taken = kv.take_dirty().into_iter();
+        let taken: Vec<_> = taken.map(|(key, stored)| (key, value(stored))).collect();
+        let now = |value: &'static str| Some(Bytes::from(value));
+        assert_eq!(
+            taken,
+            [("b", now("new")), ("a", now("kept")), ("c", None)]
+                .map(|(key, value)| (Key::from(key), value))
+        );
+        assert!(kv.take_dirty().is_empty());
+    }
+
+    const LONG: &str = match str::from_utf8(&[b'v'; 300_000]) {
+        Ok(long) => long,
+        Err(_) => unreachable!(),
+    };
+
+    /// The checkpoint keeps the record as it was.
+    #[test]
+    fn the_first_merge_into_a_long_record_after_a_checkpoint_is_more_work() {
+        let mut kv = Kv::new(&limits());
+        kv.execute(Slot(1), 0, &put(2, 1, LONG));
+        let mut sequence = 1;
+        let mut merge = |kv: &mut Kv, key: &'static str, bytes: usize| {
+            sequence += 1;
+            let ahead = kv.merge_work_ahead(key.as_bytes());
+            let field = leasehold_wire::Field {
+                name: "f".into(),
+                value: vec![b'v'; bytes].into(),
+            };
+            let op = Op::put_fields(key, vec![field]);
+            let command = Command::session(1, sequence, sequence, op);
+            kv.execute(Slot(sequence), 0, &command);
+            (ahead, kv.take_merge_work())
+        };
+        merge(&mut kv, "long", 200_000);
+        merge(&mut kv, "short", 1000);
+        let again = merge(&mut kv, "long", 200_000);
+        let short = merge(&mut kv, "short", 1000);
+        kv.take_dirty();
+        let first = merge(&mut kv, "long", 200_000);
+        assert!(first.0 > 5 * again.0 && first.1 > 5 * again.1);
+        assert_eq!(merge(&mut kv, "long", 200_000), again);
+        assert_eq!(merge(&mut kv, "short", 1000), short);
+        // What cannot be merged into is refused at once.
+        kv.take_dirty();
+        assert_eq!(merge(&mut kv, "k", 1000), (0, 0));
+    }
+
+    #[test]
+    fn a_checkpoint_restores_state_and_sessions() {
+        let mut kv = Kv::new(&limits());
+        kv.begin(5, 0);
+        let first = kv.execute(Slot(1), 3, &put(1, 1, "mine"));
+        let image = Checkpoint {
+            log_time_ms: kv.log_time_ms,
+            entries: kv.take_dirty(),
+            sessions: kv.sessions.take_dirty(),
+            ..Checkpoint::default()
+        };
+        let mut restored = Kv::restore(&limits(), image);
+        assert_eq!(restored.digest(), kv.digest());
+        assert_eq!(restored.execute(Slot(2), 0, &put(1, 1, "mine")), first);
+        assert!(
+            restored.take_dirty().is_empty(),
+            "nothing was written again"
+        );
+    }
+}

@@ -1,0 +1,384 @@
+//! Sessions: (client, sequence) -> result, in the replicated state, so that a
+//! command is executed once however often it is proposed.
+//!
+//! Deterministic: sessions end by log time and by the bound that each batch names, and
+//! both are part of the log.
+//!
+//! # Room
+//! There are at most as many sessions as the batch says that is executed. If a client
+//! needs a new one and there is no room, the least recently active session ends. It must
+//! have been silent for `stay`; if none has, the new one is not opened for now.
+//!
+//! Why no session with an unanswered write ends, if its client waits for less than `stay`:
+//! - A session's activity is the log time at which its last write was executed. Log time
+//!   passes at the rate of a leader's clock, and a new leader goes on from the highest value
+//!   that it recovers. So it is no faster than true time, but for the drift of clocks.
+//! - A client sends a write before it is executed. When a session ends, `stay` has passed since
+//!   its last write was executed, and longer since any of its executed writes was sent. Their
+//!   client has its answer by then, or has given up: the client library waits for 10 s unless
+//!   it is told otherwise, and the default of `stay` is three times as long.
+//! - A write that is executed only after its session has ended is refused for good, and its
+//!   client may send it again under a new session.
+//!
+//! A client that waits for longer is not told a lie: it hears that its session has ended,
+//! and the library says that the write may have taken effect.
+//!
+//! A session that has ended must not be opened again by a late copy of a command that it
+//! had executed (hazard 84). So `opens_from_ms` rises above the last activity of each session
+//! that ends to make room. Its client had opened it before, and all its commands say so.
+//!
+//! # Refusals
+//! A refusal is final (hazard 77): no copy of a refused command is executed later,
+//! in whichever order the log holds them. There are two reasons to refuse:
+//! - The client has no session and may not open one. That depends on the log time,
+//!   on `opens_from_ms` and on `opened_ms` alone. All commands of a session name the same
+//!   `opened_ms`, and neither log time nor `opens_from_ms` ever falls, so no later command
+//!   opens the session either.
+//! - The sequence is below the session's low-water mark and has no result. The mark
+//!   never falls while the session lives. When the session ends it may not be opened again,
+//!   be it for the log time or for `opens_from_ms`, so the first reason holds from then on.
+//!
+//! A client that sends a refused command again under a new session relies on this. That there
+//! is no room is no refusal: a later copy may find some.
+
+mod kept;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+
+use leasehold_leases::growing::GrowingMap;
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_wire::{Command, Outcome};
+
+use self::kept::Results;
+use super::super::action::SessionImage;
+use super::super::settings::{SESSION_STEP, SessionLimits};
+
+const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
+/// Sessions that end because of their age at most when a batch is executed, so that no step
+/// is long. The others end with the next batches: nothing relies on an early end.
+const EXPIRED_MAX: usize = 1024;
+/// To write down so many results takes as long as a session with one, or a key.
+const RESULTS_OF_ONE: usize = 16;
+/// Sessions that end at most to make room for one: two, so that their number falls after the
+/// bound was lowered.
+const ENDED_MAX: usize = 2;
+
+/// What a session says to a command.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Admission {
+    /// Not executed before: execute it.
+    Fresh,
+    /// Executed before, with this result.
+    Done(Outcome),
+    /// Below what the client acknowledged or gave up, or the session has ended: no copy
+    /// of it is ever executed from now on.
+    Refused,
+    /// There is no room for another session: not executed now. A later copy may be.
+    NoRoom,
+}
+
+/// What is in flight before a command, at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Flying {
+    /// Clients of all writes in flight, the command's own included.
+    pub clients: usize,
+    /// The lowest bound on sessions that a batch in flight names.
+    pub sessions_max: u32,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Session {
+    acked_below: u64,
+    active_ms: u64,
+    results: Results,
+}
+
+/// All sessions.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    by_client: GrowingMap<u64, Session>,
+    by_activity: BTreeSet<(u64, u64)>,
+    ttl_ms: u64,
+    stay_ms: u64,
+    /// How many there may be, as the last batch said.
+    max: u32,
+    /// Whoever opened a session before this log time may have had one that ended to make room.
+    opens_from_ms: u64,
+    /// Sessions that have changed since the last checkpoint, and how much of each is counted in
+    /// `dirty_weight`.
+    dirty: BTreeMap<u64, usize>,
+    dirty_weight: usize,
+    made_room: u64,
+    no_room: u64,
+}
+
+impl Hash for Sessions {
+    /// `by_activity` follows from the sessions, what is dirty matters to the next checkpoint
+    /// alone: not before the horizon, and every batch names the bound.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        leasehold_leases::fingerprint::unordered(self.by_client.iter(), state);
+        self.opens_from_ms.hash(state);
+    }
+}
+
+impl Sessions {
+    /// No sessions yet.
+    ///
+    /// # Panics
+    /// If sessions may end to make room before they have lived their time: then `stay` says
+    /// nothing.
+    pub fn new(limits: &SessionLimits) -> Sessions {
+        assert!(limits.stay <= limits.ttl, "no session stays beyond its end");
+        Sessions {
+            by_client: GrowingMap::default(),
+            by_activity: BTreeSet::new(),
+            ttl_ms: limits.ttl.as_millis() as u64,
+            stay_ms: limits.stay.as_millis() as u64,
+            max: limits.max,
+            opens_from_ms: 0,
+            dirty: BTreeMap::new(),
+            dirty_weight: 0,
+            made_room: 0,
+            no_room: 0,
+        }
+    }
+
+    /// A batch is executed at log time `now_ms`, with room for `max` sessions (0: for any
+    /// number). Ends sessions that have been silent for their time to live.
+    pub fn begin(&mut self, now_ms: u64, max: u32) {
+        self.max = max;
+        for _ in 0..EXPIRED_MAX {
+            match self.by_activity.first() {
+                Some(&(active_ms, client)) if active_ms + self.ttl_ms + STEP_MS <= now_ms => {
+                    self.end(active_ms, client);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn end(&mut self, active_ms: u64, client: u64) {
+        self.by_activity.remove(&(active_ms, client));
+        self.by_client.remove(&client);
+        self.touch(client, 1);
+    }
+
+    /// A session has changed, and has so many results by now.
+    fn touch(&mut self, client: u64, results: usize) {
+        let weight = results.div_ceil(RESULTS_OF_ONE);
+        let counted = self.dirty.entry(client).or_default();
+        self.dirty_weight += weight.saturating_sub(*counted);
+        *counted = weight.max(*counted);
+    }
+
+    /// What sessions say to a write at log time `now_ms`.
+    pub fn admit(&self, command: &Command, now_ms: u64) -> Admission {
+        let Some(session) = self.by_client.get(&command.client) else {
+            return match self.may_open(command, now_ms) {
+                false => Admission::Refused,
+                true if self.has_room(now_ms) => Admission::Fresh,
+                true => Admission::NoRoom,
+            };
+        };
+        match session.results.get(command.sequence) {
+            Some(kept) if !off(Rule::H21Once) => Admission::Done(kept.outcome()),
+            _ if command.sequence < session.acked_below && !off(Rule::H39Acknowledged) => {
+                Admission::Refused
+            }
+            _ => Admission::Fresh,
+        }
+    }
+
+    /// Whether a client without a session may open one with this command at log time
+    /// `now_ms`, if there is room. A session is opened at `opened_ms` or later, so until that
+    /// plus its time to live it cannot have ended by its age, and if that is not below
+    /// `opens_from_ms` it has not made room: the client has none because no command of
+    /// it was executed. Else a command that was executed long ago would be executed again
+    /// (hazards 21 and 84).
+    ///
+    /// The low-water mark says nothing here (hazard 77). A mark above 1 may be that of
+    /// a client which gave its first write up. If such a command were refused, a late
+    /// copy of the first write would open the session, and a copy of the refused
+    /// command would be executed in it.
+    fn may_open(&self, command: &Command, now_ms: u64) -> bool {
+        let is_young = self.would_outlive(command.opened_ms, now_ms) || off(Rule::H21Reopened);
+        let has_not_made_room = command.opened_ms >= self.opens_from_ms || off(Rule::H84Room);
+        let by_mark = command.acked_below <= 1 || !off(Rule::H77Refused);
+        by_mark && is_young && has_not_made_room
+    }
+
+    fn has_room(&self, now_ms: u64) -> bool {
+        let oldest = self.by_activity.first();
+        !self.is_full() || oldest.is_some_and(|(active_ms, _)| !self.stays(*active_ms, now_ms))
+    }
+
+    fn is_full(&self) -> bool {
+        self.max != 0 && self.len() >= self.max as usize
+    }
+
+    /// Whether a session last active in the step of `active_ms` is kept at log time `now_ms`,
+    /// however many others want its room (hazard 85).
+    fn stays(&self, active_ms: u64, now_ms: u64) -> bool {
+        active_ms + STEP_MS + self.stay_ms > now_ms && !off(Rule::H85Stays)
+    }
+
+    fn make_room(&mut self, now_ms: u64) {
+        for _ in 0..ENDED_MAX {
+            match self.by_activity.first() {
+                Some(&(active_ms, client)) if self.is_full() && !self.stays(active_ms, now_ms) => {
+                    self.end(active_ms, client);
+                    self.opens_from_ms = self.opens_from_ms.max(active_ms + STEP_MS);
+                    self.made_room += 1;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether a session last active at log time `active_ms` outlives `until_ms`.
+    fn would_outlive(&self, active_ms: u64, until_ms: u64) -> bool {
+        active_ms.saturating_add(self.ttl_ms) > until_ms
+    }
+
+    /// Whether the session of this write is there when it is executed at log time `now_ms`,
+    /// or opens then, whatever becomes of the slots in flight before: each may open the
+    /// sessions of its commands, or turn out empty (hazard 31).
+    ///
+    /// Only what opens a session ends another to make room. While there is room for all that
+    /// is in flight none ends, and `opens_from_ms` stays as it is.
+    pub fn is_certain(&self, command: &Command, now_ms: u64, flying: Flying) -> bool {
+        let most = self.len() + flying.clients;
+        let room = flying.sessions_max == 0 || most <= flying.sessions_max as usize;
+        let room = room || off(Rule::H31Room);
+        match self.by_client.get(&command.client) {
+            Some(session) => {
+                let active_ms = session.active_ms;
+                self.would_outlive(active_ms, now_ms) && (room || self.stays(active_ms, now_ms))
+            }
+            None => room && self.may_open(command, now_ms),
+        }
+    }
+
+    /// Whether `client` has a session.
+    pub fn knows(&self, client: u64) -> bool {
+        self.by_client.contains_key(&client)
+    }
+
+    /// There was no room for a session.
+    pub fn note_no_room(&mut self) {
+        self.no_room += 1;
+    }
+
+    /// Remembers the result of a write, executed at log time `now_ms`.
+    pub fn record(&mut self, command: &Command, now_ms: u64, outcome: Outcome) {
+        let (client, sequence) = (command.client, command.sequence);
+        // A client cannot have had the answer to what is being executed.
+        let acked_below = command.acked_below.min(sequence);
+        let step_ms = now_ms - now_ms % STEP_MS;
+        let Some(session) = self.by_client.get_mut(&client) else {
+            self.touch(client, 1);
+            self.make_room(now_ms);
+            let session = Session {
+                acked_below,
+                active_ms: step_ms,
+                results: Results::One(sequence, outcome.into()),
+            };
+            self.by_client.insert(client, session);
+            self.by_activity.insert((step_ms, client));
+            return;
+        };
+        session.acked_below = session.acked_below.max(acked_below);
+        assert!(
+            session.acked_below <= sequence,
+            "nobody has acknowledged what is being executed"
+        );
+        let results = &mut session.results;
+        let is_new = results.insert(sequence, outcome.into(), session.acked_below);
+        assert!(is_new || off(Rule::H21Once), "a sequence is executed once");
+        let count = results.len();
+        if session.active_ms != step_ms {
+            let before_ms = std::mem::replace(&mut session.active_ms, step_ms);
+            self.by_activity.remove(&(before_ms, client));
+            self.by_activity.insert((step_ms, client));
+        }
+        self.touch(client, count);
+    }
+
+    /// How much has changed since [`Sessions::take_dirty`], in sessions of one result, or keys.
+    pub fn dirty_weight(&self) -> usize {
+        self.dirty_weight
+    }
+
+    /// Sessions changed since the last call.
+    pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        self.dirty_weight = 0;
+        let image = |client: u64| {
+            self.by_client.get(&client).map(|session| SessionImage {
+                acked_below: session.acked_below,
+                active_ms: session.active_ms,
+                results: session.results.image(),
+            })
+        };
+        dirty
+            .into_keys()
+            .map(|client| (client, image(client)))
+            .collect()
+    }
+
+    /// The log time before which no session is opened, for a checkpoint.
+    pub fn opens_from_ms(&self) -> u64 {
+        self.opens_from_ms
+    }
+
+    /// Puts back what a checkpoint says.
+    pub fn restore_opens_from(&mut self, opens_from_ms: u64) {
+        if !off(Rule::H84Durable) {
+            self.opens_from_ms = opens_from_ms;
+        }
+    }
+
+    /// Puts a stored session back.
+    pub fn restore(&mut self, client: u64, image: SessionImage) {
+        self.by_activity.insert((image.active_ms, client));
+        let session = Session {
+            acked_below: image.acked_below,
+            active_ms: image.active_ms,
+            results: Results::restore(image.results),
+        };
+        self.by_client.insert(client, session);
+    }
+
+    /// # Panics
+    /// If what is kept of sessions contradicts itself.
+    pub fn check(&self) {
+        assert_eq!(
+            self.by_activity.len(),
+            self.by_client.len(),
+            "every session is listed once by its activity"
+        );
+    }
+
+    /// How many sessions there are.
+    pub fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    /// How many there may be, as the last batch said; 0: any number.
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// Sessions that ended here in this run to make room.
+    pub fn made_room(&self) -> u64 {
+        self.made_room
+    }
+
+    /// Commands executed here in this run for whose session there was no room.
+    pub fn no_room(&self) -> u64 {
+        self.no_room
+    }
+}

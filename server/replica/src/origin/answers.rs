@@ -1,0 +1,56 @@
+//! Answers to reads of other replicas' clients, until the end of the group.
+
+use std::collections::BTreeMap;
+
+use leasehold_leases::{Key, ReplicaId};
+use leasehold_wire::{Outcome, Path};
+
+use super::super::handles::ReadFrom;
+use super::super::message::{ReadAnswer, RequestId};
+use super::super::parts::read_answers;
+use super::super::step::Step;
+
+/// A read of one key, and who is to have its answer.
+#[derive(Clone, Debug, Hash)]
+pub struct Read {
+    pub from: ReadFrom,
+    pub key: Key,
+}
+
+/// Answers that wait for the end of the group, by who asked.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Answers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
+
+impl Answers {
+    /// Answers a read that needs no permit.
+    pub(super) fn answer(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReadFrom,
+        path: Path,
+        outcome: Outcome,
+    ) {
+        match from {
+            ReadFrom::Client(to) => step.reply(to, path, outcome),
+            ReadFrom::Peer(to, request) => self.push(to, request, Some((outcome, path))),
+        }
+    }
+
+    /// Says to a peer that its read is not answered here.
+    pub(super) fn refuse(&mut self, to: ReplicaId, request: RequestId) {
+        self.push(to, request, None);
+    }
+
+    fn push(&mut self, to: ReplicaId, request: RequestId, outcome: Option<(Outcome, Path)>) {
+        let answers = self.0.entry(to).or_default();
+        answers.push(ReadAnswer { request, outcome });
+    }
+
+    pub(super) fn flush(&mut self, step: &mut Step<'_>) {
+        while let Some((to, answers)) = self.0.pop_first() {
+            for message in read_answers(answers) {
+                step.send(to, message);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Read-index (protocol §3.7): without a lease, the leader confirms a read with a
+//! majority that it leads still, and then answers from the slot that it waits for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leasehold_leases::Slot;
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_wire::Path;
+
+use super::super::handles::ReadFrom;
+use super::super::step::Step;
+use super::answers::{Answers, Read};
+use super::view::View;
+
+/// Reads that the leader confirms: a majority has to answer, then a slot to execute.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Indexing {
+    /// With the probe, sent after the read arrived, that a majority must have answered,
+    /// rising; and the slot to execute first.
+    unconfirmed: VecDeque<(u64, Slot, Read)>,
+    /// By the slot to execute first.
+    confirmed: BTreeMap<Slot, Vec<Read>>,
+    /// A read waits for a probe that is not sent yet.
+    probe_due: bool,
+}
+
+/// The slot that a read of `key` at the leader waits for (hazard 26): the highest
+/// *proposed* that writes the key, for an origin may have answered that write already;
+/// at least the opening no-op.
+fn index_of(view: View<'_>, key: &[u8]) -> Slot {
+    let commands = view.consensus.commands();
+    let marked = match view.newest_mark(key) {
+        Some(_) if off(Rule::H26Proposed) => commands.commit_point(),
+        newest => newest.unwrap_or_default(),
+    };
+    marked.max(commands.start())
+}
+
+impl Indexing {
+    /// Number of reads that wait.
+    pub(super) fn len(&self) -> usize {
+        self.unconfirmed.len() + self.confirmed.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Confirms a read with a majority (hazard 26): it must answer a probe sent from now
+    /// on, for an older answer says nothing about the leadership of today. For leaders;
+    /// who does not lead forgets the read.
+    pub(super) fn begin(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        answers: &mut Answers,
+        read: Read,
+    ) {
+        let Some((newest, _)) = view.consensus.probes(step) else {
+            return;
+        };
+        let probe = match off(Rule::H26Probe) {
+            true => newest,
+            false => newest + 1,
+        };
+        let index = index_of(view, &read.key);
+        let start = view.consensus.commands().start();
+        assert!(index >= start, "no read is before the opening no-op");
+        self.probe_due = true;
+        self.unconfirmed.push_back((probe, index, read));
+        if step.us.members.majority() == 1 {
+            self.confirm(step, view, answers);
+        }
+    }
+
+    /// Whether a read waits for a probe that is not sent yet.
+    pub(super) fn is_probe_due(&self) -> bool {
+        self.probe_due
+    }
+
+    /// A probe was sent.
+    pub(super) fn probe_sent(&mut self) {
+        self.probe_due = false;
+    }
+
+    /// A majority may have confirmed reads: they are answered, or wait for their slot.
+    pub(super) fn confirm(&mut self, step: &mut Step<'_>, view: View<'_>, answers: &mut Answers) {
+        if self.unconfirmed.is_empty() {
+            return;
+        }
+        let Some((_, confirmed)) = view.consensus.probes(step) else {
+            return;
+        };
+        while let Some((probe, ..)) = self.unconfirmed.front()
+            && *probe <= confirmed
+            && let Some((_, index, read)) = self.unconfirmed.pop_front()
+        {
+            self.answer((step, view), answers, index, read);
+        }
+    }
+
+    /// Answers a confirmed read from its slot, if that is executed, or committed and says
+    /// what the key holds then. Else it waits for it.
+    fn answer(
+        &mut self,
+        (step, view): (&mut Step<'_>, View<'_>),
+        answers: &mut Answers,
+        index: Slot,
+        read: Read,
+    ) {
+        match view.value_after(index, &read.key) {
+            Some(outcome) => answers.answer(step, read.from, Path::ReadIndex, outcome),
+            None => self.confirmed.entry(index).or_default().push(read),
+        }
+    }
+
+    /// This replica no longer leads: what it was confirming is asked elsewhere.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Read> + use<> {
+        let all = std::mem::take(self);
+        let unconfirmed = all.unconfirmed.into_iter().map(|(.., read)| read);
+        unconfirmed.chain(all.confirmed.into_values().flatten())
+    }
+
+    /// Forgets the reads that do not stay.
+    pub(super) fn retain(&mut self, mut stays: impl FnMut(ReadFrom) -> bool) {
+        self.unconfirmed.retain(|(.., read)| stays(read.from));
+        self.confirmed.retain(|_, reads| {
+            reads.retain(|read| stays(read.from));
+            !reads.is_empty()
+        });
+    }
+
+    /// Slots were executed: confirmed reads that waited for them are answered.
+    pub(super) fn answer_executed(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        answers: &mut Answers,
+    ) {
+        while let Some(first) = self.confirmed.first_entry()
+            && *first.key() <= view.executed()
+        {
+            for read in first.remove() {
+                let outcome = view.kv.read(&read.key);
+                answers.answer(step, read.from, Path::ReadIndex, outcome);
+            }
+        }
+    }
+
+    /// A committed slot may answer the confirmed reads that wait for it.
+    pub(super) fn answer_by_commit(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        answers: &mut Answers,
+        slot: Slot,
+    ) {
+        let ready = self.confirmed.remove(&slot);
+        for read in ready.into_iter().flatten() {
+            self.answer((step, view), answers, slot, read);
+        }
+    }
+
+    /// # Panics
+    /// If reads wait for probes out of order.
+    pub(super) fn check(&self) {
+        let (first, last) = (self.unconfirmed.front(), self.unconfirmed.back());
+        assert!(
+            first.map(|(probe, ..)| probe) <= last.map(|(probe, ..)| probe),
+            "reads wait for rising probes"
+        );
+        let next = self.confirmed.first_key_value();
+        assert!(
+            next.is_none_or(|(_, reads)| !reads.is_empty()),
+            "no slot is kept without reads"
+        );
+    }
+}

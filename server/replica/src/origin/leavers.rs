@@ -1,0 +1,41 @@
+//! Clients that have gone: nobody waits for their reads any more.
+//!
+//! Reads are known by what they wait for, not by their clients, and an index would cost
+//! something with each read. So who has gone is gathered, and a few times a second all that
+//! waits is looked through once, however many have gone. Their writes go on, unless they were
+//! held here: they may be in the log already.
+
+use std::collections::BTreeSet;
+
+use leasehold_wire::Path;
+
+use super::super::handles::ClientHandle;
+use super::super::step::Step;
+use super::super::unavailable::client_gone;
+
+/// Connections of clients that have ended.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Gone(BTreeSet<u64>);
+
+impl Gone {
+    /// A connection has ended, and no command of it follows.
+    pub fn note(&mut self, connection: u64) {
+        self.0.insert(connection);
+    }
+
+    /// Takes those that ended since the last time, if there are any.
+    pub fn take(&mut self) -> Option<Gone> {
+        (!self.0.is_empty()).then(|| std::mem::take(self))
+    }
+
+    /// Whether this client has gone.
+    pub(super) fn has(&self, client: ClientHandle) -> bool {
+        self.0.contains(&client.connection)
+    }
+}
+
+/// Every request is answered, also of who has gone: the node keeps room for the answer until
+/// then.
+pub(super) fn tell_gone(step: &mut Step<'_>, client: ClientHandle) {
+    step.reply(client, Path::Log, client_gone());
+}

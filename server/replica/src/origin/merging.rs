@@ -1,0 +1,283 @@
+//! How much merging of this replica's clients is on its way through the log, and which merges wait
+//! here for that.
+//!
+//! A merge takes as long as its record is large, and what follows it in the log waits for it. So
+//! an origin sends merges only while what it has sent is not too much work. The others wait here,
+//! by turns of connections, and other commands pass them by. How large a record is, is known only
+//! as far as the log was executed: writes on their way may make it large.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use bytes::Bytes;
+use leasehold_leases::hashing::Seeded;
+use leasehold_wire::Command;
+use leasehold_wire::command::Op;
+
+use super::super::message::RequestId;
+use super::super::weight::command_weight;
+use crate::turns::Turns;
+
+/// What a merge counts for at least: writes on their way may make its record large.
+const WORK_MIN: usize = 64;
+/// The same if many merges of its key wait here: they may follow such a write.
+const WORK_MIN_OF_MANY: usize = 512;
+/// A merge of more is large. Large and small ones do not wait for each other.
+const SMALL_WORK_MAX: usize = 256;
+/// A merge of more bytes is long, and does not wait: large writes wait for each other at the node,
+/// also those that are no merges.
+const SHORT_BYTES_MAX: usize = 2 << 10;
+/// Long ones have this share of what the others have, for themselves.
+const LONG_SHARE: usize = 4;
+/// So many that were answered another way are kept among those that wait, at least.
+const ANSWERED_MAX: usize = 64;
+
+/// The session of a merge that waits, and its name.
+pub(super) type Held = ((u64, u64), RequestId);
+
+/// What a merge counts for.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Counts {
+    work: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Small,
+    Large,
+    Long,
+}
+
+impl Counts {
+    /// Whether it is refused if it has no turn.
+    pub fn is_long(self) -> bool {
+        self.kind == Kind::Long
+    }
+
+    /// The same, if merging takes so much work as far as is known now.
+    pub fn raised_to(self, work: usize) -> Counts {
+        let kind = match self.kind {
+            Kind::Small if work > SMALL_WORK_MAX => Kind::Large,
+            kind => kind,
+        };
+        Counts {
+            work: self.work.max(work),
+            kind,
+        }
+    }
+}
+
+/// A merge that has its turn.
+#[derive(Debug)]
+pub(super) struct Next {
+    kind: Kind,
+    pub connection: u64,
+    pub held: Held,
+}
+
+/// What is counted of merges.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Merging {
+    /// How many merges of each key wait for an answer.
+    by_key: HashMap<Bytes, usize, Seeded>,
+    small: Class,
+    large: Class,
+    long: Class,
+}
+
+/// Merges that wait for each other.
+#[derive(Clone, Debug, Default)]
+struct Class {
+    /// The work of those that were sent and are not answered.
+    work_sent: usize,
+    /// Those that were not sent yet, and some that wait for no answer any more: another origin may
+    /// have brought them, or their client has gone.
+    held: Turns<Held>,
+    /// How many of these there are.
+    answered: usize,
+}
+
+impl Hash for Merging {
+    /// The rest follows from the writes that wait, and what each counts for.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.small.held, &self.large.held).hash(state);
+    }
+}
+
+/// The key of a merge.
+fn merged_key(command: &Command) -> Option<&Bytes> {
+    match &command.op {
+        Some(Op::PutFields(put)) => Some(&put.key),
+        _ => None,
+    }
+}
+
+impl Merging {
+    /// What a command counts for, if merging takes so much `work` as far as is known, and so many
+    /// merges of one key are not many; `None` if it is no merge.
+    pub fn counts_of(&self, command: &Command, work: usize, many: usize) -> Option<Counts> {
+        let merges = self.by_key.get(merged_key(command)?);
+        let least = match merges.is_some_and(|merges| *merges >= many) {
+            true => WORK_MIN_OF_MANY,
+            false => WORK_MIN,
+        };
+        let work = work.max(least);
+        let kind = match (command_weight(command), work) {
+            (bytes, _) if bytes > SHORT_BYTES_MAX => Kind::Long,
+            (_, work) if work > SMALL_WORK_MAX => Kind::Large,
+            _ => Kind::Small,
+        };
+        Some(Counts { work, kind })
+    }
+
+    fn class(&mut self, kind: Kind) -> &mut Class {
+        match kind {
+            Kind::Small => &mut self.small,
+            Kind::Large => &mut self.large,
+            Kind::Long => &mut self.long,
+        }
+    }
+
+    /// Whether one that comes now may be sent, however much work it is.
+    pub fn has_turn(&mut self, counts: Counts, work_max: usize) -> bool {
+        let work_max = match counts.kind {
+            Kind::Long => work_max.div_ceil(LONG_SHARE),
+            Kind::Small | Kind::Large => work_max,
+        };
+        let class = self.class(counts.kind);
+        class.held.is_empty() && class.work_sent < work_max
+    }
+
+    /// A merge was sent.
+    pub fn sent(&mut self, counts: Counts) {
+        self.class(counts.kind).work_sent += counts.work;
+    }
+
+    /// A merge of this connection waits for its turn.
+    pub fn hold(&mut self, counts: Counts, connection: u64, held: Held) {
+        self.class(counts.kind).held.push(connection, held);
+    }
+
+    /// Takes the next that has its turn, if there is one; no small one if `large_only`.
+    pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<Next> {
+        let kinds = [Kind::Small, Kind::Large];
+        kinds[usize::from(large_only)..].iter().find_map(|kind| {
+            let class = self.class(*kind);
+            let open = class.work_sent < work_max;
+            let (connection, held) = open.then(|| class.held.pop())??;
+            Some(Next {
+                kind: *kind,
+                connection,
+                held,
+            })
+        })
+    }
+
+    /// What had its turn waits for no answer any more.
+    pub fn pass_over(&mut self, next: &Next) {
+        self.class(next.kind).answered -= 1;
+    }
+
+    /// Whether what has its turn may be sent, which counts for this by now.
+    pub fn may_go(&mut self, next: &Next, counts: Counts, work_max: usize) -> bool {
+        next.kind == counts.kind || self.has_turn(counts, work_max)
+    }
+
+    /// Forgets those that wait for no answer any more, if they are many.
+    pub fn tidy(&mut self, waits: impl Fn(&Held) -> bool) {
+        for class in [&mut self.small, &mut self.large] {
+            if class.answered > ANSWERED_MAX + class.held.len() / 2 {
+                class.held.retain(&waits);
+                class.answered = 0;
+            }
+        }
+    }
+
+    /// A command waits for an answer.
+    pub fn count(&mut self, command: &Command) {
+        let Some(key) = merged_key(command) else {
+            return;
+        };
+        match self.by_key.get_mut(key) {
+            Some(merges) => *merges += 1,
+            // Not a part of the frame, which would be kept as long.
+            None => drop(self.by_key.insert(Bytes::copy_from_slice(key), 1)),
+        }
+    }
+
+    /// A command waits for no answer any more. If it is a merge it counted for this, and was sent
+    /// or not.
+    pub fn settle(&mut self, command: &Command, counts: Option<Counts>, sent: bool) {
+        if let Some(counts) = counts {
+            let class = self.class(counts.kind);
+            match sent {
+                true => class.work_sent -= counts.work,
+                false => class.answered += 1,
+            }
+        }
+        let Some(key) = merged_key(command) else {
+            return;
+        };
+        let merges = self.by_key.get_mut(key).expect("its merges are counted");
+        *merges -= 1;
+        if *merges == 0 {
+            self.by_key.remove(key);
+        }
+    }
+
+    /// # Panics
+    /// If it is not what follows from the commands that wait for an answer: each with what it
+    /// counts for, if it is a merge, and whether it was sent.
+    pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<Counts>, bool)>) {
+        let mut counted = Merging::default();
+        for (command, counts, sent) in waiting {
+            counted.count(command);
+            match counts {
+                Some(counts) if sent => counted.sent(counts),
+                Some(counts) => counted.hold(counts, 0, ((0, 0), RequestId(0))),
+                None => assert!(sent, "only merges are held"),
+            }
+        }
+        assert_eq!(self.by_key, counted.by_key, "merges are counted");
+        let classes = |of: &Merging| [&of.small, &of.large, &of.long].map(Clone::clone);
+        for (class, found) in classes(self).iter().zip(classes(&counted)) {
+            assert_eq!(class.work_sent, found.work_sent, "what was sent is counted");
+            let waiting = class.held.len() - class.answered;
+            assert_eq!(waiting, found.held.len(), "what was not sent is held");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_wire::Field;
+
+    use super::*;
+
+    /// A client may have its writes answered another way as fast as it likes, and nobody counts
+    /// what is held for them.
+    #[test]
+    fn what_was_answered_another_way_is_not_kept() {
+        let field = Field {
+            name: "f".into(),
+            value: "v".into(),
+        };
+        let merge = Command::session(1, 1, 1, Op::put_fields("k", vec![field]));
+        let mut merging = Merging::default();
+        let counts = merging.counts_of(&merge, 0, 64).expect("it is a merge");
+        let held = |number| ((1, number), RequestId(number));
+        for number in 0..10 * ANSWERED_MAX as u64 {
+            merging.count(&merge);
+            merging.hold(counts, number % 3, held(number));
+            if number > 10 {
+                merging.settle(&merge, Some(counts), false);
+            }
+            merging.tidy(|(_, request)| request.0 <= 10);
+            let most = 2 * (11 + ANSWERED_MAX + 1);
+            assert!(merging.small.held.len() <= most, "{number}");
+        }
+        let waiting = (0..=10).map(|_| (&merge, Some(counts), false));
+        merging.check(waiting);
+    }
+}

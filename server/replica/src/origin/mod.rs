@@ -1,0 +1,24 @@
+//! Clients that wait here, at the replica they are connected to, and peers whose
+//! clients do. Reads look at the other parts through a [`View`]; nothing here changes
+//! them.
+
+mod answers;
+mod asking;
+mod indexing;
+mod leavers;
+mod logged;
+mod many;
+mod merging;
+mod openings;
+mod reads;
+mod view;
+mod writes;
+
+pub(super) use answers::Read;
+pub(super) use leavers::Gone;
+pub use logged::stand_in;
+pub(super) use many::read_many;
+pub(super) use openings::Openings;
+pub(super) use reads::Reads;
+pub(super) use view::View;
+pub(super) use writes::Writes;

@@ -1,0 +1,105 @@
+//! How much goes into one message (hazard 82). Whatever gathers items into messages asks here:
+//! a message above the frame's limit is never sent, and its items would be lost
+//! whole, again and again.
+//!
+//! A part is a quarter of a frame. So an item's weight need not be exact, and what
+//! surrounds the items needs no account. A single item may be larger than a part:
+//! clients' commands and answers are at most a frame less 64 KiB, and such an item
+//! travels alone.
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_wire::Outcome;
+use prost::Message as _;
+use smallvec::SmallVec;
+
+use super::message::{Message, ReadAnswer};
+
+/// What the items of one message weigh together, at most, in bytes.
+pub const PART_BYTES: usize = 1 << 20;
+/// Added to each item's weight: its names, numbers and lengths.
+pub const ITEM_OVERHEAD: usize = 64;
+/// Ranges of committed slots that one message tells, at most: 2,000 take at most
+/// 36 KB, which fits beside the largest command. A peer hears of the others when the
+/// first slots that are still open are committed.
+pub const NEWS_RANGES_MAX: usize = 2000;
+
+/// The room in one message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    used: usize,
+}
+
+impl Room {
+    /// Takes an item of about `weight` bytes, if it fits. The first always does.
+    pub fn takes(&mut self, weight: usize) -> bool {
+        let used = self.used + weight + ITEM_OVERHEAD;
+        let fits = self.used == 0 || used <= PART_BYTES || off(Rule::H82Frames);
+        if fits {
+            self.used = used;
+        }
+        fits
+    }
+}
+
+/// Splits `items`, in their order, into parts for one message each.
+pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>; 1]> {
+    let mut parts = SmallVec::new();
+    let mut room = Room::default();
+    if items.iter().all(|item| room.takes(weight(item))) {
+        parts.extend((!items.is_empty()).then_some(items));
+        return parts;
+    }
+    let mut room = Room::default();
+    let mut part = Vec::new();
+    for item in items {
+        let weight = weight(&item);
+        if !room.takes(weight) {
+            parts.push(std::mem::take(&mut part));
+            room = Room::default();
+            room.takes(weight);
+        }
+        part.push(item);
+    }
+    parts.push(part);
+    assert!(
+        parts.iter().all(|part: &Vec<T>| !part.is_empty()),
+        "no part is empty"
+    );
+    parts
+}
+
+/// Bytes of an outcome on the wire.
+pub fn outcome_weight(outcome: &Outcome) -> usize {
+    outcome.encoded_len()
+}
+
+/// The messages that carry these answers.
+pub fn read_answers(answers: Vec<ReadAnswer>) -> impl Iterator<Item = Message> {
+    let weight = |answer: &ReadAnswer| {
+        let outcome = answer.outcome.as_ref();
+        outcome.map_or(0, |(outcome, _)| outcome_weight(outcome))
+    };
+    chunks(answers, weight)
+        .into_iter()
+        .map(Message::ReadAnswers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_split_only_where_they_do_not_fit_together() {
+        let parts = |weights: &[usize]| -> Vec<usize> {
+            let parts = chunks(weights.to_vec(), |weight| *weight);
+            parts.iter().map(Vec::len).collect()
+        };
+        let half = PART_BYTES / 2 - ITEM_OVERHEAD;
+        assert_eq!(parts(&[]), [0; 0]);
+        assert_eq!(parts(&[1, 2, 3]), [3]);
+        assert_eq!(parts(&[half, half]), [2]);
+        assert_eq!(parts(&[half, half + 1]), [1, 1]);
+        assert_eq!(parts(&[600_000, 600_000, 1, 2_000_000]), [1, 2, 1]);
+        assert_eq!(parts(&[2_000_000, 0, 0]), [1, 2]);
+    }
+}

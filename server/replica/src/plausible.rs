@@ -1,0 +1,246 @@
+//! Which numbers of a peer's message are believed (hazard 81).
+//!
+//! Numbers that a replica counts on from (rounds, slots, log time) end up in its own
+//! messages and on its disk, and every decoder refuses what is above [`NUMBER_MAX`].
+//! So one wrong message near that limit would make everybody campaign above it, and no
+//! directory could be opened again. A message whose numbers leap too far beyond what is
+//! known here is therefore refused whole, before anything of it is believed. A member
+//! that means harm can still do harm within the bounds, and without certificates so can
+//! whoever passes for a member.
+//!
+//! # A replica that was away
+//! It must believe an honest leader again, however much happened meanwhile:
+//! - Slots, configurations and log time: the bounds are decades of work.
+//! - Rounds: 2^20 campaigns, which is 12 days in which nobody ever leads longer than the
+//!   default election timeout of 1 s. If there were more, the first messages are
+//!   refused, but each brings the rounds seen nearer by 2^20 ([`nearer`]), so that the
+//!   replica soon believes its peers again. A message near the decoders' limit costs
+//!   2^20 of the 2^56 rounds.
+//! - Durations: a day, which is the most that a configuration may say.
+//! - Incarnations: a peer may have started 2^20 times since it was heard of, and 2^40
+//!   times before it is heard of first in this run.
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Ballot, ConfigId, Incarnation, LeaseMessage, LeaseParams, Slot};
+use leasehold_wire::KEY_BYTES_MAX;
+
+use super::lease_set::Durations;
+use super::message::{
+    Accept, DemandReport, Envelope, LogId, LogNews, Message, PerLog, Reported, Value,
+};
+
+/// The largest slot, round, incarnation, time in ms or span in ns that a decoder
+/// accepts: far above any that occurs, far enough below `u64::MAX` to count on.
+pub const NUMBER_MAX: u64 = 1 << 56;
+
+/// How far rounds may leap in one message.
+pub const ROUNDS_AHEAD_MAX: u64 = 1 << 20;
+/// How often a peer may have started since it was last heard of.
+pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
+/// The same for a peer that was not heard of in this run: 34 years of one start a ms.
+pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
+/// How far slots may be ahead of what is accepted here: ten years at 55,000 slots a
+/// second; 68 years at two configurations a second.
+pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
+    commands: 1 << 44,
+    configs: 1 << 32,
+};
+/// How far log time may be ahead of what is executed here, in ms: it passes as fast as
+/// a leader's clock, so this is 34 years.
+pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
+/// What a replica counts from 0 in each of its runs: answers in Phase 1, and guards and
+/// promises. 8,900 years of one a ms.
+pub const COUNT_MAX: u64 = 1 << 48;
+
+/// What a message is compared with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// The highest round seen.
+    pub round: u64,
+    /// The sender's newest run that was heard of; 0 if none was in this run.
+    pub incarnation: Incarnation,
+    /// The highest slots accepted here.
+    pub slots: PerLog<Slot>,
+    /// Log time of what is executed here, in ms.
+    pub log_time_ms: u64,
+}
+
+/// Whether a message may be believed, beside what is known.
+pub fn plausible(known: &Known, envelope: &Envelope) -> bool {
+    if off(Rule::H81Leaps) {
+        return true;
+    }
+    known.run(envelope.from_incarnation) && known.message(&envelope.message)
+}
+
+/// The highest round seen after a message was refused that told of `round`. It follows
+/// as far as it would have for a message that is believed: else a replica whose rounds
+/// are just too far ahead of all others would never be heard again.
+pub fn nearer(seen: u64, round: u64) -> u64 {
+    seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
+}
+
+/// The round of the ballot that a message is about, if it is about one.
+pub fn round_of(message: &Message) -> Option<u64> {
+    let ballot = match message {
+        Message::PreVote { ballot, .. }
+        | Message::PreVoted { ballot, .. }
+        | Message::Prepare { ballot, .. }
+        | Message::Prepared { ballot, .. }
+        | Message::Accept(Accept { ballot, .. })
+        | Message::Accepted { ballot, .. }
+        | Message::Rejected { promised: ballot }
+        | Message::Heartbeat { ballot, .. }
+        | Message::HeartbeatAck { ballot, .. }
+        | Message::Transfer { ballot, .. } => ballot,
+        _ => return None,
+    };
+    Some(ballot.round)
+}
+
+/// Whether leases with these durations end within days: a replica waits for them after each
+/// restart.
+fn are_sane(params: &LeaseParams) -> bool {
+    Durations::of(params).are_sane() && params.t0_cap <= Durations::T0_MAX
+}
+
+impl Known {
+    fn run(&self, incarnation: Incarnation) -> bool {
+        let most = match self.incarnation.0 {
+            0 => FIRST_INCARNATION_MAX,
+            known => known + INCARNATIONS_AHEAD_MAX,
+        };
+        incarnation.0 <= most
+    }
+
+    fn round(&self, round: u64) -> bool {
+        round <= self.round + ROUNDS_AHEAD_MAX && round <= NUMBER_MAX
+    }
+
+    fn ballot(&self, ballot: &Ballot) -> bool {
+        self.round(ballot.round)
+    }
+
+    fn slot(&self, log: LogId, slot: Slot) -> bool {
+        let known = self.slots[log].0;
+        slot.0 <= known + SLOTS_AHEAD_MAX[log]
+    }
+
+    fn config(&self, config: ConfigId) -> bool {
+        self.slot(LogId::Configs, Slot(config.0))
+    }
+
+    fn both(&self, slots: &PerLog<Slot>) -> bool {
+        slots.all(|log, slot| self.slot(log, *slot))
+    }
+
+    fn news(&self, log: LogId, news: &LogNews) -> bool {
+        // Ranges rise: the decoder has seen to it.
+        let last = news.above.last().map_or(Slot::ZERO, |(_, last)| *last);
+        let slots = [news.commit_point, news.log_start, last];
+        slots.iter().all(|slot| self.slot(log, *slot))
+    }
+
+    fn value(&self, value: &Value) -> bool {
+        match value {
+            Value::Commands(batch) => batch.log_time_ms <= self.log_time_ms + LOG_TIME_AHEAD_MAX_MS,
+            Value::Config(change) => change.params.as_ref().is_none_or(are_sane),
+            Value::Noop => true,
+        }
+    }
+
+    fn accept(&self, accept: &Accept) -> bool {
+        self.slot(accept.log, accept.slot)
+            && self.slot(accept.log, accept.last_multi)
+            && self.news(accept.log, &accept.news)
+            && self.value(&accept.value)
+    }
+
+    fn lease(&self, message: &LeaseMessage) -> bool {
+        match message {
+            LeaseMessage::Guard { sequence } => *sequence <= COUNT_MAX,
+            LeaseMessage::Relinquish { up_to } | LeaseMessage::Leave { recalls: up_to } => {
+                *up_to <= COUNT_MAX
+            }
+            LeaseMessage::GuardAck { sequence, known }
+            | LeaseMessage::PromiseAck { sequence, known } => {
+                *sequence <= COUNT_MAX && self.config(*known)
+            }
+            LeaseMessage::Promise(promise) => {
+                promise.sequence <= COUNT_MAX
+                    && promise.base <= COUNT_MAX
+                    && promise.t0 <= Durations::T0_MAX
+                    && promise.t_guard.max(promise.t_lease) <= Durations::MAX
+                    && self.config(promise.config)
+                    && self.slot(LogId::Commands, promise.highest_accepted)
+            }
+        }
+    }
+
+    fn message(&self, message: &Message) -> bool {
+        let round = round_of(message).is_none_or(|round| self.round(round));
+        round
+            && match message {
+                Message::Prepare { commits, .. } => self.both(commits),
+                Message::Prepared {
+                    answer,
+                    commits,
+                    entries,
+                    log_starts,
+                    ..
+                } => {
+                    let entry = |entry: &Reported| {
+                        self.ballot(&entry.ballot)
+                            && self.slot(entry.log, entry.slot)
+                            && self.value(&entry.value)
+                    };
+                    let start = |(log, ballot, slot): &(LogId, Ballot, Slot)| {
+                        self.ballot(ballot) && self.slot(*log, *slot)
+                    };
+                    *answer <= COUNT_MAX
+                        && self.both(commits)
+                        && entries.iter().all(entry)
+                        && log_starts.iter().all(start)
+                }
+                Message::PreVote { ask, .. } | Message::PreVoted { ask, .. } => *ask <= COUNT_MAX,
+                Message::Accept(accept) => self.accept(accept),
+                Message::Accepted { log, votes, .. } => {
+                    votes.iter().all(|(slot, _)| self.slot(*log, *slot))
+                }
+                Message::Heartbeat { probe, logs, .. } => {
+                    *probe <= COUNT_MAX && logs.all(|log, news| self.news(log, news))
+                }
+                Message::HeartbeatAck { probe, .. } => *probe <= COUNT_MAX,
+                Message::Fetch { log, from, to } => self.slot(*log, *from) && self.slot(*log, *to),
+                Message::Fetched { log, entries } => entries
+                    .iter()
+                    .all(|(slot, value)| self.slot(*log, *slot) && self.value(value)),
+                Message::Lease(message) => self.lease(message),
+                Message::Ping { .. }
+                | Message::Pong { .. }
+                | Message::Join { .. }
+                | Message::Joined { .. }
+                | Message::Rejected { .. }
+                | Message::Forward { .. }
+                | Message::Answered { .. }
+                | Message::ForwardRead { .. }
+                | Message::ReadAnswers(_)
+                | Message::TransferRequest
+                | Message::Transfer { .. }
+                | Message::Move { .. } => true,
+                Message::Demand(DemandReport { report, .. }) => {
+                    // No client can ask for others, and none of them could ever be listed.
+                    let mut lengths = report.deltas.iter().map(|delta| delta.key.len());
+                    lengths.all(|length| (1..=KEY_BYTES_MAX).contains(&length))
+                }
+                Message::SetLease { ask, set } => *ask <= COUNT_MAX && set.durations.are_sane(),
+                Message::LeaseAnswer { ask, answer } => {
+                    let known = answer.as_ref().map(|in_force| self.config(in_force.config));
+                    *ask <= COUNT_MAX && known.unwrap_or(true)
+                }
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! Whether the clock that leases are counted on may be believed.
+//!
+//! Leases rest on clock *rates*: each within `rho` of true time's. One clock cannot tell
+//! that it runs wrong, so it is compared with others of the machine, which are wrong in
+//! other ways: the one that NTP steers (it may be slewed, `chronyd` by 8%) and the wall
+//! clock (it is set when somebody finds that the machine stood still). Where they disagree
+//! by more than `rho`, nobody knows which is right, and none is believed (hazard 80).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_leases::Time;
+
+/// How long readings are compared, and how long clocks must agree before they are believed
+/// again. A rate is caught that is wrong by more than `rho` and [`SLACK`] in this span.
+const SPAN: Duration = Duration::from_secs(10);
+/// What two readings may differ by beside `rho`: they are taken one after the other.
+const SLACK: Duration = Duration::from_millis(1);
+/// The wall clock may be set by this much without notice: it is no measure of rates, and
+/// nobody sets it by less who makes up for a pause.
+const WALL_SLACK: Duration = Duration::from_millis(50);
+/// Readings are kept this far apart.
+const APART: Duration = Duration::from_millis(250);
+
+/// Readings of the machine's clocks at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The clock that leases are counted on.
+    pub now: Time,
+    /// What the others say; `None` if they could not be read close enough to it.
+    pub others: Option<Others>,
+}
+
+/// Clocks that leases are not counted on, in ns since their own epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Others {
+    /// Time since boot as NTP steers it, suspension included.
+    pub steered_ns: u64,
+    /// The wall clock.
+    pub wall_ns: u64,
+}
+
+impl Reading {
+    /// Of a clock that nothing contradicts.
+    pub fn alone(now: Time) -> Reading {
+        Reading { now, others: None }
+    }
+}
+
+/// A clock that disagrees with the one that leases are counted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Which: `"steered"` or `"wall"`.
+    pub clock: &'static str,
+    /// How much further it has gone, in ns; less than 0: how much less far.
+    pub ahead_ns: i64,
+    /// In how long, by the clock that leases are counted on.
+    pub within: Duration,
+}
+
+/// Compares readings; see the module.
+#[derive(Clone, Debug, Default)]
+pub struct ClockWatch {
+    /// Rising, [`APART`], for [`SPAN`]; none from before the last divergence.
+    kept: VecDeque<(Time, Others)>,
+    /// What made the clock untrusted.
+    divergence: Option<Divergence>,
+    /// What the replica was told last.
+    told_untrusted: bool,
+}
+
+impl ClockWatch {
+    /// Takes readings made at one moment; `rho_ppm` is what clock rates may differ by.
+    /// Returns whether the clock is to be believed, if that is news to the replica.
+    pub fn news(&mut self, reading: Reading, rho_ppm: u32) -> Option<bool> {
+        let others = reading.others?;
+        let now = reading.now;
+        let kept = self.kept.iter();
+        let found = kept
+            .filter_map(|earlier| differ(*earlier, (now, others), rho_ppm))
+            .next();
+        if found.is_some() {
+            self.divergence = found;
+            self.kept.clear();
+        }
+        self.keep(now, others);
+        let agreed = self
+            .kept
+            .front()
+            .is_some_and(|(first, _)| now.since(*first) >= SPAN);
+        if agreed {
+            self.divergence = None;
+        }
+        let untrusted = self.divergence.is_some();
+        if std::mem::replace(&mut self.told_untrusted, untrusted) == untrusted {
+            return None;
+        }
+        Some(!untrusted)
+    }
+
+    /// What is wrong with the clock, unless it is trusted.
+    pub fn divergence(&self) -> Option<Divergence> {
+        self.divergence
+    }
+
+    fn keep(&mut self, now: Time, others: Others) {
+        let last = self.kept.back().map(|(last, _)| *last);
+        if last.is_some_and(|last| now.since(last) < APART) {
+            return;
+        }
+        self.kept.push_back((now, others));
+        // One that is older than the span stays: it is what spans it.
+        while self.kept.get(1).is_some_and(|(t, _)| now.since(*t) >= SPAN) {
+            self.kept.pop_front();
+        }
+    }
+}
+
+/// Whether the clocks have gone differently far between two readings.
+fn differ(from: (Time, Others), to: (Time, Others), rho_ppm: u32) -> Option<Divergence> {
+    let within = to.0.since(from.0);
+    let drift_ns = (within.as_nanos() * u128::from(rho_ppm)).div_ceil(1_000_000);
+    let differs = |clock, from_ns: u64, to_ns: u64, slack: Duration| {
+        let gone_ns = i128::from(to_ns) - i128::from(from_ns);
+        let ahead_ns = gone_ns - within.as_nanos() as i128;
+        let allowed_ns = drift_ns + slack.as_nanos();
+        (ahead_ns.unsigned_abs() > allowed_ns).then(|| Divergence {
+            clock,
+            ahead_ns: ahead_ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+            within,
+        })
+    };
+    let (before, after) = (from.1, to.1);
+    differs("steered", before.steered_ns, after.steered_ns, SLACK)
+        .or_else(|| differs("wall", before.wall_ns, after.wall_ns, WALL_SLACK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const RHO_PPM: u32 = 1000;
+
+    /// Clocks that are read every 100 ms, and what became of it.
+    struct Machine {
+        watch: ClockWatch,
+        true_ns: u64,
+        read: [f64; 3],
+        news: Vec<(u64, bool)>,
+    }
+
+    impl Machine {
+        fn new() -> Machine {
+            Machine {
+                watch: ClockWatch::default(),
+                true_ns: 0,
+                read: [5e12, 7e12, 1.7e18],
+                news: Vec::new(),
+            }
+        }
+
+        /// Time goes on; each clock (leases', steered, wall) runs at its rate, in ppm.
+        fn run(&mut self, ms: u64, ppm: [i32; 3]) -> &mut Machine {
+            for _ in 0..ms / 100 {
+                self.true_ns += 100 * MS;
+                for (read, ppm) in self.read.iter_mut().zip(ppm) {
+                    *read += 1e8 * (1.0 + f64::from(ppm) * 1e-6);
+                }
+                self.look();
+            }
+            self
+        }
+
+        /// Clocks are set ahead, each by so many ms.
+        fn jump(&mut self, ms: [i32; 3]) -> &mut Machine {
+            for (read, ms) in self.read.iter_mut().zip(ms) {
+                *read += f64::from(ms) * 1e6;
+            }
+            self
+        }
+
+        fn look(&mut self) {
+            let [now, steered, wall] = self.read.map(|read| read as u64);
+            let reading = Reading {
+                now: Time(now),
+                others: Some(Others {
+                    steered_ns: steered,
+                    wall_ns: wall,
+                }),
+            };
+            if let Some(trusted) = self.watch.news(reading, RHO_PPM) {
+                self.news.push((self.true_ns / MS, trusted));
+            }
+        }
+
+        fn untrusted(&self) -> bool {
+            self.watch.divergence().is_some()
+        }
+    }
+
+    #[test]
+    fn clocks_that_agree_within_the_bound_are_believed() {
+        for ppm in [
+            [0, 0, 0],
+            [80, 0, 0],
+            [-900, 0, 0],
+            [0, 500, 500],
+            [0, -1000, -1000],
+            [-500, 500, 500],
+        ] {
+            let mut machine = Machine::new();
+            machine.run(600_000, ppm);
+            assert_eq!(machine.news, [], "{ppm:?}");
+        }
+    }
+
+    #[test]
+    fn clocks_that_diverge_are_noticed_before_much_is_lost() {
+        let cases = [
+            // chronyd slews at its default most, or half a percent, or little too much.
+            ([0, 83_333, 83_333], 100),
+            ([0, -83_333, -83_333], 100),
+            ([0, 5000, 5000], 500),
+            ([0, 1200, 1200], 7000),
+            // The counter itself is wrong.
+            ([50_000, 0, 0], 100),
+            ([-50_000, 0, 0], 100),
+            // The wall clock alone is steered.
+            ([0, 0, 20_000], 3100),
+        ];
+        for (ppm, within_ms) in cases {
+            let mut machine = Machine::new();
+            machine.run(30_000, [0; 3]);
+            machine.run(20_000, ppm);
+            let (at_ms, trusted) = machine.news[0];
+            assert!(!trusted, "{ppm:?}");
+            let late_ms = at_ms - 30_000;
+            assert!(late_ms <= within_ms, "{ppm:?} noticed after {late_ms} ms");
+            assert!(machine.untrusted(), "{ppm:?} goes on");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_stood_still_is_noticed_when_its_wall_clock_is_set() {
+        let mut machine = Machine::new();
+        machine.run(20_000, [0; 3]).jump([0, 0, 8000]);
+        machine.run(100, [0; 3]);
+        assert_eq!(machine.news, [(20_100, false)]);
+        let found = machine.watch.divergence().unwrap();
+        assert_eq!(found.clock, "wall");
+        assert!(found.ahead_ns.abs_diff(8_000_000_000) < MS);
+    }
+
+    #[test]
+    fn all_clocks_may_jump_together_as_after_a_suspension() {
+        let mut machine = Machine::new();
+        machine.run(20_000, [0; 3]).jump([3_600_000; 3]);
+        machine.run(20_000, [0; 3]);
+        assert_eq!(machine.news, []);
+    }
+
+    #[test]
+    fn a_clock_is_believed_again_once_all_have_agreed_for_a_while() {
+        let mut machine = Machine::new();
+        machine.run(20_000, [0; 3]);
+        machine.run(3000, [0, 83_333, 83_333]);
+        machine.run(9000, [0; 3]);
+        assert!(machine.untrusted(), "not for long enough yet");
+        machine.run(1000, [0, 83_333, 83_333]);
+        machine.run(9000, [0; 3]);
+        assert!(machine.untrusted(), "the span began anew");
+        machine.run(3000, [0; 3]);
+        assert!(!machine.untrusted());
+        let told: Vec<bool> = machine.news.iter().map(|(_, trusted)| *trusted).collect();
+        assert_eq!(told, [false, true], "each told once");
+    }
+
+    #[test]
+    fn a_moment_at_which_clocks_could_not_be_read_together_says_nothing() {
+        let mut watch = ClockWatch::default();
+        for second in 0..60 {
+            let now = Time(second * 1_000_000_000);
+            assert_eq!(watch.news(Reading::alone(now), 0), None);
+        }
+        assert_eq!(watch.divergence(), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut machine = Machine::new();
+        machine.run(100_000, [0; 3]);
+        assert!(
+            machine.watch.kept.len() <= 42,
+            "{}",
+            machine.watch.kept.len()
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether the replica may count on its disk.
+//!
+//! A full disk says so; a stalled one says nothing, and its thread is stuck in
+//! the write. A replica that acknowledges leases but cannot make an acceptance
+//! durable blocks every write it holds, so silence counts as a refusal.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_leases::Time;
+
+use crate::action::Sequence;
+
+/// Below any sensible grace period, above what a busy disk takes.
+const STALLED_AFTER: Duration = Duration::from_secs(2);
+
+/// Follows what was asked of the storage and what it said.
+#[derive(Debug, Default)]
+pub struct DiskWatch {
+    /// Not yet durable, with the time at which each was asked for.
+    waiting: VecDeque<(Sequence, Time)>,
+    full: bool,
+    told_unwritable: bool,
+}
+
+impl DiskWatch {
+    /// A persist was asked for.
+    pub fn asked(&mut self, sequence: Sequence, now: Time) {
+        self.waiting.push_back((sequence, now));
+    }
+
+    /// Everything up to this is durable.
+    pub fn persisted(&mut self, up_to: Sequence) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|(waiting, _)| *waiting <= up_to)
+        {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// The disk says that it has no room, or has room again.
+    pub fn set_full(&mut self, full: bool) {
+        self.full = full;
+    }
+
+    /// What the replica was told last.
+    pub fn writable(&self) -> bool {
+        !self.told_unwritable
+    }
+
+    /// When a persist that is waiting now will count as stalled; `MAX` if none is.
+    pub fn next_deadline(&self) -> Time {
+        let oldest = self.waiting.front().filter(|_| !self.told_unwritable);
+        oldest.map_or(Time::MAX, |(_, asked)| {
+            *asked + STALLED_AFTER + Duration::from_nanos(1)
+        })
+    }
+
+    /// Whether the storage takes writes, if that is news to the replica.
+    pub fn news(&mut self, now: Time) -> Option<bool> {
+        let oldest = self.waiting.front();
+        let stalled = oldest.is_some_and(|(_, asked)| now.since(*asked) > STALLED_AFTER);
+        let unwritable = self.full || stalled;
+        if std::mem::replace(&mut self.told_unwritable, unwritable) == unwritable {
+            return None;
+        }
+        Some(!unwritable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(2001);
+
+    #[test]
+    fn silence_counts_as_a_refusal_until_all_that_is_late_is_durable() {
+        let mut watch = DiskWatch::default();
+        watch.asked(Sequence(1), Time(0));
+        watch.asked(Sequence(2), Time(0) + LONG);
+        assert_eq!(watch.news(Time(0) + STALLED_AFTER), None);
+        assert_eq!(watch.news(Time(0) + LONG), Some(false));
+        assert_eq!(watch.news(Time(0) + LONG), None, "told once");
+        watch.persisted(Sequence(1));
+        assert_eq!(watch.news(Time(0) + LONG), Some(true));
+        assert_eq!(watch.news(Time(0) + LONG + STALLED_AFTER), None);
+    }
+
+    #[test]
+    fn a_full_disk_stays_unwritable_though_nothing_is_late() {
+        let mut watch = DiskWatch::default();
+        watch.set_full(true);
+        assert_eq!(watch.news(Time(1)), Some(false));
+        assert_eq!(watch.news(Time(2)), None);
+        watch.set_full(false);
+        assert_eq!(watch.news(Time(3)), Some(true));
+    }
+
+    #[test]
+    fn an_idle_disk_is_not_stalled() {
+        let mut watch = DiskWatch::default();
+        watch.asked(Sequence(1), Time(0));
+        watch.asked(Sequence(2), Time(0));
+        watch.persisted(Sequence(2));
+        assert_eq!(watch.news(Time::MAX), None);
+    }
+}

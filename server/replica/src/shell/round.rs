@@ -1,0 +1,71 @@
+//! One group of inputs: taken, dated, stepped through.
+
+use leasehold_leases::Time;
+use leasehold_leases::mutants::{Rule, off};
+
+use super::{ClockWatch, DiskWatch, Reading};
+use crate::action::Action;
+use crate::{Due, Input, Replica};
+
+/// What must be counted on around a replica.
+#[derive(Debug, Default)]
+pub struct Watches {
+    /// Its storage.
+    pub disk: DiskWatch,
+    /// Its clock.
+    pub clock: ClockWatch,
+}
+
+/// A part of a round that is about to begin.
+#[derive(Debug)]
+pub enum Part<'a> {
+    /// The round itself; these timers are due.
+    Begin(Due),
+    /// An input.
+    Input(&'a Input),
+    /// Timers, if no input has seen to them.
+    Timers,
+    /// The end of the group: what it has brought is proposed, forwarded and voted for.
+    Proposals,
+}
+
+/// Steps `replica` through everything that `take` brings, and what is due. The vectors are
+/// buffers: `inputs` is empty before and after, `actions` gets what is to be done. `begins` is
+/// told of each part, for who measures how long they take.
+///
+/// Protocol §0: the clock is read *after* the inputs had arrived. A process that
+/// was stopped between reading it and taking them would otherwise date a grant
+/// into the past, before the ack it builds on was even sent (hazard 25). And what the
+/// clock says is compared with other clocks before anything is decided by it (hazard 80).
+pub fn round(
+    replica: &mut Replica,
+    watches: &mut Watches,
+    (inputs, actions): (&mut Vec<Input>, &mut Vec<Action>),
+    (take, clock): (impl FnOnce(&mut Vec<Input>), impl Fn() -> Reading),
+    mut begins: impl FnMut(&Part<'_>),
+) -> Time {
+    let early = off(Rule::H25StaleNow).then(&clock);
+    take(inputs);
+    let reading = early.unwrap_or_else(clock);
+    let now = reading.now;
+    begins(&Part::Begin(replica.due(now)));
+    let configs = replica.configs();
+    let rho_ppm = configs.params(configs.newest()).clock.rho_ppm;
+    if let Some(trusted) = watches.clock.news(reading, rho_ppm) {
+        replica.step(now, Input::ClockTrusted(trusted), actions);
+    }
+    for input in inputs.drain(..) {
+        begins(&Part::Input(&input));
+        replica.step(now, input, actions);
+    }
+    if let Some(writable) = watches.disk.news(now) {
+        replica.step(now, Input::StorageWritable(writable), actions);
+    }
+    if now >= replica.next_deadline() {
+        begins(&Part::Timers);
+        replica.step(now, Input::Tick, actions);
+    }
+    begins(&Part::Proposals);
+    replica.flush(now, actions);
+    now
+}

@@ -1,0 +1,66 @@
+//! A replica's start, the first or after a crash: from what is durable.
+
+use leasehold_leases::Time;
+
+use super::Replica;
+use super::action::Recovered;
+use super::consensus::Consensus;
+use super::flow::Parts;
+use super::joining::Joining;
+use super::leasing::Leasing;
+use super::machine::Machine;
+use super::metrics::Metrics;
+use super::origin::Openings;
+use super::persist::Persister;
+use super::settings::Settings;
+use super::step::RequestNames;
+use super::timers::Timers;
+use super::us::Us;
+
+impl Replica {
+    /// A replica that continues from what an earlier run made durable, or begins.
+    ///
+    /// It has forgotten its grants, so it votes with tag = everyone until the
+    /// longest of them has ended (§3.7); and it rebuilds the marks of all
+    /// accepted, unexecuted slots before anything is read.
+    ///
+    /// # Panics
+    /// If `recovered` contradicts itself: it is then no state this code wrote.
+    pub fn new(now: Time, settings: Settings, recovered: Recovered, seed: u64) -> Replica {
+        let (me, n) = (settings.me, settings.n);
+        assert!(
+            (1..=64).contains(&n) && me.index() < n,
+            "1 to 64 replicas, this one among them"
+        );
+        assert!(recovered.incarnation.0 > 0, "every run has an incarnation");
+        assert!(settings.in_flight_max > 0, "a leader may propose");
+        assert!(settings.log_window >= 4, "a window has four quarters");
+        let sessions = settings.sessions;
+        let consensus = Consensus::restore(now, &recovered, settings.log_window, seed);
+        let leasing = Leasing::restore(now, &settings, &recovered);
+        let (life, joined) = (recovered.life, recovered.joined);
+        let mut replica = Replica {
+            us: Us::new(now, settings, recovered.incarnation),
+            persister: Persister::begin(consensus.executed()),
+            timers: Timers::new(now),
+            metrics: Metrics::default(),
+            requests: RequestNames::default(),
+            parts: Parts {
+                joining: Joining::new(me, n, (life, joined), &recovered.lives),
+                consensus,
+                leasing,
+                machine: Machine::restore(&sessions, recovered.state),
+                openings: Openings::new(now, &sessions),
+                writes: Default::default(),
+                reads: Default::default(),
+                gone: Default::default(),
+                awaits_heir: Time::ZERO,
+                executing: Default::default(),
+                marks_looked_at: 0,
+                left: false,
+            },
+        };
+        replica.with(now, &mut Vec::new(), Parts::first_election);
+        replica
+    }
+}

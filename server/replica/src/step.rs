@@ -1,0 +1,94 @@
+//! What every part is handed for one step: the time, who we are, and where its
+//! effects go. No effect is read back within the step.
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Incarnation, ReplicaId, Time};
+use leasehold_wire::{Outcome, Path};
+
+use super::action::{Action, Event, Record};
+use super::handles::ClientHandle;
+use super::message::{Message, RequestId};
+use super::metrics::Metrics;
+use super::persist::{After, Persister};
+use super::timers::{Timer, Timers};
+use super::us::Us;
+
+/// One step of a replica.
+pub(super) struct Step<'a> {
+    pub(super) now: Time,
+    pub(super) us: &'a Us,
+    pub(super) out: &'a mut Vec<Action>,
+    pub(super) persister: &'a mut Persister,
+    pub(super) timers: &'a mut Timers,
+    pub(super) metrics: &'a mut Metrics,
+    pub(super) requests: &'a mut RequestNames,
+}
+
+impl Step<'_> {
+    pub(super) fn me(&self) -> ReplicaId {
+        self.us.me()
+    }
+
+    pub(super) fn send(&mut self, to: ReplicaId, message: Message) {
+        self.metrics.messages_sent += 1;
+        let envelope = self.us.envelope(to, message);
+        self.out.push(Action::Send { to, envelope });
+    }
+
+    pub(super) fn broadcast(&mut self, message: &Message) {
+        for to in self.us.others() {
+            self.send(to, message.clone());
+        }
+    }
+
+    pub(super) fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.out.push(Action::Reply { to, path, outcome });
+    }
+
+    pub(super) fn announce(&mut self, event: Event) {
+        self.out.push(Action::Event(event));
+    }
+
+    /// Makes a fact durable, with all others of this group of steps.
+    pub(super) fn record(&mut self, record: Record) {
+        self.persister.record(record);
+    }
+
+    /// Does `after` once everything recorded so far is durable.
+    pub(super) fn after(&mut self, after: After) {
+        self.persister.after(after);
+    }
+
+    /// Whether so much waits for the disk that nothing more may be accepted.
+    pub(super) fn is_disk_behind(&self) -> bool {
+        self.persister.is_behind()
+    }
+
+    pub(super) fn set_timer(&mut self, timer: Timer, at: Time) {
+        self.timers.set(timer, at);
+    }
+
+    /// A name for an attempt, never used before by any run of this replica.
+    pub(super) fn name_request(&mut self) -> RequestId {
+        self.requests.next(self.us.incarnation)
+    }
+}
+
+/// Names attempts. Runs share no name, or an answer to an earlier one could be taken
+/// for an answer to this one (hazard 37).
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct RequestNames {
+    last: u64,
+}
+
+impl RequestNames {
+    fn next(&mut self, incarnation: Incarnation) -> RequestId {
+        self.last += 1;
+        assert!(self.last < 1 << 40, "names of a run are not exhausted");
+        let run = match off(Rule::H37Life) {
+            true => 0,
+            false => incarnation.0,
+        };
+        RequestId(run << 40 | self.last)
+    }
+}

@@ -1,0 +1,133 @@
+//! What waits of many connections, which have turns: one that has much waiting keeps nobody
+//! else waiting for all of it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// By connection, what waits of it.
+#[derive(Clone, Debug, Hash)]
+pub struct Turns<T> {
+    /// In order. None is empty.
+    waiting: BTreeMap<u64, VecDeque<T>>,
+    /// The connections that have something waiting: the first has the next turn. Some may
+    /// have nothing any more, for to look for them would take long: they are passed over.
+    turns: VecDeque<u64>,
+    len: usize,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Turns<T> {
+        Turns {
+            waiting: BTreeMap::new(),
+            turns: VecDeque::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T> Turns<T> {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How much waits.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds what comes last of its connection.
+    pub fn push(&mut self, connection: u64, one: T) {
+        let of_connection = self.waiting.entry(connection).or_default();
+        if of_connection.is_empty() {
+            self.turns.push_back(connection);
+        }
+        of_connection.push_back(one);
+        self.len += 1;
+    }
+
+    /// Takes the next, and whose it is.
+    pub fn pop(&mut self) -> Option<(u64, T)> {
+        loop {
+            let connection = self.turns.pop_front()?;
+            let Some(of_connection) = self.waiting.get_mut(&connection) else {
+                continue;
+            };
+            let one = of_connection.pop_front()?;
+            self.len -= 1;
+            match of_connection.is_empty() {
+                true => drop(self.waiting.remove(&connection)),
+                false => self.turns.push_back(connection),
+            }
+            return Some((connection, one));
+        }
+    }
+
+    /// Takes all of a connection, which adds nothing any more.
+    pub fn take(&mut self, connection: u64) -> VecDeque<T> {
+        let taken = self.waiting.remove(&connection).unwrap_or_default();
+        self.len -= taken.len();
+        taken
+    }
+
+    /// Keeps nothing but what waits still.
+    pub fn retain(&mut self, mut waits: impl FnMut(&T) -> bool) {
+        self.waiting.retain(|_, of_connection| {
+            of_connection.retain(&mut waits);
+            !of_connection.is_empty()
+        });
+        // One that comes again has one turn.
+        let waiting = &self.waiting;
+        self.turns
+            .retain(|connection| waiting.contains_key(connection));
+        self.len = self.waiting.values().map(VecDeque::len).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_turns_and_keep_their_order() {
+        let mut turns = Turns::default();
+        for one in 1..=3 {
+            turns.push(1, one);
+        }
+        turns.push(2, 1);
+        turns.push(3, 1);
+        let all: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(all, [(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)]);
+        assert!(turns.is_empty() && turns.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_connection_whose_things_were_taken_has_no_turn() {
+        let mut turns = Turns::default();
+        for connection in [1, 2, 3] {
+            turns.push(connection, connection);
+        }
+        assert_eq!(turns.take(1), [1]);
+        assert_eq!(turns.take(2), [2]);
+        assert_eq!(turns.pop(), Some((3, 3)));
+        assert_eq!((turns.pop(), turns.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn what_does_not_wait_any_more_is_forgotten() {
+        let mut turns = Turns::default();
+        for one in 1..=6 {
+            turns.push(one % 2, one);
+        }
+        turns.retain(|one| *one < 5 && *one != 1);
+        assert_eq!(turns.len(), 3);
+        turns.push(1, 7);
+        let all: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(all, [(1, 3), (0, 2), (1, 7), (0, 4)]);
+        turns.push(1, 8);
+        turns.retain(|_| false);
+        assert!(turns.is_empty());
+        assert_eq!(turns.len(), 0);
+        turns.push(1, 9);
+        assert_eq!((turns.pop(), turns.pop()), (Some((1, 9)), None));
+    }
+}

@@ -1,0 +1,284 @@
+//! Who this replica is, and what it knows of the others. Every part may look here.
+
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_leases::mutants::{Rule, off};
+use leasehold_leases::{Incarnation, Membership, ReplicaId, ReplicaSet, Time};
+use smallvec::SmallVec;
+
+use super::message::{Envelope, Message};
+use super::settings::Settings;
+use super::status::ShortTimeout;
+
+/// Whoever answers later than this is waited for in vain.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+
+/// What is known of another replica.
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    incarnation: Incarnation,
+    /// Smoothed round trip; `None` until measured.
+    rtt: Option<Duration>,
+    /// When anything last came from it, or this run began.
+    heard: Time,
+    /// What clients would wait if it led, as it says; 0: it should not lead.
+    cost_ms: u32,
+}
+
+/// A message of a peer, against what was known of that peer before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    /// It is from a later run of the peer than the one known.
+    pub(super) is_later_run: bool,
+    /// Time at which the peer was heard before, if it has started again since or was silent for a
+    /// `health_gap`.
+    pub(super) interrupted: Option<Time>,
+}
+
+/// Who this replica is, and what it knows of the others.
+#[derive(Clone, Debug)]
+pub(super) struct Us {
+    pub(super) settings: Settings,
+    pub(super) incarnation: Incarnation,
+    pub(super) members: Membership,
+    /// Whether the storage takes writes.
+    pub(super) writable: bool,
+    /// Whether the clock is to be believed.
+    pub(super) clock_trusted: bool,
+    /// By replica.
+    peers: Vec<Peer>,
+}
+
+impl Hash for Us {
+    /// When a peer was heard decides only whom to suspect: not before the horizon.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.incarnation, self.writable, self.clock_trusted).hash(state);
+        for peer in &self.peers {
+            (peer.incarnation, peer.rtt).hash(state);
+        }
+    }
+}
+
+impl Us {
+    /// This run of a replica, which has heard of nobody.
+    pub(super) fn new(now: Time, settings: Settings, incarnation: Incarnation) -> Us {
+        let peer = Peer {
+            heard: now,
+            ..Peer::default()
+        };
+        Us {
+            incarnation,
+            members: Membership::fixed(settings.n),
+            writable: true,
+            clock_trusted: true,
+            peers: vec![peer; settings.n],
+            settings,
+        }
+    }
+
+    pub(super) fn me(&self) -> ReplicaId {
+        self.settings.me
+    }
+
+    /// The other members, rising.
+    pub(super) fn others(&self) -> impl Iterator<Item = ReplicaId> + use<> {
+        self.members.others(self.me()).iter()
+    }
+
+    /// A silence that shows a peer to be unhealthy: a leader would lose leadership by it.
+    pub(super) fn health_gap(&self) -> Duration {
+        let timing = &self.settings.timing;
+        timing.election_timeout.max(timing.ping * 2)
+    }
+
+    /// Whether messages of `from` are those of another member.
+    pub(super) fn is_other(&self, from: ReplicaId) -> bool {
+        self.members.is_member(from) && from != self.me()
+    }
+
+    /// A message of this run of a peer came.
+    pub(super) fn hear(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) -> Heard {
+        assert!(from != self.settings.me, "who is heard is another");
+        let gap = self.health_gap();
+        let peer = &mut self.peers[from.index()];
+        let last = std::mem::replace(&mut peer.heard, now);
+        let is_later_run = incarnation > peer.incarnation;
+        peer.incarnation = peer.incarnation.max(incarnation);
+        Heard {
+            is_later_run,
+            interrupted: (is_later_run || now.since(last) >= gap).then_some(last),
+        }
+    }
+
+    /// Whether a message is from the run of its sender that is known here, and for
+    /// this run. Lease messages, forwarded requests and what is fetched must be
+    /// (protocol §0). An acceptance of an earlier run stays valid, with its tag.
+    pub(super) fn is_current(&self, envelope: &Envelope) -> bool {
+        let known = self.incarnation_of(envelope.from);
+        envelope.from_incarnation == known && envelope.to_incarnation == self.incarnation
+            || off(Rule::H16OldPromise)
+            || off(Rule::H37Life)
+    }
+
+    /// The run of a peer that is known here; 0 if none.
+    pub(super) fn incarnation_of(&self, peer: ReplicaId) -> Incarnation {
+        self.peers[peer.index()].incarnation
+    }
+
+    /// A ping that this replica sent at `stamp` was answered.
+    pub(super) fn measured(&mut self, now: Time, from: ReplicaId, stamp: u64) {
+        assert!(self.is_other(from), "no replica measures the way to itself");
+        let sample = now.since(Time(stamp));
+        let peer = &mut self.peers[from.index()];
+        peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+    }
+
+    /// A peer says what clients would wait if it led.
+    pub(super) fn told_cost(&mut self, from: ReplicaId, cost_ms: u32) {
+        assert!(self.is_other(from), "what it costs here is measured");
+        self.peers[from.index()].cost_ms = cost_ms;
+    }
+
+    /// What a client of any site would wait on average for a write if this replica led, in
+    /// ms, without the holders of leases: the round trip to here, and the one from here to
+    /// the nearest majority. At least 1; `None` until enough round trips are measured.
+    pub(super) fn cost_ms(&self) -> Option<u32> {
+        let commit = self.majority_rtt()?;
+        let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
+        let sites = rtts.clone().count() as u32 + 1;
+        let mean = rtts.sum::<Duration>() / sites;
+        u32::try_from((commit + mean).as_millis() + 1).ok()
+    }
+
+    /// The round trip to the nearest majority, once enough are measured.
+    fn majority_rtt(&self) -> Option<Duration> {
+        let mut rtts: SmallVec<[Duration; 8]> = self.peers.iter().filter_map(|p| p.rtt).collect();
+        rtts.sort_unstable();
+        match self.members.majority() {
+            0 | 1 => Some(Duration::ZERO),
+            majority => rtts.get(majority - 2).copied(),
+        }
+    }
+
+    /// The election timeout, if it is less than two round trips to the nearest majority.
+    pub(super) fn short_timeout(&self) -> Option<ShortTimeout> {
+        let (rtt, set) = (self.majority_rtt()?, self.settings.timing.election_timeout);
+        (set < rtt * 2).then_some(ShortTimeout { set, rtt })
+    }
+
+    /// How long this replica waits for a majority's answers: an election timeout, or two round
+    /// trips to the nearest majority where that takes longer.
+    pub(super) fn patience(&self) -> Duration {
+        let answers = self.majority_rtt().unwrap_or_default() * 2;
+        let timeout = self.settings.timing.election_timeout;
+        timeout.max(answers.min(PATIENCE_MAX))
+    }
+
+    /// Whether a peer was heard of lately.
+    pub(super) fn is_heard(&self, now: Time, peer: ReplicaId) -> bool {
+        let timing = &self.settings.timing;
+        let patience = timing.election_timeout.max(timing.ping * 3);
+        now.since(self.peers[peer.index()].heard) < patience
+    }
+
+    /// How many others should campaign before this replica: those heard of lately that would
+    /// serve the sites better, and `preferred`. Not `silent`, the leader that is gone.
+    pub(super) fn rank(
+        &self,
+        now: Time,
+        fit: bool,
+        silent: ReplicaId,
+        preferred: Option<ReplicaId>,
+    ) -> u32 {
+        let key = |replica: ReplicaId, cost_ms: u32| {
+            let cost_ms = match cost_ms {
+                0 => u32::MAX,
+                known => known,
+            };
+            (preferred != Some(replica), cost_ms, replica)
+        };
+        let own = self.cost_ms().filter(|_| fit).unwrap_or(0);
+        let mine = key(self.me(), own);
+        let better = self.others().filter(|other| {
+            let peer = &self.peers[other.index()];
+            let lives = *other != silent && self.is_heard(now, *other);
+            lives && peer.cost_ms > 0 && key(*other, peer.cost_ms) < mine
+        });
+        better.count() as u32
+    }
+
+    /// The other replicas that would lead well, as they say.
+    pub(super) fn fit(&self) -> ReplicaSet {
+        let fit = |other: &ReplicaId| self.peers[other.index()].cost_ms > 0;
+        self.others().filter(fit).collect()
+    }
+
+    /// Which other replica of `among` should lead next: of those heard of lately the one that
+    /// would serve the sites best.
+    pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
+        // A leader that hears nobody resigns after its patience: all are silent for as long.
+        let timing = &self.settings.timing;
+        let patience = (timing.ping * 3).max(self.patience() + timing.heartbeat * 3);
+        let others = self.others().filter(|other| among.contains(*other));
+        others.min_by_key(|other| {
+            let Peer { heard, cost_ms, .. } = self.peers[other.index()];
+            let unfit = cost_ms == 0;
+            (now.since(heard) >= patience, unfit, cost_ms, *other)
+        })
+    }
+
+    /// How long handing over takes at most: two round trips are enough to commit what is
+    /// proposed and to hear of the heir's campaign, and each may wait for a heartbeat.
+    pub(super) fn hand_over_span(&self) -> Duration {
+        (self.rtt_max() + self.settings.timing.heartbeat) * 2
+    }
+
+    /// The longest round trip measured.
+    pub(super) fn rtt_max(&self) -> Duration {
+        let measured = self.peers.iter().filter_map(|peer| peer.rtt);
+        measured.max().unwrap_or(Duration::ZERO)
+    }
+
+    /// The smoothed round trip to a peer, once it is measured.
+    pub(super) fn rtt(&self, peer: ReplicaId) -> Option<Duration> {
+        self.peers.get(peer.index())?.rtt
+    }
+
+    /// Of `among`, the other replica with the shortest round trip. A configuration
+    /// comes from peers: it may name who is no member.
+    pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
+        let others = among.iter().filter(|replica| *replica != self.me());
+        let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));
+        measured.min().map(|(_, replica)| replica)
+    }
+
+    /// Whether this replica could keep its promise to itself, and would be heard.
+    pub(super) fn may_campaign(&self, now: Time) -> bool {
+        self.writable && !self.is_deaf(now)
+    }
+
+    /// Whether too few others for a majority have been heard of lately. A replica that can
+    /// send but not receive would lead for ever without a commit, or stop every other
+    /// leader with its campaigns.
+    pub(super) fn is_deaf(&self, now: Time) -> bool {
+        let timing = &self.settings.timing;
+        let patience = (timing.election_timeout * 2).max(timing.ping * 3);
+        let lately = |peer: &ReplicaId| now.since(self.peers[peer.index()].heard) < patience;
+        let heard: ReplicaSet = self.others().filter(lately).collect();
+        !self
+            .members
+            .is_quorum(heard.union(ReplicaSet::one(self.me())))
+    }
+
+    /// A message to `to`, with both incarnations.
+    pub(super) fn envelope(&self, to: ReplicaId, message: Message) -> Envelope {
+        assert!(self.is_other(to), "messages go to other members");
+        Envelope {
+            from: self.me(),
+            from_incarnation: self.incarnation,
+            to_incarnation: self.incarnation_of(to),
+            message,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! About how large values and commands are.
+
+use leasehold_leases::Key;
+use leasehold_wire::command::Op;
+
+use super::action::{Checkpoint, Record, Stored};
+use super::message::{Batch, Value};
+use super::parts::outcome_weight;
+
+/// What a record takes beside what it holds: its names and numbers.
+const RECORD_BYTES: usize = 64;
+/// What a command takes beside what it holds.
+const COMMAND_BYTES: usize = 96;
+/// About how many bytes a record takes, in memory or on disk.
+pub fn record_weight(record: &Record) -> usize {
+    let held = match record {
+        Record::Accepted { value, .. } => weigh(value),
+        Record::Checkpoint(checkpoint) => checkpoint_weight(checkpoint),
+        Record::Staged(values) => values
+            .iter()
+            .map(|(key, stored)| stored_weight(key, Some(stored)))
+            .sum(),
+        Record::Promised(_)
+        | Record::Erased { .. }
+        | Record::LogStart { .. }
+        | Record::ForgetLogStarts { .. }
+        | Record::RestartWait(_)
+        | Record::Life { .. }
+        | Record::Joined => 0,
+    };
+    RECORD_BYTES + held
+}
+
+fn checkpoint_weight(checkpoint: &Checkpoint) -> usize {
+    let entries = checkpoint.entries.iter();
+    let entries = entries.map(|(key, stored)| stored_weight(key, stored.as_ref()));
+    let sessions = checkpoint.sessions.iter().map(|(_, session)| {
+        let results = session.iter().flat_map(|session| &session.results);
+        let results = results.map(|(_, outcome)| outcome_weight(outcome));
+        RECORD_BYTES + results.sum::<usize>()
+    });
+    entries.sum::<usize>() + sessions.sum::<usize>()
+}
+
+fn stored_weight(key: &Key, stored: Option<&Stored>) -> usize {
+    RECORD_BYTES + key.len() + stored.map_or(0, |stored| stored.value.len())
+}
+
+/// About how many bytes a value keeps in memory.
+pub fn weigh(value: &Value) -> usize {
+    match value {
+        Value::Noop => 64,
+        Value::Config(change) => {
+            let keys = change.keys.iter().flat_map(|(_, keys)| keys);
+            keys.map(|key| key.len() + 32).sum::<usize>() + 128
+        }
+        Value::Commands(batch) => batch_weight(batch),
+    }
+}
+
+fn batch_weight(batch: &Batch) -> usize {
+    batch
+        .commands
+        .iter()
+        .map(|p| COMMAND_BYTES + command_weight(&p.command))
+        .sum()
+}
+
+/// About how many bytes a command takes on the wire.
+pub fn command_weight(command: &leasehold_wire::Command) -> usize {
+    match &command.op {
+        Some(Op::Put(put)) => put.key.len() + put.value.len(),
+        Some(Op::Cas(cas)) => cas.key.len() + cas.value.len(),
+        Some(Op::PutFields(put)) => {
+            let fields = put.fields.iter().map(|f| f.name.len() + f.value.len() + 8);
+            put.key.len() + fields.sum::<usize>()
+        }
+        Some(Op::MultiPut(multi)) => multi
+            .entries
+            .iter()
+            .map(|e| e.key.len() + e.value.len() + 8)
+            .sum(),
+        Some(Op::MultiGet(multi)) => multi.keys.iter().map(|k| k.len() + 4).sum(),
+        Some(Op::Get(get)) => get.key.len(),
+        Some(Op::Delete(delete)) => delete.key.len(),
+        Some(Op::Scan(scan)) => scan.from.len() + scan.to.len(),
+        None => 0,
+    }
+}

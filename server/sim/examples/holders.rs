@@ -1,0 +1,468 @@
+//! What it costs to choose holders for millions of keys: the longest steps of replicas, in CPU
+//! time and by what they did, and what reports of demand and configurations take of links and
+//! logs. Five replicas in virtual time, at the distances of the paper; clients of each site ask
+//! half of the time what all ask, half of the time what only they do, by Zipf's law.
+//!
+//! ```sh
+//! cargo run --release --locked -p server --example holders -- quorum      # or cost
+//! cargo run --release --locked -p server --example holders -- cost 60 10000 2000000
+//! ```
+//!
+//! The numbers are seconds, operations a second at each site (of which one in ten writes), and keys. Bytes are the same in
+//! every run; CPU times are of this machine.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    clippy::print_stdout
+)] // a program: arguments and output
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use leasehold_leases::{Incarnation, ReplicaId, Slot, StrategySpec, Time, Unlisted};
+use leasehold_replica::action::{
+    Asker, ClientHandle, Event, ReadFrom, Record, Recovered, Sequence,
+};
+use leasehold_replica::codec;
+use leasehold_replica::message::{Envelope, LogId, Message, Value};
+use leasehold_replica::shell::{self, Answers, Fenced, Host};
+use leasehold_replica::{Input, Replica, Settings};
+use leasehold_wire::{Command, Outcome, Path, StatusReply, command::Op};
+use rustix::time::{ClockId, clock_gettime};
+
+const MS: u64 = 1_000_000;
+const SITES: usize = 5;
+/// Round trips in ms between CA, VA, IRL, OR and JP.
+const WORLD: [[u64; SITES]; SITES] = [
+    [0, 61, 134, 24, 108],
+    [61, 0, 75, 68, 150],
+    [134, 75, 0, 130, 212],
+    [24, 68, 130, 0, 97],
+    [108, 150, 212, 97, 0],
+];
+/// How long a sync takes, in ns.
+const SYNC_NS: u64 = MS / 10;
+/// Before clients begin there are a leader and leases, in ns.
+const SETTLE_NS: u64 = 8_000 * MS;
+/// One in so many operations is a write.
+const WRITES: u64 = 10;
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Chance that is the same in every run (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Zipf's law with exponent 1: the logarithm of the rank is uniform.
+    fn rank(&mut self, keys: u64) -> u64 {
+        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        ((keys as f64).powf(uniform) as u64).min(keys) - 1
+    }
+}
+
+/// What steps did, and how long they took.
+#[derive(Default)]
+struct Steps(BTreeMap<&'static str, (u64, Duration, Duration)>);
+
+impl Steps {
+    fn note(&mut self, what: &'static str, took: Duration) {
+        let (count, all, longest) = self.0.entry(what).or_default();
+        *count += 1;
+        *all += took;
+        *longest = took.max(*longest);
+    }
+
+    /// Does something, and notes how long it took.
+    fn time<T>(&mut self, what: &'static str, does: impl FnOnce() -> T) -> T {
+        let began = cpu();
+        let done = does();
+        self.note(what, cpu() - began);
+        done
+    }
+}
+
+/// Bytes by second of virtual time.
+#[derive(Default)]
+struct Volume(BTreeMap<u64, usize>);
+
+impl Volume {
+    fn note(&mut self, now_ns: u64, bytes: usize) {
+        *self.0.entry(now_ns / (1000 * MS)).or_default() += bytes;
+    }
+
+    fn show(&self, what: &str, seconds: u64) {
+        let all: usize = self.0.values().sum();
+        let most = self.0.values().max().copied().unwrap_or(0);
+        let mean = all as f64 / seconds as f64 / 1e3;
+        println!("{what:<44} {mean:>9.1} {:>9.1}", most as f64 / 1e3);
+    }
+}
+
+/// What one group of inputs asked for.
+#[derive(Default)]
+struct Asked {
+    sent: Vec<(ReplicaId, Envelope)>,
+    persisted: Vec<Sequence>,
+    answers: Answers,
+    reports: bool,
+    checkpoints: bool,
+    /// Bytes of configurations that were written to the log.
+    proposed: usize,
+}
+
+impl Host for Asked {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.reports |= matches!(envelope.message, Message::Demand(_));
+        self.sent.push((to, envelope));
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        for record in records {
+            match record {
+                Record::Accepted {
+                    log: LogId::Configs,
+                    ballot,
+                    value,
+                    ..
+                } => {
+                    let mut entry = Vec::new();
+                    codec::encode_entry(ballot, &value, &mut entry);
+                    self.proposed += entry.len();
+                }
+                Record::Checkpoint(_) => self.checkpoints = true,
+                _ => {}
+            }
+        }
+        self.persisted.push(sequence);
+    }
+
+    fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
+
+    /// Time stands still in a step: every permit lasts.
+    fn fenced_reply(&mut self, read: Fenced) {
+        if let ReadFrom::Peer(peer, request) = read.to {
+            self.answers.push(peer, request, read.outcome, read.path);
+        }
+    }
+
+    /// No replica lags so far behind.
+    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {}
+
+    fn event(&mut self, _: Event) {}
+}
+
+struct Cluster {
+    replicas: Vec<Replica>,
+    now_ns: u64,
+    queue: BTreeMap<(u64, u64), (usize, Input)>,
+    scheduled: u64,
+    steps: Steps,
+    reports: Volume,
+    entries: Volume,
+    logs: Volume,
+    elections: u64,
+}
+
+impl Cluster {
+    fn new(strategy: StrategySpec) -> Cluster {
+        let replica = |me: usize| {
+            let mut settings = Settings::new(ReplicaId(me as u8), SITES);
+            settings.strategies = strategy.clone().into();
+            settings.elections.preferred = Some(ReplicaId(0));
+            // Not in the steps in which demand is reported.
+            settings.timing.checkpoint = Duration::from_millis(1010);
+            let recovered = Recovered {
+                incarnation: Incarnation(1),
+                life: 1,
+                ..Recovered::default()
+            };
+            Replica::new(Time(1), settings, recovered, me as u64)
+        };
+        Cluster {
+            replicas: (0..SITES).map(replica).collect(),
+            now_ns: 1,
+            queue: BTreeMap::new(),
+            scheduled: 0,
+            steps: Steps::default(),
+            reports: Volume::default(),
+            entries: Volume::default(),
+            logs: Volume::default(),
+            elections: 0,
+        }
+    }
+
+    fn schedule(&mut self, at_ns: u64, node: usize, input: Input) {
+        self.scheduled += 1;
+        self.queue.insert((at_ns, self.scheduled), (node, input));
+    }
+
+    /// Lets everything happen that does before `end_ns`.
+    fn run_until(&mut self, end_ns: u64) {
+        loop {
+            let deadlines = self
+                .replicas
+                .iter()
+                .map(|replica| replica.next_deadline().0);
+            let (node, due) = deadlines
+                .enumerate()
+                .min_by_key(|(_, due)| *due)
+                .expect("there are replicas");
+            let queued = self
+                .queue
+                .first_key_value()
+                .map_or(u64::MAX, |(at, _)| at.0);
+            if due.min(queued) >= end_ns {
+                break;
+            }
+            if queued <= due {
+                let ((at, _), (node, input)) = self.queue.pop_first().expect("it was there");
+                self.now_ns = at.max(self.now_ns);
+                self.round(node, vec![input]);
+            } else {
+                self.now_ns = due.max(self.now_ns);
+                self.round(node, vec![Input::Tick]);
+            }
+        }
+        self.now_ns = end_ns;
+    }
+
+    /// One group of inputs, and what comes of it.
+    fn round(&mut self, node: usize, inputs: Vec<Input>) {
+        let told = said(&inputs);
+        let now = Time(self.now_ns);
+        let replica = &mut self.replicas[node];
+        let config = replica.configuration();
+        let mut actions = Vec::new();
+        let began = cpu();
+        for input in inputs {
+            replica.step(now, input, &mut actions);
+        }
+        replica.flush(now, &mut actions);
+        let took = cpu() - began;
+        let applied = replica.configuration() != config;
+        let mut asked = Asked::default();
+        for action in actions {
+            if let leasehold_replica::Action::Event(Event::Leading(_)) = action {
+                self.elections += 1;
+            }
+            shell::perform(action, &mut asked);
+        }
+        let what = match told {
+            _ if applied => "a configuration is applied",
+            Some(told) => told,
+            None if asked.proposed > 0 => "a configuration is proposed",
+            None if asked.reports => "demand is reported",
+            None if asked.checkpoints => "a checkpoint is asked for",
+            None => "anything else that is due",
+        };
+        self.steps.note(what, took);
+        self.perform(node, asked);
+    }
+
+    fn perform(&mut self, node: usize, asked: Asked) {
+        let Asked {
+            sent,
+            persisted,
+            mut answers,
+            proposed,
+            ..
+        } = asked;
+        if proposed > 0 && node == 0 {
+            self.logs.note(self.now_ns, proposed);
+        }
+        for sequence in persisted {
+            self.schedule(self.now_ns + SYNC_NS, node, Input::Persisted(sequence));
+        }
+        for (to, envelope) in sent {
+            self.transmit(node, to, envelope);
+        }
+        for (to, message) in answers.take() {
+            let envelope = self.replicas[node].envelope(to, message);
+            self.transmit(node, to, envelope);
+        }
+    }
+
+    fn transmit(&mut self, from: usize, to: ReplicaId, envelope: Envelope) {
+        let at = self.now_ns + WORLD[from][to.index()] * MS / 2 + MS / 10;
+        let kind = match &envelope.message {
+            Message::Demand(_) => Some(("a report is encoded", "a report is decoded")),
+            Message::Accept(accept) if matches!(accept.value, Value::Config(_)) => {
+                Some(("a configuration is encoded", "a configuration is decoded"))
+            }
+            _ => None,
+        };
+        let envelope = match kind {
+            None => envelope,
+            Some((encoded, decoded)) => {
+                let is_report = matches!(envelope.message, Message::Demand(_));
+                let mut buffer = BytesMut::new();
+                let frame = self.steps.time(encoded, || {
+                    let fits = codec::encode_envelope(envelope, &mut buffer);
+                    fits.expect("it fits into a frame");
+                    buffer.split_off(4).freeze()
+                });
+                // One link of each kind: a follower's reports, and the leader's entries to it.
+                if is_report && from == 1 {
+                    self.reports.note(self.now_ns, frame.len());
+                } else if !is_report && to == ReplicaId(1) {
+                    self.entries.note(self.now_ns, frame.len());
+                }
+                let decode = || codec::decode_envelope(frame).expect("as it was encoded");
+                self.steps.time(decoded, decode)
+            }
+        };
+        self.schedule(at, to.index(), Input::Peer(envelope));
+    }
+}
+
+/// What a group of inputs is about, if that says what is done.
+fn said(inputs: &[Input]) -> Option<&'static str> {
+    match inputs.first()? {
+        Input::Tick => None,
+        Input::Client { .. } => Some("clients ask"),
+        Input::Peer(envelope) => Some(match &envelope.message {
+            Message::Demand(_) => "a report is taken",
+            Message::Accept(accept) if matches!(accept.value, Value::Config(_)) => {
+                "a configuration is accepted"
+            }
+            _ => "another message",
+        }),
+        _ => Some("something is durable"),
+    }
+}
+
+/// Clients of every site.
+struct Clients {
+    keys: u64,
+    per_ms: u64,
+    requests: u64,
+    written: [u64; SITES],
+    chance: Chance,
+}
+
+impl Clients {
+    fn key(&mut self, site: usize) -> Bytes {
+        let own = (self.chance.next() & 1) * (site as u64 + 1);
+        let place = self.chance.rank(self.keys).wrapping_mul(0x9e37_79b1) + own * self.keys / 7;
+        Bytes::from(format!("user{:012}", place % self.keys))
+    }
+
+    /// What clients of a site ask in a millisecond.
+    fn ask(&mut self, site: usize) -> Vec<Input> {
+        (0..self.per_ms).map(|_| self.one(site)).collect()
+    }
+
+    fn one(&mut self, site: usize) -> Input {
+        self.requests += 1;
+        let key = self.key(site);
+        let command = match self.requests % WRITES {
+            0 => {
+                self.written[site] += 1;
+                let (client, sequence) = (site as u64 + 1, self.written[site]);
+                let below = sequence.saturating_sub(10_000).max(1);
+                Command::session(client, sequence, below, Op::put(key, vec![b'v'; 8]))
+            }
+            _ => Command {
+                op: Some(Op::get(key)),
+                ..Command::default()
+            },
+        };
+        let from = ClientHandle {
+            connection: site as u64,
+            request: self.requests,
+        };
+        Input::Client { from, command }
+    }
+}
+
+/// Runs the load for so many seconds.
+fn drive(cluster: &mut Cluster, clients: &mut Clients, seconds: u64) {
+    let begin = cluster.now_ns;
+    for ms in 0..seconds * 1000 {
+        cluster.run_until(begin + ms * MS);
+        for site in 0..SITES {
+            let inputs = clients.ask(site);
+            if !inputs.is_empty() {
+                cluster.round(site, inputs);
+            }
+        }
+    }
+}
+
+fn show(cluster: &mut Cluster, seconds: u64) {
+    let leader = &cluster.replicas[0];
+    let now = Time(cluster.now_ns);
+    let mut status = cluster.steps.time("status", || leader.status(now));
+    let steps = &mut cluster.steps;
+    steps.time("status, leases", || leader.tell_leases(&mut status));
+    let asks = |status: &mut StatusReply| leader.tell_holders(now, b"", status);
+    steps.time("status, the hottest key", || asks(&mut status));
+    println!(
+        "{:<44} {:>9} {:>9}",
+        "CPU time of a step, in ms", "mean", "longest"
+    );
+    let mut all: Vec<_> = cluster.steps.0.iter().collect();
+    all.sort_by_key(|(_, (_, _, longest))| std::cmp::Reverse(*longest));
+    for (what, (count, sum, longest)) in all {
+        let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        let mean = ms(*sum) / *count as f64;
+        println!("{what:<44} {mean:>9.3} {:>9.3}", ms(*longest));
+    }
+    println!("{:<44} {:>9} {:>9}", "KB a second", "mean", "most");
+    cluster
+        .reports
+        .show("reports of demand, of one replica", seconds);
+    cluster
+        .entries
+        .show("configurations, to one replica", seconds);
+    cluster.logs.show("configurations, in a log", seconds);
+    for (name, value) in status.counters.iter().map(|it| (&it.name, it.value)) {
+        if name.starts_with("demand") || name.starts_with("listed") {
+            println!("{name:<44} {value:>19}");
+        }
+    }
+    println!("{:<44} {:>19}", "configurations", status.configuration);
+    println!("{:<44} {:>19}", "elections", cluster.elections);
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, usual: u64| -> u64 {
+        let given = arguments.get(at).map(|text| text.parse());
+        given.map_or(usual, |number| number.expect("a number"))
+    };
+    let unlisted = Unlisted::Nearest;
+    let strategy = match arguments.first().map(String::as_str) {
+        Some("cost") => StrategySpec::Cost(Default::default()),
+        _ => StrategySpec::Quorum { unlisted },
+    };
+    let (seconds, rate, keys) = (number(1, 45), number(2, 10_000), number(3, 2_000_000));
+    println!(
+        "{}, {seconds} s, {rate} operations a second at each site, {keys} keys",
+        strategy.name()
+    );
+    let mut cluster = Cluster::new(strategy);
+    cluster.run_until(SETTLE_NS);
+    let mut clients = Clients {
+        keys,
+        per_ms: rate.div_ceil(1000),
+        requests: 0,
+        written: [0; SITES],
+        chance: Chance(7),
+    };
+    drive(&mut cluster, &mut clients, seconds);
+    show(&mut cluster, seconds);
+}

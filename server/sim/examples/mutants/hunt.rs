@@ -1,0 +1,111 @@
+//! The hunt for one mutant: seeds in order, on all processors, until one catches it;
+//! in several rounds, for one lucky seed says little.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use leasehold_leases::mutants::{Rule, with};
+
+use super::judge::{self, Violation};
+
+/// Which seeds are tried.
+pub struct Hunt {
+    /// The first.
+    pub from: u64,
+    /// How many a round, at most.
+    pub seeds: u64,
+    /// Rounds; each has seeds of its own.
+    pub rounds: u64,
+    /// Virtual time in which each begins requests, in ns.
+    pub run_ns: u64,
+    /// Seeds that fail with every rule in force: they show nothing but a fault
+    /// of the program or of its checks.
+    pub sick: Mutex<BTreeMap<u64, Violation>>,
+}
+
+/// Between the first seeds of two rounds.
+const ROUND: u64 = 1_000_000;
+
+/// The first seed of a round that noticed.
+pub struct Caught {
+    /// It.
+    pub seed: u64,
+    /// How many seeds that took.
+    pub after: u64,
+    /// Who noticed, and what.
+    pub violation: Violation,
+}
+
+/// What came of all rounds.
+pub struct Hunted {
+    /// The rounds in which it was caught, the shortest first.
+    pub caught: Vec<Caught>,
+    /// How many there were.
+    pub rounds: u64,
+}
+
+impl Hunted {
+    /// The round in the middle, if it was caught in that.
+    pub fn median(&self) -> Option<&Caught> {
+        self.caught.get(self.rounds as usize / 2)
+    }
+}
+
+impl Hunt {
+    /// Hunts the mutant without `rule`.
+    pub fn run(&self, rule: Rule) -> Hunted {
+        let rounds = (0..self.rounds).map(|round| self.from + round * ROUND);
+        let mut caught: Vec<Caught> = rounds.filter_map(|from| self.round(rule, from)).collect();
+        caught.sort_by_key(|caught| caught.after);
+        let rounds = self.rounds;
+        Hunted { caught, rounds }
+    }
+
+    /// Runs seeds without `rule`. The answer is the lowest seed that notices,
+    /// however the processors share the work.
+    fn round(&self, rule: Rule, from: u64) -> Option<Caught> {
+        let next = AtomicU64::new(from);
+        let first: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
+        let best = || first.lock().expect("no holder panics");
+        let work = || {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                let late = best().as_ref().is_some_and(|(known, _)| *known < seed);
+                if seed >= from + self.seeds || late {
+                    return;
+                }
+                let Some(violation) = self.notices(rule, seed) else {
+                    continue;
+                };
+                let mut best = best();
+                if best.as_ref().is_none_or(|(known, _)| seed < *known) {
+                    *best = Some((seed, violation));
+                }
+            }
+        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 0..processors {
+                scope.spawn(work);
+            }
+        });
+        let (seed, violation) = first.into_inner().expect("no holder panicked")?;
+        Some(Caught {
+            seed,
+            after: seed - from + 1,
+            violation,
+        })
+    }
+
+    /// What a seed notices without `rule`, and would not with it.
+    fn notices(&self, rule: Rule, seed: u64) -> Option<Violation> {
+        let violation = with(rule, || judge::seed(seed, self.run_ns))?;
+        let Some(own) = judge::seed(seed, self.run_ns) else {
+            return Some(violation);
+        };
+        let mut sick = self.sick.lock().expect("no holder panics");
+        sick.insert(seed, own);
+        None
+    }
+}

@@ -1,0 +1,148 @@
+//! The table of mutants.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use leasehold_leases::mutants::Rule;
+
+use super::hunt::{Caught, Hunt, Hunted};
+
+/// A rule and what came of the hunt without it; `None` if there was none.
+pub type Row = (Rule, Option<Hunted>);
+
+/// Rules whose absence seeds do not notice, each with a directed test that does. The
+/// tests named here fail without their rule: the first half of `make mutants`.
+const DIRECTED: &[(Rule, &str, &str)] = &[
+    (
+        Rule::H24Falls,
+        "h24_a_barrier_on_a_dead_entry_falls",
+        "costs local reads while nobody writes, but no answer is wrong or late",
+    ),
+    (
+        Rule::H31Copies,
+        "h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight",
+        "a restarted leader must find two copies of one write, and room is made between them",
+    ),
+    (
+        Rule::H31Unexecuted,
+        "h31_a_committed_write_is_in_flight_until_it_is_executed",
+        "a copy must reach a leader that begins before it has executed the first: one seed in a thousand notices",
+    ),
+    (
+        Rule::H81Leaps,
+        "h81_a_round_near_the_limit_wedges_nobody",
+        "simulated replicas say nothing that is not so",
+    ),
+];
+
+/// The test that notices what no seed can.
+pub fn directed_test(rule: Rule) -> Option<&'static str> {
+    let mut tests = DIRECTED.iter();
+    let of = tests.find(|(of, ..)| *of == rule);
+    of.map(|(_, test, _)| *test)
+}
+
+fn median(hunted: &Option<Hunted>) -> Option<&Caught> {
+    hunted.as_ref()?.median()
+}
+
+/// The beginning of a text, on one line.
+pub fn short(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().take(140).collect()
+}
+
+/// Who noticed, in any round.
+fn oracles(hunted: &Hunted) -> String {
+    let rounds = hunted.caught.iter();
+    let names: BTreeSet<&str> = rounds.map(|c| c.violation.oracle.as_str()).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// Seeds needed, round by round: the shortest first.
+fn seeds(hunted: &Hunted) -> String {
+    let mut after: Vec<String> = hunted.caught.iter().map(|c| c.after.to_string()).collect();
+    after.resize(hunted.rounds as usize, "–".to_owned());
+    after.join(", ")
+}
+
+/// One line of progress.
+pub fn line(rule: Rule, hunted: Option<&Hunted>) -> String {
+    let name = format!("{rule:?}");
+    match (hunted, directed_test(rule)) {
+        (Some(hunted), _) => {
+            let first = hunted.caught.first();
+            let text = first.map_or_else(String::new, |caught| short(&caught.violation.text));
+            let (after, by) = (seeds(hunted), oracles(hunted));
+            format!("{name:18} after {after} seeds, by {by}: {text}")
+        }
+        (None, Some(test)) => format!("{name:18} is left to the test {test}"),
+        (None, None) => format!("{name:18} was not hunted"),
+    }
+}
+
+/// Rules that seeds should have caught in most rounds and have not.
+pub fn missed(rows: &[Row]) -> Vec<Rule> {
+    let missed = rows
+        .iter()
+        .filter(|(rule, hunted)| median(hunted).is_none() && directed_test(*rule).is_none());
+    missed.map(|(rule, _)| *rule).collect()
+}
+
+/// Totals.
+pub fn summary(rows: &[Row]) -> String {
+    let caught: Vec<(Rule, u64)> = rows
+        .iter()
+        .filter_map(|(rule, hunted)| Some((*rule, median(hunted)?.after)))
+        .collect();
+    let hazards: BTreeSet<u8> = caught.iter().map(|(rule, _)| rule.hazard()).collect();
+    let mut after: Vec<u64> = caught.iter().map(|(_, after)| *after).collect();
+    after.sort_unstable();
+    let middle = after.get(after.len() / 2).copied().unwrap_or(0);
+    let most = after.last().copied().unwrap_or(0);
+    format!(
+        "{} of {} mutants, of {} hazards, are caught by simulated seeds. Of the medians of their rounds \
+         half are at most {middle} seeds, and none is above {most}.",
+        after.len(),
+        rows.len(),
+        hazards.len(),
+    )
+}
+
+/// The table as a page.
+pub fn page(hunt: &Hunt, rows: &[Row], summary: &str) -> String {
+    let mut page = String::from("# Mutants\n\n");
+    let (rounds, seeds_max, seconds) = (hunt.rounds, hunt.seeds, hunt.run_ns / 1_000_000_000);
+    let _ = writeln!(
+        page,
+        "Each hazard rule of protocol §6, switched off: who notices, and after how many simulated seeds. Written \
+         by\n`make mutants`: {rounds} rounds of up to {seeds_max} seeds, {seconds} s of requests each; a seed that fails \
+         with the rule in force\ndoes not count. `assertion` is the replica's own.\n\n{summary}\n",
+    );
+    page.push_str("| rule | hazard | without it | noticed by | after seeds, by round | a seed |\n");
+    page.push_str("|---|---|---|---|---|---|\n");
+    for (rule, hunted) in rows {
+        let (hazard, without) = (rule.hazard(), rule.without());
+        let (by, after, seed) = found(*rule, hunted.as_ref());
+        let _ = writeln!(
+            page,
+            "| `{rule:?}` | {hazard} | {without} | {by} | {after} | {seed} |"
+        );
+    }
+    page.push_str("\nRules left to directed tests:\n\n");
+    for (rule, test, why) in DIRECTED {
+        let _ = writeln!(page, "- `{rule:?}`: `{test}`: {why}.");
+    }
+    page
+}
+
+fn found(rule: Rule, hunted: Option<&Hunted>) -> (String, String, String) {
+    match (hunted, directed_test(rule)) {
+        (Some(hunted), _) if !hunted.caught.is_empty() => {
+            let seed = hunted.caught[0].seed.to_string();
+            (oracles(hunted), seeds(hunted), seed)
+        }
+        (None, Some(test)) => (format!("test `{test}`"), "–".into(), "–".into()),
+        _ => ("**nobody**".into(), "–".into(), "–".into()),
+    }
+}

@@ -1,0 +1,84 @@
+//! A replica's clock: it starts anywhere, runs at a rate of its own that changes
+//! now and then, and begins anew when its machine does.
+
+use leasehold_leases::Time;
+
+/// Reads `since + (true time - from) * (1 + rate)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clock {
+    /// True time from which the rate counts, in ns.
+    from_ns: u64,
+    /// The reading then, in ns.
+    since: u64,
+    /// How much faster than true time it runs, in parts per million.
+    rate_ppm: i32,
+}
+
+impl Clock {
+    /// A clock that reads `reading_ns` at true time `now_ns`.
+    pub fn new(now_ns: u64, reading_ns: u64, rate_ppm: i32) -> Clock {
+        Clock {
+            from_ns: now_ns,
+            since: reading_ns,
+            rate_ppm,
+        }
+    }
+
+    /// Runs at another rate from `now_ns` on; the reading does not jump.
+    pub fn set_rate(&mut self, now_ns: u64, rate_ppm: i32) {
+        *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
+    }
+
+    /// Jumps ahead by `by_ns`: what no clock that replicas are given may do.
+    pub fn jump(&mut self, by_ns: u64) {
+        self.since += by_ns;
+    }
+
+    /// The reading at a true time, in ns.
+    pub fn read(&self, true_ns: u64) -> Time {
+        let elapsed = true_ns.saturating_sub(self.from_ns);
+        // No run lasts so long that this overflows.
+        let drift = elapsed as i64 * i64::from(self.rate_ppm) / 1_000_000;
+        Time(self.since + elapsed.wrapping_add_signed(drift))
+    }
+
+    /// The first true time, in ns, at which it reads at least `time`.
+    pub fn when(&self, time: Time) -> u64 {
+        if time == Time::MAX {
+            return u64::MAX;
+        }
+        let ahead = time.0.saturating_sub(self.since) as f64;
+        let estimate = ahead / (1.0 + f64::from(self.rate_ppm) * 1e-6);
+        let mut true_ns = self.from_ns + (estimate as u64).saturating_sub(2);
+        while self.read(true_ns) < time {
+            true_ns += 1;
+        }
+        true_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_inverts_read() {
+        for rate_ppm in [-1000, 0, 37, 1000] {
+            let clock = Clock::new(777, 12_345, rate_ppm);
+            for time in [12_345, 1_000_000, 999_999_999_999] {
+                let at = clock.when(Time(time));
+                assert!(clock.read(at) >= Time(time));
+                assert!(at == 777 || clock.read(at - 1) < Time(time));
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_rate_does_not_move_the_reading() {
+        let mut clock = Clock::new(0, 5, 1000);
+        let before = clock.read(1_000_000_000);
+        clock.set_rate(1_000_000_000, -1000);
+        assert_eq!(clock.read(1_000_000_000), before);
+        assert_eq!(clock.read(2_000_000_000), Time(before.0 + 999_000_000));
+    }
+}

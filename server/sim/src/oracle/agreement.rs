@@ -1,0 +1,123 @@
+//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1): what one
+//! replica commits or executes in a slot, every other does, and whoever has
+//! executed as far is in the same state.
+
+use super::progress::Stage;
+use super::{Chosen, Entry, Verdict, ensure, id};
+use leasehold_replica::Replica;
+
+pub(super) const NAME: &str = "agreement";
+
+/// A state is compared each so many slots: a digest looks at all of it.
+const DIGEST_EVERY: u64 = 16;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Agreement {
+    /// By slot / [`DIGEST_EVERY`]: the digest of whoever was there first.
+    digests: Vec<Option<u64>>,
+    /// Slots and states compared.
+    pub checks: u64,
+}
+
+impl Agreement {
+    /// `node` has committed or executed `value`.
+    pub(super) fn learns(
+        &mut self,
+        chosen: &Chosen,
+        node: usize,
+        stage: Stage,
+        Entry { log, slot, value }: Entry<'_>,
+    ) -> Verdict {
+        self.checks += 1;
+        let known = chosen.value(log, slot);
+        ensure!(
+            NAME,
+            known.is_some_and(|known| known == value),
+            "{:?} {} another value in {log:?} {slot:?}: {value:?}, not {known:?}",
+            id(node),
+            stage.name()
+        );
+        Ok(())
+    }
+
+    /// `replica` has taken a step and may be in a state that is to be compared.
+    pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
+        let executed = replica.executed().0;
+        if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {
+            return Ok(());
+        }
+        let index = (executed / DIGEST_EVERY) as usize;
+        if self.digests.len() <= index {
+            self.digests.resize(index + 1, None);
+        }
+        let digest = replica.digest();
+        self.checks += 1;
+        let known = *self.digests[index].get_or_insert(digest);
+        ensure!(
+            NAME,
+            known == digest,
+            "{:?} is in another state after slot {executed}: {digest:#x}, not {known:#x}",
+            id(node)
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::Slot;
+    use leasehold_wire::Version;
+
+    use super::super::bench::{Has, World, key, puts};
+    use super::*;
+    use leasehold_replica::action::Stored;
+    use leasehold_replica::message::{LogId, Value};
+
+    #[test]
+    fn a_slot_has_one_value() {
+        let (mut agreement, mut chosen) = (Agreement::default(), Chosen::default());
+        let (log, slot) = (LogId::Commands, Slot(6));
+        chosen.committed(log, slot, &puts(&["a"]));
+        for stage in [Stage::Committed, Stage::Executed] {
+            let mut learns = |value| {
+                let value = &value;
+                agreement.learns(&chosen, 1, stage, Entry { log, slot, value })
+            };
+            assert!(learns(puts(&["a"])).is_ok());
+            assert!(learns(puts(&["b"])).is_err());
+            assert!(learns(Value::Noop).is_err());
+        }
+        assert_eq!(agreement.checks, 6);
+    }
+
+    #[test]
+    fn who_has_executed_as_far_is_in_the_same_state() {
+        let has = |executed, value: &'static str| {
+            let version = Version { slot: 3, index: 0 };
+            let stored = Stored {
+                value: value.into(),
+                version,
+                created: version,
+            };
+            Has {
+                executed,
+                entries: vec![(key("a"), Some(stored))],
+                ..Has::default()
+            }
+        };
+        let judge = |other: Has| {
+            let world = World::new([has(DIGEST_EVERY, "1"), other, Has::default()]);
+            let mut agreement = Agreement::default();
+            let mut verdicts = (0..3).map(|node| {
+                let replica = world.sight().replica(node).expect("it runs");
+                agreement.stepped(node, replica)
+            });
+            verdicts.try_for_each(|verdict| verdict)
+        };
+        assert!(judge(has(DIGEST_EVERY, "1")).is_ok());
+        assert!(judge(has(DIGEST_EVERY, "2")).is_err());
+        assert!(judge(has(DIGEST_EVERY + 1, "2")).is_ok(), "further on");
+        assert!(judge(has(2 * DIGEST_EVERY, "2")).is_ok());
+    }
+}

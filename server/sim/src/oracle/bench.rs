@@ -1,0 +1,222 @@
+//! A world at rest, for tests of oracles: replicas with the state that a test
+//! wants, and what they would say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_leases::promise::Promise;
+use leasehold_leases::{
+    Ballot, ConfigChange, ConfigId, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot,
+    Time,
+};
+use leasehold_wire::Command;
+use leasehold_wire::command::Op;
+
+use super::{Sight, id};
+use crate::clock::Clock;
+use crate::disk::Disk;
+use crate::node::Node;
+use leasehold_replica::action::{Action, Checkpoint, Recovered, Stored};
+use leasehold_replica::message::{
+    Batch, Envelope, LogId, Message, Proposed, Reported, RequestId, Value,
+};
+use leasehold_replica::{Input, Replica, Settings};
+
+/// How long promises last.
+pub const LEASE: Duration = Duration::from_secs(2);
+/// The ballot that everything is accepted at, if nothing else is said.
+pub const BALLOT: Ballot = Ballot {
+    round: 1,
+    replica: ReplicaId(0),
+};
+
+/// What one replica has.
+#[derive(Clone, Debug)]
+pub struct Has {
+    pub run: u64,
+    /// Whether its disk was never wiped.
+    pub joined: bool,
+    pub executed: u64,
+    /// The state after that.
+    pub entries: Vec<(Key, Option<Stored>)>,
+    /// Accepted beyond that, at the ballot.
+    pub accepted: Vec<(u64, Value)>,
+    pub ballot: Ballot,
+    pub restart_wait: Option<Duration>,
+    /// The first configuration that it has executed.
+    pub change: ConfigChange,
+    /// How many more, which changed nothing.
+    pub more: u64,
+}
+
+impl Default for Has {
+    /// A first run that has executed five slots and knows a configuration under
+    /// which everybody holds everything.
+    fn default() -> Has {
+        Has {
+            run: 1,
+            joined: true,
+            executed: 5,
+            entries: Vec::new(),
+            accepted: Vec::new(),
+            ballot: BALLOT,
+            restart_wait: None,
+            change: everybody(),
+            more: 0,
+        }
+    }
+}
+
+/// Everybody holds everything.
+pub fn everybody() -> ConfigChange {
+    ConfigChange::everywhere(ReplicaSet::all(3))
+}
+
+/// A put of each key, in one slot.
+pub fn puts(keys: &[&'static str]) -> Value {
+    batch(keys.iter().map(|key| Op::put(*key, "v")))
+}
+
+/// Commands in one slot.
+pub fn batch(ops: impl IntoIterator<Item = Op>) -> Value {
+    let propose = |op| Proposed {
+        origin: ReplicaId(0),
+        request: RequestId(1),
+        command: Command::session(1, 1, 1, op),
+    };
+    Value::Commands(Arc::new(Batch {
+        commands: ops.into_iter().map(propose).collect(),
+        ..Batch::default()
+    }))
+}
+
+/// Three replicas at true time 0.
+pub struct World {
+    pub nodes: Vec<Node>,
+    pub now_ns: u64,
+}
+
+impl World {
+    pub fn new(has: [Has; 3]) -> World {
+        let nodes = has.into_iter().enumerate();
+        World {
+            nodes: nodes.map(|(node, has)| start(node, has)).collect(),
+            now_ns: 0,
+        }
+    }
+
+    pub fn sight(&self) -> Sight<'_> {
+        Sight::new(self.now_ns, &self.nodes)
+    }
+
+    pub fn restart(&mut self, node: usize, has: Has) {
+        self.nodes[node] = start(node, has);
+    }
+
+    /// Everybody says what there is to say now, and the others hear it.
+    pub fn talk(&mut self) {
+        let mut heard: Vec<(usize, Input)> =
+            (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
+        while !heard.is_empty() {
+            for (node, input) in std::mem::take(&mut heard) {
+                let now = self.nodes[node].clock.read(self.now_ns);
+                let replica = self.nodes[node].replica.as_mut().expect("it runs");
+                let mut actions = Vec::new();
+                replica.step(now, input, &mut actions);
+                replica.flush(now, &mut actions);
+                heard.extend(actions.into_iter().filter_map(|action| match action {
+                    Action::Send { to, envelope } => Some((to.index(), Input::Peer(envelope))),
+                    Action::Persist { sequence, .. } => Some((node, Input::Persisted(sequence))),
+                    _ => None,
+                }));
+            }
+        }
+    }
+
+    pub fn later(&mut self, by: Duration) {
+        self.now_ns += by.as_nanos() as u64;
+    }
+}
+
+fn start(node: usize, has: Has) -> Node {
+    // The readings of two clocks have nothing to do with each other.
+    let clock = Clock::new(0, 1_000_000_000 * (node as u64 + 1), 0);
+    let mut started = Node::new(Disk::new(0, true), clock);
+    let entry = |log, slot, value| Reported {
+        log,
+        slot: Slot(slot),
+        ballot: has.ballot,
+        value,
+    };
+    let mut accepted = vec![entry(
+        LogId::Configs,
+        1,
+        Value::Config(Arc::new(has.change)),
+    )];
+    let newest = 1 + has.more;
+    let unchanged = || Value::Config(Arc::new(ConfigChange::default()));
+    accepted.extend((2..=newest).map(|slot| entry(LogId::Configs, slot, unchanged())));
+    let commands = has.accepted.into_iter();
+    accepted.extend(commands.map(|(slot, value)| entry(LogId::Commands, slot, value)));
+    let recovered = Recovered {
+        incarnation: Incarnation(has.run),
+        life: 1,
+        joined: has.joined,
+        accepted,
+        restart_wait: has.restart_wait,
+        state: Checkpoint {
+            executed: Slot(has.executed),
+            entries: has.entries,
+            config: ConfigId(newest),
+            ..Checkpoint::default()
+        },
+        ..Recovered::default()
+    };
+    let settings = Settings::new(id(node), 3);
+    started.replica = Some(Replica::new(clock.read(0), settings, recovered, 1));
+    started
+}
+
+/// What run `from.1` of a replica says to run `to.1` of another.
+pub fn says(
+    from: (usize, u64),
+    to: (usize, u64),
+    message: Message,
+) -> (usize, ReplicaId, Envelope) {
+    let envelope = Envelope {
+        from: id(from.0),
+        from_incarnation: Incarnation(from.1),
+        to_incarnation: Incarnation(to.1),
+        message,
+    };
+    (from.0, id(to.0), envelope)
+}
+
+/// A promise under configuration 1, which builds on the sequence before its own.
+pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
+    Message::Lease(LeaseMessage::Promise(Promise {
+        sequence,
+        base: sequence - 1,
+        t0: Duration::ZERO,
+        t_guard: LEASE,
+        t_lease: LEASE,
+        config: ConfigId(1),
+        highest_accepted: Slot(highest_accepted),
+    }))
+}
+
+/// The ack of a promise.
+pub fn ack(sequence: u64) -> Message {
+    let known = ConfigId(1);
+    Message::Lease(LeaseMessage::PromiseAck { sequence, known })
+}
+
+/// A key.
+pub fn key(name: &'static str) -> Key {
+    Key::from(name)
+}
+
+/// The end of a lease that begins now, by a replica's clock.
+pub fn lease_end(world: &World, node: usize) -> Time {
+    world.sight().time(node) + LEASE
+}

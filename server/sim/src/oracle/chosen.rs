@@ -1,0 +1,91 @@
+//! What is chosen, by the first replica that knew: the truth that the others are
+//! held to.
+
+use std::collections::{BTreeSet, HashMap};
+
+use foldhash::fast::FixedState;
+use leasehold_leases::{Key, Slot};
+
+use leasehold_replica::message::{LogId, Value};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    values: [Vec<Option<Value>>; 2],
+    /// Slots below a chosen one that are not.
+    open: [BTreeSet<Slot>; 2],
+    /// By key, the highest slot that writes it.
+    newest: HashMap<Key, Slot, FixedState>,
+    /// The first keys that were written.
+    first_keys: Vec<Key>,
+}
+
+/// How many of the first keys are remembered in order.
+const FIRST_KEYS: usize = 32;
+
+impl Chosen {
+    /// `value` is committed in `slot`; returns whether nobody knew before.
+    pub(super) fn committed(&mut self, log: LogId, slot: Slot, value: &Value) -> bool {
+        let values = &mut self.values[log.index()];
+        let index = slot.0 as usize - 1;
+        let open = &mut self.open[log.index()];
+        if values.len() <= index {
+            open.extend((values.len() as u64 + 1..slot.0).map(Slot));
+            values.resize(index + 1, None);
+        } else if !open.remove(&slot) {
+            return false;
+        }
+        values[index] = Some(value.clone());
+        for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
+            for key in proposed.command.keys() {
+                match self.newest.get_mut(key) {
+                    Some(newest) => *newest = slot.max(*newest),
+                    None => {
+                        self.newest.insert(key.clone(), slot);
+                        if self.first_keys.len() < FIRST_KEYS {
+                            self.first_keys.push(key.clone());
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// What is chosen in `slot`, if anybody knows.
+    pub fn value(&self, log: LogId, slot: Slot) -> Option<&Value> {
+        let index = slot.0.checked_sub(1)? as usize;
+        self.values[log.index()].get(index)?.as_ref()
+    }
+
+    /// Slots of `first..before` that nobody knows to be chosen, rising.
+    pub(super) fn open(
+        &self,
+        log: LogId,
+        first: Slot,
+        before: Slot,
+    ) -> impl Iterator<Item = Slot> + '_ {
+        let beyond = first.0.max(self.values[log.index()].len() as u64 + 1);
+        let below = self.open[log.index()].range(first..).copied();
+        below
+            .take_while(move |slot| *slot < before)
+            .chain((beyond..before.0).map(Slot))
+    }
+
+    /// The highest chosen slot that writes `key`.
+    pub fn newest(&self, key: &Key) -> Option<Slot> {
+        self.newest.get(key).copied()
+    }
+
+    /// Chosen slots above `slot`, rising.
+    pub(super) fn beyond(&self, log: LogId, slot: Slot) -> impl Iterator<Item = (Slot, &Value)> {
+        let values = self.values[log.index()].iter().enumerate();
+        let values = values.skip(slot.0 as usize);
+        values.filter_map(|(index, value)| Some((Slot(index as u64 + 1), value.as_ref()?)))
+    }
+
+    /// Some keys that were written, for oracles that look at samples.
+    pub(super) fn sample(&self) -> &[Key] {
+        &self.first_keys
+    }
+}

@@ -1,0 +1,337 @@
+//! One content per configuration (oracle 8; §3.4): what a replica takes a
+//! configuration to say is what the changes up to it say, folded plainly, whatever
+//! it had to forget or restore meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use leasehold_leases::{
+    ConfigChange, ConfigId, Configs, Key, LeaseMessage, LeaseParams, RangeChange, ReplicaId,
+    ReplicaSet, Slot, StrategySpec,
+};
+
+use super::{Chosen, Sight, Verdict, ensure, id};
+use leasehold_replica::message::{Envelope, LogId, Message, Value};
+
+pub(super) const NAME: &str = "configurations";
+
+/// Contents that are remembered: nobody lags by more.
+const REMEMBERED: usize = 256;
+/// The newest of those that a replica keeps are compared.
+const COMPARED: u64 = 8;
+
+/// What a configuration says.
+#[derive(Clone, Debug)]
+struct Content {
+    params: LeaseParams,
+    excluded: ReplicaSet,
+    /// Strategy and default holders of a sample of the keys, and of every key with which a
+    /// range ever began or ended.
+    policies: Vec<(Key, StrategySpec, ReplicaSet)>,
+    /// Per replica, the oldest configuration it may still be promised under.
+    oldest: Vec<ConfigId>,
+    /// Of a sample of the keys.
+    holders: Vec<(Key, ReplicaSet)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Configurations {
+    newest: Content,
+    /// All that ever changed for ranges, in order.
+    changes: Vec<RangeChange>,
+    listed: BTreeMap<Key, ReplicaSet>,
+    /// By configuration, the last of them that of `applied`.
+    contents: VecDeque<Content>,
+    applied: ConfigId,
+    /// By replica, the newest that it knew when its last step ended.
+    known: Vec<ConfigId>,
+    /// Configurations compared.
+    pub checks: u64,
+}
+
+impl Configurations {
+    pub(super) fn new(n: usize) -> Configurations {
+        Configurations {
+            newest: Content {
+                params: LeaseParams::default(),
+                excluded: ReplicaSet::EMPTY,
+                policies: Vec::new(),
+                oldest: vec![ConfigId(0); n],
+                holders: Vec::new(),
+            },
+            changes: Vec::new(),
+            listed: BTreeMap::new(),
+            contents: VecDeque::new(),
+            applied: ConfigId(0),
+            known: vec![ConfigId(0); n],
+            checks: 0,
+        }
+    }
+
+    /// More is chosen.
+    pub(super) fn advance(&mut self, chosen: &Chosen) {
+        let none = ConfigChange::default();
+        while let Some(value) = chosen.value(LogId::Configs, Slot(self.applied.0 + 1)) {
+            let change = match value {
+                Value::Config(change) => change,
+                _ => &none,
+            };
+            self.applied.0 += 1;
+            self.apply(change, chosen.sample());
+        }
+    }
+
+    fn apply(&mut self, change: &ConfigChange, sample: &[Key]) {
+        let content = &mut self.newest;
+        content.params = change.params.unwrap_or(content.params);
+        if let Some(excluded) = change.excluded {
+            for suspect in excluded.iter().filter(|s| !content.excluded.contains(*s)) {
+                content.oldest[suspect.index()] = self.applied;
+            }
+            content.excluded = excluded;
+        }
+        for change in &change.ranges {
+            let stays = |key: &Key| !(change.clear && change.range.contains(key));
+            self.listed.retain(|key, _| stays(key));
+            self.changes.push(change.clone());
+        }
+        for (holders, keys) in &change.keys {
+            for key in keys {
+                self.listed.insert(key.clone(), *holders);
+            }
+        }
+        let holders = |key: &Key| {
+            let unlisted = || last_of(&self.changes, key, |change| change.defaults);
+            let listed = self.listed.get(key).copied();
+            let holders = listed.or_else(unlisted).unwrap_or_default();
+            (key.clone(), holders.minus(content.excluded))
+        };
+        content.holders = sample.iter().map(holders).collect();
+        let bounds = self.changes.iter().map(|change| &change.range);
+        let bounds = bounds.flat_map(|range| std::iter::once(range.from()).chain(range.to()));
+        let keys: BTreeSet<&Key> = sample.iter().chain(bounds).collect();
+        let policy = |key: &&Key| {
+            let strategy = last_of(&self.changes, key, |change| change.strategy.clone());
+            let defaults = last_of(&self.changes, key, |change| change.defaults);
+            let strategy = strategy.unwrap_or(StrategySpec::None);
+            ((*key).clone(), strategy, defaults.unwrap_or_default())
+        };
+        content.policies = keys.iter().map(policy).collect();
+        if self.contents.len() == REMEMBERED {
+            self.contents.pop_front();
+        }
+        self.contents.push_back(self.newest.clone());
+    }
+
+    fn content(&self, id: ConfigId) -> Option<&Content> {
+        let back = usize::try_from(self.applied.0.checked_sub(id.0)?).ok()?;
+        let index = self.contents.len().checked_sub(back + 1)?;
+        self.contents.get(index)
+    }
+
+    /// `node` promises under no configuration from before it excluded the holder, as
+    /// far as it knows (§3.7, hazard 41): a suspect would be kept alive.
+    pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
+        let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
+            return Ok(());
+        };
+        let known = self.content(self.known[node]);
+        let oldest = known.map_or(ConfigId(0), |content| content.oldest[to.index()]);
+        self.checks += 1;
+        ensure!(
+            NAME,
+            promise.config >= oldest,
+            "{:?} promises {to:?} under {:?}, but has excluded it under {oldest:?}",
+            id(node),
+            promise.config
+        );
+        Ok(())
+    }
+
+    /// `node` has executed a configuration, or restored what it had.
+    pub(super) fn compare(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        let configs = replica.configs();
+        let newest = configs.newest();
+        self.known[node] = newest;
+        let first = configs
+            .oldest_kept()
+            .0
+            .max(newest.0.saturating_sub(COMPARED));
+        self.checks += newest.0 + 1 - first;
+        if let Some(content) = self.content(newest) {
+            content.compare_newest(node, configs)?;
+        }
+        for config in (first..=newest.0).map(ConfigId) {
+            if let Some(content) = self.content(config) {
+                content.compare(node, configs, config)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Content {
+    /// What a configuration says of all configurations after it.
+    fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
+        let n = self.oldest.len() as u8;
+        let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
+        let policy = |(key, strategy, defaults): &(Key, StrategySpec, ReplicaSet)| {
+            let found = configs.policies().get(key);
+            found.strategy == *strategy && found.defaults == *defaults
+        };
+        let same = configs.excluded() == self.excluded
+            && self.policies.iter().all(policy)
+            && oldest.eq(self.oldest.iter().copied());
+        ensure!(
+            NAME,
+            same,
+            "{:?} takes {:?} for something else than {self:?}",
+            id(node),
+            configs.newest()
+        );
+        Ok(())
+    }
+
+    /// What `config` says by itself.
+    fn compare(&self, node: usize, configs: &Configs, config: ConfigId) -> Verdict {
+        let universal = configs.universal(config);
+        let wrong = self.holders.iter().find(|(key, holders)| {
+            configs.view(key).holders(config) != *holders || !universal.is_subset(*holders)
+        });
+        ensure!(
+            NAME,
+            configs.params(config) == &self.params && wrong.is_none(),
+            "{:?} takes {config:?} to say {:?}, every key {universal:?}, {:?}; it says {:?}, \
+             {wrong:?}",
+            id(node),
+            configs.params(config),
+            wrong.map(|(key, _)| configs.view(key).holders(config)),
+            self.params
+        );
+        Ok(())
+    }
+}
+
+/// What the last of the changes that are about `key`, and say something of it, says.
+fn last_of<T>(
+    changes: &[RangeChange],
+    key: &Key,
+    says: impl Fn(&RangeChange) -> Option<T>,
+) -> Option<T> {
+    let of_key = changes.iter().filter(|change| change.range.contains(key));
+    of_key.rev().find_map(says)
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::KeyRange;
+
+    use super::super::bench::{Has, World, everybody};
+    use super::*;
+
+    fn set(bits: u64) -> ReplicaSet {
+        ReplicaSet(bits)
+    }
+
+    fn of(from: &'static [u8], to: Option<&'static [u8]>) -> RangeChange {
+        let range = KeyRange::new(from.into(), to.map(Key::from_static));
+        RangeChange::nothing(range.expect("some keys"))
+    }
+
+    #[test]
+    fn changes_add_up() {
+        let mut oracle = Configurations::new(3);
+        let keys = [Key::from("a"), Key::from("b"), Key::from("c")];
+        let changes = [
+            ConfigChange {
+                keys: vec![
+                    (set(0b110), vec![Key::from("a")]),
+                    (set(0b101), vec![Key::from("c")]),
+                ],
+                ..ConfigChange::everywhere(set(0b001))
+            },
+            ConfigChange {
+                ranges: vec![RangeChange {
+                    defaults: Some(set(0b011)),
+                    ..of(b"b", Some(b"c"))
+                }],
+                excluded: Some(set(0b010)),
+                ..ConfigChange::default()
+            },
+            ConfigChange {
+                ranges: vec![RangeChange {
+                    clear: true,
+                    ..of(b"", Some(b"b"))
+                }],
+                ..ConfigChange::default()
+            },
+        ];
+        for change in &changes {
+            oracle.applied.0 += 1;
+            oracle.apply(change, &keys);
+        }
+        let holders = |id: u64| {
+            let content = oracle.content(ConfigId(id)).expect("remembered");
+            content.holders.iter().map(|(_, h)| h.0).collect::<Vec<_>>()
+        };
+        assert_eq!(holders(1), [0b110, 0b001, 0b101]);
+        assert_eq!(holders(2), [0b100, 0b001, 0b101]);
+        assert_eq!(holders(3), [0b001, 0b001, 0b101], "c is of another range");
+        assert_eq!(
+            oracle.newest.oldest,
+            [ConfigId(0), ConfigId(2), ConfigId(0)]
+        );
+        assert!(oracle.content(ConfigId(4)).is_none());
+    }
+
+    #[test]
+    fn whoever_takes_a_configuration_for_another_is_noticed() {
+        let other = |change: ConfigChange| Has {
+            change,
+            ..Has::default()
+        };
+        let defaults = ConfigChange::everywhere(set(0b011));
+        let mut in_part = everybody();
+        in_part.ranges.push(RangeChange {
+            defaults: Some(set(0b011)),
+            ..of(b"a", Some(b"b"))
+        });
+        let mut strategy = everybody();
+        strategy.ranges[0].strategy = Some(StrategySpec::All);
+        let listed = ConfigChange {
+            keys: vec![(set(0b001), vec![Key::from("a")])],
+            ..everybody()
+        };
+        let excluded = ConfigChange {
+            excluded: Some(set(0b001)),
+            ..everybody()
+        };
+        let longer = ConfigChange {
+            params: Some(LeaseParams {
+                t_lease: std::time::Duration::from_secs(9),
+                ..LeaseParams::default()
+            }),
+            ..everybody()
+        };
+        for (change, good) in [
+            (everybody(), true),
+            (defaults, false),
+            (in_part, false),
+            (strategy, false),
+            (listed, false),
+            (excluded, false),
+            (longer, false),
+        ] {
+            let world = World::new([other(change.clone()), Has::default(), Has::default()]);
+            let mut oracle = Configurations::new(3);
+            oracle.applied.0 += 1;
+            oracle.apply(&everybody(), &[Key::from("a")]);
+            let verdict = oracle.compare(&world.sight(), 0);
+            assert_eq!(verdict.is_ok(), good, "{change:?}");
+            assert!(oracle.checks > 0);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! A read that the leader confirms is confirmed by a majority that was asked after
+//! it (protocol §3.7, hazard 26): answers to earlier probes say nothing about who
+//! leads now.
+//!
+//! Told by messages: which probe was the leader's newest when a read was forwarded
+//! to it, or its own client asked it, and which probes were answered.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use leasehold_leases::{Ballot, ReplicaId, majority};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Path};
+
+use super::{Verdict, ensure, id};
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::input::ReadFrom;
+use leasehold_replica::message::{Envelope, Message, ReadAnswer, RequestId};
+
+pub(super) const NAME: &str = "confirmed";
+
+/// What a leader has asked under one ballot.
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    newest: Probe,
+    /// Per replica, the newest that it answered.
+    answered: Vec<u64>,
+}
+
+/// Numbered by the leader of a ballot, from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Probe {
+    ballot: Ballot,
+    number: u64,
+}
+
+/// A read of a client.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    /// The newest probe of the replica that it was sent to.
+    after: Probe,
+    /// How many reads others had confirmed for that replica.
+    told: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Confirmed {
+    leaders: Vec<Asked>,
+    /// Reads that were forwarded, after which probe of whom they were forwarded to.
+    forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
+    /// Reads of clients, by the replica that they were sent to.
+    reads: HashMap<(usize, ClientHandle), Read, FixedState>,
+    /// Per replica, how many of the reads that it forwarded others have confirmed.
+    told: Vec<u64>,
+    /// Confirmed reads looked at.
+    pub checks: u64,
+}
+
+impl Confirmed {
+    pub(super) fn new(n: usize) -> Confirmed {
+        Confirmed {
+            leaders: vec![Asked::default(); n],
+            forwarded: HashMap::default(),
+            reads: HashMap::default(),
+            told: vec![0; n],
+            checks: 0,
+        }
+    }
+
+    /// A client's command has reached `node`.
+    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        if let Some(Op::Get(_)) = &command.op {
+            let read = Read {
+                after: self.leaders[node].newest,
+                told: self.told[node],
+            };
+            // Asked twice at once: no answer says which of the two it is for.
+            self.reads.entry((node, from)).or_insert(read);
+        }
+    }
+
+    /// `node` has answered under a lease.
+    pub(super) fn answered_elsewise(&mut self, node: usize, to: ReadFrom) {
+        match to {
+            ReadFrom::Client(to) => {
+                self.reads.remove(&(node, to));
+            }
+            ReadFrom::Peer(to, request) => {
+                self.forwarded.remove(&(to, request));
+            }
+        }
+    }
+
+    /// `node` has ended: it answers nobody any more.
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.reads.retain(|(at, _), _| *at != node);
+    }
+
+    /// `node` sends a message.
+    pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
+        match &envelope.message {
+            Message::Heartbeat { ballot, probe, .. } => self.probes(node, *ballot, *probe),
+            Message::HeartbeatAck { ballot, probe, .. } => {
+                let asked = &mut self.leaders[to.index()];
+                if asked.newest.ballot == *ballot {
+                    let answered = &mut asked.answered[node];
+                    *answered = (*answered).max(*probe);
+                }
+            }
+            Message::ForwardRead { reads, .. } => {
+                let after = self.leaders[to.index()].newest;
+                let named = reads
+                    .iter()
+                    .map(|(request, _)| ((id(node), *request), after));
+                self.forwarded.extend(named);
+            }
+            Message::ReadAnswers(answers) => {
+                for answer in answers {
+                    self.answers(node, to, answer)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `node` answers a read that `to` forwarded.
+    fn answers(&mut self, node: usize, to: ReplicaId, answer: &ReadAnswer) -> Verdict {
+        let after = self.forwarded.remove(&(to, answer.request));
+        let confirmed = answer.outcome.as_ref();
+        if confirmed.is_none_or(|(_, path)| *path != Path::ReadIndex) {
+            return Ok(());
+        }
+        self.told[to.index()] += 1;
+        after.map_or(Ok(()), |after| self.confirms(node, after))
+    }
+
+    fn probes(&mut self, node: usize, ballot: Ballot, number: u64) {
+        let n = self.leaders.len();
+        let asked = &mut self.leaders[node];
+        if asked.newest.ballot != ballot {
+            *asked = Asked {
+                newest: Probe { ballot, number: 0 },
+                answered: vec![0; n],
+            };
+        }
+        // One without a number asks nothing.
+        asked.newest.number = asked.newest.number.max(number);
+    }
+
+    /// `node` answers its client.
+    pub(super) fn replied(&mut self, node: usize, to: ClientHandle, path: Path) -> Verdict {
+        let Some(read) = self.reads.remove(&(node, to)) else {
+            return Ok(());
+        };
+        // What another has confirmed since was judged when that one said so.
+        if path != Path::ReadIndex || self.told[node] > read.told {
+            return Ok(());
+        }
+        self.confirms(node, read.after)
+    }
+
+    /// `node` has confirmed a read that came after a probe of its own.
+    fn confirms(&mut self, node: usize, after: Probe) -> Verdict {
+        self.checks += 1;
+        let asked = &self.leaders[node];
+        // All that was asked under a later ballot was asked after it.
+        let same = asked.newest.ballot == after.ballot;
+        let last = if same { after.number } else { 0 };
+        let answers = asked.answered.iter().filter(|a| **a > last).count();
+        ensure!(
+            NAME,
+            answers + 1 >= majority(self.leaders.len()),
+            "{:?} confirms a read that came to it after {after:?}, but {answers} others have \
+             answered a later probe",
+            id(node)
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::ReplicaSet;
+    use leasehold_wire::Outcome;
+
+    use super::super::bench::{BALLOT, key, says};
+    use super::*;
+    use leasehold_replica::message::ReadAnswer;
+
+    const READ: ClientHandle = ClientHandle {
+        connection: 1,
+        request: 1,
+    };
+
+    /// Replica 0 leads five; a read comes between its probes.
+    struct Leader(Confirmed, Ballot);
+
+    impl Leader {
+        /// Its first probe has been answered by everybody.
+        fn new() -> Leader {
+            let mut leader = Leader(Confirmed::new(5), BALLOT);
+            leader.probe(1);
+            for node in 1..5 {
+                leader.answer(node, 1);
+            }
+            leader
+        }
+
+        fn say(&mut self, from: usize, to: usize, message: Message) -> Verdict {
+            let (node, to, envelope) = says((from, 1), (to, 1), message);
+            self.0.sent(node, to, &envelope)
+        }
+
+        fn probe(&mut self, probe: u64) {
+            let heartbeat = Message::Heartbeat {
+                ballot: self.1,
+                probe,
+                logs: Default::default(),
+            };
+            assert!(self.say(0, 1, heartbeat).is_ok());
+        }
+
+        fn answer(&mut self, node: usize, probe: u64) {
+            let ack = Message::HeartbeatAck {
+                ballot: self.1,
+                probe,
+                suspects: ReplicaSet::EMPTY,
+            };
+            assert!(self.say(node, 0, ack).is_ok());
+        }
+
+        fn forward(&mut self, from: usize, to: usize) {
+            let reads = vec![(RequestId(1), key("a"))];
+            let read_index = true;
+            let forward = Message::ForwardRead { read_index, reads };
+            assert!(self.say(from, to, forward).is_ok());
+        }
+
+        /// `node` answers a read that `to` forwarded to it.
+        fn tell(&mut self, node: usize, to: usize, path: Path) -> Verdict {
+            let answer = ReadAnswer {
+                request: RequestId(1),
+                outcome: Some((Outcome::missing(), path)),
+            };
+            self.say(node, to, Message::ReadAnswers(vec![answer]))
+        }
+
+        fn ask(&mut self) {
+            self.0.asked(0, READ, &Command::from(Op::get(key("a"))));
+        }
+
+        fn reply(&mut self, path: Path) -> Verdict {
+            self.0.replied(0, READ, path)
+        }
+    }
+
+    /// What must happen between a read and its confirmation, whoever asked it.
+    fn judge(ask: fn(&mut Leader), confirm: fn(&mut Leader) -> Verdict) {
+        let case = |happens: &dyn Fn(&mut Leader)| {
+            let mut leader = Leader::new();
+            ask(&mut leader);
+            happens(&mut leader);
+            let verdict = confirm(&mut leader);
+            assert_eq!(leader.0.checks, 1);
+            verdict.is_ok()
+        };
+        assert!(!case(&|_| {}), "answers from before it");
+        assert!(!case(&|leader| leader.probe(2)), "no answers");
+        let few = |leader: &mut Leader| {
+            leader.probe(2);
+            leader.answer(1, 2);
+            leader.answer(1, 2);
+            leader.answer(2, 1);
+        };
+        assert!(!case(&few), "two of five");
+        let enough = |leader: &mut Leader| {
+            few(leader);
+            leader.answer(2, 2);
+        };
+        assert!(case(&enough));
+        let anew = |leader: &mut Leader| {
+            leader.1.round += 1;
+            leader.probe(1);
+        };
+        assert!(!case(&anew), "answers to an earlier ballot");
+        assert!(case(&|leader| {
+            anew(leader);
+            leader.answer(1, 1);
+            leader.answer(2, 1);
+        }));
+    }
+
+    #[test]
+    fn a_forwarded_read_is_confirmed_by_a_majority_that_was_asked_after_it() {
+        judge(
+            |leader| leader.forward(3, 0),
+            |leader| leader.tell(0, 3, Path::ReadIndex),
+        );
+    }
+
+    #[test]
+    fn so_is_a_read_of_the_leaders_own_client() {
+        judge(Leader::ask, |leader| leader.reply(Path::ReadIndex));
+    }
+
+    #[test]
+    fn what_others_have_confirmed_is_judged_when_they_say_so() {
+        let mut leader = Leader::new();
+        assert!(leader.tell(3, 0, Path::ReadIndex).is_ok());
+        leader.ask();
+        assert!(leader.reply(Path::ReadIndex).is_err(), "told before it");
+        leader.ask();
+        leader.forward(0, 3);
+        assert!(leader.tell(3, 0, Path::ReadIndex).is_err());
+        assert!(leader.reply(Path::ReadIndex).is_ok());
+    }
+
+    #[test]
+    fn an_answer_to_what_was_asked_twice_is_for_the_first() {
+        let mut leader = Leader::new();
+        leader.ask();
+        leader.probe(2);
+        leader.ask();
+        leader.answer(1, 2);
+        leader.answer(2, 2);
+        assert!(leader.reply(Path::ReadIndex).is_ok());
+    }
+
+    #[test]
+    fn what_was_not_confirmed_is_not_judged() {
+        let mut leader = Leader::new();
+        leader.ask();
+        assert!(leader.reply(Path::Forwarded).is_ok());
+        leader.ask();
+        leader.0.answered_elsewise(0, ReadFrom::Client(READ));
+        assert!(leader.reply(Path::ReadIndex).is_ok(), "answered before");
+        leader.ask();
+        leader.0.crashed(0);
+        assert!(leader.reply(Path::ReadIndex).is_ok(), "of an earlier run");
+        leader.forward(3, 0);
+        assert!(leader.tell(0, 3, Path::Forwarded).is_ok());
+        assert_eq!(leader.0.checks, 0);
+    }
+}

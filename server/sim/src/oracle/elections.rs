@@ -1,0 +1,258 @@
+//! No needless election: nobody campaigns against a leader that leads and that a majority
+//! hears, unless that leader hands over. Liveness, not safety: each election costs clients
+//! an outage, however sound it is.
+//!
+//! Recomputed from messages: who acknowledges a leader's heartbeats has heard it.
+
+use std::time::Duration;
+
+use leasehold_leases::{Ballot, ReplicaSet};
+
+use super::{Sight, Verdict, ensure, id};
+use leasehold_replica::message::{Envelope, Message};
+
+pub(super) const NAME: &str = "elections";
+
+/// Heartbeats that one replica acknowledged, at one ballot and without a long pause.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    ballot: Ballot,
+    since_ns: u64,
+    last_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Elections {
+    /// By replica.
+    heard: Vec<Option<Series>>,
+    /// By replica: the ballot whose leader handed over to it.
+    handed: Vec<Option<Ballot>>,
+    timeout_ns: u64,
+    /// A clock has left what is assumed of clocks: nothing is judged any more.
+    excused: bool,
+    /// Campaigns that were judged.
+    pub checks: u64,
+}
+
+impl Elections {
+    pub(super) fn new(n: usize, timeout: Duration) -> Elections {
+        Elections {
+            heard: vec![None; n],
+            handed: vec![None; n],
+            timeout_ns: timeout.as_nanos() as u64,
+            excused: false,
+            checks: 0,
+        }
+    }
+
+    /// A clock has jumped: whoever counts on it may take any leader for silent.
+    pub fn excuse(&mut self) {
+        self.excused = true;
+    }
+
+    /// A replica is about to end.
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.heard[node] = None;
+        self.handed[node] = None;
+    }
+
+    /// The longest pause between two heartbeats of a series: short of what makes a replica
+    /// agree with another candidate.
+    fn pause_ns(&self) -> u64 {
+        self.timeout_ns / 4 * 3
+    }
+
+    /// `node` sends a message.
+    pub(super) fn sent(&mut self, now_ns: u64, node: usize, to: usize, envelope: &Envelope) {
+        match &envelope.message {
+            Message::HeartbeatAck { ballot, .. } => self.hears(now_ns, node, *ballot),
+            // It has promised another ballot.
+            Message::Prepared { .. } => self.heard[node] = None,
+            Message::Transfer { ballot, .. } => self.handed[to] = Some(*ballot),
+            _ => {}
+        }
+    }
+
+    fn hears(&mut self, now_ns: u64, node: usize, ballot: Ballot) {
+        let pause_ns = self.pause_ns();
+        let series = &mut self.heard[node];
+        match series {
+            Some(s) if s.ballot == ballot && now_ns - s.last_ns <= pause_ns => s.last_ns = now_ns,
+            _ => {
+                *series = Some(Series {
+                    ballot,
+                    since_ns: now_ns,
+                    last_ns: now_ns,
+                })
+            }
+        }
+    }
+
+    /// `node` campaigns. Whoever agreed had heard no leader for a while, at some time since
+    /// this replica asked: at most an election timeout ago.
+    pub(super) fn campaigns(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        self.checks += 1;
+        self.heard[node] = None;
+        let handed = self.handed[node].take();
+        if self.excused {
+            return Ok(());
+        }
+        for leader in 0..sight.n() {
+            let replica = sight
+                .replica(leader)
+                .filter(|_| sight.node(leader).pause.is_none());
+            let Some(ballot) = replica.and_then(|replica| replica.leads_at()) else {
+                continue;
+            };
+            let hears = |series: &Option<Series>| {
+                series.is_some_and(|s| {
+                    s.ballot == ballot
+                        && sight.now_ns - s.last_ns <= self.pause_ns()
+                        && sight.now_ns - s.since_ns >= 2 * self.timeout_ns
+                })
+            };
+            let steady = (0..sight.n())
+                .filter(|peer| hears(&self.heard[*peer]))
+                .map(id);
+            let steady = steady
+                .collect::<ReplicaSet>()
+                .union(ReplicaSet::one(id(leader)));
+            ensure!(
+                NAME,
+                handed == Some(ballot) || steady.len() <= sight.n() / 2,
+                "{:?} campaigns, although {:?} leads at {ballot:?} and {steady:?} hear it",
+                id(node),
+                id(leader)
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::ReplicaId;
+
+    use super::super::bench::{Has, World, says};
+    use super::*;
+    use leasehold_replica::action::Action;
+    use leasehold_replica::message::PerLog;
+    use leasehold_replica::{Input, Replica};
+
+    const TIMEOUT: Duration = Duration::from_millis(1000);
+
+    /// Replica 0 leads.
+    fn led() -> (World, Ballot) {
+        let mut world = World::new([Has::default(), Has::default(), Has::default()]);
+        let now = world.sight().time(0);
+        let leader = world.nodes[0].replica.as_mut().expect("it runs");
+        let mut out = Vec::new();
+        leader.expire_election(now);
+        leader.step(now, Input::Tick, &mut out);
+        let asked = out.iter().find_map(|action| match action {
+            Action::Send { envelope, .. } => match envelope.message {
+                Message::PreVote { ballot, ask } => Some((ballot, ask)),
+                _ => None,
+            },
+            _ => None,
+        });
+        let (ballot, ask) = asked.expect("it asks");
+        hear(leader, now, Message::PreVoted { ballot, ask });
+        leader.flush(now, &mut out);
+        let synced: Vec<Input> = out.iter().filter_map(persisted).collect();
+        for synced in synced {
+            leader.step(now, synced, &mut out);
+        }
+        let promise = Message::Prepared {
+            ballot,
+            answer: 1,
+            part: 0,
+            parts: 1,
+            commits: PerLog::default(),
+            entries: Vec::new(),
+            log_starts: Vec::new(),
+        };
+        hear(leader, now, promise);
+        assert_eq!(leader.leads_at(), Some(ballot));
+        (world, ballot)
+    }
+
+    fn persisted(action: &Action) -> Option<Input> {
+        match action {
+            Action::Persist { sequence, .. } => Some(Input::Persisted(*sequence)),
+            _ => None,
+        }
+    }
+
+    fn hear(replica: &mut Replica, now: leasehold_leases::Time, message: Message) {
+        let (_, _, envelope) = says((1, 1), (0, 1), message);
+        replica.step(now, Input::Peer(envelope), &mut Vec::new());
+    }
+
+    fn ack(ballot: Ballot) -> Envelope {
+        let message = Message::HeartbeatAck {
+            ballot,
+            probe: 1,
+            suspects: ReplicaSet::EMPTY,
+        };
+        says((1, 1), (0, 1), message).2
+    }
+
+    /// Replica 1 acknowledges heartbeats every so many ms, for three seconds; then 2
+    /// campaigns.
+    fn judge(every_ms: u64, handed: bool) -> Verdict {
+        let (mut world, ballot) = led();
+        let mut oracle = Elections::new(3, TIMEOUT);
+        for at_ms in (0..=3000).step_by(every_ms as usize) {
+            oracle.sent(at_ms * 1_000_000, 1, 0, &ack(ballot));
+        }
+        if handed {
+            let message = Message::Transfer {
+                ballot,
+                by_operator: true,
+            };
+            oracle.sent(0, 0, 2, &says((0, 1), (2, 1), message).2);
+        }
+        world.now_ns = 3_000_000_000;
+        oracle.campaigns(&world.sight(), 2)
+    }
+
+    #[test]
+    fn nobody_campaigns_against_a_leader_that_a_majority_hears() {
+        assert!(judge(250, false).is_err());
+    }
+
+    #[test]
+    fn a_leader_that_is_not_heard_steadily_may_be_deposed() {
+        assert!(judge(1000, false).is_ok());
+    }
+
+    #[test]
+    fn a_leader_may_hand_over() {
+        assert!(judge(250, true).is_ok());
+    }
+
+    #[test]
+    fn who_has_promised_another_hears_the_leader_no_more() {
+        let (mut world, ballot) = led();
+        let mut oracle = Elections::new(3, TIMEOUT);
+        (0..=30).for_each(|i| oracle.sent(i * 100_000_000, 1, 0, &ack(ballot)));
+        world.now_ns = 3_000_000_000;
+        let other = Ballot {
+            round: ballot.round + 1,
+            replica: ReplicaId(2),
+        };
+        let promise = Message::Prepared {
+            ballot: other,
+            answer: 1,
+            part: 0,
+            parts: 1,
+            commits: PerLog::default(),
+            entries: Vec::new(),
+            log_starts: Vec::new(),
+        };
+        oracle.sent(world.now_ns, 1, 2, &says((1, 1), (2, 1), promise).2);
+        assert!(oracle.campaigns(&world.sight(), 2).is_ok());
+    }
+}

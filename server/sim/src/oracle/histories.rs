@@ -1,0 +1,118 @@
+//! The clients' histories alone (oracle 12): per key linearizable, and strictly
+//! serializable where commands touch several keys (§3.6; Herlihy & Wing 1990),
+//! by nothing but values and times. Versions, and whatever else replicas say
+//! about themselves, are not looked at.
+
+use leasehold_histories::history::History;
+use leasehold_histories::linearizability;
+use leasehold_histories::serializability::{self, Transaction};
+
+use super::{Verdict, ensure};
+
+pub(super) const NAME: &str = "histories";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Histories {
+    /// Operations and transactions judged.
+    pub checks: u64,
+    /// Histories that took too long to judge.
+    pub unknown: u64,
+}
+
+impl Histories {
+    /// Judges each key of a whole run.
+    ///
+    /// # Errors
+    /// Some key is not linearizable.
+    pub fn judge(&mut self, history: &History) -> Verdict {
+        match linearizability::check(history) {
+            linearizability::Verdict::Linearizable { ops, .. } => self.checks += ops as u64,
+            linearizability::Verdict::Unknown { .. } => self.unknown += 1,
+            linearizability::Verdict::Violation {
+                key, explanation, ..
+            } => ensure!(NAME, false, "key {key} is not linearizable: {explanation}"),
+        }
+        Ok(())
+    }
+
+    /// Judges all keys of a small run together.
+    ///
+    /// # Errors
+    /// No order of the transactions explains every answer.
+    pub fn judge_together(&mut self, transactions: &[Transaction]) -> Verdict {
+        match serializability::check(transactions) {
+            serializability::Verdict::Serializable { transactions, .. } => {
+                self.checks += transactions as u64;
+            }
+            serializability::Verdict::Unknown { .. } => self.unknown += 1,
+            serializability::Verdict::Violation {
+                keys, explanation, ..
+            } => ensure!(
+                NAME,
+                false,
+                "keys {keys:?} are not serializable: {explanation}"
+            ),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_histories::history::{Action, Event, ValueId};
+
+    use super::*;
+
+    const A: ValueId = ValueId(1);
+
+    fn event(process: u32, key: u64, action: Action, invoke_ns: u64) -> Event {
+        Event {
+            process,
+            key,
+            action,
+            invoke_ns,
+            return_ns: Some(invoke_ns + 1),
+        }
+    }
+
+    fn read(value: Option<ValueId>) -> Action {
+        Action::Read { value }
+    }
+
+    #[test]
+    fn a_stale_read_is_no_history() {
+        for (found, good) in [(Some(A), true), (None, false)] {
+            let mut history = History::new();
+            history.push(event(0, 1, Action::Write { value: A }, 0));
+            history.push(event(1, 1, read(found), 10));
+            let mut histories = Histories::default();
+            assert_eq!(histories.judge(&history).is_ok(), good);
+            assert_eq!(histories.checks > 0, good);
+        }
+    }
+
+    #[test]
+    fn half_a_write_of_two_keys_is_no_history() {
+        let transaction = |process, parts: Vec<(u64, Action)>, invoke_ns, return_ns| Transaction {
+            process,
+            parts,
+            invoke_ns,
+            return_ns: Some(return_ns),
+        };
+        let both = vec![
+            (1, Action::Write { value: A }),
+            (2, Action::Write { value: ValueId(2) }),
+        ];
+        for (second, good) in [(Some(ValueId(2)), true), (None, false)] {
+            // Each key alone is in order: the read overlaps the write.
+            let seen = vec![(1, read(Some(A))), (2, read(second))];
+            let all = [
+                transaction(0, both.clone(), 0, 20),
+                transaction(1, seen, 10, 30),
+            ];
+            let mut histories = Histories::default();
+            assert_eq!(histories.judge_together(&all).is_ok(), good);
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Oracles: they know everything, and true time, and judge every step. One
+//! safety property a file, with the rule that it guards and where it comes from.
+//!
+//! An oracle recomputes what it judges from what replicas have *done* (messages,
+//! promises, entries) wherever it can, and does not ask the code under judgement.
+
+mod agreement;
+mod barriers;
+#[cfg(test)]
+mod bench;
+mod chosen;
+mod configurations;
+mod confirmed;
+mod containment;
+mod elections;
+mod frames;
+mod freshness;
+mod histories;
+mod liveness;
+mod notified;
+mod old_leader;
+mod order;
+mod pending;
+mod progress;
+mod promises;
+mod quorums;
+mod reference;
+mod refusals;
+mod restart_wait;
+mod sessions;
+mod sight;
+mod unsent;
+mod unwritable;
+
+use leasehold_leases::{Key, ReplicaId, Slot};
+use leasehold_wire::Command;
+use smallvec::SmallVec;
+
+pub use agreement::Agreement;
+pub use barriers::Barriers;
+pub use configurations::Configurations;
+pub use confirmed::Confirmed;
+pub use containment::Containment;
+pub use elections::Elections;
+pub use frames::Frames;
+pub use freshness::Freshness;
+pub use histories::Histories;
+pub use liveness::Liveness;
+pub use notified::Notified;
+pub use old_leader::OldLeader;
+pub use order::Order;
+pub use pending::Pending;
+pub use quorums::Quorums;
+pub use refusals::Refusals;
+pub use restart_wait::RestartWait;
+pub use sessions::Sessions;
+pub use sight::Sight;
+pub use unsent::Unsent;
+pub use unwritable::Unwritable;
+
+use self::chosen::Chosen;
+use self::progress::{Progress, Stage};
+use self::promises::Promises;
+use self::sight::{Acting, Entry, Vote};
+use super::world::WorldSettings;
+use leasehold_replica::Replica;
+use leasehold_replica::action::{Action, ClientHandle, Event, Record};
+use leasehold_replica::input::{Again, ReadFrom};
+use leasehold_replica::message::{LogId, Message, Value};
+use leasehold_replica::shell::Fenced;
+use leasehold_replica::unavailable::{is_asked_again, is_client_gone, is_unsent};
+
+/// A rule that was seen broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which oracle saw it.
+    pub oracle: &'static str,
+    /// What it saw.
+    pub what: String,
+}
+
+/// What an oracle says.
+pub type Verdict = Result<(), Violation>;
+
+/// Says that a rule is broken, unless a condition holds.
+macro_rules! ensure {
+    ($oracle:expr, $holds:expr, $($what:tt)*) => {
+        if !$holds {
+            return Err($crate::oracle::violated($oracle, format_args!($($what)*)));
+        }
+    };
+}
+use ensure;
+
+/// Kept out of the way of what is looked at in every step.
+#[cold]
+#[inline(never)]
+fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
+    let what = what.to_string();
+    Violation { oracle, what }
+}
+
+/// All oracles. The first violation ends a run: a world that has violated safety
+/// has nothing more to tell.
+#[derive(Debug)]
+pub struct Oracles {
+    progress: Progress,
+    chosen: Chosen,
+    promises: Promises,
+    containment: Containment,
+    notified: Notified,
+    quorums: Quorums,
+    barriers: Barriers,
+    restart_wait: RestartWait,
+    old_leader: OldLeader,
+    pending: Pending,
+    order: Order,
+    unwritable: Unwritable,
+    confirmed: Confirmed,
+    /// Told when clocks leave what is assumed of them.
+    pub elections: Elections,
+    configurations: Configurations,
+    agreement: Agreement,
+    sessions: Sessions,
+    /// Asked for every message, in runs whose messages are encoded.
+    pub frames: Frames,
+    refusals: Refusals,
+    /// Knows how often merges were held at their origin.
+    pub unsent: Unsent,
+    /// Told of every invocation and answer by whoever drives the clients.
+    pub freshness: Freshness,
+    /// Likewise, and when all was well again.
+    pub liveness: Liveness,
+    /// Asked at the end by whoever kept the clients' history.
+    pub histories: Histories,
+}
+
+impl Oracles {
+    /// For the world of these settings.
+    pub(super) fn new(settings: &WorldSettings) -> Oracles {
+        let n = settings.replica.n;
+        Oracles {
+            progress: Progress::new(n),
+            chosen: Chosen::default(),
+            promises: Promises::new(n),
+            containment: Containment::new(n),
+            notified: Notified::default(),
+            quorums: Quorums::new(n),
+            barriers: Barriers::new(n),
+            restart_wait: RestartWait::new(n),
+            old_leader: OldLeader::new(n),
+            pending: Pending::default(),
+            order: Order::default(),
+            unwritable: Unwritable::default(),
+            confirmed: Confirmed::new(n),
+            elections: Elections::new(n, settings.replica.timing.election_timeout),
+            configurations: Configurations::new(n),
+            agreement: Agreement::default(),
+            sessions: Sessions::new(n, &settings.replica.sessions),
+            frames: Frames::default(),
+            refusals: Refusals::new(n),
+            unsent: Unsent::new(n),
+            freshness: Freshness::default(),
+            liveness: Liveness::default(),
+            histories: Histories::default(),
+        }
+    }
+
+    /// A replica has started from its disk.
+    pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        self.progress.started(node, replica);
+        self.promises.started(node);
+        let disk = sight.node(node).disk();
+        self.barriers.started(node, replica.executed(), disk);
+        self.pending.started(node, replica)?;
+        self.configurations.compare(sight, node)?;
+        self.containment.stepped(sight, node)?;
+        self.restart_wait.started(sight, node)
+    }
+
+    /// A replica is about to end.
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.sessions.crashed(node);
+        self.refusals.crashed(node);
+        self.unsent.crashed(node);
+        self.confirmed.crashed(node);
+        self.elections.crashed(node);
+    }
+
+    /// A client's command has reached `node`.
+    pub(super) fn asked(
+        &mut self,
+        now_ns: u64,
+        node: usize,
+        from: ClientHandle,
+        command: &Command,
+    ) {
+        self.sessions.asked(node, from, command);
+        self.refusals.asked(node, from, command);
+        self.confirmed.asked(node, from, command);
+        self.unsent.asked(now_ns, node, from, command);
+    }
+
+    /// A client's connection to `node` has ended, and it is about to hear of it.
+    pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
+        self.unsent.hung_up(node, connection);
+    }
+
+    /// `node` has taken a step, and is about to do this; `leases`: it has heard
+    /// something about leases.
+    pub(super) fn stepped(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        actions: &[Action],
+        leases: bool,
+    ) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        self.barriers.step_begins(node, actions);
+        self.quorums.judge_anew();
+        for (index, action) in actions.iter().enumerate() {
+            let rest = &actions[index + 1..];
+            self.acts(Acting { sight, node, rest }, action)?;
+        }
+        let rest = actions;
+        self.learns(Acting { sight, node, rest }, replica)?;
+        for action in actions {
+            self.pending.persists(node, replica, action)?;
+            self.order.answers(sight, &self.chosen, node, action)?;
+            if let Action::Reply { to, outcome, .. } = action {
+                if is_asked_again(outcome) || is_client_gone(outcome) || is_unsent(outcome) {
+                    self.sessions.answered_elsewise(node, *to);
+                    continue;
+                }
+                let executed = replica.executed();
+                self.refusals.replied(node, executed, *to, outcome)?;
+                self.sessions.replied(&self.chosen, node, *to, outcome)?;
+            }
+        }
+        self.unsent.step_ends(node, replica);
+        self.sessions.step_ends(node, replica.executed());
+        self.barriers.step_ends(sight, node, actions);
+        self.agreement.stepped(node, replica)?;
+        self.unwritable.stepped(sight, node, replica)?;
+        // Promises, and grants, change by what is heard or said.
+        if leases || actions.iter().any(is_about_leases) {
+            self.containment.stepped(sight, node)?;
+        }
+        Ok(())
+    }
+
+    /// A replica performs this action, and then the rest.
+    fn acts(&mut self, acting: Acting<'_>, action: &Action) -> Verdict {
+        let Acting { sight, node, .. } = acting;
+        match action {
+            Action::Send { to, envelope } => {
+                let now_ns = sight.now_ns;
+                self.elections.sent(now_ns, node, to.index(), envelope);
+                self.promises.sent(sight, node, *to, envelope)?;
+                self.configurations.sent(node, *to, envelope)?;
+                self.confirmed.sent(node, *to, envelope)?;
+                self.unsent.sent(node, envelope)?;
+                self.barriers.sent(node, *to, envelope)?;
+                self.restart_wait.sent(acting, &self.promises, envelope)?;
+                self.quorums.sent(acting, envelope)
+            }
+            Action::FencedReply { until, again, .. } => {
+                self.barriers.read(acting, &self.promises, *until, again)
+            }
+            Action::Reply { to, path, outcome } => {
+                self.unsent.replied(node, *to, outcome)?;
+                self.confirmed.replied(node, *to, *path)
+            }
+            Action::Persist { records, .. } => {
+                self.quorums.judge_anew();
+                let (wait, promises) = (&mut self.restart_wait, &self.promises);
+                let mut records = records.iter();
+                records.try_for_each(|record| wait.records(sight, promises, node, record))
+            }
+            Action::Event(Event::Campaigning(_)) => self.elections.campaigns(sight, node),
+            Action::Event(Event::Leading(ballot)) => {
+                self.old_leader.leads(node, *ballot);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a replica has committed and executed in a step whose actions are all still
+    /// to be performed.
+    fn learns(&mut self, acting: Acting<'_>, replica: &Replica) -> Verdict {
+        let Acting { sight, node, .. } = acting;
+        let (mut first, mut configured) = (false, false);
+        for (log, slot, stage) in self.progress.news(node, replica) {
+            let Some(value) = replica.entry(log, slot) else {
+                // Executed and forgotten in one step, after others. The values of a run are
+                // too few for that to happen to the first who commits.
+                assert!(
+                    self.chosen.value(log, slot).is_some(),
+                    "a chosen value is seen before it is forgotten"
+                );
+                continue;
+            };
+            let entry = Entry { log, slot, value };
+            let new = stage == Stage::Committed && self.chosen.committed(log, slot, value);
+            self.agreement.learns(&self.chosen, node, stage, entry)?;
+            self.pending.learns(node, replica, entry)?;
+            if new {
+                first = true;
+                self.quorums.chosen(acting, entry)?;
+                self.notified.chosen(sight, entry)?;
+                self.old_leader.chosen(sight, &self.promises, entry)?;
+            }
+            match (stage, log) {
+                (Stage::Executed, LogId::Configs) => configured = true,
+                (Stage::Executed, LogId::Commands) => {
+                    self.refusals.executed(replica, slot, value)?
+                }
+                _ => {}
+            }
+        }
+        if first {
+            self.sessions.advance(&self.chosen)?;
+            self.configurations.advance(&self.chosen);
+        }
+        if configured {
+            self.configurations.compare(sight, node)?;
+        }
+        Ok(())
+    }
+
+    /// `node` answers a read that it made under leases.
+    pub(super) fn read(&mut self, sight: &Sight<'_>, node: usize, read: &Fenced) -> Verdict {
+        if let (ReadFrom::Client(to), Again::Command(_)) = (read.to, &read.again) {
+            self.sessions.answered_elsewise(node, to);
+        }
+        self.confirmed.answered_elsewise(node, read.to);
+        self.notified.read(sight, &self.chosen, node, read)
+    }
+
+    /// Checks that were made, by oracle, so that a silent one is noticed.
+    pub fn checks(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            (containment::NAME, self.containment.checks),
+            (notified::NAME, self.notified.checks),
+            (quorums::NAME, self.quorums.checks),
+            (barriers::NAME, self.barriers.checks),
+            (freshness::NAME, self.freshness.checks),
+            (frames::NAME, self.frames.checks),
+            (restart_wait::NAME, self.restart_wait.checks),
+            (old_leader::NAME, self.old_leader.checks),
+            (pending::NAME, self.pending.checks),
+            (order::NAME, self.order.checks),
+            (unwritable::NAME, self.unwritable.checks),
+            (confirmed::NAME, self.confirmed.checks),
+            (elections::NAME, self.elections.checks),
+            (configurations::NAME, self.configurations.checks),
+            (agreement::NAME, self.agreement.checks),
+            (liveness::NAME, self.liveness.checks),
+            (sessions::NAME, self.sessions.checks),
+            (refusals::NAME, self.refusals.checks),
+            (unsent::NAME, self.unsent.checks),
+            (histories::NAME, self.histories.checks),
+        ]
+    }
+}
+
+fn is_about_leases(action: &Action) -> bool {
+    matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
+}
+
+/// Whom `node` is, as others name it.
+fn id(node: usize) -> ReplicaId {
+    ReplicaId(node as u8)
+}
+
+/// Whether a replica has executed `slot`, or has `value` pending in it.
+fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
+    let pending = replica.entry(LogId::Commands, slot);
+    replica.executed() >= slot || pending.is_some_and(|pending| pending == value)
+}
+
+/// Whether what is accepted in `slot` is replaced or dies in the rest of a step:
+/// what was said of it before was said of another value than the one there now.
+fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
+    records(rest).any(|record| match record {
+        Record::Accepted {
+            log: l, slot: s, ..
+        }
+        | Record::Erased { log: l, slot: s } => (*l, *s) == (log, slot),
+        _ => false,
+    })
+}
+
+/// What goes to disk.
+fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
+    actions.iter().flat_map(|action| match action {
+        Action::Persist { records, .. } => records.as_slice(),
+        _ => &[],
+    })
+}
+
+/// The keys that a value writes, as often as it does.
+fn writes(value: &Value) -> impl Iterator<Item = &Key> {
+    let writes = value.commands().iter().filter(|p| p.command.is_write());
+    writes.flat_map(|proposed| proposed.command.keys())
+}
+
+/// The keys that a read names; none for a scan, which reads all there could be.
+fn keys_read(again: &Again) -> SmallVec<[&Key; 4]> {
+    match again {
+        Again::Key(key) => SmallVec::from_slice(&[key]),
+        Again::Command(command) => command.keys().collect(),
+    }
+}

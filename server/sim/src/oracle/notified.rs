@@ -1,0 +1,207 @@
+//! Every reader is notified (oracle 2; §3.2, §3.6): when a write of a key is
+//! chosen, every replica that could serve the key from its leases has the write
+//! pending or executed, or must first execute a barrier at or above it. And when
+//! a replica does serve a key, its permit lasts still, and it has every chosen
+//! write of it.
+
+use leasehold_leases::{Key, Slot};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Command, Path};
+
+use super::{Chosen, Entry, Fenced, Sight, Verdict, ensure, id, knows, writes};
+use leasehold_replica::Replica;
+use leasehold_replica::input::Again;
+use leasehold_replica::message::{LogId, Value};
+
+pub(super) const NAME: &str = "notified";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Notified {
+    /// Pairs of a write and a replica, and reads, looked at.
+    pub checks: u64,
+}
+
+impl Notified {
+    /// `value` has just been chosen.
+    pub(super) fn chosen(
+        &mut self,
+        sight: &Sight<'_>,
+        Entry { log, slot, value }: Entry<'_>,
+    ) -> Verdict {
+        if log != LogId::Commands {
+            return Ok(());
+        }
+        for node in 0..sight.n() {
+            let Some(replica) = sight.replica(node) else {
+                continue;
+            };
+            if knows(replica, slot, value) {
+                continue;
+            }
+            for key in writes(value) {
+                self.checks += 1;
+                ensure!(
+                    NAME,
+                    !could_serve(sight, node, replica, key, slot),
+                    "{slot:?} writes {key:?} and is chosen, but {:?} can serve the key and has \
+                     not heard of it",
+                    id(node)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// `node` answers a read from its leases.
+    pub(super) fn read(
+        &mut self,
+        sight: &Sight<'_>,
+        chosen: &Chosen,
+        node: usize,
+        read: &Fenced,
+    ) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        self.checks += 1;
+        let now = sight.time(node);
+        ensure!(
+            NAME,
+            now < read.until,
+            "{:?} serves {:?} at {now:?}, under a permit until {:?}",
+            id(node),
+            read.again,
+            read.until
+        );
+        let executed = replica.executed();
+        let missing = missing(replica, chosen, read);
+        ensure!(
+            NAME,
+            missing.is_none(),
+            "{:?} serves {:?} ({:?}) without {missing:?}, which writes to it and is chosen; it \
+             has executed {executed:?}",
+            id(node),
+            read.again,
+            read.path
+        );
+        Ok(())
+    }
+}
+
+/// A chosen write of what was read that the answer may lack.
+fn missing(replica: &Replica, chosen: &Chosen, read: &Fenced) -> Option<Slot> {
+    let executed = replica.executed();
+    match &read.again {
+        Again::Key(key) => chosen.newest(key).filter(|newest| {
+            // A read that nothing held back found no write of the key pending.
+            let pending = read.path != Path::Local;
+            let value = chosen.value(LogId::Commands, *newest);
+            let known = pending && value.is_some_and(|value| knows(replica, *newest, value));
+            *newest > executed && !known
+        }),
+        // Several keys are read only while nothing is pending on any of them.
+        Again::Command(command) => {
+            let beyond = chosen.beyond(LogId::Commands, executed);
+            let touches = |(_, value): &(Slot, &Value)| writes_any(value, command);
+            beyond.into_iter().find(touches).map(|(slot, _)| slot)
+        }
+    }
+}
+
+/// Whether `value` writes a key that `command` reads.
+fn writes_any(value: &Value, command: &Command) -> bool {
+    let mut keys = writes(value);
+    match &command.op {
+        Some(Op::Scan(scan)) => {
+            keys.any(|key| *key >= scan.from && (scan.to.is_empty() || *key < scan.to))
+        }
+        _ => keys.any(|key| command.keys().any(|read| read == key)),
+    }
+}
+
+/// Whether enough grantors cover `key` with a barrier below `slot`.
+fn could_serve(sight: &Sight<'_>, node: usize, replica: &Replica, key: &Key, slot: Slot) -> bool {
+    let now = sight.time(node);
+    let covers = |grantor: usize| {
+        let coverage = replica.covered_by(now, id(grantor), key);
+        coverage.is_some_and(|(until, barrier)| now < until && barrier < slot)
+    };
+    let others = (0..sight.n()).filter(|other| *other != node);
+    others.filter(|other| covers(*other)).count() >= sight.n() / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::Time;
+    use leasehold_wire::Outcome;
+
+    use super::super::bench::{Has, World, key, puts};
+    use super::*;
+    use leasehold_replica::action::ClientHandle;
+    use leasehold_replica::input::ReadFrom;
+
+    /// Replica 1 reads, and slot 6, which is chosen, writes `b`.
+    fn read(has: Has, path: Path, again: Again) -> Verdict {
+        let world = World::new([Has::default(), has, Has::default()]);
+        let mut chosen = Chosen::default();
+        chosen.committed(LogId::Commands, Slot(6), &puts(&["b"]));
+        let to = ClientHandle {
+            connection: 1,
+            request: 1,
+        };
+        let read = Fenced {
+            to: ReadFrom::Client(to),
+            path,
+            outcome: Outcome::missing(),
+            until: Time::MAX,
+            again,
+        };
+        Notified::default().read(&world.sight(), &chosen, 1, &read)
+    }
+
+    fn has(executed: u64, pending: bool) -> Has {
+        let accepted = (6, puts(&["b"]));
+        Has {
+            executed,
+            accepted: pending.then_some(accepted).into_iter().collect(),
+            ..Has::default()
+        }
+    }
+
+    #[test]
+    fn a_read_has_every_chosen_write_of_its_key() {
+        let b = || Again::Key(key("b"));
+        assert!(read(has(5, false), Path::Held, b()).is_err());
+        assert!(read(has(5, true), Path::Held, b()).is_ok());
+        assert!(
+            read(has(5, true), Path::Local, b()).is_err(),
+            "it is pending"
+        );
+        assert!(read(has(6, false), Path::Local, b()).is_ok());
+        assert!(read(has(5, false), Path::Local, Again::Key(key("a"))).is_ok());
+    }
+
+    #[test]
+    fn a_read_of_several_keys_has_executed_every_chosen_write_of_any() {
+        let ask = |op: Op| Again::Command(Box::new(Command::from(op)));
+        let touch = || {
+            let both = Op::multi_get(vec![key("a"), key("b")]);
+            [both, Op::scan("", "", 9), Op::scan("b", "c", 9)].map(ask)
+        };
+        for again in touch() {
+            assert!(
+                read(has(5, true), Path::Local, again.clone()).is_err(),
+                "{again:?}"
+            );
+            assert!(read(has(6, true), Path::Local, again).is_ok());
+        }
+        for op in [
+            Op::multi_get(vec![key("a")]),
+            Op::scan("", "b", 9),
+            Op::scan("c", "", 9),
+        ] {
+            assert!(read(has(5, true), Path::Local, ask(op)).is_ok());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! No commit without an old leader that can still serve (oracle 7; §3.3, §3.7):
+//! who once led keeps the lease that it led with, and learns of every write to
+//! its keys until that has ended, whoever leads by then.
+//!
+//! The same rule as `notified`, asked of those who led, and answered from the
+//! oracles' own record of promises instead of what the holder believes.
+
+use leasehold_leases::{Ballot, Slot};
+
+use super::promises::Promises;
+use super::{Entry, Sight, Verdict, ensure, id, knows, writes};
+use leasehold_replica::message::LogId;
+
+pub(super) const NAME: &str = "old leader";
+
+/// See the module.
+#[derive(Debug)]
+pub struct OldLeader {
+    /// By replica: the last ballot that it led in.
+    led: Vec<Option<Ballot>>,
+    /// Pairs of a write and a replica that once led and does not know it.
+    pub checks: u64,
+}
+
+impl OldLeader {
+    pub(super) fn new(n: usize) -> OldLeader {
+        OldLeader {
+            led: vec![None; n],
+            checks: 0,
+        }
+    }
+
+    /// `node` leads.
+    pub(super) fn leads(&mut self, node: usize, ballot: Ballot) {
+        self.led[node] = Some(ballot);
+    }
+
+    /// `value` has just been chosen.
+    pub(super) fn chosen(
+        &mut self,
+        sight: &Sight<'_>,
+        promises: &Promises,
+        Entry { log, slot, value }: Entry<'_>,
+    ) -> Verdict {
+        if log != LogId::Commands {
+            return Ok(());
+        }
+        for (node, led) in self.led.iter().enumerate() {
+            let (Some(ballot), Some(replica)) = (led, sight.replica(node)) else {
+                continue;
+            };
+            if knows(replica, slot, value) {
+                continue;
+            }
+            self.checks += 1;
+            let now = sight.time(node);
+            for key in writes(value) {
+                let view = replica.configs().view(key);
+                let holds = |config| view.holders(config).contains(id(node));
+                let permit = promises.permit(node, Slot(slot.0 - 1), holds);
+                ensure!(
+                    NAME,
+                    permit.is_none_or(|until| until <= now),
+                    "{slot:?} writes {key:?} and is chosen, but {:?}, which led in {ballot:?}, can \
+                     serve the key and has not heard of it",
+                    id(node)
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
+    use super::*;
+
+    /// Replica 1 has been promised by replica 0, up to slot 5, and slot 6 writes `a`.
+    fn chosen(led: bool, has: Has, later: bool) -> Verdict {
+        let mut world = World::new([Has::default(), has, Has::default()]);
+        let (mut oracle, mut promises) = (OldLeader::new(3), Promises::new(3));
+        for (node, to, envelope) in [
+            says((0, 1), (1, 1), promise(1, 5)),
+            says((1, 1), (0, 1), ack(1)),
+        ] {
+            promises.sent(&world.sight(), node, to, &envelope)?;
+        }
+        if led {
+            oracle.leads(1, BALLOT);
+        }
+        if later {
+            world.later(LEASE);
+        }
+        let entry = Entry {
+            log: LogId::Commands,
+            slot: Slot(6),
+            value: &puts(&["a"]),
+        };
+        oracle.chosen(&world.sight(), &promises, entry)
+    }
+
+    #[test]
+    fn who_led_and_can_serve_has_every_write() {
+        let knows = Has {
+            accepted: vec![(6, puts(&["a"]))],
+            ..Has::default()
+        };
+        assert!(chosen(true, Has::default(), false).is_err());
+        assert!(chosen(true, knows, false).is_ok());
+        assert!(
+            chosen(true, Has::default(), true).is_ok(),
+            "its lease has ended"
+        );
+        assert!(chosen(false, Has::default(), false).is_ok(), "it never led");
+        let nobody = Has {
+            change: leasehold_leases::ConfigChange::default(),
+            ..Has::default()
+        };
+        assert!(chosen(true, nobody, false).is_ok(), "it holds nothing");
+    }
+}

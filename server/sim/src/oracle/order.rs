@@ -1,0 +1,232 @@
+//! An answer given at commit overtakes no command on several keys (protocol §1,
+//! hazards 34 and 38): when a write is acknowledged, or a value read, before its
+//! slot is executed, no slot before it may still be open and hold a command on
+//! several keys. Or a client could know the later write, and a read elsewhere
+//! would find a part of the earlier one missing.
+//!
+//! Told by the version in the answer; one that a deleted key gives has none.
+
+use leasehold_leases::{Ballot, Slot};
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Outcome, Version};
+
+use super::{Chosen, Sight, Verdict, ensure, id};
+use leasehold_replica::action::Action;
+use leasehold_replica::message::{LogId, Message, Value};
+
+pub(super) const NAME: &str = "order";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Order {
+    /// Answers at commit looked at.
+    pub checks: u64,
+}
+
+impl Order {
+    /// `node` answers a client, or a peer that forwarded a read.
+    pub(super) fn answers(
+        &mut self,
+        sight: &Sight<'_>,
+        chosen: &Chosen,
+        node: usize,
+        action: &Action,
+    ) -> Verdict {
+        match action {
+            Action::Reply { outcome, .. } | Action::FencedReply { outcome, .. } => {
+                self.answer(sight, chosen, node, outcome)
+            }
+            Action::Send { envelope, .. } => match &envelope.message {
+                Message::ReadAnswers(answers) => answers
+                    .iter()
+                    .filter_map(|answer| answer.outcome.as_ref())
+                    .try_for_each(|(outcome, _)| self.answer(sight, chosen, node, outcome)),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        sight: &Sight<'_>,
+        chosen: &Chosen,
+        node: usize,
+        outcome: &Outcome,
+    ) -> Verdict {
+        let (Some(replica), Some(version)) = (sight.replica(node), version(outcome)) else {
+            return Ok(());
+        };
+        let slot = Slot(version.slot);
+        let executed = replica.executed();
+        if slot <= executed {
+            return Ok(());
+        }
+        let Some((ballot, _)) = replica.accepted(LogId::Commands, slot) else {
+            return Ok(()); // the answer is another replica's
+        };
+        self.checks += 1;
+        let mut open = chosen.open(LogId::Commands, executed.next(), slot);
+        let overtaken = open.find(|slot| holds_multi(sight, *slot, ballot));
+        ensure!(
+            NAME,
+            overtaken.is_none(),
+            "{:?} answers {slot:?} at its commit, but {overtaken:?} before it is open and holds a \
+             command on several keys",
+            id(node)
+        );
+        Ok(())
+    }
+}
+
+fn version(outcome: &Outcome) -> Option<Version> {
+    match outcome.result.as_ref()? {
+        Answer::Written(version) => Some(*version),
+        Answer::Value(value) => value.version,
+        _ => None,
+    }
+}
+
+/// Whether anybody has accepted, at `ballot`, a command on several keys in `slot`.
+/// What only lower ballots have there can no longer be chosen, or is proposed again.
+fn holds_multi(sight: &Sight<'_>, slot: Slot, ballot: Ballot) -> bool {
+    let replicas = (0..sight.n()).filter_map(|node| sight.replica(node));
+    let mut accepted = replicas.filter_map(|replica| replica.accepted(LogId::Commands, slot));
+    accepted.any(|(at, value)| at == ballot && is_multi(value))
+}
+
+fn is_multi(value: &Value) -> bool {
+    let mut commands = value.commands().iter().map(|proposed| &proposed.command);
+    commands.any(|command| {
+        let op = command.op.as_ref();
+        op.is_some_and(|op| matches!(op, Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::Time;
+    use leasehold_wire::{KeyValue, Path};
+
+    use super::super::bench::{BALLOT, Has, World, batch, key, puts, says};
+    use super::*;
+    use leasehold_replica::action::ClientHandle;
+    use leasehold_replica::input::{Again, ReadFrom};
+    use leasehold_replica::message::{ReadAnswer, RequestId};
+
+    fn has(accepted: Vec<(u64, Value)>) -> Has {
+        Has {
+            accepted,
+            ..Has::default()
+        }
+    }
+
+    /// Replica 0 answers what slot 7 wrote; only replica 1 has heard of slot 6.
+    fn judge(at_zero: Has, sixth: Has, chosen: &[u64], action: &Action) -> (bool, u64) {
+        let world = World::new([at_zero, sixth, Has::default()]);
+        let mut known = Chosen::default();
+        for slot in chosen {
+            known.committed(LogId::Commands, Slot(*slot), &puts(&["b"]));
+        }
+        let mut order = Order::default();
+        let verdict = order.answers(&world.sight(), &known, 0, action);
+        (verdict.is_ok(), order.checks)
+    }
+
+    fn seventh() -> Has {
+        has(vec![(7, puts(&["b"]))])
+    }
+
+    fn sixth(op: Op) -> Has {
+        has(vec![(6, batch([op]))])
+    }
+
+    fn both() -> Op {
+        let value = |name| KeyValue {
+            key: key(name),
+            value: "v".into(),
+        };
+        Op::multi_put(vec![value("a"), value("b")])
+    }
+
+    fn at(slot: u64) -> Version {
+        Version { slot, index: 0 }
+    }
+
+    const CLIENT: ClientHandle = ClientHandle {
+        connection: 1,
+        request: 1,
+    };
+
+    fn reply(outcome: Outcome) -> Action {
+        Action::Reply {
+            to: CLIENT,
+            path: Path::Log,
+            outcome,
+        }
+    }
+
+    fn written() -> Action {
+        reply(Outcome::written(at(7)))
+    }
+
+    #[test]
+    fn no_answer_overtakes_a_command_on_several_keys() {
+        let ops = || {
+            let read = Op::multi_get(vec![key("a"), key("b")]);
+            [both(), read, Op::scan("", "", 9)]
+        };
+        for op in ops() {
+            let overtaken = judge(seventh(), sixth(op), &[7], &written());
+            assert_eq!(overtaken, (false, 1));
+        }
+        for op in ops() {
+            let closed = judge(seventh(), sixth(op), &[6, 7], &written());
+            assert_eq!(closed, (true, 1));
+        }
+        let single = judge(seventh(), sixth(Op::put("b", "v")), &[7], &written());
+        assert_eq!(single, (true, 1));
+    }
+
+    #[test]
+    fn nor_does_a_value_that_is_read_for_whomever() {
+        let value = || Outcome::value("v", at(7));
+        let fenced = Action::FencedReply {
+            to: ReadFrom::Client(CLIENT),
+            path: Path::Held,
+            outcome: value(),
+            until: Time::MAX,
+            again: Again::Key(key("b")),
+        };
+        let answer = ReadAnswer {
+            request: RequestId(1),
+            outcome: Some((value(), Path::ReadIndex)),
+        };
+        let (_, to, envelope) = says((0, 1), (2, 1), Message::ReadAnswers(vec![answer]));
+        for action in [reply(value()), fenced, Action::Send { to, envelope }] {
+            assert_eq!(judge(seventh(), sixth(both()), &[7], &action), (false, 1));
+            assert_eq!(judge(seventh(), sixth(both()), &[6, 7], &action), (true, 1));
+        }
+    }
+
+    #[test]
+    fn what_is_executed_comes_after_all_before_it() {
+        let executed = Has {
+            executed: 7,
+            ..Has::default()
+        };
+        assert_eq!(judge(executed, sixth(both()), &[7], &written()), (true, 0));
+    }
+
+    #[test]
+    fn what_lower_ballots_have_there_overtakes_nobody() {
+        let mut ballot = BALLOT;
+        ballot.round += 1;
+        let newer = Has {
+            ballot,
+            ..seventh()
+        };
+        assert_eq!(judge(newer, sixth(both()), &[7], &written()), (true, 1));
+    }
+}

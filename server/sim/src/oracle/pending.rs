@@ -1,0 +1,235 @@
+//! What is accepted is pending (§3.6; protocol §3.2): from its acceptance until its
+//! execution, and again from a restart on, a slot is marked on every key that it
+//! writes, or a read of the key would not wait for it. Oracle 2 rests on this. And
+//! nothing else is marked, or a read would wait for what never comes (hazard 18).
+//!
+//! A slot is looked at when it is accepted, when it is committed and when it is
+//! executed; all of them when a replica starts, and when it follows another ballot.
+
+use leasehold_leases::Slot;
+
+use super::{Entry, Verdict, ensure, id, writes};
+use leasehold_replica::Replica;
+use leasehold_replica::action::{Action, Record};
+use leasehold_replica::message::{LogId, Value};
+
+pub(super) const NAME: &str = "pending";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Marks looked for.
+    pub checks: u64,
+}
+
+impl Pending {
+    /// A replica has started: what it had accepted is pending, and nothing else.
+    pub(super) fn started(&mut self, node: usize, replica: &Replica) -> Verdict {
+        self.everything(node, replica)
+    }
+
+    fn everything(&mut self, node: usize, replica: &Replica) -> Verdict {
+        let highest = replica.highest_accepted();
+        for slot in (replica.executed().0 + 1..=highest.0).map(Slot) {
+            if let Some(value) = replica.entry(LogId::Commands, slot) {
+                self.marked(node, replica, slot, value)?;
+            }
+        }
+        self.nothing_else(node, replica)
+    }
+
+    /// `node` has accepted what it is about to write to its disk.
+    pub(super) fn persists(&mut self, node: usize, replica: &Replica, action: &Action) -> Verdict {
+        let Action::Persist { records, .. } = action else {
+            return Ok(());
+        };
+        for record in records {
+            match record {
+                Record::Accepted {
+                    log: LogId::Commands,
+                    slot,
+                    value,
+                    ..
+                } if *slot > replica.executed()
+                    && replica.entry(LogId::Commands, *slot) == Some(value) =>
+                {
+                    self.marked(node, replica, *slot, value)?;
+                }
+                // A ballot is adopted: what it made dead is dropped, and no more.
+                Record::LogStart {
+                    log: LogId::Commands,
+                    ..
+                } => self.everything(node, replica)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// `node` has committed or executed `value`.
+    pub(super) fn learns(
+        &mut self,
+        node: usize,
+        replica: &Replica,
+        Entry { log, slot, value }: Entry<'_>,
+    ) -> Verdict {
+        if log != LogId::Commands {
+            return Ok(());
+        }
+        if slot > replica.executed() {
+            return self.marked(node, replica, slot, value);
+        }
+        self.checks += 1;
+        let left = writes(value).find(|key| replica.is_marked(key, slot));
+        ensure!(
+            NAME,
+            left.is_none(),
+            "{:?} has executed {slot:?}, but reads of {left:?} wait for it still",
+            id(node)
+        );
+        Ok(())
+    }
+
+    fn nothing_else(&mut self, node: usize, replica: &Replica) -> Verdict {
+        for (key, slot) in replica.marks() {
+            self.checks += 1;
+            let value = replica.entry(LogId::Commands, slot);
+            let written = value.filter(|_| slot > replica.executed());
+            ensure!(
+                NAME,
+                written.is_some_and(|value| writes(value).any(|of| of == key)),
+                "reads of {key:?} at {:?} wait for {slot:?}, which does not write it",
+                id(node)
+            );
+        }
+        Ok(())
+    }
+
+    fn marked(&mut self, node: usize, replica: &Replica, slot: Slot, value: &Value) -> Verdict {
+        for key in writes(value) {
+            self.checks += 1;
+            ensure!(
+                NAME,
+                replica.is_marked(key, slot),
+                "{:?} has accepted {slot:?}, which writes {key:?}, but no read would wait for it",
+                id(node)
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_wire::command::Op;
+
+    use super::super::bench::{BALLOT, Has, World, batch, key, puts};
+    use super::*;
+    use leasehold_replica::action::Sequence;
+
+    /// A replica has executed five slots and accepted `a` and `b` in the sixth.
+    fn world() -> World {
+        let has = Has {
+            accepted: vec![(6, puts(&["a", "b"]))],
+            ..Has::default()
+        };
+        World::new([has, Has::default(), Has::default()])
+    }
+
+    fn replica(world: &mut World) -> &mut Replica {
+        world.nodes[0].replica.as_mut().expect("it runs")
+    }
+
+    fn persists(replica: &Replica, record: Record) -> Verdict {
+        let action = Action::Persist {
+            sequence: Sequence(1),
+            records: vec![record],
+        };
+        Pending::default().persists(0, replica, &action)
+    }
+
+    fn accepted(slot: u64, value: Value) -> Record {
+        Record::Accepted {
+            log: LogId::Commands,
+            slot: Slot(slot),
+            ballot: BALLOT,
+            value,
+        }
+    }
+
+    fn follows() -> Record {
+        Record::LogStart {
+            log: LogId::Commands,
+            ballot: BALLOT,
+            slot: Slot(7),
+        }
+    }
+
+    fn learns(replica: &Replica, slot: u64) -> Verdict {
+        let entry = Entry {
+            log: LogId::Commands,
+            slot: Slot(slot),
+            value: &puts(&["a", "b"]),
+        };
+        Pending::default().learns(0, replica, entry)
+    }
+
+    #[test]
+    fn every_key_of_what_is_accepted_is_marked() {
+        let mut world = world();
+        let replica = replica(&mut world);
+        let sixth = || accepted(6, puts(&["a", "b"]));
+        assert!(Pending::default().started(0, replica).is_ok());
+        assert!(persists(replica, sixth()).is_ok());
+        assert!(persists(replica, follows()).is_ok());
+        assert!(learns(replica, 6).is_ok());
+        replica.unmark_wrongly(Slot(6), &puts(&["b"]));
+        assert!(Pending::default().started(0, replica).is_err());
+        assert!(persists(replica, sixth()).is_err());
+        assert!(persists(replica, follows()).is_err(), "it is not dead");
+        assert!(learns(replica, 6).is_err());
+    }
+
+    #[test]
+    fn what_is_replaced_or_executed_in_the_step_need_not_be_marked() {
+        let mut world = world();
+        let replica = replica(&mut world);
+        assert!(persists(replica, accepted(6, puts(&["c"]))).is_ok());
+        assert!(persists(replica, accepted(5, puts(&["c"]))).is_ok());
+    }
+
+    #[test]
+    fn nothing_else_is_marked() {
+        for (slot, keys) in [(6, "c"), (7, "a"), (5, "a")] {
+            let mut world = world();
+            let replica = replica(&mut world);
+            replica.mark_wrongly(Slot(slot), &puts(&[keys]));
+            assert!(Pending::default().started(0, replica).is_err(), "{slot}");
+            assert!(persists(replica, follows()).is_err(), "{slot}");
+        }
+    }
+
+    #[test]
+    fn what_is_executed_is_not_marked() {
+        let mut world = world();
+        let replica = replica(&mut world);
+        assert!(learns(replica, 5).is_ok());
+        replica.mark_wrongly(Slot(5), &puts(&["b"]));
+        assert!(learns(replica, 5).is_err());
+    }
+
+    #[test]
+    fn reads_wait_for_no_reads() {
+        let has = Has {
+            accepted: vec![(6, batch([Op::multi_get(vec![key("a")])]))],
+            ..Has::default()
+        };
+        let mut world = World::new([has, Has::default(), Has::default()]);
+        let mut pending = Pending::default();
+        let replica = replica(&mut world);
+        assert!(pending.started(0, replica).is_ok());
+        assert_eq!(pending.checks, 0);
+        replica.mark_wrongly(Slot(6), &puts(&["a"]));
+        assert!(pending.started(0, replica).is_err());
+    }
+}

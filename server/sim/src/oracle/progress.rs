@@ -1,0 +1,97 @@
+//! What each replica has newly committed and executed: most oracles want to know.
+
+use std::collections::BTreeSet;
+
+use leasehold_leases::Slot;
+use smallvec::SmallVec;
+
+use leasehold_replica::Replica;
+use leasehold_replica::message::LogId;
+
+/// What happened to a slot at a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Committed,
+    Executed,
+}
+
+impl Stage {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Stage::Committed => "committed",
+            Stage::Executed => "executed",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    commit_point: Slot,
+    above: BTreeSet<Slot>,
+    executed: Slot,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Progress {
+    seen: Vec<[Seen; 2]>,
+}
+
+impl Progress {
+    pub(super) fn new(n: usize) -> Progress {
+        Progress {
+            seen: vec![Default::default(); n],
+        }
+    }
+
+    /// A replica begins with what it had checkpointed.
+    pub(super) fn started(&mut self, node: usize, replica: &Replica) {
+        for log in LogId::ALL {
+            let seen = &mut self.seen[node][log.index()];
+            *seen = Seen {
+                commit_point: replica.commits_of(log).0,
+                executed: replica.executed_of(log),
+                ..Seen::default()
+            };
+        }
+    }
+
+    /// What is new at `node`: commits first, each kind rising by slot.
+    pub(super) fn news(
+        &mut self,
+        node: usize,
+        replica: &Replica,
+    ) -> SmallVec<[(LogId, Slot, Stage); 8]> {
+        let mut news = SmallVec::new();
+        for log in LogId::ALL {
+            let seen = &mut self.seen[node][log.index()];
+            seen.look(log, replica, |slot, stage| news.push((log, slot, stage)));
+        }
+        news
+    }
+}
+
+impl Seen {
+    fn look(&mut self, log: LogId, replica: &Replica, mut news: impl FnMut(Slot, Stage)) {
+        let (commit_point, above) = replica.commits_of(log);
+        while self.commit_point < commit_point {
+            self.commit_point = self.commit_point.next();
+            if !self.above.remove(&self.commit_point) {
+                news(self.commit_point, Stage::Committed);
+            }
+        }
+        if above != self.above.len() as u64 {
+            let beyond = commit_point.0 + 1..=replica.highest_of(log).0;
+            for slot in beyond.map(Slot) {
+                if replica.is_committed(log, slot) && self.above.insert(slot) {
+                    news(slot, Stage::Committed);
+                }
+            }
+        }
+        let executed = replica.executed_of(log);
+        while self.executed < executed {
+            self.executed = self.executed.next();
+            news(self.executed, Stage::Executed);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Promises, from messages alone: which each replica made, which each took, and
+//! what it may believe because of them (protocol §2). A record of the oracles'
+//! own, kept by the rules and not by asking grantors or holders.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_leases::promise::Promise;
+use leasehold_leases::{ConfigId, Incarnation, LeaseMessage, ReplicaId, Slot, Time};
+use smallvec::SmallVec;
+
+use super::{Sight, Verdict, Violation, barriers, ensure, id, violated};
+use leasehold_replica::message::{Envelope, Message};
+
+/// Promises of one grantor to one holder that are remembered and were not taken:
+/// far more than can be under way.
+const MADE_MAX: usize = 4096;
+
+/// A promise as it left.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    run: Incarnation,
+    to_run: Incarnation,
+    sequence: u64,
+    config: ConfigId,
+    t_lease: Duration,
+    highest_accepted: Slot,
+}
+
+/// A promise as its holder takes it.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// By the holder's clock.
+    now: Time,
+    holder: usize,
+    holder_run: Incarnation,
+    grantor: ReplicaId,
+    sequence: u64,
+}
+
+/// What a holder may believe of one grantor under one configuration.
+#[derive(Clone, Copy, Debug)]
+struct Belief {
+    config: ConfigId,
+    /// By the holder's clock.
+    until: Time,
+    /// The least highest-accepted slot of the unbroken promises under it.
+    barrier: Slot,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pair {
+    /// Rising by run, then by sequence.
+    made: VecDeque<Made>,
+    /// The run and sequence of the newest.
+    newest: (Incarnation, u64),
+    /// The grantor's run that the holder knows.
+    run: Incarnation,
+    /// The highest sequence of that run which it took.
+    taken: u64,
+    /// Rising by time and by configuration: each began while the one before it was
+    /// unexpired.
+    beliefs: SmallVec<[Belief; 2]>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Promises {
+    n: usize,
+    pairs: Vec<Pair>,
+}
+
+impl Promises {
+    pub(super) fn new(n: usize) -> Promises {
+        Promises {
+            n,
+            pairs: vec![Pair::default(); n * n],
+        }
+    }
+
+    fn pair(&self, grantor: usize, holder: usize) -> &Pair {
+        &self.pairs[grantor * self.n + holder]
+    }
+
+    fn pair_mut(&mut self, grantor: usize, holder: usize) -> &mut Pair {
+        &mut self.pairs[grantor * self.n + holder]
+    }
+
+    /// A new run of `node` believes nothing.
+    pub(super) fn started(&mut self, node: usize) {
+        for grantor in 0..self.n {
+            let pair = self.pair_mut(grantor, node);
+            pair.run = Incarnation(0);
+            pair.taken = 0;
+            pair.beliefs.clear();
+        }
+    }
+
+    /// `node` is about to send a message.
+    pub(super) fn sent(
+        &mut self,
+        sight: &Sight<'_>,
+        node: usize,
+        to: ReplicaId,
+        envelope: &Envelope,
+    ) -> Verdict {
+        let believed = self.pair_mut(to.index(), node);
+        believed.hear_of(envelope.to_incarnation);
+        let Message::Lease(message) = &envelope.message else {
+            return Ok(());
+        };
+        match message {
+            LeaseMessage::Guard { .. } => Ok(()),
+            LeaseMessage::GuardAck { sequence, .. } => believed.take(node, to, *sequence),
+            LeaseMessage::PromiseAck { sequence, .. } => {
+                believed.take(node, to, *sequence)?;
+                let taken = Taken {
+                    now: sight.time(node),
+                    holder: node,
+                    holder_run: envelope.from_incarnation,
+                    grantor: to,
+                    sequence: *sequence,
+                };
+                let executed = sight.replica(node).map(|replica| replica.executed());
+                believed.believe(taken, executed.unwrap_or_default())
+            }
+            LeaseMessage::Relinquish { .. } | LeaseMessage::Leave { .. } => {
+                believed.beliefs.clear();
+                Ok(())
+            }
+            LeaseMessage::Promise(promise) => {
+                let runs = (envelope.from_incarnation, envelope.to_incarnation);
+                self.pair_mut(node, to.index())
+                    .make(node, to, runs, promise)
+            }
+        }
+    }
+
+    /// Until when `holder` may believe `grantor` about keys that it holds under
+    /// the configurations `holds`, if it has executed `upto`; by its own clock.
+    fn believed(
+        &self,
+        grantor: usize,
+        holder: usize,
+        upto: Slot,
+        holds: impl Fn(ConfigId) -> bool,
+    ) -> Option<Time> {
+        let beliefs = &self.pair(grantor, holder).beliefs;
+        // A configuration that does not give the key breaks the chain, whatever
+        // was promised under it.
+        let all_hold =
+            |a: &Belief, b: &Belief| (a.config.0..=b.config.0).all(|c| holds(ConfigId(c)));
+        let chains = beliefs.chunk_by(all_hold);
+        let ready = chains.filter(|chain| {
+            holds(chain[0].config) && chain.iter().any(|belief| belief.barrier <= upto)
+        });
+        let until = |chain: &[Belief]| chain.iter().map(|belief| belief.until).max();
+        ready.filter_map(until).max()
+    }
+
+    /// Until when enough grantors cover what `holder` holds under `holds`, if it
+    /// has executed `upto`; by its own clock. `None`: they never did.
+    pub(super) fn permit(
+        &self,
+        holder: usize,
+        upto: Slot,
+        holds: impl Fn(ConfigId) -> bool,
+    ) -> Option<Time> {
+        let needed = self.n / 2;
+        if needed == 0 {
+            return Some(Time::MAX);
+        }
+        let others = (0..self.n).filter(|other| *other != holder);
+        let believed = others.filter_map(|grantor| self.believed(grantor, holder, upto, &holds));
+        let mut untils: SmallVec<[Time; 8]> = believed.collect();
+        untils.sort_unstable_by(|a, b| b.cmp(a));
+        untils.get(needed - 1).copied()
+    }
+
+    /// Until when `holder` may believe runs of `grantor` before `run`, by its own
+    /// clock.
+    pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
+        let pair = self.pair(grantor, holder);
+        if pair.run >= run {
+            return Time::ZERO;
+        }
+        let untils = pair.beliefs.iter().map(|belief| belief.until);
+        untils.max().unwrap_or(Time::ZERO)
+    }
+}
+
+impl Pair {
+    /// The holder knows a run of the grantor. A chain ends with its grantor's run.
+    fn hear_of(&mut self, run: Incarnation) {
+        if run > self.run {
+            self.run = run;
+            self.taken = 0;
+            self.beliefs.clear();
+        }
+    }
+
+    fn make(
+        &mut self,
+        grantor: usize,
+        holder: ReplicaId,
+        (run, to_run): (Incarnation, Incarnation),
+        promise: &Promise,
+    ) -> Verdict {
+        let (name, newest) = ((run, promise.sequence), self.newest);
+        ensure!(
+            barriers::NAME,
+            newest < name,
+            "{:?} makes promise {name:?} to {holder:?} after {newest:?}",
+            id(grantor)
+        );
+        self.newest = name;
+        if self.made.len() == MADE_MAX {
+            self.made.pop_front();
+        }
+        self.made.push_back(Made {
+            run,
+            to_run,
+            sequence: promise.sequence,
+            config: promise.config,
+            t_lease: promise.t_lease,
+            highest_accepted: promise.highest_accepted,
+        });
+        Ok(())
+    }
+
+    /// Hazard 2: a sequence is taken once, and none after a higher one.
+    fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
+        ensure!(
+            barriers::NAME,
+            sequence > self.taken,
+            "{:?} takes {sequence} of {grantor:?} after {}",
+            id(holder),
+            self.taken
+        );
+        self.taken = sequence;
+        Ok(())
+    }
+
+    /// The holder, which has executed so far, believes what it takes.
+    fn believe(&mut self, taken: Taken, executed: Slot) -> Verdict {
+        let made = self.find(taken)?;
+        let older = |other: &Made| (other.run, other.sequence) <= (made.run, made.sequence);
+        while self.made.front().is_some_and(older) {
+            self.made.pop_front();
+        }
+        let Taken {
+            now,
+            holder,
+            grantor,
+            ..
+        } = taken;
+        let live = |belief: &&Belief| now < belief.until;
+        let newest = self.beliefs.iter().rfind(live).map(|belief| belief.config);
+        ensure!(
+            barriers::NAME,
+            newest <= Some(made.config),
+            "{:?} takes a promise of {grantor:?} under {:?} and believes one under {newest:?}",
+            id(holder),
+            made.config
+        );
+        self.extend(now, made);
+        self.forget(now, executed);
+        Ok(())
+    }
+
+    /// The promise that is taken, if it was made to this run of the holder.
+    fn find(&self, taken: Taken) -> Result<Made, Violation> {
+        let name = (self.run, taken.sequence);
+        let place = self
+            .made
+            .binary_search_by_key(&name, |made| (made.run, made.sequence));
+        let made = place.ok().map(|place| self.made[place]);
+        let to_run = taken.holder_run;
+        made.filter(|made| made.to_run == to_run).ok_or_else(|| {
+            let (holder, grantor) = (id(taken.holder), taken.grantor);
+            let to = made.map(|made| made.to_run);
+            violated(
+                barriers::NAME,
+                format_args!(
+                    "{holder:?} {to_run:?} takes promise {name:?} of {grantor:?}, which was made \
+                     to {to:?}"
+                ),
+            )
+        })
+    }
+
+    /// A promise that is taken now extends what is believed.
+    fn extend(&mut self, now: Time, made: Made) {
+        // An expired belief ends its chain: the next one begins a new chain.
+        while self.beliefs.last().is_some_and(|last| last.until <= now) {
+            self.beliefs.pop();
+        }
+        let until = now + made.t_lease;
+        match self.beliefs.last_mut() {
+            Some(last) if last.config == made.config => {
+                last.until = last.until.max(until);
+                last.barrier = last.barrier.min(made.highest_accepted);
+            }
+            _ => self.beliefs.push(Belief {
+                config: made.config,
+                until,
+                barrier: made.highest_accepted,
+            }),
+        }
+    }
+
+    /// Drops expired beliefs that are no longer needed. The barrier of an expired belief
+    /// counts for the later beliefs of its chain, until a later barrier is executed.
+    fn forget(&mut self, now: Time, executed: Slot) {
+        let beliefs = &self.beliefs;
+        let ended = beliefs.iter().take_while(|b| b.until <= now).count();
+        let last = beliefs.len().saturating_sub(1);
+        let mut useless = (1..=ended.min(last)).rev();
+        let useless = useless.find(|&b| beliefs[b].barrier <= executed);
+        self.beliefs.drain(..useless.unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests;

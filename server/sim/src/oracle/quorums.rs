@@ -1,0 +1,283 @@
+//! Every commit has its quorum (oracle 3; §2.1, §3.2): whoever votes has made the
+//! acceptance durable, its tag names everyone whom it has promised the keys, and
+//! what is chosen was accepted by a majority whose tags are all among the acceptors.
+//!
+//! Votes are counted as they leave; the rule is applied by trying every majority.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot};
+use smallvec::SmallVec;
+
+use super::{Acting, Entry, Sight, Verdict, Vote, ensure, id, rewritten, writes};
+use leasehold_replica::Replica;
+use leasehold_replica::action::Action;
+use leasehold_replica::message::{Accept, Envelope, LogId, Message, Value};
+
+pub(super) const NAME: &str = "quorums";
+
+#[derive(Debug, Default)]
+struct Poll {
+    value: Option<Value>,
+    votes: SmallVec<[(ReplicaId, ReplicaSet); 6]>,
+}
+
+type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
+
+/// By ballot.
+type Polls = SmallVec<[(Ballot, Poll); 1]>;
+
+/// The poll at `ballot`, made if need be.
+fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
+    let known = polls.iter().position(|(at, _)| *at == ballot);
+    let place = known.unwrap_or_else(|| {
+        polls.push((ballot, Poll::default()));
+        polls.len() - 1
+    });
+    &mut polls[place].1
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Quorums {
+    n: usize,
+    polls: HashMap<(LogId, Slot), Polls, FixedState>,
+    /// Slots that are chosen need no more votes.
+    done: [Vec<bool>; 2],
+    /// Votes of this step, since it last promised or wrote down anything: each goes to
+    /// several replicas at once.
+    judged: SmallVec<[Vote; 8]>,
+    /// Votes and commits looked at.
+    pub checks: u64,
+}
+
+impl Quorums {
+    pub(super) fn new(n: usize) -> Quorums {
+        Quorums {
+            n,
+            polls: HashMap::default(),
+            done: Default::default(),
+            judged: SmallVec::new(),
+            checks: 0,
+        }
+    }
+
+    /// Votes are judged again from here on: the replica takes another step, or is about to
+    /// persist or promise something in this one.
+    pub(super) fn judge_anew(&mut self) {
+        self.judged.clear();
+    }
+
+    /// A replica is about to send a message.
+    pub(super) fn sent(&mut self, acting: Acting<'_>, envelope: &Envelope) -> Verdict {
+        match &envelope.message {
+            Message::Accept(accept) => self.proposed(accept)?,
+            Message::Lease(_) => self.judge_anew(),
+            _ => {}
+        }
+        let mut votes = Vote::all_in(&envelope.message);
+        votes.try_for_each(|vote| self.vote(acting, vote))
+    }
+
+    /// A ballot proposes one value in a slot.
+    fn proposed(&mut self, accept: &Accept) -> Verdict {
+        let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
+        if self.is_done(log, slot) {
+            return Ok(());
+        }
+        let poll = poll_at(self.polls.entry((log, slot)).or_default(), ballot);
+        let value = poll.value.get_or_insert_with(|| accept.value.clone());
+        ensure!(
+            NAME,
+            *value == accept.value,
+            "{ballot:?} proposes two values in {log:?} {slot:?}"
+        );
+        Ok(())
+    }
+
+    fn is_done(&self, log: LogId, slot: Slot) -> bool {
+        let done = &self.done[log.index()];
+        done.get(slot.0 as usize).copied().unwrap_or(false)
+    }
+
+    fn vote(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
+        let Vote { log, slot, .. } = vote;
+        if self.is_done(log, slot) || self.judged.contains(&vote) {
+            return Ok(());
+        }
+        self.judged.push(vote);
+        self.judge(acting, vote)?;
+        let polls = self.polls.entry((log, slot)).or_default();
+        let votes = &mut poll_at(polls, vote.ballot).votes;
+        let of = (id(acting.node), vote.tag);
+        if !votes.contains(&of) {
+            votes.push(of);
+        }
+        Ok(())
+    }
+
+    /// What is voted for is durable, and the tag names everyone who was promised its keys.
+    fn judge(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
+        let Acting { sight, node, rest } = acting;
+        let (me, Vote { log, slot, .. }) = (id(node), vote);
+        let (ballot, tag) = (vote.ballot, vote.tag);
+        let replica = sight.replica(node);
+        let Some(replica) = replica.filter(|replica| slot > replica.executed_of(log)) else {
+            return Ok(());
+        };
+        self.checks += 1;
+        ensure!(
+            NAME,
+            sight.node(node).disk().holds(log, slot, ballot),
+            "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
+        );
+        let entry = replica.entry(log, slot);
+        let entry = entry.map(|value| Entry { log, slot, value });
+        let owed = entry.map_or(ReplicaSet::EMPTY, |entry| owed(acting, entry));
+        ensure!(
+            NAME,
+            owed.is_subset(tag) || rewritten(rest, log, slot),
+            "{me:?} votes for {log:?} {slot:?} with tag {tag:?}, but has promised {owed:?}"
+        );
+        Ok(())
+    }
+
+    /// The acting replica is the first to know that `entry` is chosen. Its own tag may
+    /// have shrunk since it last sent one: it tells itself without a message.
+    pub(super) fn chosen(&mut self, acting: Acting<'_>, entry: Entry<'_>) -> Verdict {
+        self.checks += 1;
+        let Entry { log, slot, value } = entry;
+        let mut polls = self.close(log, slot);
+        let replica = acting.sight.replica(acting.node);
+        let newest = replica.and_then(|replica| replica.accepted(log, slot));
+        let newest = newest.map(|(ballot, _)| ballot);
+        add_own_votes(&mut polls, acting, entry);
+        if let Some(newest) = newest {
+            add_deposed_vote(&mut polls, acting, entry, newest);
+        }
+        let carries =
+            |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
+        // Votes commit only what was received at their ballot (hazard 20).
+        let received = |ballot: Ballot| newest.is_none_or(|newest| ballot <= newest);
+        ensure!(
+            NAME,
+            polls
+                .iter()
+                .any(|(at, poll)| received(*at) && carries(poll)),
+            "{log:?} {slot:?} counts as chosen without a majority whose tags are covered, at a \
+             ballot at which it was received: {:?}",
+            polls
+                .iter()
+                .map(|(b, poll)| (b, &poll.votes))
+                .collect::<Vec<_>>()
+        );
+        Ok(())
+    }
+
+    /// Takes the polls of a slot, and counts no more votes in it.
+    fn close(&mut self, log: LogId, slot: Slot) -> Polls {
+        let done = &mut self.done[log.index()];
+        let index = slot.0 as usize;
+        if done.len() <= index {
+            done.resize(index + 1, false);
+        }
+        done[index] = true;
+        self.polls.remove(&(log, slot)).unwrap_or_default()
+    }
+}
+
+/// Adds the votes that the acting replica gives now, as far as they are durable.
+fn add_own_votes(polls: &mut Polls, acting: Acting<'_>, Entry { log, slot, .. }: Entry<'_>) {
+    let Acting { sight, node, .. } = acting;
+    let Some(replica) = sight.replica(node) else {
+        return;
+    };
+    for (ballot, tag) in replica.own_votes(log, slot) {
+        if sight.node(node).disk().holds(log, slot, ballot) {
+            poll_at(polls, ballot).votes.push((id(node), tag));
+        }
+    }
+}
+
+/// The step that commits an entry may also have accepted it from the next leader, at
+/// `newest`. Then the replica's own vote at its earlier ballot is forgotten, and so is
+/// the tag: whom it has promised the keys stands for it.
+fn add_deposed_vote(polls: &mut Polls, acting: Acting<'_>, entry: Entry<'_>, newest: Ballot) {
+    let me = id(acting.node);
+    let disk = acting.sight.node(acting.node).disk();
+    for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
+        if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
+            poll.votes.push((me, owed(acting, entry)));
+        }
+    }
+}
+
+/// Whether an action promises `holder` something with a barrier at or above `slot`.
+fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
+    let Action::Send { to, envelope } = action else {
+        return false;
+    };
+    match &envelope.message {
+        Message::Lease(LeaseMessage::Promise(promise)) => {
+            *to == holder && promise.highest_accepted >= slot
+        }
+        _ => false,
+    }
+}
+
+/// Whom the acting replica has promised some key that `entry` writes, by the grants it
+/// keeps. Without those to whom the rest of the step promises: their barrier is at or
+/// above the slot.
+fn owed(acting: Acting<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
+    let Acting { sight, node, rest } = acting;
+    let mut owed = ReplicaSet::EMPTY;
+    let Some(replica) = sight.replica(node).filter(|_| log == LogId::Commands) else {
+        return owed;
+    };
+    let live = live_grants(sight, node, replica);
+    let granted = live.iter().map(|(_, granted)| *granted);
+    let most = granted.fold(ReplicaSet::EMPTY, ReplicaSet::union);
+    for key in writes(value) {
+        if owed == most {
+            break;
+        }
+        let view = replica.configs().view(key);
+        for (config, granted) in &live {
+            owed = owed.union(view.holders(*config).intersection(*granted));
+        }
+    }
+    let told = |holder: &ReplicaId| rest.iter().any(|a| promises(a, *holder, slot));
+    owed.minus(owed.iter().filter(told).collect())
+}
+
+/// By configuration, to whom `node` keeps grants that have not expired.
+fn live_grants(sight: &Sight<'_>, node: usize, replica: &Replica) -> LiveGrants {
+    let now = sight.time(node);
+    let mut live = LiveGrants::new();
+    for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
+        let grants = replica.grants_to(holder).filter(|(_, until)| now < *until);
+        for (config, _) in grants {
+            match live.iter_mut().find(|(of, _)| *of == config) {
+                Some((_, granted)) => granted.insert(holder),
+                None => live.push((config, ReplicaSet::one(holder))),
+            }
+        }
+    }
+    live
+}
+
+/// The rule of §3.2, by trying every majority of the acceptors.
+fn is_quorum(n: usize, votes: &[(ReplicaId, ReplicaSet)]) -> bool {
+    let accepted: ReplicaSet = votes.iter().map(|(who, _)| *who).collect();
+    let satisfied = |member: ReplicaId| {
+        let mut tags = votes.iter().filter(|(who, _)| *who == member);
+        tags.any(|(_, tag)| tag.is_subset(accepted))
+    };
+    let majorities = (0u64..1 << n).map(ReplicaSet);
+    let mut majorities = majorities.filter(|m| 2 * m.len() > n && m.is_subset(accepted));
+    majorities.any(|majority| majority.iter().all(satisfied))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+use std::sync::Arc;
+
+use super::super::bench::{BALLOT, Has, World, promise, puts, says};
+use super::*;
+use leasehold_replica::action::{Record, Sequence};
+use leasehold_replica::message::LogNews;
+
+/// Replica 0 leads, and slot 6 is on every disk.
+struct Sixth {
+    world: World,
+    quorums: Quorums,
+    ballot: Ballot,
+    rest: Vec<Action>,
+}
+
+impl Sixth {
+    fn new() -> Sixth {
+        Sixth::accepted_at(BALLOT)
+    }
+
+    /// In memory; on disk it is at the first ballot.
+    fn accepted_at(ballot: Ballot) -> Sixth {
+        let has = || Has {
+            accepted: vec![(6, puts(&["a"]))],
+            ballot,
+            ..Has::default()
+        };
+        let mut world = World::new([has(), has(), has()]);
+        for node in &mut world.nodes {
+            node.disk.persist(Sequence(1), vec![accepted()]);
+            node.disk.synced();
+        }
+        Sixth {
+            world,
+            quorums: Quorums::new(3),
+            ballot: BALLOT,
+            rest: Vec::new(),
+        }
+    }
+
+    /// In a step of its own.
+    fn says(&mut self, node: usize, message: Message) -> Verdict {
+        self.quorums.judge_anew();
+        self.adds(node, message)
+    }
+
+    /// In the same step.
+    fn adds(&mut self, node: usize, message: Message) -> Verdict {
+        let (node, _, envelope) = says((node, 1), (0, 1), message);
+        let acting = Acting {
+            sight: &self.world.sight(),
+            node,
+            rest: &self.rest,
+        };
+        self.quorums.sent(acting, &envelope)
+    }
+
+    fn proposes(&mut self, key: &'static str, tag: u64) -> Verdict {
+        let accept = Accept {
+            ballot: self.ballot,
+            log: LogId::Commands,
+            slot: Slot(6),
+            value: puts(&[key]),
+            tag: ReplicaSet(tag),
+            news: LogNews::default(),
+            last_multi: Slot::ZERO,
+            sure: Arc::from([]),
+        };
+        self.says(0, Message::Accept(accept))
+    }
+
+    fn votes(&mut self, node: usize, tag: u64) -> Verdict {
+        let vote = self.vote(tag);
+        self.says(node, vote)
+    }
+
+    fn vote(&self, tag: u64) -> Message {
+        let (ballot, log) = (self.ballot, LogId::Commands);
+        let votes = vec![(Slot(6), ReplicaSet(tag))].into();
+        Message::Accepted { ballot, log, votes }
+    }
+
+    fn chosen(&mut self) -> bool {
+        let acting = Acting {
+            sight: &self.world.sight(),
+            node: 0,
+            rest: &self.rest,
+        };
+        let entry = Entry {
+            log: LogId::Commands,
+            slot: Slot(6),
+            value: &puts(&["a"]),
+        };
+        self.quorums.chosen(acting, entry).is_ok()
+    }
+}
+
+fn accepted() -> Record {
+    Record::Accepted {
+        log: LogId::Commands,
+        slot: Slot(6),
+        ballot: BALLOT,
+        value: puts(&["a"]),
+    }
+}
+
+/// Whether this key is chosen by votes with these tags, in this order.
+fn chosen(key: &'static str, votes: &[(usize, u64)]) -> bool {
+    let mut sixth = Sixth::new();
+    for (node, tag) in votes {
+        let sent = match node {
+            0 => sixth.proposes(key, *tag),
+            _ => sixth.votes(*node, *tag),
+        };
+        assert!(sent.is_ok());
+    }
+    sixth.chosen()
+}
+
+#[test]
+fn what_is_chosen_has_a_majority_whose_tags_have_accepted() {
+    for (votes, good) in [
+        (&[(0, 0)][..], false),
+        (&[(0, 0), (1, 0)], true),
+        (&[(0, 0b010), (1, 0b001)], true),
+        (&[(0, 0b100), (1, 0)], false),
+        (&[(0, 0), (1, 0b100)], false),
+        (&[(0, 0), (1, 0b100), (1, 0)], true),
+        (&[(0, 0b100), (1, 0b111), (2, 0)], true),
+    ] {
+        assert_eq!(chosen("a", votes), good, "{votes:?}");
+    }
+    assert!(!chosen("b", &[(0, 0), (1, 0)]), "for another value");
+    assert!(!chosen("a", &[(1, 0), (2, 0)]), "nobody proposed it");
+}
+
+#[test]
+fn what_is_chosen_was_received_at_the_ballot_of_the_votes() {
+    let mut sixth = Sixth::new();
+    sixth.ballot.round += 1;
+    for node in &mut sixth.world.nodes {
+        let mut record = accepted();
+        if let Record::Accepted { ballot, .. } = &mut record {
+            *ballot = sixth.ballot;
+        }
+        node.disk.persist(Sequence(2), vec![record]);
+        node.disk.synced();
+    }
+    assert!(sixth.proposes("a", 0).is_ok());
+    assert!(sixth.votes(1, 0).is_ok());
+    assert!(!sixth.chosen());
+}
+
+#[test]
+fn a_leader_that_commits_and_is_deposed_in_one_step_has_voted_with_whom_it_owes() {
+    let next = Ballot {
+        round: BALLOT.round + 1,
+        replica: ReplicaId(1),
+    };
+    for (promised, heard, good) in [
+        (false, &[1][..], true),
+        (false, &[], false),
+        (true, &[1], false),
+        (true, &[1, 2], true),
+    ] {
+        let mut sixth = Sixth::accepted_at(next);
+        assert!(sixth.proposes("a", 0b110).is_ok());
+        for node in heard {
+            assert!(sixth.votes(*node, 0b001).is_ok());
+        }
+        if promised {
+            sixth.world.talk();
+        }
+        assert_eq!(sixth.chosen(), good, "{promised} {heard:?}");
+    }
+}
+
+#[test]
+fn a_ballot_proposes_one_value() {
+    let mut sixth = Sixth::new();
+    assert!(sixth.proposes("a", 0).is_ok());
+    assert!(sixth.proposes("a", 0).is_ok());
+    assert!(sixth.proposes("b", 0).is_err());
+}
+
+#[test]
+fn who_votes_has_it_on_its_disk() {
+    let mut sixth = Sixth::new();
+    assert!(sixth.votes(1, 0).is_ok());
+    sixth.ballot.round += 1;
+    assert!(sixth.votes(1, 0).is_err());
+}
+
+#[test]
+fn a_vote_that_leaves_after_a_promise_is_judged_again() {
+    let mut sixth = Sixth::new();
+    let vote = sixth.vote(0b001);
+    assert!(sixth.says(1, vote.clone()).is_ok());
+    sixth.world.talk();
+    assert!(sixth.adds(1, vote.clone()).is_ok(), "it was judged");
+    assert!(sixth.adds(1, promise(9, 6)).is_ok());
+    assert!(sixth.adds(1, vote).is_err());
+}
+
+#[test]
+fn who_votes_demands_everyone_whom_it_has_promised() {
+    let mut sixth = Sixth::new();
+    sixth.world.talk();
+    assert!(sixth.votes(1, 0b101).is_ok());
+    assert!(sixth.votes(1, 0b001).is_err());
+    for (barrier, good) in [(6, true), (5, false)] {
+        let (_, to, envelope) = says((1, 1), (2, 1), promise(9, barrier));
+        sixth.rest = vec![Action::Send { to, envelope }];
+        assert_eq!(sixth.votes(1, 0b001).is_ok(), good, "{barrier}");
+    }
+    sixth.rest = vec![Action::Persist {
+        sequence: Sequence(3),
+        records: vec![Record::Erased {
+            log: LogId::Commands,
+            slot: Slot(6),
+        }],
+    }];
+    assert!(sixth.votes(1, 0).is_ok(), "of a value that is dead by now");
+}

@@ -1,0 +1,405 @@
+//! A state machine of the oracles' own, written from the protocol (§1 "Sessions",
+//! §7) and not from the replica: what executing the chosen commands in slot order
+//! gives. Plain, and executed once for the whole cluster.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use leasehold_leases::Key;
+use leasehold_wire::command::Op;
+use leasehold_wire::{
+    Command, Entry, ErrorCode, Field, Outcome, Record as Fields, VALUE_BYTES_MAX, Version,
+};
+use prost::Message as _;
+
+use leasehold_replica::settings::SessionLimits;
+
+/// Sessions end at whole seconds of log time, at the first that is their time to
+/// live after the second in which they were last active ended; so many have ended with one
+/// batch in no run that replicas would leave some for the next.
+const SECOND_MS: u64 = 1000;
+/// Answers of more bytes are not told: the replica refuses some of them.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// What came of a write.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Effect {
+    /// It was executed, with this result.
+    Executed(Outcome),
+    /// It had been executed, with this result.
+    Repeated(Outcome),
+    /// Its session has ended, or has acknowledged it or given it up. No copy of it is
+    /// executed from now on.
+    Refused,
+    /// It needs a session, for which there is no room.
+    NoRoom,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Session {
+    acked_below: u64,
+    active_ms: u64,
+    results: Vec<(u64, Outcome)>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reference {
+    entries: BTreeMap<Key, (Bytes, Version)>,
+    sessions: HashMap<u64, Session, FixedState>,
+    log_time_ms: u64,
+    ttl_ms: u64,
+    stay_ms: u64,
+    /// How many sessions the batch leaves room for; 0: any number.
+    sessions_max: usize,
+    /// Whoever began a session before may have had one that ended to make room.
+    opens_from_ms: u64,
+}
+
+impl Reference {
+    pub(super) fn new(limits: &SessionLimits) -> Reference {
+        Reference {
+            ttl_ms: limits.ttl.as_millis() as u64,
+            stay_ms: limits.stay.as_millis() as u64,
+            ..Reference::default()
+        }
+    }
+
+    /// A batch of this log time begins, with room for so many sessions. Log time never falls.
+    pub(super) fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
+        self.log_time_ms = self.log_time_ms.max(log_time_ms);
+        self.sessions_max = sessions_max as usize;
+    }
+
+    /// Whether sessions may have to make room before so many more commands are executed.
+    pub(super) fn is_crowded(&self, more: usize) -> bool {
+        self.sessions_max > 0 && self.sessions.len() + more > self.sessions_max
+    }
+
+    /// Makes room for a session. The one that was silent for the longest ends, if that is
+    /// long enough; a second one, too, if there are more than there may be. Returns whether
+    /// there is room.
+    fn make_room(&mut self) -> bool {
+        let (ttl_ms, now) = (self.ttl_ms, self.log_time_ms);
+        self.sessions
+            .retain(|_, session| session.active_ms + ttl_ms + SECOND_MS > now);
+        for may_be_more in [false, true] {
+            if self.sessions_max == 0 || self.sessions.len() < self.sessions_max {
+                return true;
+            }
+            let ages = self
+                .sessions
+                .iter()
+                .map(|(client, s)| (s.active_ms, *client));
+            let Some((active_ms, client)) = ages.min() else {
+                return true;
+            };
+            if active_ms + SECOND_MS + self.stay_ms > now {
+                return may_be_more;
+            }
+            self.sessions.remove(&client);
+            self.opens_from_ms = self.opens_from_ms.max(active_ms + SECOND_MS);
+        }
+        true
+    }
+
+    fn session(&self, client: u64, at_ms: u64) -> Option<&Session> {
+        let session = self.sessions.get(&client);
+        session.filter(|session| session.active_ms + self.ttl_ms + SECOND_MS > at_ms)
+    }
+
+    /// Whether a write would be refused at this log time, if nothing came before it.
+    pub(super) fn refuses(&self, command: &Command, at_ms: u64) -> bool {
+        match self.session(command.client, at_ms) {
+            // A session is opened only before one that was opened earlier could have
+            // ended. The client's low-water mark says nothing about that.
+            // Nor may it have made room before.
+            None => {
+                let opened_ms = command.opened_ms;
+                opened_ms + self.ttl_ms <= at_ms || opened_ms < self.opens_from_ms
+            }
+            Some(session) => {
+                let known = session
+                    .results
+                    .iter()
+                    .any(|(of, _)| *of == command.sequence);
+                !known && command.sequence < session.acked_below
+            }
+        }
+    }
+
+    /// What is known of one client's session, and nothing else.
+    pub(super) fn only(&self, client: u64) -> Reference {
+        let session = self.sessions.get(&client).cloned();
+        Reference {
+            entries: BTreeMap::new(),
+            sessions: session
+                .map(|session| (client, session))
+                .into_iter()
+                .collect(),
+            ..*self
+        }
+    }
+
+    /// Executes a write, once.
+    pub(super) fn write(&mut self, version: Version, command: &Command) -> Effect {
+        let (client, sequence, now) = (command.client, command.sequence, self.log_time_ms);
+        if self.refuses(command, now) {
+            return Effect::Refused;
+        }
+        match self.session(client, now) {
+            None => {
+                self.sessions.remove(&client);
+                if !self.make_room() {
+                    return Effect::NoRoom;
+                }
+            }
+            Some(session) => {
+                let known = session.results.iter().find(|(of, _)| *of == sequence);
+                if let Some((_, outcome)) = known {
+                    return Effect::Repeated(outcome.clone());
+                }
+            }
+        }
+        let outcome = self.change(version, command);
+        let session = self.sessions.entry(client).or_default();
+        let acked = command.acked_below.min(sequence);
+        session.acked_below = session.acked_below.max(acked);
+        let acked_below = session.acked_below;
+        session.results.retain(|(of, _)| *of >= acked_below);
+        session.results.push((sequence, outcome.clone()));
+        session.active_ms = now - now % SECOND_MS;
+        Effect::Executed(outcome)
+    }
+
+    fn change(&mut self, version: Version, command: &Command) -> Outcome {
+        match &command.op {
+            Some(Op::Put(put)) => self.put(&put.key, put.value.clone(), version),
+            Some(Op::Delete(delete)) => {
+                self.entries.remove(&delete.key);
+            }
+            Some(Op::Cas(cas)) => {
+                let actual = self.entries.get(&cas.key).map(|(_, version)| *version);
+                if actual != cas.expected {
+                    return Outcome::mismatch(actual);
+                }
+                self.put(&cas.key, cas.value.clone(), version);
+            }
+            Some(Op::PutFields(put)) => match self.merged(&put.key, &put.fields) {
+                Some(merged) => self.put(&put.key, merged, version),
+                None => return Outcome::error(ErrorCode::NotARecord, ""),
+            },
+            Some(Op::MultiPut(multi)) => {
+                for entry in &multi.entries {
+                    self.put(&entry.key, entry.value.clone(), version);
+                }
+            }
+            _ => return Outcome::error(ErrorCode::BadRequest, ""),
+        }
+        Outcome::written(version)
+    }
+
+    fn put(&mut self, key: &Key, value: Bytes, version: Version) {
+        match self.entries.get_mut(key) {
+            Some(entry) => *entry = (value, version),
+            None => {
+                self.entries.insert(key.clone(), (value, version));
+            }
+        }
+    }
+
+    /// The record under `key` with `fields` put over it; `None` if it is none.
+    fn merged(&self, key: &Key, fields: &[Field]) -> Option<Bytes> {
+        let mut record = match self.entries.get(key) {
+            Some((value, _)) => Fields::decode(value.clone()).ok()?,
+            None => Fields::default(),
+        };
+        for field in fields {
+            let mut known = record.fields.iter_mut();
+            match known.find(|known| known.name == field.name) {
+                Some(known) => known.value = field.value.clone(),
+                None => record.fields.push(field.clone()),
+            }
+        }
+        let merged = record.encode_to_vec();
+        (merged.len() <= VALUE_BYTES_MAX).then(|| merged.into())
+    }
+
+    /// The answer to a read; `None`: too long to be told.
+    pub(super) fn read(&self, op: &Op) -> Option<Outcome> {
+        let mut entries = Vec::new();
+        let entry = |(key, (value, version)): (&Key, &(Bytes, Version))| Entry {
+            key: key.clone(),
+            value: value.clone(),
+            version: Some(*version),
+        };
+        match op {
+            Op::Get(get) => {
+                let found = self.entries.get(&get.key);
+                let value =
+                    |(value, version): &(Bytes, Version)| Outcome::value(value.clone(), *version);
+                return Some(found.map_or_else(Outcome::missing, value));
+            }
+            Op::MultiGet(multi) => {
+                let found = multi
+                    .keys
+                    .iter()
+                    .filter_map(|key| self.entries.get_key_value(key));
+                entries.extend(found.map(entry));
+            }
+            Op::Scan(scan) => {
+                let from = self.entries.range::<Key, _>(&scan.from..);
+                let within = from.take_while(|(key, _)| scan.to.is_empty() || **key < scan.to);
+                entries.extend(within.take(scan.limit as usize).map(entry));
+            }
+            _ => return None,
+        }
+        let bytes: usize = entries.iter().map(|e| e.key.len() + e.value.len()).sum();
+        (bytes <= ANSWER_BYTES_MAX).then(|| Outcome::entries(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn limits(ttl_ms: u64, stay_ms: u64) -> SessionLimits {
+        SessionLimits {
+            ttl: Duration::from_millis(ttl_ms),
+            stay: Duration::from_millis(stay_ms),
+            ..SessionLimits::default()
+        }
+    }
+
+    fn at(slot: u64) -> Version {
+        Version { slot, index: 0 }
+    }
+
+    fn put(client: u64, sequence: u64, acked_below: u64, value: &'static str) -> Command {
+        Command::session(client, sequence, acked_below, Op::put("k", value))
+    }
+
+    #[test]
+    fn a_sequence_is_executed_once() {
+        let mut reference = Reference::new(&limits(1000, 0));
+        let first = reference.write(at(1), &put(1, 1, 1, "a"));
+        assert_eq!(first, Effect::Executed(Outcome::written(at(1))));
+        reference.write(at(2), &put(2, 1, 1, "b"));
+        let again = reference.write(at(3), &put(1, 1, 1, "a"));
+        assert_eq!(again, Effect::Repeated(Outcome::written(at(1))));
+        assert_eq!(
+            reference.read(&Op::get("k")),
+            Some(Outcome::value("b", at(2)))
+        );
+        reference.write(at(4), &put(1, 2, 2, "c"));
+        assert_eq!(reference.write(at(5), &put(1, 1, 1, "a")), Effect::Refused);
+    }
+
+    #[test]
+    fn a_session_opens_whatever_was_given_up_before() {
+        let mut reference = Reference::new(&limits(1000, 0));
+        let second = put(1, 2, 2, "b");
+        assert!(matches!(
+            reference.write(at(1), &second),
+            Effect::Executed(_)
+        ));
+        assert_eq!(reference.write(at(2), &put(1, 1, 1, "a")), Effect::Refused);
+        assert!(matches!(
+            reference.write(at(3), &second),
+            Effect::Repeated(_)
+        ));
+    }
+
+    #[test]
+    fn a_session_ends_and_is_not_opened_again() {
+        let mut reference = Reference::new(&limits(1000, 0));
+        reference.write(at(1), &put(1, 1, 1, "a"));
+        reference.begin(1999, 0);
+        assert!(matches!(
+            reference.write(at(2), &put(1, 2, 2, "b")),
+            Effect::Executed(_)
+        ));
+        reference.begin(2999, 0);
+        assert!(matches!(
+            reference.write(at(3), &put(1, 3, 3, "c")),
+            Effect::Executed(_)
+        ));
+        reference.begin(5000, 0);
+        assert_eq!(reference.write(at(4), &put(1, 4, 4, "d")), Effect::Refused);
+    }
+
+    #[test]
+    fn a_session_makes_room_and_is_not_opened_again() {
+        let mut reference = Reference::new(&limits(60_000, 2000));
+        let first = put(1, 1, 1, "a").opened(500);
+        reference.begin(1500, 1);
+        assert!(matches!(
+            reference.write(at(1), &first),
+            Effect::Executed(_)
+        ));
+        let second = put(2, 1, 1, "b").opened(2500);
+        reference.begin(3999, 1);
+        assert_eq!(reference.write(at(2), &second), Effect::NoRoom);
+        reference.begin(4000, 1);
+        assert!(matches!(
+            reference.write(at(3), &second),
+            Effect::Executed(_)
+        ));
+        reference.begin(20_000, 1);
+        assert_eq!(reference.write(at(4), &first), Effect::Refused);
+        let third = put(3, 1, 1, "c").opened(1999);
+        assert_eq!(reference.write(at(5), &third), Effect::Refused);
+        let third = third.opened(2000);
+        assert!(matches!(
+            reference.write(at(6), &third),
+            Effect::Executed(_)
+        ));
+    }
+
+    #[test]
+    fn two_sessions_make_room_for_one_while_there_are_too_many() {
+        let mut reference = Reference::new(&limits(60_000, 0));
+        for client in 1..=5 {
+            reference.write(at(client), &put(client, 1, 1, "a"));
+        }
+        let opened = |client| put(client, 1, 1, "b").opened(2000);
+        for (client, sessions) in [(6, 4), (7, 3), (8, 2), (9, 2)] {
+            reference.begin(client * 1000, 2);
+            reference.write(at(client), &opened(client));
+            assert_eq!(reference.sessions.len(), sessions, "after {client}");
+        }
+    }
+
+    #[test]
+    fn reads_see_what_is_there() {
+        let mut reference = Reference::new(&limits(1000, 0));
+        let field = |name: &'static str, value: &'static str| Field {
+            name: name.into(),
+            value: value.into(),
+        };
+        let fields = Op::put_fields("r", vec![field("x", "1"), field("y", "2")]);
+        reference.write(at(1), &Command::session(1, 1, 1, fields));
+        let fields = Op::put_fields("r", vec![field("x", "3")]);
+        reference.write(at(2), &Command::session(1, 2, 2, fields));
+        let record = Fields {
+            fields: vec![field("x", "3"), field("y", "2")],
+        };
+        let merged = Outcome::value(record.encode_to_vec(), at(2));
+        assert_eq!(reference.read(&Op::get("r")), Some(merged));
+        reference.write(at(3), &put(1, 3, 3, "v"));
+        let keys = |outcome: Option<Outcome>| match outcome.and_then(|o| o.result) {
+            Some(leasehold_wire::outcome::Result::Entries(all)) => all.entries.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(keys(reference.read(&Op::scan("", "", 10))), 2);
+        assert_eq!(keys(reference.read(&Op::scan("", "", 1))), 1);
+        assert_eq!(keys(reference.read(&Op::scan("a", "r", 10))), 1);
+        let multi = Op::multi_get(vec!["k".into(), "none".into()]);
+        assert_eq!(keys(reference.read(&multi)), 1);
+        reference.write(at(4), &Command::session(1, 4, 4, Op::delete("k")));
+        assert_eq!(reference.read(&Op::get("k")), Some(Outcome::missing()));
+    }
+}

@@ -1,0 +1,232 @@
+//! What is refused is never executed (hazard 77; protocol §1 "Sessions"): a client
+//! that is told that its session refuses a write may send it again under a new one.
+//!
+//! From the slots that the answering replica has executed on, no copy of the command
+//! takes effect at any replica. If the command had reached replicas only once, no copy
+//! takes effect in any slot: there was nothing that could have been executed before.
+//!
+//! What takes effect is seen by what replicas store and answer, not by what the oracles'
+//! own state machine makes of the log: that one could share the protocol's mistakes.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use leasehold_leases::Slot;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Command, ErrorCode, Outcome, Version};
+
+use super::{Verdict, ensure, id};
+use leasehold_replica::Replica;
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::message::Value;
+
+pub(super) const NAME: &str = "refusals";
+
+/// (client, sequence).
+type Identity = (u64, u64);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Requests without an answer, by replica.
+    asked: Vec<HashMap<ClientHandle, Identity, FixedState>>,
+    /// How often a write has reached a replica.
+    reached: HashMap<Identity, u32, FixedState>,
+    /// The first slot in which a refused write must not take effect.
+    refused: HashMap<Identity, Slot, FixedState>,
+    /// The last slot in which a write was seen to take effect.
+    effects: HashMap<Identity, Slot, FixedState>,
+    /// Refusals judged.
+    pub checks: u64,
+}
+
+impl Refusals {
+    pub(super) fn new(n: usize) -> Refusals {
+        Refusals {
+            asked: vec![HashMap::default(); n],
+            ..Refusals::default()
+        }
+    }
+
+    /// A client's command has reached `node`.
+    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        if command.is_write() {
+            let identity = identity(command);
+            self.asked[node].insert(from, identity);
+            *self.reached.entry(identity).or_default() += 1;
+        }
+    }
+
+    /// `node` has ended: it answers nobody any more.
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.asked[node].clear();
+    }
+
+    /// `node` has executed the value of a slot.
+    pub(super) fn executed(&mut self, replica: &Replica, slot: Slot, value: &Value) -> Verdict {
+        for (index, proposed) in value.commands().iter().enumerate() {
+            let version = Version {
+                slot: slot.0,
+                index: index as u32,
+            };
+            let command = &proposed.command;
+            let stores = |key| replica.version_of(key) == Some(version);
+            if command.is_write() && command.keys().any(|key| stores(key)) {
+                self.takes_effect(identity(command), slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `node`, which has executed so far, answers a client.
+    pub(super) fn replied(
+        &mut self,
+        node: usize,
+        executed: Slot,
+        to: ClientHandle,
+        outcome: &Outcome,
+    ) -> Verdict {
+        let Some(identity) = self.asked[node].remove(&to) else {
+            return Ok(());
+        };
+        match &outcome.result {
+            Some(Answer::Written(version)) => self.takes_effect(identity, Slot(version.slot)),
+            Some(Answer::Error(error)) if error.code() == ErrorCode::SessionExpired => {
+                self.refuses(node, executed, identity)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refuses(&mut self, node: usize, executed: Slot, identity: Identity) -> Verdict {
+        self.checks += 1;
+        let once = self.reached.get(&identity) == Some(&1);
+        let first = match once {
+            true => Slot(1),
+            false => executed.next(),
+        };
+        let before = self.refused.entry(identity).or_insert(first);
+        *before = first.min(*before);
+        let (first, effect) = (*before, self.effects.get(&identity));
+        ensure!(
+            NAME,
+            effect.is_none_or(|slot| *slot < first),
+            "{:?} refuses {identity:?}, but it took effect in {effect:?}",
+            id(node)
+        );
+        Ok(())
+    }
+
+    fn takes_effect(&mut self, identity: Identity, slot: Slot) -> Verdict {
+        let last = self.effects.entry(identity).or_insert(slot);
+        *last = slot.max(*last);
+        let refused = self.refused.get(&identity);
+        ensure!(
+            NAME,
+            refused.is_none_or(|first| slot < *first),
+            "{identity:?} takes effect in {slot:?}, but its client was told that it was refused \
+             for good"
+        );
+        Ok(())
+    }
+}
+
+fn identity(command: &Command) -> Identity {
+    (command.client, command.sequence)
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::super::bench::{Has, World, key, puts};
+    use super::*;
+    use leasehold_replica::action::Stored;
+    use leasehold_wire::command::Op;
+
+    /// What [`puts`] sends.
+    fn put() -> Command {
+        Command::session(1, 1, 1, Op::put("k", "v"))
+    }
+
+    fn handle(request: u64) -> ClientHandle {
+        ClientHandle {
+            connection: 1,
+            request,
+        }
+    }
+
+    fn refusal() -> Outcome {
+        Outcome::error(ErrorCode::SessionExpired, "refused")
+    }
+
+    fn written(slot: u64) -> Outcome {
+        Outcome::written(Version { slot, index: 0 })
+    }
+
+    /// Answers of replicas that have executed five slots, to a write that reached
+    /// `reached` of them before.
+    fn judge(reached: usize, answers: &[Outcome]) -> bool {
+        let mut refusals = Refusals::new(3);
+        (0..reached).for_each(|node| refusals.asked(node, handle(node as u64), &put()));
+        let mut answers = answers.iter().enumerate();
+        answers.all(|(node, outcome)| {
+            let verdict = refusals.replied(node, Slot(5), handle(node as u64), outcome);
+            verdict.is_ok()
+        })
+    }
+
+    #[test]
+    fn a_write_that_was_sent_once_and_is_refused_takes_effect_nowhere() {
+        let mut refusals = Refusals::new(3);
+        refusals.asked(0, handle(1), &put());
+        let verdict = refusals.replied(0, Slot(5), handle(1), &refusal());
+        assert_eq!((verdict, refusals.checks), (Ok(()), 1));
+        refusals.asked(1, handle(2), &put());
+        let earlier = refusals.replied(1, Slot(5), handle(2), &written(3));
+        assert!(earlier.is_err());
+    }
+
+    #[test]
+    fn a_write_that_was_sent_again_may_have_taken_effect_before_it_was_refused() {
+        assert!(judge(2, &[written(3), refusal()]));
+        assert!(judge(2, &[refusal(), written(3)]));
+        assert!(judge(2, &[refusal(), written(5)]));
+        assert!(!judge(2, &[refusal(), written(6)]));
+        assert!(!judge(2, &[written(6), refusal()]));
+        assert!(judge(2, &[refusal(), refusal()]));
+    }
+
+    #[test]
+    fn an_answer_to_nobody_says_nothing() {
+        assert!(judge(0, &[refusal(), written(6)]));
+        let mut refusals = Refusals::new(3);
+        refusals.asked(0, handle(1), &put());
+        refusals.crashed(0);
+        let verdict = refusals.replied(0, Slot(5), handle(1), &refusal());
+        assert_eq!((verdict, refusals.checks), (Ok(()), 0));
+    }
+
+    #[test]
+    fn what_a_replica_stores_has_taken_effect() {
+        let stored = |version| Stored {
+            value: "v".into(),
+            version,
+            created: version,
+        };
+        for (slot, index, good) in [(5, 0, false), (5, 1, true), (4, 0, true)] {
+            let has = || Has {
+                entries: vec![(key("k"), Some(stored(Version { slot, index })))],
+                ..Has::default()
+            };
+            let world = World::new([has(), has(), has()]);
+            let replica = world.nodes[0].replica.as_ref().expect("it runs");
+            assert_eq!(replica.executed(), Slot(5));
+            let mut refusals = Refusals::new(3);
+            refusals.asked(0, handle(1), &put());
+            let verdict = refusals.replied(0, Slot(5), handle(1), &refusal());
+            assert_eq!(verdict, Ok(()));
+            let verdict = refusals.executed(replica, Slot(5), &puts(&["k"]));
+            assert_eq!(verdict.is_ok(), good, "({slot}, {index}): {verdict:?}");
+        }
+    }
+}

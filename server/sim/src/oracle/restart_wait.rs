@@ -1,0 +1,337 @@
+//! The restart wait (oracle 6; §3.7): a replica that has started again has
+//! forgotten whom it promised what. Until all of that has ended it votes with
+//! tag = everyone, or not at all.
+//!
+//! The wait is recomputed: from the promises that earlier runs sent, and from
+//! what holders still believe of them, by their clocks.
+
+use std::time::Duration;
+
+use leasehold_leases::promise::Promise;
+use leasehold_leases::{Incarnation, LeaseMessage, ReplicaSet, Time};
+
+use super::promises::Promises;
+use super::{Acting, Sight, Verdict, Vote, ensure, id, rewritten};
+use leasehold_replica::Replica;
+use leasehold_replica::action::Record;
+use leasehold_replica::message::{Envelope, LogId, Message, Value};
+
+pub(super) const NAME: &str = "restart wait";
+
+/// One replica, over all its runs.
+#[derive(Clone, Debug, Default)]
+struct Grantor {
+    /// The longest that any promise of its could still be believed after it was
+    /// sent, in ns of any clock within the bound.
+    longest_ns: u64,
+    /// Until when that counts for what earlier runs sent, by its clock.
+    until: Time,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct RestartWait {
+    grantors: Vec<Grantor>,
+    /// Starts and votes looked at.
+    pub checks: u64,
+}
+
+impl RestartWait {
+    pub(super) fn new(n: usize) -> RestartWait {
+        RestartWait {
+            grantors: vec![Grantor::default(); n],
+            checks: 0,
+        }
+    }
+
+    /// `node` has started.
+    pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        let grantor = &mut self.grantors[node];
+        let longest_ns = grantor.longest_ns;
+        if longest_ns == 0 {
+            return Ok(());
+        }
+        grantor.until = sight.time(node) + Duration::from_nanos(longest_ns);
+        if !replica.has_joined() {
+            return Ok(()); // its disk was wiped: it knows of no wait, and will never vote
+        }
+        self.checks += 1;
+        let waits = replica.outwaits_until().since(sight.time(node));
+        ensure!(
+            NAME,
+            waits >= Duration::from_nanos(longest_ns),
+            "{:?} waits for {waits:?} after its start, but promises of earlier runs may last for \
+             {longest_ns} ns",
+            id(node)
+        );
+        Ok(())
+    }
+
+    /// A replica is about to send a message.
+    pub(super) fn sent(
+        &mut self,
+        acting: Acting<'_>,
+        promises: &Promises,
+        envelope: &Envelope,
+    ) -> Verdict {
+        let Acting { sight, node, .. } = acting;
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        if let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message {
+            let rho_ppm = replica.configs().params(promise.config).clock.rho_ppm;
+            let longest_ns = &mut self.grantors[node].longest_ns;
+            *longest_ns = (*longest_ns).max(lasts_ns(promise, rho_ppm));
+            return Ok(());
+        }
+        // Without promises of earlier runs, nothing was forgotten at the start.
+        if self.grantors[node].until == Time::ZERO {
+            return Ok(());
+        }
+        let mut votes = Vote::all_in(&envelope.message).filter(|vote| vote.log == LogId::Commands);
+        votes.try_for_each(|vote| self.vote(acting, promises, vote))
+    }
+
+    /// `node` writes down that its next run need not wait: nobody may believe a promise of
+    /// any run of its then, nor take one that is on its way.
+    pub(super) fn records(
+        &mut self,
+        sight: &Sight<'_>,
+        promises: &Promises,
+        node: usize,
+        record: &Record,
+    ) -> Verdict {
+        let Record::RestartWait(Duration::ZERO) = record else {
+            return Ok(());
+        };
+        self.checks += 1;
+        let waits = sight.time(node) < self.grantors[node].until;
+        let next = Incarnation(u64::MAX);
+        let believes = |other: &usize| {
+            *other != node
+                && sight.replica(*other).is_some()
+                && sight.time(*other) < promises.forgotten(node, *other, next)
+        };
+        let believing: ReplicaSet = (0..sight.n()).filter(believes).map(id).collect();
+        ensure!(
+            NAME,
+            !waits && believing.is_empty(),
+            "{:?} writes down that nobody believes it, but {believing:?} may (in its restart wait: \
+             {waits})",
+            id(node)
+        );
+        self.grantors[node] = Grantor::default();
+        Ok(())
+    }
+
+    fn vote(&mut self, acting: Acting<'_>, promises: &Promises, vote: Vote) -> Verdict {
+        let Acting { sight, node, rest } = acting;
+        let Vote { log, slot, tag, .. } = vote;
+        let Some(replica) = sight.replica(node) else {
+            return Ok(());
+        };
+        let owed = self.owed(acting, promises, replica);
+        if owed.is_empty() || slot <= replica.executed() {
+            return Ok(());
+        }
+        if !replica.entry(log, slot).is_some_and(has_write) {
+            return Ok(());
+        }
+        self.checks += 1;
+        ensure!(
+            NAME,
+            owed.is_subset(tag) || rewritten(rest, log, slot),
+            "{:?} {:?} votes for {slot:?} with tag {tag:?}, but {owed:?} may believe an earlier \
+             run of its",
+            id(node),
+            replica.incarnation()
+        );
+        Ok(())
+    }
+
+    /// Whom votes of `node` must demand for what it may have forgotten.
+    fn owed(
+        &self,
+        Acting { sight, node, .. }: Acting<'_>,
+        promises: &Promises,
+        replica: &Replica,
+    ) -> ReplicaSet {
+        let outwaits = replica.outwaits_until().max(self.grantors[node].until);
+        if sight.time(node) < outwaits {
+            return ReplicaSet::all(sight.n());
+        }
+        let run = replica.incarnation();
+        let believes = |other: &usize| {
+            *other != node
+                && sight.replica(*other).is_some()
+                && sight.time(*other) < promises.forgotten(node, *other, run)
+        };
+        (0..sight.n()).filter(believes).map(id).collect()
+    }
+}
+
+fn has_write(value: &Value) -> bool {
+    let mut commands = value.commands().iter();
+    commands.any(|proposed| proposed.command.is_write())
+}
+
+/// How long after it was sent a promise may be believed, in ns of any clock
+/// within the bound: it is taken within `t0 + t_guard` of the ack it names, which
+/// was received `t0` ago by a clock that may run as much slower as the holder's
+/// runs faster, and lasts `t_lease` from then.
+fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
+    let rho = u128::from(rho_ppm);
+    let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;
+    let span = (promise.t_guard + promise.t_lease).as_nanos() + aged;
+    let stretched = span * (1_000_000 + rho) / (1_000_000 - rho);
+    u64::try_from(stretched).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::{ConfigId, Slot};
+
+    use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
+    use super::*;
+    use leasehold_replica::action::{Action, Record, Sequence};
+
+    #[test]
+    fn a_promise_lasts_for_guard_and_lease_stretched_by_both_clocks() {
+        let promise = Promise {
+            sequence: 1,
+            base: 1,
+            t0: Duration::ZERO,
+            t_guard: Duration::from_secs(1),
+            t_lease: Duration::from_secs(2),
+            config: ConfigId(1),
+            highest_accepted: Slot::ZERO,
+        };
+        assert_eq!(lasts_ns(&promise, 0), 3_000_000_000);
+        assert_eq!(lasts_ns(&promise, 1000), 3_006_006_006);
+        let aged = Promise {
+            t0: Duration::from_secs(4),
+            ..promise
+        };
+        assert_eq!(lasts_ns(&aged, 1000), 3_014_022_022);
+    }
+
+    /// Replica 0, which promises replica 1 in its first run and then starts again.
+    struct Again {
+        world: World,
+        oracle: RestartWait,
+        promises: Promises,
+        start: Verdict,
+        /// What it does after it has voted.
+        rest: Vec<Action>,
+    }
+
+    impl Again {
+        fn new(joined: bool, restart_wait: Duration) -> Again {
+            let mut again = Again {
+                world: World::new(Default::default()),
+                oracle: RestartWait::new(3),
+                promises: Promises::new(3),
+                start: Ok(()),
+                rest: Vec::new(),
+            };
+            let first = again.oracle.started(&again.world.sight(), 0);
+            first.expect("nothing was promised");
+            again.promised(1);
+            let second = Has {
+                run: 2,
+                joined,
+                restart_wait: Some(restart_wait),
+                accepted: vec![(6, puts(&["a"])), (7, Value::Noop)],
+                ..Has::default()
+            };
+            again.world.restart(0, second);
+            again.start = again.oracle.started(&again.world.sight(), 0);
+            again
+        }
+
+        /// A promise of the first run is taken.
+        fn promised(&mut self, sequence: u64) {
+            for (node, to, envelope) in [
+                says((0, 1), (1, 1), promise(sequence, 5)),
+                says((1, 1), (0, 1), ack(sequence)),
+            ] {
+                let sight = self.world.sight();
+                let taken = self.promises.sent(&sight, node, to, &envelope);
+                taken.expect("as it should be");
+                let acting = Acting {
+                    sight: &sight,
+                    node,
+                    rest: &[],
+                };
+                let sent = self.oracle.sent(acting, &self.promises, &envelope);
+                sent.expect("as it should be");
+            }
+        }
+
+        fn votes(&mut self, slot: u64, tag: u64) -> Verdict {
+            let message = Message::Accepted {
+                ballot: BALLOT,
+                log: LogId::Commands,
+                votes: vec![(Slot(slot), ReplicaSet(tag))].into(),
+            };
+            let (node, _, envelope) = says((0, 2), (1, 1), message);
+            let acting = Acting {
+                sight: &self.world.sight(),
+                node,
+                rest: &self.rest,
+            };
+            self.oracle.sent(acting, &self.promises, &envelope)
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_shorter_than_what_was_promised_is_noticed() {
+        for (joined, wait, good) in [
+            (true, LEASE, false),
+            (true, LEASE * 3, true),
+            (false, LEASE, true),
+        ] {
+            let again = Again::new(joined, wait);
+            assert_eq!(again.start.is_ok(), good);
+            assert_eq!(again.oracle.checks, u64::from(joined));
+        }
+    }
+
+    #[test]
+    fn within_the_wait_everyone_is_demanded() {
+        // Also if the wait that the replica knows of is too short.
+        for wait in [LEASE * 3, LEASE] {
+            let mut again = Again::new(true, wait);
+            again.oracle.checks = 0;
+            assert!(again.votes(6, 0b111).is_ok());
+            assert!(again.votes(6, 0b011).is_err());
+            assert!(again.votes(5, 0).is_ok(), "executed");
+            assert!(again.votes(7, 0).is_ok(), "writes nothing");
+            again.rest = vec![Action::Persist {
+                sequence: Sequence(1),
+                records: vec![Record::Erased {
+                    log: LogId::Commands,
+                    slot: Slot(6),
+                }],
+            }];
+            assert!(again.votes(6, 0).is_ok(), "of a value that is dead by now");
+            again.world.later(LEASE * 3);
+            assert!(again.votes(6, 0).is_ok());
+            assert_eq!(again.oracle.checks, 3);
+        }
+    }
+
+    #[test]
+    fn who_believes_an_earlier_run_is_demanded_whatever_the_wait_was() {
+        let mut again = Again::new(true, LEASE * 3);
+        again.world.later(LEASE * 3);
+        again.promised(2); // taken too late: it lasts beyond the wait
+        assert!(again.votes(6, 0b010).is_ok());
+        assert!(again.votes(6, 0b100).is_err());
+        again.world.later(LEASE);
+        assert!(again.votes(6, 0b100).is_ok());
+    }
+}

@@ -1,0 +1,440 @@
+//! Same (client, sequence), same result (oracle 11; protocol §1 "Sessions"): what
+//! any replica answers to a write, or to a read that went through the log, is what
+//! a state machine of the oracles' own gives, and no command takes effect twice.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use foldhash::fast::FixedState;
+use leasehold_leases::Slot;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Command, ErrorCode, Outcome, Version};
+
+use super::reference::{Effect, Reference};
+use super::{Chosen, Verdict, ensure, id};
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::message::{LogId, Proposed, Value};
+use leasehold_replica::settings::SessionLimits;
+use leasehold_replica::stand_in;
+use leasehold_replica::unavailable::is_no_room;
+
+pub(super) const NAME: &str = "sessions";
+
+/// Results of a client that are remembered after it acknowledged them: for
+/// replicas that lag.
+const RESULTS_MAX: usize = 256;
+/// More commands than any run has in flight.
+const FLYING_MAX: usize = 10_000;
+
+/// What a client waits for.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// (client, sequence).
+    Write(u64, u64),
+    Read(Op),
+}
+
+/// What the log did with a (client, sequence).
+#[derive(Clone, Debug, Default)]
+struct Known {
+    result: Option<Outcome>,
+    /// Some occurrence of it was refused.
+    refused: bool,
+    /// Some occurrence of it found no room for its session.
+    no_room: bool,
+    /// It had a result, so long ago that it has been forgotten here.
+    forgotten: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    /// Everything that took effect, as ranges: first to last.
+    executed: BTreeMap<u64, u64>,
+    known: HashMap<u64, Known, FixedState>,
+    /// Of which sequences, in the order in which they were first seen.
+    seen: VecDeque<u64>,
+    /// Answered before it was executed.
+    told: Vec<(u64, Outcome)>,
+}
+
+/// A read that went through the log.
+#[derive(Clone, Debug)]
+struct LogRead {
+    slot: Slot,
+    op: Op,
+    outcome: Option<Outcome>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sessions {
+    reference: Reference,
+    executed: Slot,
+    clients: HashMap<u64, Client, FixedState>,
+    /// By replica.
+    asked: Vec<HashMap<ClientHandle, Asked, FixedState>>,
+    /// By origin, those that it has not executed.
+    reads: Vec<VecDeque<LogRead>>,
+    /// Answers compared.
+    pub checks: u64,
+}
+
+impl Sessions {
+    pub(super) fn new(n: usize, limits: &SessionLimits) -> Sessions {
+        Sessions {
+            reference: Reference::new(limits),
+            executed: Slot::ZERO,
+            clients: HashMap::default(),
+            asked: vec![HashMap::default(); n],
+            reads: vec![VecDeque::new(); n],
+            checks: 0,
+        }
+    }
+
+    /// A client's command has reached `node`.
+    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        let asked = match &command.op {
+            Some(Op::Get(_)) | None => return, // never in the log
+            Some(op) if op.is_write() => Asked::Write(command.client, command.sequence),
+            Some(op) => Asked::Read(op.clone()),
+        };
+        self.asked[node].insert(from, asked);
+    }
+
+    /// `node` has answered under a lease.
+    pub(super) fn answered_elsewise(&mut self, node: usize, to: ClientHandle) {
+        self.asked[node].remove(&to);
+    }
+
+    /// `node` has ended: it answers nobody any more.
+    pub(super) fn crashed(&mut self, node: usize) {
+        self.asked[node].clear();
+    }
+
+    /// More is chosen: it is executed as soon as all before it is known.
+    pub(super) fn advance(&mut self, chosen: &Chosen) -> Verdict {
+        while let Some(value) = chosen.value(LogId::Commands, self.executed.next()) {
+            self.executed = self.executed.next();
+            self.execute(value)?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, value: &Value) -> Verdict {
+        let slot = self.executed;
+        if let Value::Commands(batch) = value {
+            self.reference.begin(batch.log_time_ms, batch.sessions_max);
+        }
+        for (index, proposed) in value.commands().iter().enumerate() {
+            let version = Version {
+                slot: slot.0,
+                index: index as u32,
+            };
+            match &proposed.command.op {
+                Some(op) if !op.is_write() => self.read(slot, proposed),
+                _ => self.write(version, &proposed.command)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A stand-in for a read: for any that is asked where it comes from, of its kind.
+    fn read(&mut self, slot: Slot, proposed: &Proposed) {
+        let node = proposed.origin.index();
+        let Some(asked) = self.asked.get(node) else {
+            return;
+        };
+        for asked in asked.values() {
+            let Asked::Read(op) = asked else { continue };
+            if stand_in(&op.clone().into()) == proposed.command {
+                let (op, outcome) = (op.clone(), self.reference.read(op));
+                self.reads[node].push_back(LogRead { slot, op, outcome });
+            }
+        }
+    }
+
+    fn write(&mut self, version: Version, command: &Command) -> Verdict {
+        let effect = self.reference.write(version, command);
+        let client = self.clients.entry(command.client).or_default();
+        let sequence = command.sequence;
+        let known = client.known(sequence);
+        match effect {
+            Effect::Executed(outcome) => {
+                known.result = Some(outcome);
+                let refused = known.refused;
+                ensure!(
+                    NAME,
+                    !refused,
+                    "({}, {sequence}) was refused, and takes effect later, at {version:?}",
+                    command.client
+                );
+                let once = client.take_effect(sequence);
+                ensure!(
+                    NAME,
+                    once,
+                    "({}, {sequence}) takes effect a second time, at {version:?}: its session \
+                     has ended and was opened again",
+                    command.client
+                );
+            }
+            Effect::Repeated(outcome) => {
+                debug_assert!(known.result.is_none() || known.result.as_ref() == Some(&outcome));
+                known.result = Some(outcome);
+            }
+            Effect::Refused => known.refused = true,
+            Effect::NoRoom => known.no_room = true,
+        }
+        client.compare_told(command.client, sequence)
+    }
+
+    /// `node` answers a client.
+    pub(super) fn replied(
+        &mut self,
+        chosen: &Chosen,
+        node: usize,
+        to: ClientHandle,
+        outcome: &Outcome,
+    ) -> Verdict {
+        match self.asked[node].remove(&to) {
+            Some(Asked::Write(client, sequence)) => {
+                self.certain(chosen, node, outcome)?;
+                self.wrote(node, client, sequence, outcome)
+            }
+            Some(Asked::Read(op)) => self.has_read(node, &op, outcome),
+            None => Ok(()),
+        }
+    }
+
+    /// What is answered at commit is executed whatever comes of the slots before it
+    /// that are not chosen yet (hazard 31): each may turn out empty, and then opens no
+    /// session.
+    fn certain(&self, chosen: &Chosen, node: usize, outcome: &Outcome) -> Verdict {
+        let Some(Answer::Written(version)) = &outcome.result else {
+            return Ok(());
+        };
+        let (slot, index) = (Slot(version.slot), version.index as usize);
+        let value = chosen.value(LogId::Commands, slot);
+        let Some(Value::Commands(batch)) = value.filter(|_| slot > self.executed) else {
+            return Ok(());
+        };
+        let Some(Proposed { command, .. }) = batch.commands.get(index) else {
+            return Ok(());
+        };
+        let is_crowded = self.reference.is_crowded(FLYING_MAX);
+        if !is_crowded && !self.reference.refuses(command, batch.log_time_ms) {
+            return Ok(());
+        }
+        let mut alone = self.by_chosen(chosen, (!is_crowded).then_some(command.client), slot);
+        alone.begin(batch.log_time_ms, batch.sessions_max);
+        if is_crowded {
+            for (place, before) in batch.commands.iter().take(index).enumerate() {
+                write_alone(&mut alone, slot, place, before);
+            }
+        }
+        let (client, sequence) = (command.client, command.sequence);
+        ensure!(
+            NAME,
+            !matches!(
+                alone.write(*version, command),
+                Effect::Refused | Effect::NoRoom
+            ),
+            "{:?} answers ({client}, {sequence}) at the commit of {slot:?}, but if what is not \
+             chosen before it turns out empty, its session has ended by then",
+            id(node)
+        );
+        Ok(())
+    }
+
+    /// The session of a client before `slot`, or all sessions, if every slot that is not chosen
+    /// turns out empty. Chosen slots may keep a session alive, or open it.
+    fn by_chosen(&self, chosen: &Chosen, client: Option<u64>, slot: Slot) -> Reference {
+        let mut alone = match client {
+            Some(client) => self.reference.only(client),
+            None => self.reference.clone(),
+        };
+        let before = chosen.beyond(LogId::Commands, self.executed);
+        for (at, value) in before.take_while(|(at, _)| *at < slot) {
+            let Value::Commands(batch) = value else {
+                continue;
+            };
+            alone.begin(batch.log_time_ms, batch.sessions_max);
+            let its =
+                |proposed: &&Proposed| client.is_none_or(|its| its == proposed.command.client);
+            for proposed in batch.commands.iter().filter(its) {
+                write_alone(&mut alone, at, 0, proposed);
+            }
+        }
+        alone
+    }
+
+    fn wrote(&mut self, node: usize, client: u64, sequence: u64, outcome: &Outcome) -> Verdict {
+        self.checks += 1;
+        let of = self.clients.entry(client).or_default();
+        if is_no_room(outcome) {
+            // Told after the execution. A later copy may be executed.
+            let explained = match of.known.get(&sequence) {
+                Some(known) => known.no_room,
+                None => of.seen.len() == RESULTS_MAX,
+            };
+            ensure!(
+                NAME,
+                explained,
+                "{:?} answers ({client}, {sequence}) that there is no room, but there is",
+                id(node)
+            );
+            return Ok(());
+        }
+        let told = of.told.iter().find(|(other, _)| *other == sequence);
+        if let Some((_, before)) = told {
+            ensure!(
+                NAME,
+                same(before, outcome),
+                "{:?} answers ({client}, {sequence}) with {outcome:?}, after {before:?}",
+                id(node)
+            );
+            return Ok(());
+        }
+        match of.known.get(&sequence).filter(|known| known.is_settled()) {
+            Some(known) => ensure!(
+                NAME,
+                known.explains(outcome),
+                "{:?} answers ({client}, {sequence}) with {outcome:?}, but the log gives {known:?}",
+                id(node)
+            ),
+            // So long ago that it has been forgotten.
+            None if of.has_taken_effect(sequence) => {}
+            None => of.told.push((sequence, outcome.clone())),
+        }
+        Ok(())
+    }
+
+    fn has_read(&mut self, node: usize, op: &Op, outcome: &Outcome) -> Verdict {
+        self.checks += 1;
+        let explains = |read: &&LogRead| {
+            read.op == *op
+                && read
+                    .outcome
+                    .as_ref()
+                    .is_none_or(|known| same(known, outcome))
+        };
+        ensure!(
+            NAME,
+            self.reads[node].iter().any(|read| explains(&read)),
+            "{:?} answers {op:?} with {outcome:?}, but the log gives {:?}",
+            id(node),
+            self.reads[node]
+        );
+        Ok(())
+    }
+
+    /// `node` has executed so far, and given the answers that this gave.
+    pub(super) fn step_ends(&mut self, node: usize, executed: Slot) {
+        let reads = &mut self.reads[node];
+        while reads.front().is_some_and(|read| read.slot <= executed) {
+            reads.pop_front();
+        }
+    }
+}
+
+impl Client {
+    /// What was answered at commit is what its execution gives.
+    fn compare_told(&mut self, name: u64, sequence: u64) -> Verdict {
+        if let Some(place) = self.told.iter().position(|(of, _)| *of == sequence) {
+            let (_, told) = self.told.swap_remove(place);
+            let known = self.known(sequence);
+            ensure!(
+                NAME,
+                known.explains(&told),
+                "({name}, {sequence}) was answered {told:?} at its commit, but gives {known:?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn known(&mut self, sequence: u64) -> &mut Known {
+        if !self.known.contains_key(&sequence) {
+            if self.seen.len() == RESULTS_MAX
+                && let Some(oldest) = self.seen.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
+            self.seen.push_back(sequence);
+            let forgotten = self.has_taken_effect(sequence);
+            let known = Known {
+                forgotten,
+                ..Known::default()
+            };
+            self.known.insert(sequence, known);
+        }
+        self.known.entry(sequence).or_default()
+    }
+
+    fn has_taken_effect(&self, sequence: u64) -> bool {
+        let before = self.executed.range(..=sequence).next_back();
+        before.is_some_and(|(_, last)| *last >= sequence)
+    }
+
+    /// Returns whether it is the first time.
+    fn take_effect(&mut self, sequence: u64) -> bool {
+        let before = self.executed.range_mut(..=sequence).next_back();
+        match before {
+            Some((_, last)) if *last >= sequence => return false,
+            Some((_, last)) if *last + 1 == sequence => *last = sequence,
+            _ => {
+                self.executed.insert(sequence, sequence);
+            }
+        }
+        if let Some(last) = self.executed.remove(&(sequence + 1)) {
+            let joined = self.executed.range_mut(..=sequence).next_back();
+            joined.into_iter().for_each(|(_, end)| *end = last);
+        }
+        true
+    }
+}
+
+impl Known {
+    /// Whether the log has decided about it. That there was no room decides nothing: a later
+    /// copy may be executed.
+    fn is_settled(&self) -> bool {
+        self.refused || self.forgotten || self.result.is_some()
+    }
+
+    fn explains(&self, outcome: &Outcome) -> bool {
+        let expired = code(outcome) == Some(ErrorCode::SessionExpired as i32);
+        let refusal = self.refused && expired;
+        refusal
+            || self.forgotten
+            || self
+                .result
+                .as_ref()
+                .is_some_and(|known| same(known, outcome))
+    }
+}
+
+fn write_alone(alone: &mut Reference, slot: Slot, index: usize, proposed: &Proposed) {
+    let version = Version {
+        slot: slot.0,
+        index: index as u32,
+    };
+    if proposed.command.is_write() {
+        alone.write(version, &proposed.command);
+    }
+}
+
+fn code(outcome: &Outcome) -> Option<i32> {
+    match &outcome.result {
+        Some(Answer::Error(error)) => Some(error.code),
+        _ => None,
+    }
+}
+
+/// Errors are the same by their codes.
+fn same(a: &Outcome, b: &Outcome) -> bool {
+    match (code(a), code(b)) {
+        (None, None) => a == b,
+        (a, b) => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! What oracles are handed: everything there is to see, and what somebody is doing.
+
+use leasehold_leases::{Ballot, ReplicaSet, Slot, Time};
+
+use crate::clock::Clock;
+use crate::node::Node;
+use leasehold_replica::Replica;
+use leasehold_replica::action::Action;
+use leasehold_replica::message::{LogId, Message, Value};
+
+/// Everything there is to see, at one moment of true time.
+pub struct Sight<'a> {
+    /// True time, in ns.
+    pub now_ns: u64,
+    nodes: &'a [Node],
+}
+
+impl<'a> Sight<'a> {
+    pub(crate) fn new(now_ns: u64, nodes: &'a [Node]) -> Sight<'a> {
+        Sight { now_ns, nodes }
+    }
+
+    /// How many replicas there are.
+    pub fn n(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A process and its machine.
+    pub fn node(&self, node: usize) -> &'a Node {
+        &self.nodes[node]
+    }
+
+    /// A replica, if it runs.
+    pub fn replica(&self, node: usize) -> Option<&'a Replica> {
+        self.nodes[node].replica()
+    }
+
+    /// A replica's clock.
+    pub fn clock(&self, node: usize) -> &'a Clock {
+        self.nodes[node].clock()
+    }
+
+    /// What a replica's clock reads.
+    pub fn time(&self, node: usize) -> Time {
+        self.clock(node).read(self.now_ns)
+    }
+}
+
+/// A replica that has taken a step and performs its actions.
+#[derive(Clone, Copy)]
+pub(super) struct Acting<'a> {
+    pub sight: &'a Sight<'a>,
+    /// Which replica.
+    pub node: usize,
+    /// Actions of the step that are still to be performed.
+    pub rest: &'a [Action],
+}
+
+/// A value in a slot.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub log: LogId,
+    pub slot: Slot,
+    pub value: &'a Value,
+}
+
+/// A vote, without the voter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Vote {
+    pub log: LogId,
+    pub slot: Slot,
+    pub ballot: Ballot,
+    pub tag: ReplicaSet,
+}
+
+impl Vote {
+    /// The votes that a message carries: a proposal is the vote of its proposer.
+    pub fn all_in(message: &Message) -> impl Iterator<Item = Vote> {
+        let (own, many) = match message {
+            Message::Accept(accept) => {
+                let own = Vote {
+                    log: accept.log,
+                    slot: accept.slot,
+                    ballot: accept.ballot,
+                    tag: accept.tag,
+                };
+                (Some(own), None)
+            }
+            Message::Accepted { ballot, log, votes } => {
+                let (log, ballot) = (*log, *ballot);
+                let vote = move |(slot, tag): &(Slot, ReplicaSet)| Vote {
+                    log,
+                    slot: *slot,
+                    ballot,
+                    tag: *tag,
+                };
+                (None, Some(votes.iter().map(vote)))
+            }
+            _ => (None, None),
+        };
+        own.into_iter().chain(many.into_iter().flatten())
+    }
+}

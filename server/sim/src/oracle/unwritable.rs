@@ -1,0 +1,109 @@
+//! Who cannot persist holds nothing (§3.7; protocol §2, hazard 36): a replica that
+//! was told that its storage takes no writes believes no promise, or every write of
+//! what it holds would wait for an acceptance that it cannot give. Nor does one that was
+//! told that its clock is not to be believed (hazard 80): it would not know when to stop.
+
+use super::{Sight, Verdict, ensure, id};
+use leasehold_replica::Replica;
+
+pub(super) const NAME: &str = "unwritable";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Unwritable {
+    /// Steps of replicas that cannot persist, or count time.
+    pub checks: u64,
+}
+
+impl Unwritable {
+    /// `node` has taken a step.
+    pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize, replica: &Replica) -> Verdict {
+        let (writable, clock) = (
+            sight.node(node).is_writable(),
+            sight.node(node).trusts_clock(),
+        );
+        if writable && clock {
+            return Ok(());
+        }
+        self.checks += 1;
+        let now = sight.time(node);
+        for grantor in (0..sight.n()).map(id) {
+            let believed = replica.promised_by(grantor).find(|(_, until)| now < *until);
+            ensure!(
+                NAME,
+                believed.is_none(),
+                "{:?} cannot persist or trust its clock (writable: {writable}, clock: {clock}), but \
+                 believes {grantor:?}: {believed:?}",
+                id(node)
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::LeaseMessage;
+
+    use super::super::bench::{Has, LEASE, World, promise, says};
+    use super::*;
+    use leasehold_replica::Input;
+    use leasehold_replica::message::Message;
+
+    /// Replica 1 believes a promise of replica 0, and what its disk says is heard.
+    fn believing(full: bool) -> World {
+        let mut world = World::new([Has::default(), Has::default(), Has::default()]);
+        let now = world.sight().time(1);
+        let node = &mut world.nodes[1];
+        let replica = node.replica.as_mut().expect("it runs");
+        let guard = Message::Lease(LeaseMessage::Guard { sequence: 1 });
+        for message in [guard, promise(2, 5)] {
+            let (_, _, envelope) = says((0, 1), (1, 1), message);
+            replica.step(now, Input::Peer(envelope), &mut Vec::new());
+        }
+        node.watches.disk.set_full(full);
+        assert_eq!(node.watches.disk.news(now), full.then_some(false));
+        world
+    }
+
+    fn judge(world: &World) -> (bool, u64) {
+        let mut oracle = Unwritable::default();
+        let sight = world.sight();
+        let replica = sight.replica(1).expect("it runs");
+        let verdict = oracle.stepped(&sight, 1, replica);
+        (verdict.is_ok(), oracle.checks)
+    }
+
+    #[test]
+    fn who_cannot_persist_believes_nobody() {
+        let mut world = believing(true);
+        assert_eq!(judge(&world), (false, 1));
+        let now = world.sight().time(1);
+        let replica = world.nodes[1].replica.as_mut().expect("it runs");
+        replica.step(now, Input::StorageWritable(false), &mut Vec::new());
+        assert_eq!(judge(&world), (true, 1));
+    }
+
+    #[test]
+    fn who_cannot_trust_its_clock_believes_nobody() {
+        let mut world = believing(false);
+        world.nodes[1].clock_untrusted = true;
+        assert_eq!(judge(&world), (false, 1));
+        let now = world.sight().time(1);
+        let replica = world.nodes[1].replica.as_mut().expect("it runs");
+        replica.step(now, Input::ClockTrusted(false), &mut Vec::new());
+        assert_eq!(judge(&world), (true, 1));
+    }
+
+    #[test]
+    fn a_promise_that_has_ended_is_not_believed() {
+        let mut world = believing(true);
+        world.later(LEASE);
+        assert_eq!(judge(&world), (true, 1));
+    }
+
+    #[test]
+    fn who_can_persist_may_believe() {
+        assert_eq!(judge(&believing(false)), (true, 0));
+    }
+}

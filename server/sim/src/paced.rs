@@ -1,0 +1,129 @@
+//! Many keys that want other holders at once: reports and configurations stay within their part
+//! of the traffic, what gains most comes first, and everything comes at last.
+
+use leasehold_leases::{Key, ReplicaId, StrategySpec, Unlisted};
+use leasehold_wire::Command;
+use leasehold_wire::command::Op;
+
+use super::scenario::{Choices, Scenario};
+use super::world::{World, WorldSettings};
+use leasehold_replica::Settings;
+use leasehold_replica::action::{ClientHandle, Event};
+
+const MS: u64 = 1_000_000;
+const SITES: usize = 5;
+const LEADER: usize = 0;
+/// Whose clients read everything.
+const READER: usize = 4;
+const KEYS: usize = 10_000;
+/// The last keys are read more often than the others.
+const BUSY: usize = 500;
+/// What may be sent in a second, of each kind, in bytes.
+const A_SECOND: usize = 20_000;
+
+fn settings(seed: u64) -> WorldSettings {
+    let choices = Choices {
+        faults: false,
+        replicas: Some(SITES),
+        ..Choices::default()
+    };
+    let mut world = Scenario::draw(seed, &choices).world;
+    let unlisted = Unlisted::Leader;
+    world.replica = Settings::new(ReplicaId(0), SITES);
+    world.replica.strategies = StrategySpec::Quorum { unlisted }.into();
+    world.replica.elections.preferred = Some(ReplicaId(LEADER as u8));
+    world.replica.holders_bytes_s = 2 * A_SECOND;
+    world
+}
+
+fn key(nth: usize) -> Key {
+    Key::from(format!("user{nth:08}"))
+}
+
+fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
+    let command = |nth| Command {
+        op: Some(Op::get(key(nth))),
+        ..Command::default()
+    };
+    let from = |request| ClientHandle {
+        connection: 1,
+        request,
+    };
+    let asked = keys.enumerate();
+    let asked = asked.map(|(request, nth)| (from(request as u64), command(nth)));
+    world.request(READER, asked.collect());
+}
+
+/// How many keys have holders of their own at the leader.
+fn listed(world: &World, keys: impl Iterator<Item = usize>) -> usize {
+    let leader = world.replica(LEADER).expect("all run");
+    let is_listed = |nth: &usize| leader.configs().listed(&key(*nth)).is_some();
+    keys.filter(is_listed).count()
+}
+
+/// What the last report of the reader's site took, in bytes.
+fn reported(world: &World) -> usize {
+    let replica = world.replica(READER).expect("all run");
+    let status = replica.status(world.clock(READER));
+    let mut counters = status.counters.iter();
+    let bytes = counters.find(|counter| counter.name == "demand_report_bytes");
+    bytes.expect("it is counted").value as usize
+}
+
+/// Lets time pass, up to so many ms. Returns the largest report.
+fn run(world: &mut World, until_ms: u64) -> usize {
+    let mut largest = 0;
+    while world.now_ns() < until_ms * MS {
+        world.advance();
+        largest = largest.max(reported(world));
+    }
+    largest
+}
+
+#[test]
+fn holders_of_many_keys_change_by_gain_and_within_their_part_of_the_traffic() {
+    let mut world = World::new(settings(1), 1);
+    run(&mut world, 10_000);
+    read(&mut world, 0..KEYS);
+    (0..4).for_each(|_| read(&mut world, KEYS - BUSY..KEYS));
+    let report = run(&mut world, 12_000);
+    assert!(A_SECOND / 2 < report && report <= A_SECOND, "{report}");
+    while world
+        .replica(LEADER)
+        .expect("all run")
+        .configs()
+        .listed_len()
+        == 0
+    {
+        world.advance();
+    }
+    let busy = listed(&world, KEYS - BUSY..KEYS);
+    assert_eq!(busy, BUSY, "what gains most comes first");
+    let report = run(&mut world, 60_000);
+    assert!(report <= A_SECOND, "{report}");
+    assert_eq!(listed(&world, 0..KEYS), KEYS, "nothing is left out");
+    let leader = ReplicaId(LEADER as u8);
+    let brought = world
+        .notes
+        .iter()
+        .filter_map(|(at_ns, who, note)| match note {
+            Event::Configured { keys, .. } if *who == leader && *keys > 0 => {
+                Some((at_ns / MS, *keys))
+            }
+            _ => None,
+        });
+    let brought: Vec<(u64, usize)> = brought.collect();
+    for (_, keys) in &brought {
+        assert!(keys * key(0).len() <= A_SECOND, "{keys} keys at once");
+    }
+    // One commit takes longer than another, by less than a second.
+    for (i, (from_ms, _)) in brought.iter().enumerate() {
+        let mut bytes = 0;
+        for (at_ms, keys) in &brought[i..] {
+            bytes += keys * key(0).len();
+            let most = A_SECOND as u64 * (at_ms - from_ms + 2000) / 1000;
+            assert!(bytes as u64 <= most, "{brought:?}");
+        }
+    }
+    assert!(brought.len() >= 8, "{brought:?}");
+}

@@ -1,0 +1,330 @@
+//! One run: a safety phase in which things go wrong, then everything heals, and a
+//! liveness phase in which every request must be answered, and every replica that has its
+//! disk must catch up.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use leasehold_leases::{LeaseParams, Slot};
+use rand::SeedableRng as _;
+use rand_pcg::Pcg64Mcg;
+
+use super::disk::READ_MAX;
+use super::fault::Fired;
+use super::oracle::Violation;
+use super::scenario::Scenario;
+use super::swarm::{self, Swarm};
+use super::trace::Trace;
+use super::workload::{PATIENCE_GROWS, TOGETHER_MAX, Workload};
+use super::world::{Happened, World};
+
+/// How often it is looked whether everything is answered, in virtual ns.
+const LOOK_NS: u64 = 100_000_000;
+/// The run's own alarm.
+const LOOK: u64 = 1 << 61;
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Of which seed.
+    pub seed: u64,
+    /// The first rule that was seen broken.
+    pub violation: Option<Violation>,
+    /// When the last request was answered, or the violation seen, in virtual ns.
+    pub ended_ns: u64,
+    /// Operations that clients began.
+    pub asked: u64,
+    /// Operations answered.
+    pub answered: u64,
+    /// Operations whose fate nobody can tell.
+    pub unknown: u64,
+    /// The history was too tangled for a checker to decide.
+    pub undecided: bool,
+    /// Operations answered, by how they were served.
+    pub paths: BTreeMap<&'static str, u64>,
+    /// What went wrong, and how often.
+    pub fired: Fired,
+    /// Checks that the oracles made.
+    pub checks: Vec<(&'static str, u64)>,
+    /// Reads under leases that left within 10 ms of their permit's end.
+    pub near_end: u64,
+    /// How long after everything had healed the last request was answered, in ns.
+    pub healing_ns: u64,
+    /// A digest of everything that happened until then.
+    pub hash: u64,
+    /// The run, if a trace was asked for.
+    pub trace: Option<Trace>,
+}
+
+/// Runs a scenario to its end, or to the first violation. A replica that finds
+/// its own invariants broken ends the run as an oracle does, under the name
+/// `assertion`.
+pub fn run(scenario: &Scenario, trace: Option<Trace>) -> Outcome {
+    let mut run = Run::begin(scenario, trace);
+    let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
+    let panicked = driven.err().map(|panic| Violation {
+        oracle: "assertion",
+        what: message(&*panic),
+    });
+    run.finish(panicked)
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message").to_owned()
+}
+
+struct Run<'a> {
+    scenario: &'a Scenario,
+    world: World,
+    workload: Workload,
+    swarm: Swarm,
+    healed_ns: Option<u64>,
+    /// What somebody had executed when all was healed.
+    target: Slot,
+    /// When the last request was answered, in ns, and the digest then.
+    answered: Option<(u64, u64)>,
+}
+
+impl<'a> Run<'a> {
+    fn begin(scenario: &'a Scenario, trace: Option<Trace>) -> Run<'a> {
+        let seed = scenario.seed;
+        let mut world = World::new(scenario.world.clone(), seed);
+        world.trace = trace;
+        let rng = |salt: u64| Pcg64Mcg::seed_from_u64(seed ^ salt);
+        let swarm = Swarm::begin(scenario.plan.clone(), rng(0x5a_4f17), &mut world);
+        let workload = Workload::begin(scenario.load, rng(0x5eed), scenario.run_ns, &mut world);
+        world.alarm(scenario.run_ns, LOOK);
+        Run {
+            scenario,
+            world,
+            workload,
+            swarm,
+            healed_ns: None,
+            target: Slot::ZERO,
+            answered: None,
+        }
+    }
+
+    fn drive(&mut self) {
+        while self.world.violation().is_none() && self.advance() {}
+    }
+
+    /// The next thing happens. Returns whether the run goes on.
+    fn advance(&mut self) -> bool {
+        match self.world.advance() {
+            Some(Happened::Nothing | Happened::Ended(..)) => {}
+            Some(Happened::Replied(replies)) => {
+                for reply in &replies {
+                    self.workload.replied(reply, &mut self.world);
+                }
+            }
+            Some(Happened::Alarm(LOOK)) => return !self.look(),
+            Some(Happened::Alarm(token)) if token & swarm::ALARM != 0 => {
+                if self.healed_ns.is_none() {
+                    self.swarm.alarm(token, &mut self.world);
+                }
+            }
+            Some(Happened::Alarm(token)) => self.workload.alarm(token, &mut self.world),
+            None => return false,
+        }
+        true
+    }
+
+    /// Heals, or looks whether everything is answered and everybody has caught up; returns
+    /// whether it is over.
+    fn look(&mut self) -> bool {
+        let now = self.world.now_ns();
+        if self.healed_ns.is_none() {
+            self.healed_ns = Some(now);
+            swarm::heal(&mut self.world);
+            let (params, timing) = (self.longest(), self.scenario.world.replica.timing);
+            let patience = Duration::from_nanos(self.scenario.load.patience_ns) * PATIENCE_GROWS;
+            let patience = patience + self.catch_up();
+            self.target = self.executed().max().unwrap_or_default();
+            let liveness = &mut self.world.oracles.liveness;
+            liveness.healed(now, &params, &timing, patience);
+        }
+        let behind = self.executed().filter(|slot| *slot < self.target).count();
+        if self.workload.under_way() == 0 {
+            self.answered.get_or_insert((now, self.world.trace_hash()));
+            if behind == 0 && self.waiting().next().is_none() {
+                return true;
+            }
+        }
+        if let Some((node, since_ns)) = self.waiting().min_by_key(|(_, since_ns)| *since_ns) {
+            let verdict = self.world.oracles.liveness.answers(now, node, since_ns);
+            self.world.judge(verdict);
+        }
+        let liveness = &self.world.oracles.liveness;
+        let verdict = liveness.caught_up(now, behind);
+        self.world.judge(verdict);
+        let verdict = self.world.oracles.liveness.check(now);
+        self.world.judge(verdict);
+        self.world.alarm(now + LOOK_NS, LOOK);
+        false
+    }
+
+    /// The longest durations that any replica knows to be in force.
+    fn longest(&self) -> LeaseParams {
+        let newest = |node| {
+            let replica = self.world.replica(node)?;
+            let configs = replica.configs();
+            Some(*configs.params(configs.newest()))
+        };
+        let known = (0..self.world.n()).filter_map(newest);
+        let span = |params: &LeaseParams| params.t_grace + params.restart_wait();
+        known.max_by_key(span).unwrap_or_default()
+    }
+
+    /// What each replica has executed that runs and has its disk.
+    fn executed(&self) -> impl Iterator<Item = Slot> {
+        let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
+        let replicas = whole.filter_map(|node| self.world.replica(node));
+        replicas.map(|replica| replica.executed())
+    }
+
+    /// Which replicas have writes that they have not answered, and since when, in ns. Who has lost
+    /// its disk answers nobody.
+    fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
+        let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
+        whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
+    }
+
+    /// How long the replica that is furthest behind now may take to fetch what it lacks: few
+    /// entries in a round trip, read from another's disk. Who has lost its disk fetches nothing.
+    fn catch_up(&self) -> Duration {
+        let (most, least) = (self.executed().max(), self.executed().min());
+        let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
+        let world = &self.scenario.world;
+        let farthest_ns = world.one_way_ns.iter().flatten().max();
+        let read_ns = farthest_ns.map_or(0, |one_way_ns| 2 * one_way_ns) + world.sync_ns;
+        Duration::from_nanos(read_ns * lag.div_ceil(READ_MAX as u64))
+    }
+
+    fn finish(mut self, panicked: Option<Violation>) -> Outcome {
+        self.workload.finish();
+        let seen = panicked.or_else(|| self.world.violation().cloned());
+        let violation = seen.or_else(|| self.judge_history());
+        let now = (self.world.now_ns(), self.world.trace_hash());
+        let answered = self.answered.filter(|_| violation.is_none());
+        let (ended_ns, hash) = answered.unwrap_or(now);
+        let paths = self.workload.record.paths.iter();
+        Outcome {
+            seed: self.scenario.seed,
+            violation,
+            ended_ns,
+            asked: self.workload.asked(),
+            answered: self.workload.record.answered,
+            unknown: self.workload.record.unknown,
+            undecided: self.world.oracles.histories.unknown > 0,
+            paths: paths
+                .map(|(path, count)| (path.as_str_name(), *count))
+                .collect(),
+            fired: self.world.fired(),
+            checks: self.world.oracles.checks(),
+            near_end: self.world.near_end(),
+            healing_ns: self.healed_ns.map_or(0, |healed| ended_ns - healed),
+            hash,
+            trace: self.world.trace.take(),
+        }
+    }
+
+    fn judge_history(&mut self) -> Option<Violation> {
+        let histories = &mut self.world.oracles.histories;
+        let mut verdict = histories.judge(&self.workload.record.history);
+        if verdict.is_ok() && self.workload.record.transactions.len() <= TOGETHER_MAX {
+            verdict = histories.judge_together(&self.workload.record.transactions);
+        }
+        verdict.err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::Choices;
+    use super::super::swarm::{Isolation, Plan};
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// What a check of a run that has just healed says.
+    fn healed<T>(scenario: &Scenario, check: impl FnOnce(Run<'_>) -> T) -> T {
+        let mut run = Run::begin(scenario, None);
+        while run.healed_ns.is_none() {
+            assert!(run.advance());
+        }
+        check(run)
+    }
+
+    /// A run in which a replica is cut off for so long that it is thousands of slots behind when all
+    /// is healed.
+    fn left_far_behind(seed: u64) -> Scenario {
+        let choices = Choices {
+            run_ns: 90 * SECOND,
+            rate: 1200,
+            faults: false,
+            replicas: Some(3),
+            ..Choices::default()
+        };
+        let mut scenario = Scenario::draw(seed, &choices);
+        // All are as far apart: whichever helps is as slow as the time for catching up allows for.
+        for one_way_ns in scenario.world.one_way_ns.iter_mut().flatten() {
+            *one_way_ns = (*one_way_ns).min(1) * 30 * SECOND / 1000;
+        }
+        scenario.plan = Plan::isolating(Isolation {
+            mute_ns: SECOND,
+            apart_ns: 200 * SECOND,
+            well_ns: SECOND,
+        });
+        scenario
+    }
+
+    /// Returns the oracle that a run violates if disks bring `read_max` entries a read once all is
+    /// healed.
+    fn catching_up(scenario: &Scenario, read_max: usize) -> Option<&'static str> {
+        healed(scenario, |mut run| {
+            for node in 0..run.world.n() {
+                run.world.set_read_max(node, read_max);
+            }
+            run.drive();
+            run.finish(None).violation.map(|violation| violation.oracle)
+        })
+    }
+
+    #[test]
+    fn who_is_far_behind_has_the_time_to_catch_up_and_no_more() {
+        // More than others keep in memory, so it is read from a disk.
+        let is_far = |scenario: &Scenario| {
+            healed(scenario, |run| {
+                let (most, least) = (run.executed().max(), run.executed().min());
+                let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
+                run.catch_up().as_secs() > 50 && lag > 15_000
+            })
+        };
+        let found = (0..60).map(left_far_behind).find(is_far);
+        let scenario = &found.expect("in some of these seeds it is far behind");
+        assert_eq!(catching_up(scenario, READ_MAX), None);
+        let slow = READ_MAX * 3 / 8;
+        assert_eq!(catching_up(scenario, slow), Some("liveness"), "it crawls");
+        assert_eq!(catching_up(scenario, 0), Some("liveness"), "it is stuck");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_replica_that_has_lost_its_disk() {
+        let choices = Choices {
+            run_ns: 60 * SECOND,
+            ..Choices::default()
+        };
+        healed(&Scenario::draw(31_000_690, &choices), |run| {
+            let lost = |node: &usize| run.swarm.has_lost(*node);
+            assert!((0..run.world.n()).any(|node| lost(&node)));
+            assert!(
+                run.catch_up() < Duration::from_secs(2),
+                "it lacks 3,340 slots"
+            );
+        });
+    }
+}

@@ -1,0 +1,449 @@
+//! Everything about a run, drawn from its seed: how many replicas and how far
+//! apart, the strategy and its durations, the load, and what goes wrong.
+//!
+//! By swarm: each seed enables a random few of the faults, at random rates. A run
+//! with every fault at once makes so little progress that it meets few rules.
+
+use std::time::Duration;
+
+use leasehold_leases::{
+    CostSettings, Key, KeyRange, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec,
+    Unlisted,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::control::Control;
+use super::fault::Fault;
+use super::network::Faults;
+use super::swarm::Plan;
+use super::workload::Load;
+use super::world::WorldSettings;
+use leasehold_replica::Settings;
+use leasehold_replica::lease_set::{Durations, LeaseSet};
+use leasehold_replica::settings::AcceptReplies;
+
+/// How long a sync takes, in ns.
+const SYNC_NS: u64 = 150_000;
+/// Between a client and its replica, in ns.
+const CLIENT_ONE_WAY_NS: u64 = 200_000;
+/// The longest extra delay of a reordered message, in ns.
+const DELAY_MAX_NS: u64 = 1_500_000_000;
+/// The bound on clock rates that leases count with, in parts per million.
+const RHO_PPM: u32 = 1000;
+
+/// Share of runs whose messages are encoded, and of those the share with large values:
+/// they cost more than others.
+const ENCODED: f64 = 0.15;
+const LARGE: f64 = 0.25;
+const RANGES_SALT: u64 = 0x3a_96e5;
+/// Share of runs that begin with several strategies at once.
+const SEVERAL: f64 = 0.25;
+const FRAMES_SALT: u64 = 0xf7a_3e5;
+/// Share of runs in which a replica reports nonsense, and the memory for demand there.
+const ODD: f64 = 0.05;
+const ODD_DEMAND_BYTES: usize = 64 << 10;
+const ODD_SALT: u64 = 0x0dd_0dd;
+/// Share of runs with room for few sessions, and clients that begin many; and of those the
+/// share in which replicas let clients open few in a second.
+const CROWD: f64 = 0.12;
+const SLOW: f64 = 0.3;
+const CROWD_SALT: u64 = 0xc40_3d5;
+
+/// Requests a second, over all replicas, if nothing else is asked for. Outages,
+/// narrow limits and small runs leave about 200 of them.
+pub const RATE: u32 = 240;
+
+/// What whoever asks for runs may choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choices {
+    /// How long requests are begun, in virtual ns.
+    pub run_ns: u64,
+    /// Requests a second, over all replicas.
+    pub rate: u32,
+    /// Strategies, by name, of which a seed takes one; none: all.
+    pub strategies: Vec<&'static str>,
+    /// Whether anything but the network goes wrong.
+    pub faults: bool,
+    /// How many replicas; `None`: three to five.
+    pub replicas: Option<usize>,
+    /// How far from true time clocks really run, in parts per million, where
+    /// leases count with [`RHO_PPM`]. More is outside what is assumed.
+    pub drift_ppm: u32,
+    /// An assumption that does not hold.
+    pub control: Option<Control>,
+}
+
+impl Choices {
+    /// Whether runs may meet a fault.
+    pub fn enables(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::Jump => self.control == Some(Control::Jump),
+            Fault::Nonsense => self.faults,
+            _ => self.faults || !fault.is_planned(),
+        }
+    }
+}
+
+/// Most commands in a narrow batch.
+const BATCH_NARROW: usize = 3;
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(86_400);
+/// Sessions that live no longer may end in a run.
+const SHORT_TTL: Duration = Duration::from_secs(8);
+
+impl Default for Choices {
+    fn default() -> Choices {
+        Choices {
+            run_ns: 60_000_000_000,
+            rate: RATE,
+            strategies: Vec::new(),
+            faults: true,
+            replicas: None,
+            drift_ppm: RHO_PPM,
+            control: None,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Where it was drawn from.
+    pub seed: u64,
+    /// The world.
+    pub world: WorldSettings,
+    /// What clients do.
+    pub load: Load,
+    /// What goes wrong.
+    pub plan: Plan,
+    /// How long requests are begun, in virtual ns.
+    pub run_ns: u64,
+}
+
+/// Every strategy, in its variants, by its name.
+pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
+    let fixed = |from: &'static str, ids: &[u8]| {
+        let holders = ids.iter().copied().map(ReplicaId).collect();
+        let holders = Some(holders);
+        (Key::from(from), StrategySpec::Fixed { holders })
+    };
+    let fixed = RangeMap::from_starts(vec![fixed("", &[0, 1]), fixed("key0004", &[0, 1, 2])]);
+    let quorum = |unlisted| StrategySpec::Quorum { unlisted }.into();
+    let cost = |read_weight, spare| {
+        let settings = CostSettings::from_thousandths(read_weight, spare, true);
+        StrategySpec::Cost(settings).into()
+    };
+    [
+        ("none", StrategySpec::None.into()),
+        ("leader", StrategySpec::Leader.into()),
+        ("all", StrategySpec::All.into()),
+        ("quorum", quorum(Unlisted::Nearest)),
+        ("quorum", quorum(Unlisted::Leader)),
+        ("fixed", fixed.expect("ranges in rising order")),
+        ("cost", cost(500, 0)),
+        ("cost", cost(800, 1)),
+    ]
+}
+
+/// A strategy for a range; holders that an operator chooses may leave out the leader.
+fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
+    let all = strategies();
+    let (name, strategies) = &all[rng.random_range(0..all.len())];
+    let first = ReplicaId(rng.random_range(0..n) as u8);
+    let mut holders = ReplicaSet(rng.random::<u64>()).intersection(ReplicaSet::all(n));
+    holders.insert(first);
+    match *name {
+        "fixed" => StrategySpec::Fixed {
+            holders: Some(holders),
+        },
+        _ => strategies.get(b"").clone(),
+    }
+}
+
+/// Some of the keys that clients ask for, or all after one of them.
+fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
+    let key = |nth: u32| Key::from(format!("key{nth:04}"));
+    let from = rng.random_range(0..8);
+    let to = from + rng.random_range(1..6);
+    let to = (to < 10).then(|| key(to));
+    KeyRange::new(key(from), to).expect("it ends after its first key")
+}
+
+/// What an operator changes: strategies of all keys or of a range, durations, or both.
+pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
+    let all = strategies();
+    let strategies = match rng.random_range(0..5) {
+        0 => Vec::new(),
+        1 | 2 => vec![(draw_range(rng), draw_strategy(rng, n))],
+        _ => {
+            let (_, strategies) = &all[rng.random_range(0..all.len())];
+            let ranges = strategies.iter();
+            ranges.map(|(range, spec)| (range, spec.clone())).collect()
+        }
+    };
+    let params = draw_params(rng);
+    let durations = strategies.is_empty() || rng.random::<bool>();
+    LeaseSet {
+        strategies,
+        durations: match durations {
+            true => Durations::of(&params),
+            false => Durations::default(),
+        },
+        force: false,
+    }
+}
+
+/// Some runs begin with several strategies at once. Drawn apart: all else in a seed stays as
+/// it is without this.
+fn draw_ranges(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ RANGES_SALT);
+    if rng.random::<f64>() >= SEVERAL {
+        return;
+    }
+    for _ in 0..rng.random_range(1..4) {
+        let spec = draw_strategy(&mut rng, replica.n);
+        let range = draw_range(&mut rng);
+        replica
+            .strategies
+            .update(&range, |strategy| *strategy = spec.clone());
+    }
+    replica.strategies.merge(|left, right| left == right);
+}
+
+/// Lease durations: short, so that leases begin and end often.
+pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
+    let ms = Duration::from_millis;
+    let lease = rng.random_range(300..2500);
+    let renew = rng.random_range(lease / 6..lease / 2);
+    LeaseParams {
+        t_lease: ms(lease),
+        t_guard: ms(rng.random_range(300..2000)),
+        renew: ms(renew),
+        t_grace: ms(rng.random_range(1000..4000).max(renew + 100)),
+        ..LeaseParams::default()
+    }
+}
+
+impl Scenario {
+    /// The run of a seed.
+    pub fn draw(seed: u64, choices: &Choices) -> Scenario {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
+        let n = choices.replicas.unwrap_or(drawn);
+        let mut replica = draw_settings(&mut rng, n, seed, choices);
+        draw_window(&mut replica, seed);
+        draw_executed_work(&mut replica, seed);
+        draw_checkpoint_piece(&mut replica, seed);
+        let one_way_ns = draw_links(&mut rng, n);
+        let rate = choices.rate.min(carries(&replica, &one_way_ns));
+        let mut load = Load::draw(&mut rng, n, rate);
+        let ttl = replica.sessions.ttl;
+        load.draw_sessions(
+            &mut rng,
+            (ttl <= SHORT_TTL).then_some(ttl.as_nanos() as u64),
+        );
+        load.draw_apart(seed);
+        if replica.merge_work_max < Settings::new(ReplicaId(0), n).merge_work_max {
+            load.limit_merges(carries_held(&one_way_ns));
+        }
+        let mut plan = Plan::draw(&mut rng);
+        let faults = draw_network(&mut rng);
+        plan.draw_flaps(seed);
+        if !choices.faults {
+            plan = Plan::default();
+        }
+        let world = WorldSettings {
+            replica,
+            one_way_ns,
+            client_one_way_ns: CLIENT_ONE_WAY_NS,
+            sync_ns: SYNC_NS,
+            faults,
+            drift_ppm: choices.drift_ppm,
+            encoded: false,
+            disks_remember: true,
+            odd: None,
+            watched: true,
+        };
+        let mut scenario = Scenario {
+            seed,
+            world,
+            load,
+            plan,
+            run_ns: choices.run_ns,
+        };
+        scenario.draw_frames();
+        scenario.draw_crowd();
+        if choices.faults {
+            scenario.draw_odd();
+        }
+        if let Some(control) = choices.control {
+            control.arrange(&mut scenario, &mut rng);
+        }
+        scenario
+    }
+}
+
+impl Scenario {
+    /// Whether messages are encoded, and values are large. By a generator of its own,
+    /// so that it moves no other draw: seeds with small values stay the runs they were.
+    fn draw_frames(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FRAMES_SALT);
+        self.world.encoded = rng.random::<f64>() < ENCODED;
+        if self.world.encoded && rng.random::<f64>() < LARGE {
+            self.load.enlarge();
+        }
+    }
+}
+
+impl Scenario {
+    /// Whether there is room for few sessions, so that they end to make room. Drawn apart,
+    /// too. The bound is often below the number of clients. Sessions stay for less than some
+    /// clients wait.
+    fn draw_crowd(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ CROWD_SALT);
+        if rng.random::<f64>() >= CROWD {
+            return;
+        }
+        let ms = Duration::from_millis;
+        let sessions = &mut self.world.replica.sessions;
+        sessions.max = rng.random_range(2..20);
+        sessions.stay = ms(rng.random_range(0..3000)).min(sessions.ttl);
+        if rng.random::<f64>() < SLOW {
+            sessions.opened_per_s = rng.random_range(1..10);
+        }
+        self.load.renews = rng.random_range(0.02..0.4);
+    }
+}
+
+impl Scenario {
+    /// Whether a replica reports nonsense, and to leaders that remember little of it. Drawn
+    /// apart, too.
+    fn draw_odd(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ ODD_SALT);
+        if rng.random::<f64>() < ODD {
+            self.world.odd = Some(rng.random_range(0..self.world.replica.n));
+            self.world.replica.demand_bytes_max = ODD_DEMAND_BYTES;
+        }
+    }
+}
+
+fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> Settings {
+    let ms = Duration::from_millis;
+    let mut replica = Settings::new(ReplicaId(0), n);
+    let chosen = |(name, _): &(&'static str, _)| {
+        choices.strategies.is_empty() || choices.strategies.contains(name)
+    };
+    let all: Vec<_> = strategies().into_iter().filter(chosen).collect();
+    if let Some((_, strategies)) = all.get((seed % all.len().max(1) as u64) as usize) {
+        replica.strategies = strategies.clone();
+    }
+    if choices.strategies.is_empty() {
+        draw_ranges(&mut replica, seed);
+    }
+    replica.params = draw_params(rng);
+    replica.timing.reconfigure = ms(rng.random_range(500..5000));
+    replica.timing.report = ms(rng.random_range(100..800));
+    replica.elections.preferred = (rng.random::<f64>() < 0.5).then_some(ReplicaId(1));
+    replica.accept_replies = [
+        AcceptReplies::Origin,
+        AcceptReplies::Leader,
+        AcceptReplies::All,
+    ][rng.random_range(0..3)];
+    if rng.random::<f64>() < 0.2 {
+        replica.batch_max = rng.random_range(1..=BATCH_NARROW);
+    }
+    if rng.random::<f64>() < 0.2 {
+        replica.in_flight_max = rng.random_range(1..16);
+    }
+    if rng.random::<f64>() < 0.25 {
+        replica.sessions.ttl = rng.random_range(ms(1500)..SHORT_TTL);
+        replica.sessions.stay = replica.sessions.stay.min(replica.sessions.ttl);
+    }
+    replica
+}
+
+/// Some logs have windows so small that leaders, laggards and candidates meet their
+/// ends; and then some make no checkpoint but when a window asks for it. Not with
+/// narrow batches: an Accept that a laggard refuses holds up half a window until it
+/// is sent again, and so little would then get through that queues only grow.
+/// Drawn apart: all else in a seed stays as it is without this.
+fn draw_window(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x77_1d0e);
+    if rng.random::<f64>() < 0.3 && replica.batch_max > BATCH_NARROW {
+        replica.log_window = 4 << rng.random_range(0..7);
+        if rng.random::<bool>() {
+            replica.timing.checkpoint = NEVER;
+        }
+    }
+}
+
+/// Some execute hardly a slot at a time, and some of these soon accept nothing more. Drawn
+/// apart, too.
+fn draw_executed_work(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
+    if rng.random::<f64>() < 0.3 {
+        replica.executed_work_max = 4 << rng.random_range(0..12);
+        replica.merge_work_max = 1 << rng.random_range(0..12);
+        if rng.random::<bool>() {
+            replica.to_execute_work_max = 4 << rng.random_range(10..16);
+        }
+        replica.merges_of_key_max = 1 << rng.random_range(0..6);
+    }
+}
+
+/// Some write most values ahead of their checkpoint, in many parts. Drawn apart, too.
+fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xc4_ec97);
+    if rng.random::<f64>() < 0.3 {
+        replica.checkpoint_piece_bytes = 1 << rng.random_range(0..8);
+    }
+}
+
+/// How many requests a second a leader whose limits are narrow can carry, where
+/// half of the requests are writes.
+fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
+    let at_once = replica.batch_max * replica.in_flight_max;
+    (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
+}
+
+/// The same of merges of which each replica has one in the log at a time, where half would do:
+/// each is forwarded and proposed, in a round trip each.
+fn carries_held(one_way_ns: &[Vec<u64>]) -> f64 {
+    one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
+}
+
+/// How long the farthest replicas take to answer each other.
+fn round_trip_s(one_way_ns: &[Vec<u64>]) -> f64 {
+    let farthest_ns = one_way_ns.iter().flatten().max().copied().unwrap_or(0);
+    (2 * farthest_ns + SYNC_NS) as f64 / 1e9
+}
+
+/// Sites near each other and far apart, as far as a continent or around the world.
+fn draw_links(rng: &mut Pcg64Mcg, n: usize) -> Vec<Vec<u64>> {
+    let far_ns = [2_000_000, 30_000_000, 120_000_000][rng.random_range(0..3)];
+    let mut one_way_ns = vec![vec![50_000; n]; n];
+    let pairs = (0..n).flat_map(|a| (0..a).map(move |b| (a, b)));
+    for (a, b) in pairs {
+        one_way_ns[a][b] = rng.random_range(200_000..far_ns);
+        one_way_ns[b][a] = one_way_ns[a][b];
+    }
+    one_way_ns
+}
+
+fn draw_network(rng: &mut Pcg64Mcg) -> Faults {
+    let mut some = |most: f64| {
+        if rng.random::<bool>() {
+            rng.random::<f64>() * most
+        } else {
+            0.0
+        }
+    };
+    Faults {
+        loss: some(0.1),
+        duplication: some(0.1),
+        reordering: some(0.2),
+        delay_max_ns: DELAY_MAX_NS,
+        old: some(0.02),
+    }
+}

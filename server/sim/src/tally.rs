@@ -1,0 +1,206 @@
+//! What many runs add up to, and what never happened in them: a campaign in which
+//! a fault never fired, or an oracle had nothing to check, proves less than it says.
+
+use std::collections::BTreeMap;
+
+use leasehold_wire::Path;
+use serde::{Deserialize, Serialize};
+
+use super::fault::Fault;
+use super::run::Outcome;
+use super::scenario::{Choices, Scenario};
+
+/// How a request may be served; all must occur.
+const PATHS: [Path; 5] = [
+    Path::Local,
+    Path::Held,
+    Path::Forwarded,
+    Path::ReadIndex,
+    Path::Log,
+];
+
+/// Sums over runs without a violation, by the names that summaries show.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Runs.
+    pub seeds: u64,
+    /// Virtual time, in ns.
+    pub virtual_ns: u64,
+    /// The part of it in which clients began operations, in ns.
+    pub asking_ns: u64,
+    /// Operations that clients began.
+    pub asked: u64,
+    /// Operations answered.
+    pub operations: u64,
+    /// Operations whose fate nobody can tell.
+    pub unknown: u64,
+    /// Runs whose history was too tangled for a checker to decide.
+    pub undecided: u64,
+    /// Reads under leases that left within 10 ms of their permit's end.
+    pub near_end: u64,
+    /// The longest that it took, after everything had healed, to answer all, in ns.
+    pub healing_max_ns: u64,
+    /// Operations by how they were served.
+    pub paths: BTreeMap<String, u64>,
+    /// How often each fault fired.
+    pub faults: BTreeMap<String, u64>,
+    /// Checks that each oracle made.
+    pub oracles: BTreeMap<String, u64>,
+    /// Runs by the strategy they began with.
+    pub strategies: BTreeMap<String, u64>,
+    /// A digest of every event of every run, whatever their order.
+    pub digest: u64,
+}
+
+impl Tally {
+    /// One run.
+    pub fn of(scenario: &Scenario, outcome: &Outcome) -> Tally {
+        let named = |(name, count): (&str, u64)| (name.to_owned(), count);
+        let fired = |fault: &Fault| (fault.name(), outcome.fired.of(*fault));
+        let strategies = &scenario.world.replica.strategies;
+        let names = strategies.names();
+        let strategy = match names.contains(", ") {
+            true => "several at once".to_owned(),
+            false => names,
+        };
+        Tally {
+            seeds: 1,
+            virtual_ns: outcome.ended_ns,
+            asking_ns: outcome.ended_ns.min(scenario.run_ns),
+            asked: outcome.asked,
+            operations: outcome.answered,
+            unknown: outcome.unknown,
+            undecided: u64::from(outcome.undecided),
+            near_end: outcome.near_end,
+            healing_max_ns: outcome.healing_ns,
+            paths: outcome.paths.iter().map(|(p, c)| named((p, *c))).collect(),
+            faults: Fault::ALL.iter().map(|fault| named(fired(fault))).collect(),
+            oracles: outcome.checks.iter().copied().map(named).collect(),
+            strategies: BTreeMap::from([(strategy, 1)]),
+            digest: (outcome.hash ^ outcome.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        }
+    }
+
+    /// Adds other runs.
+    pub fn merge(&mut self, other: &Tally) {
+        self.seeds += other.seeds;
+        self.virtual_ns += other.virtual_ns;
+        self.asking_ns += other.asking_ns;
+        self.asked += other.asked;
+        self.operations += other.operations;
+        self.unknown += other.unknown;
+        self.undecided += other.undecided;
+        self.near_end += other.near_end;
+        self.healing_max_ns = self.healing_max_ns.max(other.healing_max_ns);
+        add(&mut self.paths, &other.paths);
+        add(&mut self.faults, &other.faults);
+        add(&mut self.oracles, &other.oracles);
+        add(&mut self.strategies, &other.strategies);
+        self.digest = self.digest.wrapping_add(other.digest);
+    }
+
+    /// Virtual time of whole clusters, in hours.
+    pub fn cluster_hours(&self) -> f64 {
+        self.virtual_ns as f64 / 3.6e12
+    }
+
+    /// How often a fault fired.
+    pub fn fired(&self, fault: Fault) -> u64 {
+        self.faults.get(fault.name()).copied().unwrap_or(0)
+    }
+
+    /// What runs of these choices should have met and never did.
+    pub fn missing(&self, choices: &Choices) -> Vec<String> {
+        let enabled = Fault::ALL.iter().filter(|fault| choices.enables(**fault));
+        let silent = enabled.filter(|fault| self.fired(**fault) == 0);
+        let mut missing: Vec<String> = silent
+            .map(|fault| format!("the fault \"{}\" never fired", fault.name()))
+            .collect();
+        let unused = PATHS
+            .iter()
+            .filter(|path| !self.paths.contains_key(path.as_str_name()));
+        missing.extend(unused.map(|path| format!("nothing was served as {}", path.as_str_name())));
+        // Without crashes nobody waits after a restart, and every disk takes writes.
+        let excused = |name: &str| !choices.faults && matches!(name, "restart wait" | "unwritable");
+        let idle = self.oracles.iter();
+        let idle = idle.filter(|(name, checks)| **checks == 0 && !excused(name.as_str()));
+        missing.extend(idle.map(|(name, _)| format!("the oracle {name} checked nothing")));
+        if self.near_end == 0 {
+            missing.push("no read came within 10 ms of a lease's end".to_owned());
+        }
+        missing
+    }
+}
+
+fn add(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    for (name, count) in more {
+        match sums.get_mut(name) {
+            Some(sum) => *sum += count,
+            None => {
+                sums.insert(name.clone(), *count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fired;
+
+    fn outcome(seed: u64) -> Outcome {
+        let mut fired = Fired::default();
+        for fault in Fault::ALL {
+            fired.add(fault, 1);
+        }
+        let paths = PATHS.iter().map(|path| (path.as_str_name(), 1));
+        Outcome {
+            seed,
+            ended_ns: 3_600_000_000_000,
+            paths: paths.collect(),
+            fired,
+            checks: vec![("a", 1), ("b", 2)],
+            near_end: 1,
+            hash: 7,
+            ..Outcome::default()
+        }
+    }
+
+    fn tally(outcome: &Outcome) -> Tally {
+        Tally::of(&Scenario::draw(0, &Choices::default()), outcome)
+    }
+
+    #[test]
+    fn sums_do_not_depend_on_the_order() {
+        let (one, other) = (tally(&outcome(1)), tally(&outcome(2)));
+        let (mut first, mut second) = (one.clone(), other.clone());
+        first.merge(&other);
+        second.merge(&one);
+        assert_eq!(first, second);
+        assert_ne!(one.digest, other.digest);
+        assert_eq!((first.seeds, first.cluster_hours()), (2, 2.0));
+        assert_eq!(first.oracles["b"], 4);
+    }
+
+    #[test]
+    fn what_never_happened_is_named() {
+        let choices = Choices::default();
+        assert_eq!(tally(&outcome(1)).missing(&choices), Vec::<String>::new());
+        let mut poor = outcome(1);
+        poor.fired = Fired::default();
+        poor.paths.remove("HELD");
+        poor.checks[1].1 = 0;
+        poor.near_end = 0;
+        let missing = tally(&poor).missing(&choices).join("; ");
+        for part in ["\"crash of all\"", "HELD", "oracle b", "within 10 ms"] {
+            assert!(missing.contains(part), "{part} is not in {missing}");
+        }
+        // What is switched off need not fire.
+        let calm = Choices {
+            faults: false,
+            ..choices
+        };
+        let missing = tally(&poor).missing(&calm).join("; ");
+        assert!(missing.contains("message lost") && !missing.contains("crash"));
+    }
+}

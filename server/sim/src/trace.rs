@@ -1,0 +1,214 @@
+//! A run as a person reads it: a line for each thing that happened, in true time.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+
+use leasehold_leases::{LeaseMessage, Promise, ReplicaSet};
+use leasehold_wire::Command;
+use leasehold_wire::command::Op;
+
+use leasehold_replica::Input;
+use leasehold_replica::action::{Action, Record};
+use leasehold_replica::message::{Accept, LogId, Message, Reported, Value};
+
+/// The last lines of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    lines: VecDeque<String>,
+    /// How many lines are kept; 0: all.
+    keep: usize,
+}
+
+impl Trace {
+    /// A trace that keeps its last `keep` lines; all of them, if that is 0.
+    pub fn keeping(keep: usize) -> Trace {
+        Trace {
+            lines: VecDeque::new(),
+            keep,
+        }
+    }
+
+    /// The lines, in order.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str)
+    }
+
+    /// Adds a line at a true time, in ns.
+    pub fn line(&mut self, now_ns: u64, what: fmt::Arguments<'_>) {
+        if self.keep > 0 && self.lines.len() == self.keep {
+            self.lines.pop_front();
+        }
+        let (seconds, rest) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000 / 1000);
+        self.lines
+            .push_back(format!("{seconds:4}.{rest:06}  {what}"));
+    }
+
+    pub(super) fn inputs(&mut self, now_ns: u64, node: usize, inputs: &[Input]) {
+        for input in inputs {
+            let what = match input {
+                Input::Peer(envelope) => {
+                    let message = describe(&envelope.message);
+                    format!("<- {:?} {message}", envelope.from)
+                }
+                Input::Client { from, command } => {
+                    let (client, request) = (from.connection, from.request);
+                    format!("<- client {client}, request {request}: {}", ask(command))
+                }
+                Input::ClientGone { connection } => format!("<- client {connection} has gone"),
+                Input::Persisted(sequence) => format!("   durable up to {}", sequence.0),
+                Input::LogRead { log, entries, .. } => {
+                    format!("   {} entries of {log:?} read", entries.len())
+                }
+                Input::FenceMissed { .. } => "   the permit had ended: reads again".into(),
+                Input::StorageWritable(writable) => format!("   storage writable: {writable}"),
+                Input::ClockTrusted(trusted) => format!("   clock trusted: {trusted}"),
+                Input::Operator(operator) => format!("<- operator: {operator:?}"),
+                Input::Stop => "<- told to end".into(),
+                Input::Tick => continue,
+            };
+            self.line(now_ns, format_args!("r{node} {what}"));
+        }
+    }
+
+    pub(super) fn action(&mut self, now_ns: u64, node: usize, action: &Action) {
+        let what = match action {
+            Action::Send { to, envelope } => format!("-> {to:?} {}", describe(&envelope.message)),
+            Action::Persist { sequence, records } => {
+                let records: Vec<String> = records.iter().map(record).collect();
+                format!("   persists {}: {}", sequence.0, records.join(", "))
+            }
+            Action::Reply { to, path, outcome } => {
+                let (client, request) = (to.connection, to.request);
+                let path = path.as_str_name();
+                format!("=> client {client}, request {request}, {path}: {outcome:?}")
+            }
+            Action::FencedReply {
+                to, outcome, until, ..
+            } => format!("=> {to:?} until {until:?}: {outcome:?}"),
+            Action::ReadLog { from, last, .. } => format!("   reads its log, {from:?} to {last:?}"),
+            Action::Event(event) => format!("   {event:?}"),
+        };
+        self.line(now_ns, format_args!("r{node} {what}"));
+    }
+}
+
+/// A command in a few words.
+fn ask(command: &Command) -> String {
+    let mut text = String::new();
+    if command.is_write() {
+        let (client, sequence) = (command.client, command.sequence);
+        let _ = write!(text, "#{client}.{sequence} ");
+    }
+    let name = match &command.op {
+        Some(Op::Get(_)) => "get",
+        Some(Op::Put(_)) => "put",
+        Some(Op::Delete(_)) => "delete",
+        Some(Op::Cas(_)) => "cas",
+        Some(Op::PutFields(_)) => "put fields",
+        Some(Op::MultiGet(_)) => "multi-get",
+        Some(Op::MultiPut(_)) => "multi-put",
+        Some(Op::Scan(_)) => "scan",
+        None => "nothing",
+    };
+    text.push_str(name);
+    for key in command.keys() {
+        let _ = write!(text, " {}", key.escape_ascii());
+    }
+    text
+}
+
+fn contents(value: &Value) -> String {
+    match value {
+        Value::Noop => "no-op".into(),
+        Value::Config(change) => format!("{change:?}"),
+        Value::Commands(batch) => {
+            let asks: Vec<String> = batch.commands.iter().map(|p| ask(&p.command)).collect();
+            format!("[{}]", asks.join("; "))
+        }
+    }
+}
+
+fn record(record: &Record) -> String {
+    match record {
+        Record::Accepted {
+            log, slot, ballot, ..
+        } => format!("{} {slot:?} at {ballot:?}", short(*log)),
+        Record::Checkpoint(checkpoint) => format!("state at {:?}", checkpoint.executed),
+        Record::Staged(values) => format!("{} values of a state", values.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn short(log: LogId) -> &'static str {
+    match log {
+        LogId::Commands => "command",
+        LogId::Configs => "config",
+    }
+}
+
+fn describe(message: &Message) -> String {
+    match message {
+        Message::Prepared {
+            ballot,
+            commits,
+            entries,
+            log_starts,
+            ..
+        } => {
+            let entries: String = entries.iter().map(reported).collect();
+            format!("Prepared {ballot:?} commits {commits:?}{entries} starts {log_starts:?}")
+        }
+        Message::Accept(accept) => describe_accept(accept),
+        Message::Accepted { ballot, log, votes } => {
+            let votes: Vec<String> = votes.iter().map(|(s, t)| vote(*s, *t)).collect();
+            format!("Accepted {} {ballot:?} {}", short(*log), votes.join(" "))
+        }
+        Message::Heartbeat {
+            ballot,
+            probe,
+            logs,
+        } => {
+            let points = [logs.commands.commit_point, logs.configs.commit_point];
+            format!("Heartbeat {ballot:?} probe {probe} commits {points:?}")
+        }
+        Message::Fetched { log, entries } => {
+            let slots: Vec<_> = entries.iter().map(|(slot, _)| *slot).collect();
+            format!("Fetched {} {slots:?}", short(*log))
+        }
+        Message::Forward { commands } => {
+            let asks: Vec<String> = commands.iter().map(|(_, command)| ask(command)).collect();
+            format!("Forward {}", asks.join("; "))
+        }
+        Message::Lease(LeaseMessage::Promise(promise)) => describe_promise(promise),
+        Message::Lease(lease) => format!("{lease:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn reported(entry: &Reported) -> String {
+    let (log, slot, ballot) = (short(entry.log), entry.slot, entry.ballot);
+    format!(" {log} {slot:?} at {ballot:?}")
+}
+
+fn describe_accept(accept: &Accept) -> String {
+    format!(
+        "Accept {} {:?} {:?} tag {:?} commit {:?} {}",
+        short(accept.log),
+        accept.ballot,
+        accept.slot,
+        accept.tag,
+        accept.news.commit_point,
+        contents(&accept.value)
+    )
+}
+
+fn describe_promise(p: &Promise) -> String {
+    format!(
+        "Promise #{} on #{} t0 {:?} under {:?} barrier {:?}",
+        p.sequence, p.base, p.t0, p.config, p.highest_accepted
+    )
+}
+
+fn vote(slot: leasehold_leases::Slot, tag: ReplicaSet) -> String {
+    format!("{slot:?}{tag:?}")
+}

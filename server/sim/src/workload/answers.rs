@@ -1,0 +1,140 @@
+//! What clients make of answers.
+
+use leasehold_histories::history::Action;
+use leasehold_leases::Key;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{ErrorCode, Outcome};
+use rand::RngExt as _;
+
+use super::choose::{key, version_of};
+use super::operations::{Operation, Parts};
+use super::records::is_rest;
+use super::{SILENT_AT_FIRST, Workload};
+use crate::fault::Fault;
+use crate::world::{Reply, World};
+use leasehold_replica::unavailable;
+
+/// Share of refused merges that their clients send again when they lose patience.
+const WAITS: f64 = 0.5;
+
+impl Workload {
+    /// An answer reached a client: the first to any attempt counts.
+    pub fn replied(&mut self, reply: &Reply, world: &mut World) {
+        let id = reply.to.request >> 8;
+        if !self.hears(id, reply, world) {
+            return;
+        }
+        let Some(operation) = self.end(id) else {
+            return;
+        };
+        let verdict = world.oracles.liveness.answered(id, world.now_ns());
+        world.judge(verdict);
+        match &reply.outcome.result {
+            Some(Answer::Error(_)) => self.refused(operation, &reply.outcome, world),
+            _ => self.answered(&operation, reply, world),
+        }
+    }
+
+    fn answered(&mut self, operation: &Operation, reply: &Reply, world: &mut World) {
+        self.record.answered += 1;
+        *self.record.paths.entry(reply.path).or_default() += 1;
+        let mut parts = Parts::new();
+        for (k, did) in &operation.ops {
+            let Some(action) = self.chooser.answered(*k, *did, &reply.outcome) else {
+                continue;
+            };
+            parts.push((*k, action));
+            if is_rest(*k) {
+                continue;
+            }
+            let freshness = &mut world.oracles.freshness;
+            if let Action::Read { value } = action {
+                let version = version_of(*k, &reply.outcome);
+                let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
+                let token = operation.id << 8 | k;
+                let verdict = freshness.read(token, &one, reply.path.as_str_name());
+                world.judge(verdict);
+                let client = &mut self.clients[operation.client];
+                client.seen.insert(*k, (version, value));
+            } else if !matches!(action, Action::Delete) {
+                freshness.wrote(&key(*k), &reply.outcome);
+            }
+        }
+        self.record.push(operation, parts, Some(world.now_ns()));
+    }
+
+    /// A write is refused. If its session has ended, its client needs a new one. If only
+    /// one copy was sent, none was executed, nor will be. Likewise if it has not left the replica
+    /// that was asked.
+    fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
+        let Some(Answer::Error(error)) = &outcome.result else {
+            return;
+        };
+        if error.code() != ErrorCode::SessionExpired {
+            if operation.sent > 1 || !unavailable::is_unsent(outcome) {
+                return self.record.leave_open(&operation);
+            }
+            self.record.refused += 1;
+            return;
+        }
+        world.note_fault(Fault::Expiry);
+        let index = operation.client;
+        if self.clients[index].session.issued(&operation.command) {
+            self.begin_session(index, error.log_time_ms);
+            self.fall_silent(index, SILENT_AT_FIRST, world);
+        }
+        if operation.sent > 1 {
+            return self.record.leave_open(&operation);
+        }
+        self.record.refused += 1;
+        if !operation.again {
+            self.ask_again(operation, world);
+        }
+    }
+
+    /// Sends what was refused for good once more, under a new session.
+    fn ask_again(&mut self, refused: Operation, world: &mut World) {
+        let index = refused.client;
+        let client = &mut self.clients[index];
+        let (Some(op), Some(lane)) = (refused.command.op, client.idle.pop()) else {
+            return;
+        };
+        let home = client.home;
+        world.note_fault(Fault::Again);
+        let id = self.ask((index, lane), op, refused.ops, world);
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.again = true;
+        }
+        self.send(&[id], home, world);
+        self.wait_for_the_first_time(index, (id, 1), world);
+    }
+
+    /// Whether an answer reaches its client, and ends what the client waits for.
+    fn hears(&mut self, id: u64, reply: &Reply, world: &mut World) -> bool {
+        let Some(operation) = self.operations.get_mut(id) else {
+            return false;
+        };
+        if self.clients[operation.client].connection != reply.to.connection {
+            return false; // that connection has ended
+        }
+        if unavailable::is_asked_again(&reply.outcome) {
+            return false; // the request that took its place is answered
+        }
+        note_unavailable(&reply.outcome, world);
+        // Once all is well, nobody comes again for this: how often would not be bounded.
+        let may_wait =
+            unavailable::is_too_many_merges(&reply.outcome) && world.now_ns() < self.end_ns;
+        !(may_wait && self.chooser.rng.random::<f64>() < WAITS)
+    }
+}
+
+/// A client learns that its write is not executed for now.
+fn note_unavailable(outcome: &Outcome, world: &mut World) {
+    if unavailable::is_no_room(outcome) {
+        world.note_fault(Fault::NoRoom);
+    } else if unavailable::is_too_many_openings(outcome) {
+        world.note_fault(Fault::Openings);
+    } else if unavailable::is_too_many_merges(outcome) {
+        world.note_fault(Fault::Merges);
+    }
+}

@@ -1,0 +1,195 @@
+//! What clients ask, and what the answers say.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+
+use bytes::{Bytes, BytesMut};
+use leasehold_histories::history::{Action, ValueId};
+use leasehold_leases::Key;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{KeyValue, Outcome, VALUE_BYTES_MAX, Version};
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+use smallvec::smallvec;
+
+use super::load::Load;
+use super::operations::Parts;
+use super::records::{self, Records};
+
+/// The most keys that a run has.
+pub(super) const KEYS_MAX: u64 = 16;
+/// A large value, in bytes.
+const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
+/// Room for the bytes of values that is made at once.
+const VALUES_BYTES: usize = 4096;
+
+/// The last version and value seen of each key, for compare-and-swap.
+pub(super) type Seen = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
+
+/// The name of a key. Static: all threads of a campaign copy it, and counting the copies
+/// would pass a counter from core to core.
+pub fn key(number: u64) -> Key {
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let name = |k| &*String::leak(format!("key{k:04}"));
+        (0..KEYS_MAX).map(name).collect()
+    });
+    Key::from_static(NAMES[number as usize].as_bytes())
+}
+
+/// Chooses what is asked.
+pub(super) struct Chooser {
+    pub rng: Pcg64Mcg,
+    values: u64,
+    /// How many values may still be large.
+    large: u32,
+    /// What values are, if they are records.
+    records: Option<Records>,
+    /// Where the bytes of the next values go, side by side.
+    bytes: BytesMut,
+}
+
+impl Chooser {
+    /// Chooses by `rng`, for clients that ask so much.
+    pub fn new(rng: Pcg64Mcg, load: &Load) -> Chooser {
+        Chooser {
+            rng,
+            values: 0,
+            large: load.large,
+            records: load.records,
+            bytes: BytesMut::with_capacity(VALUES_BYTES),
+        }
+    }
+
+    /// The name of a value that nobody wrote yet.
+    fn name(&mut self) -> ValueId {
+        self.values += 1;
+        ValueId(self.values)
+    }
+
+    /// A value that nobody wrote yet, and its bytes.
+    fn value(&mut self) -> (ValueId, Bytes) {
+        let value = self.name();
+        if let Some(records) = &self.records {
+            return (value, records.whole(value));
+        }
+        if self.large > 0 && self.rng.random::<bool>() {
+            self.large -= 1;
+            return (value, value.to_value(self.rng.random_range(LARGE_BYTES)));
+        }
+        self.bytes.extend_from_slice(&value.to_bytes());
+        (value, self.bytes.split().freeze())
+    }
+
+    /// What a client that has seen this asks next.
+    pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
+        let (op, mut parts) = self.choose_any(load, seen);
+        if self.records.is_some() {
+            records::add_rest(&op, &mut parts);
+        }
+        (op, parts)
+    }
+
+    fn choose_any(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
+        let k = self.rng.random_range(0..load.keys);
+        let read = Action::Read { value: None };
+        if load.rare > 0.0 && self.rng.random::<f64>() < load.rare {
+            return self.choose_rare(load, seen, k);
+        }
+        if self.rng.random::<f64>() < load.reads {
+            return (Op::get(key(k)), smallvec![(k, read)]);
+        }
+        if let Some(records) = self.records
+            && records.merges(&mut self.rng)
+        {
+            let value = self.name();
+            let fields = records.merged(value, &mut self.rng);
+            let op = Op::put_fields(key(k), fields);
+            return (op, smallvec![(k, Action::Write { value })]);
+        }
+        let (value, bytes) = self.value();
+        (
+            Op::put(key(k), bytes),
+            smallvec![(k, Action::Write { value })],
+        )
+    }
+
+    /// What an answered operation did to one of its keys; `None` if it failed, or says nothing
+    /// of it.
+    pub fn answered(&self, k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
+        let found = |stored: &Bytes| match &self.records {
+            Some(records) => records.found(k, stored),
+            None => Some(ValueId::of_value(stored)),
+        };
+        match (did, outcome.result.as_ref()?) {
+            (Action::Read { .. }, Answer::Value(value)) => Some(Action::Read {
+                value: found(&value.value),
+            }),
+            (Action::Read { .. }, Answer::Missing(_)) => Some(Action::Read { value: None }),
+            (Action::Read { .. }, Answer::Entries(all)) => {
+                let name = key(k % KEYS_MAX);
+                let entry = all.entries.iter().find(|entry| entry.key == name);
+                Some(Action::Read {
+                    value: entry.and_then(|entry| found(&entry.value)),
+                })
+            }
+            (Action::Write { .. } | Action::Delete, Answer::Written(_)) => Some(did),
+            (Action::Cas { expected, new, .. }, Answer::Written(_)) => Some(Action::Cas {
+                expected,
+                new,
+                swapped: true,
+            }),
+            (Action::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Action::Cas {
+                expected,
+                new,
+                swapped: false,
+            }),
+            _ => None,
+        }
+    }
+
+    fn choose_rare(&mut self, load: &Load, seen: &Seen, k: u64) -> (Op, Parts) {
+        let other = (k + 1) % load.keys;
+        let read = Action::Read { value: None };
+        match self.rng.random_range(0..5) {
+            0 => (Op::delete(key(k)), smallvec![(k, Action::Delete)]),
+            1 => {
+                let (version, expected) = seen.get(&k).copied().unwrap_or_default();
+                let (new, bytes) = self.value();
+                let did = Action::Cas {
+                    expected,
+                    new,
+                    swapped: false,
+                };
+                let op = Op::cas(key(k), bytes, version);
+                (op, smallvec![(k, did)])
+            }
+            2 if other != k => {
+                let ((a, a_bytes), (b, b_bytes)) = (self.value(), self.value());
+                let entry = |k: u64, value| KeyValue { key: key(k), value };
+                let op = Op::multi_put(vec![entry(k, a_bytes), entry(other, b_bytes)]);
+                let wrote = |value| Action::Write { value };
+                (op, smallvec![(k, wrote(a)), (other, wrote(b))])
+            }
+            3 if other != k => (
+                Op::multi_get(vec![key(k), key(other)]),
+                smallvec![(k, read), (other, read)],
+            ),
+            _ => {
+                let all = (0..load.keys).map(|k| (k, read)).collect();
+                let limit = load.keys as u32;
+                (Op::scan(Key::new(), Key::new(), limit), all)
+            }
+        }
+    }
+}
+
+/// The version that a read found.
+pub(super) fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
+    match outcome.result.as_ref()? {
+        Answer::Value(value) => value.version,
+        Answer::Entries(all) => all.entries.iter().find(|e| e.key == key(k))?.version,
+        _ => None,
+    }
+}

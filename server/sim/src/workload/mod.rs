@@ -1,0 +1,351 @@
+//! Clients that look for trouble: a few keys that everybody wants, all kinds of
+//! commands, several at a time, retries at other replicas, and a history that
+//! checkers judge.
+//!
+//! They treat sessions as the client library does: a write that is given up is settled,
+//! and the low-water mark moves past it; a write that was sent once and is refused is
+//! sent once more under a new session. What was refused for good is not in the history,
+//! so the checkers must find none of its values. Nor is a write that a replica says it has
+//! not sent, if no other was asked.
+//!
+//! In some runs values are `records`, and many puts merge one field into them; in some
+//! clients' connections end now and then (`hang_up`).
+
+mod answers;
+mod choose;
+mod client;
+mod hang_up;
+mod load;
+mod operations;
+mod record;
+mod records;
+
+use leasehold_histories::history::Action;
+use leasehold_wire::command::Op;
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+pub use self::choose::key;
+pub use self::load::Load;
+pub use self::record::Record;
+pub(super) use self::record::TOGETHER_MAX;
+
+use self::choose::Chooser;
+use self::client::{Client, Session};
+use self::operations::{Operation, Operations, Parts};
+use self::records::is_rest;
+use super::fault::Fault;
+use super::world::World;
+use leasehold_replica::action::ClientHandle;
+
+/// Share of new sessions, and of arrivals, that a silence comes before; if any does.
+const SILENT_AT_FIRST: f64 = 0.5;
+const SILENT: f64 = 0.01;
+/// Share of what new sessions send first that is given up, and of clients that begin
+/// a new session then; if any do.
+const GIVES_UP_AT_FIRST: f64 = 0.5;
+const RENEWS_AFTER: f64 = 0.3;
+/// A client doubles its patience with each attempt, up to this many times the first.
+pub(super) const PATIENCE_GROWS: u32 = 4;
+/// How many replicas a client tries before it waits again.
+const DRAWS: usize = 16;
+/// Alarms of clients: an arrival, an attempt that has waited for long, or what its
+/// client now gives up.
+const PATIENCE: u64 = 1 << 62;
+const GIVE_UP: u64 = 1 << 60;
+/// How many operations were sent together, in an alarm's lowest bits.
+const COUNT_BITS: u32 = 8;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+/// See the module.
+pub struct Workload {
+    load: Load,
+    chooser: Chooser,
+    clients: Vec<Client>,
+    /// Sessions begun, and numbers given to connections.
+    sessions: u64,
+    connections: u64,
+    operations: Operations,
+    /// When no more requests are begun, in virtual ns.
+    end_ns: u64,
+    /// What the clients saw.
+    pub record: Record,
+}
+
+impl Workload {
+    /// Clients that begin requests until `end_ns`.
+    pub fn begin(load: Load, rng: Pcg64Mcg, end_ns: u64, world: &mut World) -> Workload {
+        let count = world.n() * load.clients;
+        let clients = (0..count).map(|index| Client {
+            connection: index as u64,
+            asked: Default::default(),
+            session: Session::new(index as u64 + 1, 0),
+            home: index / load.clients,
+            silent_until_ns: 0,
+            idle: (0..load.window).rev().collect(),
+            seen: Default::default(),
+        });
+        let expected = u64::from(load.rate) * (end_ns / 1_000_000_000);
+        let mut workload = Workload {
+            load,
+            chooser: Chooser::new(rng, &load),
+            clients: clients.collect(),
+            sessions: count as u64,
+            connections: count as u64,
+            operations: Operations::default(),
+            end_ns,
+            record: Record::new(load.window, expected),
+        };
+        for index in 0..count {
+            workload.fall_silent(index, SILENT_AT_FIRST, world);
+            workload.next_arrival(index, world);
+        }
+        workload
+    }
+
+    /// A client may have nothing to ask, until its session has nearly ended, or just has.
+    fn fall_silent(&mut self, index: usize, share: f64, world: &World) {
+        if let Some(ttl_ns) = self.load.silence_ns
+            && self.chooser.rng.random::<f64>() < share
+        {
+            let for_ns = self
+                .chooser
+                .rng
+                .random_range(ttl_ns * 7 / 8..ttl_ns * 9 / 8);
+            self.clients[index].silent_until_ns = world.now_ns() + for_ns;
+        }
+    }
+
+    /// Operations begun.
+    pub fn asked(&self) -> u64 {
+        self.operations.begun()
+    }
+
+    /// Requests under way.
+    pub fn under_way(&self) -> usize {
+        self.operations.open()
+    }
+
+    fn next_arrival(&mut self, index: usize, world: &mut World) {
+        let together = (self.clients.len() * self.load.burst) as u64;
+        let mean_ns = together * 1_000_000_000 / u64::from(self.load.rate.max(1));
+        let at = world.now_ns() + self.chooser.rng.random_range(0..=2 * mean_ns);
+        if at < self.end_ns {
+            world.alarm(at, index as u64);
+        }
+    }
+
+    /// An alarm of a client went off.
+    pub fn alarm(&mut self, token: u64, world: &mut World) {
+        let group = |kind: u64| ((token & !kind) >> COUNT_BITS, token & COUNT_MASK);
+        if token & PATIENCE != 0 {
+            self.retry(group(PATIENCE), world);
+        } else if token & GIVE_UP != 0 {
+            self.give_up(group(GIVE_UP), world);
+        } else {
+            self.arrive(token as usize, world);
+        }
+    }
+
+    /// A client may have something to ask.
+    fn arrive(&mut self, index: usize, world: &mut World) {
+        self.next_arrival(index, world);
+        if self.load.renews > 0.0 && self.chooser.rng.random::<f64>() < self.load.renews {
+            self.renew(index, world);
+        }
+        if self.clients[index].silent_until_ns <= world.now_ns() {
+            self.start(index, world);
+            self.fall_silent(index, SILENT, world);
+        }
+        if self.load.hangs_up > 0.0 && self.chooser.rng.random::<f64>() < self.load.hangs_up {
+            self.hang_up(index, world);
+        }
+    }
+
+    /// A client begins a new session, if its replica can tell it the log time.
+    fn renew(&mut self, index: usize, world: &mut World) {
+        if let Some(replica) = world.replica(self.clients[index].home) {
+            let log_time_ms = replica.log_time_ms();
+            world.note_fault(Fault::Renewal);
+            self.begin_session(index, log_time_ms);
+        }
+    }
+
+    fn begin_session(&mut self, index: usize, log_time_ms: u64) {
+        self.sessions += 1;
+        self.clients[index].session = Session::new(self.sessions, log_time_ms);
+    }
+
+    /// Sends what has no answer again, and then waits for longer.
+    fn retry(&mut self, (first, count): (u64, u64), world: &mut World) {
+        let mut open: Vec<u64> = Vec::new();
+        let mut attempts = 0;
+        for id in first..first + count {
+            if let Some(operation) = self.operations.get_mut(id) {
+                operation.attempts += 1;
+                attempts = operation.attempts;
+                world.note_fault(Fault::Retry);
+                open.push(id);
+            }
+        }
+        if open.is_empty() {
+            return;
+        }
+        // A connection that is refused is refused at once.
+        let draw = || self.chooser.rng.random_range(0..world.n());
+        let mut others = std::iter::repeat_with(draw).take(DRAWS);
+        let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
+        self.send(&open, at, world);
+        self.wait((first, count), attempts, world);
+    }
+
+    /// Waits no longer for what has no answer. Once all is well, everything is waited for.
+    fn give_up(&mut self, (first, count): (u64, u64), world: &mut World) {
+        if world.now_ns() >= self.end_ns {
+            return;
+        }
+        let mut whose = None;
+        for id in first..first + count {
+            whose = self.forsake(id, world).or(whose);
+        }
+        // Who waits in vain may connect anew.
+        if let Some(index) = whose.filter(|_| self.load.renews > 0.0)
+            && self.chooser.rng.random::<f64>() < RENEWS_AFTER
+        {
+            self.renew(index, world);
+        }
+    }
+
+    /// Its client waits no longer for an operation, if it does. Returns whose it was.
+    fn forsake(&mut self, id: u64, world: &mut World) -> Option<usize> {
+        let operation = self.end(id)?;
+        world.note_fault(Fault::GiveUp);
+        world.oracles.liveness.given_up(id);
+        self.record.leave_open(&operation);
+        Some(operation.client)
+    }
+
+    /// Ends an operation, if it has not: its client's lane is free, and it is settled.
+    fn end(&mut self, id: u64) -> Option<Operation> {
+        let operation = self.operations.end(id)?;
+        let client = &mut self.clients[operation.client];
+        client.idle.push(operation.lane);
+        client.session.settle(&operation.command);
+        Some(operation)
+    }
+
+    /// A client sends what it wants to ask, as far as it has lanes for it.
+    fn start(&mut self, index: usize, world: &mut World) {
+        let first = self.operations.begun() + 1;
+        let mut ids = Vec::with_capacity(self.load.burst);
+        while ids.len() < self.load.burst
+            && let Some(lane) = self.clients[index].idle.pop()
+        {
+            let (op, ops) = self.choose(index);
+            ids.push(self.ask((index, lane), op, ops, world));
+        }
+        if ids.is_empty() {
+            return;
+        }
+        let home = self.clients[index].home;
+        self.send(&ids, home, world);
+        if self.load.twice > 0.0 && self.chooser.rng.random::<f64>() < self.load.twice {
+            world.note_fault(Fault::Twice);
+            let other = self.chooser.rng.random_range(0..world.n());
+            self.send(&ids, other, world);
+        }
+        self.wait_for_the_first_time(index, (first, ids.len() as u64), world);
+    }
+
+    fn choose(&mut self, index: usize) -> (Op, Parts) {
+        let seen = &self.clients[index].seen;
+        self.chooser.choose(&self.load, seen)
+    }
+
+    /// Begins an operation of a client in one of its lanes.
+    fn ask(&mut self, (index, lane): (usize, usize), op: Op, ops: Parts, world: &mut World) -> u64 {
+        let id = self.operations.begun() + 1;
+        let command = self.clients[index].session.issue(op);
+        for (k, did) in ops.iter().filter(|(k, _)| !is_rest(*k)) {
+            let freshness = &mut world.oracles.freshness;
+            match did {
+                Action::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
+                Action::Delete => freshness.deletes(&key(*k)),
+                _ => {}
+            }
+        }
+        world.oracles.liveness.asked(id, world.now_ns());
+        let operation = Operation {
+            id,
+            client: index,
+            lane,
+            command,
+            began_ns: world.now_ns(),
+            attempts: 1,
+            sent: 0,
+            at: 0,
+            again: false,
+            ops,
+        };
+        self.operations.begin(operation);
+        id
+    }
+
+    fn send(&mut self, ids: &[u64], at: usize, world: &mut World) {
+        let request = |id: &u64| {
+            let operation = self.operations.get_mut(*id)?;
+            if operation.sent > 0 && operation.at != at && operation.command.is_write() {
+                world.note_fault(Fault::Elsewhere);
+            }
+            operation.sent += 1;
+            operation.at = at;
+            let client = &mut self.clients[operation.client];
+            client.asked.insert(at);
+            let from = ClientHandle {
+                connection: client.connection,
+                request: id << 8 | operation.attempts.min(255),
+            };
+            Some((from, operation.command.clone()))
+        };
+        let mut requests = Vec::with_capacity(ids.len());
+        requests.extend(ids.iter().filter_map(request));
+        world.request(at, requests);
+    }
+
+    fn wait_for_the_first_time(
+        &mut self,
+        index: usize,
+        (first, count): (u64, u64),
+        world: &mut World,
+    ) {
+        self.wait((first, count), 1, world);
+        if self.load.gives_up == 0.0 {
+            return;
+        }
+        let share = match self.clients[index].session.is_new() {
+            true => GIVES_UP_AT_FIRST,
+            false => self.load.gives_up,
+        };
+        if self.chooser.rng.random::<f64>() < share {
+            let late = world.now_ns() + self.load.timeout_ns;
+            world.alarm(late, GIVE_UP | first << COUNT_BITS | count);
+        }
+    }
+
+    /// Looks later whether so many operations from `first` on are answered.
+    fn wait(&mut self, (first, count): (u64, u64), attempts: u64, world: &mut World) {
+        let doubled = 1 << (attempts - 1).min(8);
+        let patience_ns = self.load.patience_ns * doubled.min(PATIENCE_GROWS.into());
+        let late = world.now_ns() + patience_ns;
+        world.alarm(late, PATIENCE | first << COUNT_BITS | count);
+    }
+
+    /// Nothing more will be answered: what is open stays open in the history.
+    pub fn finish(&mut self) {
+        for id in 1..=self.operations.begun() {
+            if let Some(operation) = self.operations.end(id) {
+                self.record.push(&operation, operation.ops.clone(), None);
+            }
+        }
+    }
+}

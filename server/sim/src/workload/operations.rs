@@ -1,0 +1,134 @@
+//! Operations that clients have begun.
+
+use leasehold_histories::history::Action;
+use leasehold_wire::Command;
+use smallvec::SmallVec;
+
+/// What an operation does, key by key.
+pub(super) type Parts = SmallVec<[(u64, Action); 1]>;
+
+/// An operation that a client has begun.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    /// Its number.
+    pub id: u64,
+    /// Whose.
+    pub client: usize,
+    /// Which of the client's lanes it occupies.
+    pub lane: usize,
+    /// What was sent.
+    pub command: Command,
+    /// When, in virtual ns.
+    pub began_ns: u64,
+    /// How often it was sent, but for copies sent together with the first.
+    pub attempts: u64,
+    /// How many copies were sent.
+    pub sent: u64,
+    /// The replica that the last of them was sent to.
+    pub at: usize,
+    /// Whether it asks what was refused before, under a new session.
+    pub again: bool,
+    /// What it does.
+    pub ops: Parts,
+}
+
+/// Operations that clients have begun, by their number: from 1, as they began. Each
+/// is where its lane is, so that those of a client stay close together.
+#[derive(Default)]
+pub(super) struct Operations {
+    /// By client and lane.
+    by_lane: Vec<Vec<Option<Operation>>>,
+    /// Of each operation, the client and lane that it has or had.
+    lanes: Vec<(u32, u32)>,
+    open: usize,
+}
+
+impl Operations {
+    /// How many have begun.
+    pub fn begun(&self) -> u64 {
+        self.lanes.len() as u64
+    }
+
+    /// Begins the next operation.
+    pub fn begin(&mut self, operation: Operation) {
+        let (client, lane) = (operation.client, operation.lane);
+        if self.by_lane.len() <= client {
+            self.by_lane.resize_with(client + 1, Vec::new);
+        }
+        let lanes = &mut self.by_lane[client];
+        if lanes.len() <= lane {
+            lanes.resize_with(lane + 1, || None);
+        }
+        lanes[lane] = Some(operation);
+        self.lanes.push((client as u32, lane as u32));
+        self.open += 1;
+    }
+
+    /// The lane of an operation that has not ended.
+    fn lane(&mut self, id: u64) -> Option<&mut Option<Operation>> {
+        let (client, lane) = *self.lanes.get(id.checked_sub(1)? as usize)?;
+        let lane = &mut self.by_lane[client as usize][lane as usize];
+        lane.as_ref().is_some_and(|it| it.id == id).then_some(lane)
+    }
+
+    /// How many have not ended.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// An operation that has not ended.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Operation> {
+        self.lane(id)?.as_mut()
+    }
+
+    /// What a client has begun and has not ended, as it began.
+    pub fn of(&self, client: usize) -> Vec<u64> {
+        let lanes = self.by_lane.get(client).into_iter().flatten();
+        let mut ids: Vec<u64> = lanes.flatten().map(|it| it.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Ends an operation, if it has not.
+    pub fn end(&mut self, id: u64) -> Option<Operation> {
+        let ended = self.lane(id)?.take();
+        self.open -= 1;
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(id: u64, lane: usize) -> Operation {
+        Operation {
+            id,
+            client: 1,
+            lane,
+            command: Command::default(),
+            began_ns: 0,
+            attempts: 1,
+            sent: 0,
+            at: 0,
+            again: false,
+            ops: Parts::new(),
+        }
+    }
+
+    #[test]
+    fn an_operation_that_has_ended_is_not_found_in_its_lane() {
+        let mut operations = Operations::default();
+        for (id, lane) in [(1, 0), (2, 3)] {
+            operations.begin(operation(id, lane));
+        }
+        assert_eq!(operations.end(1).map(|it| it.id), Some(1));
+        operations.begin(operation(3, 0));
+        assert!(operations.end(1).is_none() && operations.get_mut(1).is_none());
+        assert!(operations.end(0).is_none() && operations.end(4).is_none());
+        assert_eq!((operations.open, operations.begun()), (2, 3));
+        assert_eq!((operations.of(0), operations.of(1)), (vec![], vec![2, 3]));
+        let ended = [2, 3].map(|id| operations.end(id).map(|it| it.id));
+        assert_eq!((ended, operations.open), ([Some(2), Some(3)], 0));
+    }
+}

@@ -1,0 +1,258 @@
+//! Values that are records, of which clients merge one field anew.
+//!
+//! Each record says two things. Its first field names the last write, whole or a merge: it is
+//! the register that a key is in histories without records, too. The other fields, the *rest*,
+//! name the last whole write, and merges leave them alone. So histories judge the rest as a
+//! register of its own, under a key of its own: a whole write, a delete and a read are of both
+//! registers, and a merge is of the first one only. If a merge drops, changes or revives a
+//! field that it does not name, reads of the rest are not linearizable.
+//!
+//! A merge into a key that is missing makes a record of the first field alone. Whatever else is
+//! stored is [`ValueId::DAMAGED`].
+
+use bytes::Bytes;
+use leasehold_histories::history::{Action, ValueId};
+use leasehold_wire::command::Op;
+use leasehold_wire::{Field, Record};
+use prost::Message as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::choose::KEYS_MAX;
+use super::operations::Parts;
+
+const SALT: u64 = 0x3ec_03d5;
+/// Share of runs with records.
+const RECORDS: f64 = 0.35;
+/// The field that merges change, and how long it is in long merges, in bytes: these are refused
+/// where short ones wait.
+const FIRST: &str = "id";
+const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
+
+/// What the records of a run are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Records {
+    /// Fields that merges do not change, in a record that was written whole.
+    rest: usize,
+    /// The shortest of them, in bytes.
+    bytes: usize,
+    /// Share of merges, of all puts.
+    merges: f64,
+    /// Share of long ones, of all merges.
+    long: f64,
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Said {
+    /// The last write.
+    last: ValueId,
+    /// The last whole write, if there was one.
+    whole: Option<ValueId>,
+}
+
+impl Records {
+    /// The records of a seed. Drawn apart: all else in a seed stays as it is without this.
+    pub fn draw(seed: u64) -> Option<Records> {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
+        (rng.random::<f64>() < RECORDS).then(|| Records {
+            rest: [1, 1, 4, 4, 4, 16, 16, 80][rng.random_range(0..8)],
+            bytes: [8, 24, 60][rng.random_range(0..3)],
+            merges: rng.random_range(0.2..0.9),
+            long: [0.0, 0.1, 0.3][rng.random_range(0..3)],
+        })
+    }
+
+    /// No more of the puts are merges than this share.
+    pub(super) fn limit(&mut self, merges: f64) {
+        self.merges = self.merges.min(merges);
+    }
+
+    /// Draws whether a put is a merge.
+    pub(super) fn merges(&self, rng: &mut Pcg64Mcg) -> bool {
+        rng.random::<f64>() < self.merges
+    }
+
+    /// The record of a whole write.
+    pub(super) fn whole(&self, value: ValueId) -> Bytes {
+        let first = field(FIRST.into(), value.to_value(8));
+        let rest = (0..self.rest).map(|nth| self.nth(nth, value));
+        let fields = std::iter::once(first).chain(rest).collect();
+        Record { fields }.encode_to_vec().into()
+    }
+
+    /// No two of them are as long as each other.
+    fn nth(&self, nth: usize, value: ValueId) -> Field {
+        let name = Bytes::copy_from_slice(&name(nth));
+        field(name, value.to_value(self.bytes + nth))
+    }
+
+    /// The fields of a merge.
+    pub(super) fn merged(&self, value: ValueId, rng: &mut Pcg64Mcg) -> Vec<Field> {
+        let bytes = match self.long > 0.0 && rng.random::<f64>() < self.long {
+            true => rng.random_range(LONG_BYTES),
+            false => 8,
+        };
+        vec![field(FIRST.into(), value.to_value(bytes))]
+    }
+
+    /// What a key, or the rest of what is stored under it, was found to be.
+    pub(super) fn found(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
+        let said = self.says(stored).unwrap_or(Said {
+            last: ValueId::DAMAGED,
+            whole: Some(ValueId::DAMAGED),
+        });
+        match is_rest(key) {
+            true => said.whole,
+            false => Some(said.last),
+        }
+    }
+
+    /// `None` if no run stores this.
+    fn says(&self, stored: &[u8]) -> Option<Said> {
+        let record = Record::decode(stored).ok()?;
+        let (first, rest) = record.fields.split_first()?;
+        let last = ValueId::from_value(&first.value)?;
+        if first.name != FIRST || record.encoded_len() != stored.len() {
+            return None;
+        }
+        let Some(some) = rest.first() else {
+            return Some(Said { last, whole: None });
+        };
+        let whole = ValueId::of_value(&some.value);
+        let is_nth = |(nth, field): (usize, &Field)| {
+            field.name[..] == name(nth)
+                && field.value.len() == self.bytes + nth
+                && ValueId::of_value(&field.value) == whole
+        };
+        let is_rest = rest.len() == self.rest && rest.iter().enumerate().all(is_nth);
+        is_rest.then_some(Said {
+            last,
+            whole: Some(whole),
+        })
+    }
+}
+
+fn name(nth: usize) -> [u8; 2] {
+    [b'f', nth as u8]
+}
+
+fn field(name: Bytes, value: Bytes) -> Field {
+    Field { name, value }
+}
+
+/// The key of histories for the rest of what is stored under a key.
+fn rest_of(key: u64) -> u64 {
+    key + KEYS_MAX
+}
+
+/// Whether it is a key of histories only.
+pub(super) fn is_rest(key: u64) -> bool {
+    key >= KEYS_MAX
+}
+
+/// Adds what an operation does to the rest of records. A swap that fails does nothing to it.
+pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
+    if matches!(op, Op::PutFields(_)) {
+        return;
+    }
+    for (key, did) in parts.clone() {
+        let did = match did {
+            Action::Cas { new: value, .. } => Action::Write { value },
+            same => same,
+        };
+        parts.push((rest_of(key), did));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ValueId = ValueId(7);
+    const B: ValueId = ValueId(8);
+
+    fn records() -> Records {
+        Records {
+            rest: 3,
+            bytes: 9,
+            merges: 0.5,
+            long: 0.5,
+        }
+    }
+
+    fn says(fields: Vec<Field>) -> [Option<ValueId>; 2] {
+        let stored = Record { fields }.encode_to_vec();
+        [0, rest_of(0)].map(|key| records().found(key, &stored))
+    }
+
+    fn whole(value: ValueId) -> Vec<Field> {
+        let stored = records().whole(value);
+        Record::decode(stored).expect("it is a record").fields
+    }
+
+    /// What merges make of a record, if they are right and if they are not.
+    #[test]
+    fn a_record_says_what_was_merged_and_what_was_written_whole() {
+        let mut rng = Pcg64Mcg::seed_from_u64(1);
+        let merged = records().merged(B, &mut rng).remove(0);
+        let over = |at: usize| {
+            let mut fields = whole(A);
+            fields[at].value = merged.value.clone();
+            fields
+        };
+        assert_eq!(says(whole(A)), [Some(A), Some(A)]);
+        assert_eq!(says(over(0)), [Some(B), Some(A)]);
+        assert_eq!(says(vec![merged.clone()]), [Some(B), None]);
+
+        let damaged = [Some(ValueId::DAMAGED); 2];
+        for lost in 0..4 {
+            let mut fields = over(0);
+            fields.remove(lost);
+            assert_eq!(says(fields), damaged, "without field {lost}");
+        }
+        for changed in 1..4 {
+            assert_eq!(says(over(changed)), damaged, "field {changed}");
+        }
+        let mut swapped = over(0);
+        swapped.swap(1, 2);
+        assert_eq!(says(swapped), damaged);
+        let mut twice = over(0);
+        twice.push(merged);
+        assert_eq!(says(twice), damaged);
+        assert_eq!(says(Vec::new()), damaged);
+        let cut = &records().whole(A)[..20];
+        assert_eq!(records().found(0, cut), damaged[0]);
+    }
+
+    #[test]
+    fn merges_are_of_one_register_and_other_operations_of_both() {
+        let parts = |op: &Op, did| {
+            let mut parts: Parts = smallvec::smallvec![(3, did)];
+            add_rest(op, &mut parts);
+            parts.into_vec()
+        };
+        let write = Action::Write { value: A };
+        let cas = Action::Cas {
+            expected: None,
+            new: A,
+            swapped: false,
+        };
+        let rest = rest_of(3);
+        assert_eq!(
+            parts(&Op::put("k", "v"), write),
+            [(3, write), (rest, write)]
+        );
+        assert_eq!(
+            parts(&Op::cas("k", "v", None), cas),
+            [(3, cas), (rest, write)]
+        );
+        assert_eq!(parts(&Op::put_fields("k", Vec::new()), write), [(3, write)]);
+    }
+
+    #[test]
+    fn some_seeds_have_records() {
+        let with = (0..1000).filter(|seed| Records::draw(*seed).is_some());
+        assert!((300..400).contains(&with.count()));
+    }
+}

@@ -1,0 +1,292 @@
+//! The world: replicas, links, disks, clocks and clients, moved event by event.
+//!
+//! `events` are what happens, in the order of `queue`; `round` is what one process does
+//! with what reaches it, and `effects` is what comes of the actions of its replica.
+//! What goes wrong is done to the world by the methods in `harm`.
+
+mod effects;
+mod events;
+mod harm;
+mod queue;
+mod round;
+
+use leasehold_leases::{ReplicaId, Time};
+use leasehold_wire::{Command, Outcome, Path};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use self::effects::Flight;
+use self::events::Event;
+pub use self::harm::LEAVE_WITHIN_NS;
+use self::queue::Queue;
+use super::clock::Clock;
+use super::disk::Disk;
+use super::fault::{Fault, Fired};
+use super::network::{Faults, Network};
+use super::node::Node;
+use super::odd::Odd;
+use super::oracle::{Oracles, Verdict, Violation};
+use super::trace::Trace;
+use leasehold_replica::action::{Action, ClientHandle, Event as Note};
+use leasehold_replica::shell::Answers;
+use leasehold_replica::{Input, Operator, Replica, Settings};
+
+/// What a world is made of.
+#[derive(Clone, Debug)]
+pub struct WorldSettings {
+    /// For every replica; `me` is filled in.
+    pub replica: Settings,
+    /// One-way delay in ns, by sender and receiver.
+    pub one_way_ns: Vec<Vec<u64>>,
+    /// One-way delay between a client and its replica, in ns.
+    pub client_one_way_ns: u64,
+    /// How long a sync takes, in ns.
+    pub sync_ns: u64,
+    /// What goes wrong between replicas.
+    pub faults: Faults,
+    /// Clocks run within this of true time, in parts per million.
+    pub drift_ppm: u32,
+    /// Whether messages are encoded and decoded, and so meet the limits of frames.
+    pub encoded: bool,
+    /// Whether disks remember, for restarts and laggards.
+    pub disks_remember: bool,
+    /// Whose reports of demand and round trips are nonsense.
+    pub odd: Option<usize>,
+    /// Whether the oracles watch.
+    pub watched: bool,
+}
+
+/// An answer that reached a client.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// To which request.
+    pub to: ClientHandle,
+    /// How it was served.
+    pub path: Path,
+    /// With what.
+    pub outcome: Outcome,
+}
+
+/// What happened in one event, for whoever drives the world.
+#[derive(Debug)]
+pub enum Happened {
+    /// Something among replicas.
+    Nothing,
+    /// Answers reached clients.
+    Replied(Vec<Reply>),
+    /// An alarm set with [`World::alarm`] went off.
+    Alarm(u64),
+    /// The process of a replica has ended, as it was told to or in a sync. It starts again
+    /// after this many ns, if at all.
+    Ended(usize, Option<u64>),
+}
+
+/// See the module.
+pub struct World {
+    settings: WorldSettings,
+    rng: Pcg64Mcg,
+    now_ns: u64,
+    queue: Queue<Event>,
+    nodes: Vec<Node>,
+    network: Network,
+    odd: Option<Odd>,
+    /// Steps whose actions were performed.
+    steps: u64,
+    /// The newest of each link, by sender and receiver.
+    flights: Vec<Flight>,
+    /// What deliveries were made of: the next ones are made of it, too.
+    spare: Vec<Vec<Input>>,
+    /// Answers of the step whose actions are being performed, to clients and to peers.
+    replies: Vec<Reply>,
+    answers: Answers,
+    inputs: Vec<Input>,
+    actions: Vec<Action>,
+    /// What replicas announced: (true time in ns, replica, what).
+    pub notes: Vec<(u64, ReplicaId, Note)>,
+    /// Knows everything.
+    pub oracles: Oracles,
+    violation: Option<Violation>,
+    fired: Fired,
+    /// Reads under leases that left within 10 ms of their permit's end.
+    near_end: u64,
+    hash: u64,
+    /// Written only if it was asked for.
+    pub trace: Option<Trace>,
+}
+
+impl World {
+    /// A world where every replica starts at true time 0. The same settings and
+    /// seed give the same run, to the last event.
+    pub fn new(settings: WorldSettings, seed: u64) -> World {
+        let n = settings.replica.n;
+        let rng = Pcg64Mcg::seed_from_u64(seed);
+        let network = Network::new(settings.one_way_ns.clone(), settings.faults);
+        let mut world = World {
+            rng,
+            now_ns: 0,
+            queue: Queue::new(),
+            nodes: Vec::new(),
+            network,
+            odd: settings.odd.map(|node| Odd::new(node, seed)),
+            steps: 0,
+            flights: vec![Flight::default(); n * n],
+            spare: Vec::new(),
+            replies: Vec::new(),
+            answers: Answers::default(),
+            inputs: Vec::new(),
+            actions: Vec::new(),
+            notes: Vec::new(),
+            oracles: Oracles::new(&settings),
+            violation: None,
+            fired: Fired::default(),
+            near_end: 0,
+            hash: 0,
+            trace: None,
+            settings,
+        };
+        for node in 0..n {
+            let disk = Disk::new(world.settings.sync_ns, world.settings.disks_remember);
+            let clock = world.draw_clock();
+            world.nodes.push(Node::new(disk, clock));
+            world.start(node);
+        }
+        world
+    }
+
+    fn draw_clock(&mut self) -> Clock {
+        let reading = self.rng.random_range(1_000_000_000..1_000_000_000_000);
+        let rate = self.draw_rate();
+        Clock::new(self.now_ns, reading, rate)
+    }
+
+    /// Within the bound, and often at it.
+    fn draw_rate(&mut self) -> i32 {
+        let drift = self.settings.drift_ppm as i32;
+        match drift {
+            0 => 0,
+            _ => match self.rng.random_range(0..4) {
+                0 => drift,
+                1 => -drift,
+                _ => self.rng.random_range(-drift..=drift),
+            },
+        }
+    }
+
+    /// True time, in ns.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// A digest of everything that has happened.
+    pub fn trace_hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// How many replicas there are.
+    pub fn n(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A running replica.
+    pub fn replica(&self, node: usize) -> Option<&Replica> {
+        self.nodes[node].replica.as_ref()
+    }
+
+    /// Whether a replica runs, and does not stand still.
+    pub fn is_up(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.replica.is_some() && node.pause.is_none()
+    }
+
+    /// Whether no client gets a connection: the process is down, or has found that
+    /// its disk was wiped.
+    pub fn refuses(&self, node: usize) -> bool {
+        let replica = self.nodes[node].replica.as_ref();
+        replica.is_none_or(Replica::is_wiped)
+    }
+
+    /// Whether a replica will never take part again.
+    pub fn is_lost(&self, node: usize) -> bool {
+        self.nodes[node].lost
+    }
+
+    /// What a replica's clock reads now.
+    pub fn clock(&self, node: usize) -> Time {
+        self.nodes[node].clock.read(self.now_ns)
+    }
+
+    /// The first rule that was seen broken.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Takes a verdict, from an oracle that somebody else asked.
+    pub fn judge(&mut self, verdict: Verdict) {
+        if let Err(violation) = verdict {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    /// What went wrong so far, by the world's own doing.
+    pub fn fired(&self) -> Fired {
+        let mut all = self.fired;
+        all.merge(&self.network.fired);
+        all.merge(&self.oracles.unsent.fired);
+        all
+    }
+
+    /// Reads under leases that left within 10 ms of their permit's end.
+    pub fn near_end(&self) -> u64 {
+        self.near_end
+    }
+
+    /// Counts a fault that somebody else made.
+    pub fn note_fault(&mut self, fault: Fault) {
+        self.fired.add(fault, 1);
+        if let Some(trace) = &mut self.trace {
+            trace.line(self.now_ns, format_args!("-- {}", fault.name()));
+        }
+    }
+
+    /// The operator asks a replica for something.
+    pub fn operate(&mut self, node: usize, operator: Operator) {
+        self.arrive(node, |inbox| inbox.push(Input::Operator(operator)));
+    }
+
+    /// A client of `node` sends commands now, which arrive together.
+    pub fn request(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
+        let at = self.now_ns + self.settings.client_one_way_ns;
+        self.queue.schedule(at, Event::Requests { node, requests });
+    }
+
+    /// A client of `node` ends a connection now, which its process notices so much later. It sends
+    /// nothing more on it.
+    pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
+        let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
+        let run = self.nodes[node].run;
+        let hang_up = Event::HangUp {
+            node,
+            connection,
+            run,
+        };
+        self.queue.schedule(at, hang_up);
+    }
+
+    /// Calls back at a true time, with a token.
+    pub fn alarm(&mut self, at_ns: u64, token: u64) {
+        self.queue
+            .schedule(at_ns.max(self.now_ns), Event::Alarm(token));
+    }
+
+    fn note_hash(&mut self, kind: u64, node: usize, extra: u64) {
+        for word in [self.now_ns, kind << 32 | node as u64, extra] {
+            self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+        }
+    }
+
+    fn tell(&mut self, node: usize, what: std::fmt::Arguments<'_>) {
+        if let Some(trace) = &mut self.trace {
+            trace.line(self.now_ns, format_args!("r{node} {what}"));
+        }
+    }
+}

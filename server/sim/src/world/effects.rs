@@ -1,0 +1,182 @@
+//! What comes of the actions of a replica: messages on their way, syncs, answers.
+
+use std::time::Duration;
+
+use leasehold_leases::{ReplicaId, Slot};
+use leasehold_wire::{Outcome, Path};
+use rand::RngExt as _;
+
+use super::super::fault::Fault;
+use super::super::oracle::Sight;
+use super::{Event, Reply, World};
+use leasehold_replica::Input;
+use leasehold_replica::action::{Asker, ClientHandle, Event as Note, Record, Sequence};
+use leasehold_replica::codec;
+use leasehold_replica::input::ReadFrom;
+use leasehold_replica::message::{Envelope, LogId};
+use leasehold_replica::shell::{Fenced, Host};
+
+/// A read this close to the end of its permit would show an error in its arithmetic.
+const NEAR_END: Duration = Duration::from_millis(10);
+
+/// The newest delivery on a link. Messages of the same step that arrive at the same time
+/// join it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Flight {
+    step: u64,
+    at_ns: u64,
+    place: usize,
+}
+
+/// The process of one replica, which performs what the replica asks for.
+pub(super) struct Process<'a>(pub &'a mut World, pub usize);
+
+impl Host for Process<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.0.transmit(self.1, to, envelope);
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        let Process(world, node) = self;
+        let now = world.clock(*node);
+        let target = &mut world.nodes[*node];
+        target.watches.disk.asked(sequence, now);
+        if target.disk.persist(sequence, records) {
+            world.begin_sync(*node);
+        } else if target.disk.is_full() {
+            target.watches.disk.set_full(true);
+            world.step_soon(*node, Input::Tick);
+        }
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.0.replies.push(Reply { to, path, outcome });
+    }
+
+    /// The clock is read now: the process may have stood still since the read.
+    fn fenced_reply(&mut self, read: Fenced) {
+        let Process(world, node) = self;
+        let sampled = world.clock(*node);
+        if !read.may_leave(sampled) {
+            return world.step_soon(*node, read.missed());
+        }
+        world.near_end += u64::from(read.until.since(sampled) < NEAR_END);
+        if world.settings.watched {
+            let sight = Sight::new(world.now_ns, &world.nodes);
+            let verdict = world.oracles.read(&sight, *node, &read);
+            world.judge(verdict);
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
+        match to {
+            ReadFrom::Client(to) => world.replies.push(Reply { to, path, outcome }),
+            ReadFrom::Peer(peer, request) => world.answers.push(peer, request, outcome, path),
+        }
+    }
+
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+        let Process(world, node) = self;
+        let disk = &world.nodes[*node].disk;
+        let entries = disk.read_log(log, from, last);
+        // A disk that stalls does so for readers, too.
+        let at = (world.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
+        world.step_at(at, *node, Input::LogRead { log, to, entries });
+    }
+
+    fn event(&mut self, note: Note) {
+        let Process(world, node) = self;
+        let me = ReplicaId(*node as u8);
+        if note == Note::Left {
+            world.left(*node);
+        }
+        world.notes.push((world.now_ns, me, note));
+    }
+}
+
+impl World {
+    pub(super) fn begin_sync(&mut self, node: usize) {
+        let disk = &self.nodes[node].disk;
+        let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
+        let run = self.nodes[node].run;
+        self.queue.schedule(at, Event::Synced { node, run });
+        if let Some(down_ns) = self.nodes[node].crash_in_sync.take() {
+            let at = self.rng.random_range(self.now_ns..at);
+            let down_ns = Some(down_ns);
+            self.queue.schedule(at, Event::Kill { node, run, down_ns });
+        }
+    }
+
+    pub(super) fn synced(&mut self, node: usize) {
+        let (sequence, again) = self.nodes[node].disk.synced();
+        if again {
+            self.begin_sync(node);
+        }
+        if let Some(sequence) = sequence {
+            self.nodes[node].watches.disk.persisted(sequence);
+            self.arrive(node, |inbox| inbox.push(Input::Persisted(sequence)));
+        }
+    }
+
+    fn step_soon(&mut self, node: usize, input: Input) {
+        self.step_at(self.now_ns, node, input);
+    }
+
+    pub(super) fn step_at(&mut self, at_ns: u64, node: usize, input: Input) {
+        let (input, run) = (Box::new(input), self.nodes[node].run);
+        let step = Event::Step { node, input, run };
+        self.queue.schedule(at_ns, step);
+    }
+
+    pub(super) fn transmit(&mut self, from: usize, to: ReplicaId, mut envelope: Envelope) {
+        let to = to.index();
+        if let Some(odd) = &mut self.odd
+            && odd.distort(from, &mut envelope.message)
+        {
+            self.note_fault(Fault::Nonsense);
+        }
+        if self.settings.encoded {
+            envelope = match self.oracles.frames.pass(envelope) {
+                Ok(decoded) => decoded,
+                Err(violation) => return self.judge(Err(violation)),
+            };
+        }
+        let mut left_ns = self.now_ns;
+        if self.network.bytes_per_s > 0 {
+            let bytes = codec::envelope_bytes(envelope.clone());
+            left_ns = self.network.leaves_ns(left_ns, from, to, bytes);
+        }
+        let mut arrivals = self
+            .network
+            .deliveries(&mut self.rng, left_ns, from, to)
+            .peekable();
+        while let Some(at) = arrivals.next() {
+            if arrivals.peek().is_none() {
+                return self.deliver(from, to, at, envelope);
+            }
+            self.deliver(from, to, at, envelope.clone());
+        }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, at_ns: u64, envelope: Envelope) {
+        let link = from * self.n() + to;
+        let flight = self.flights[link];
+        if (flight.step, flight.at_ns) == (self.steps, at_ns)
+            && let Some(Event::Deliver { inputs, .. }) = self.queue.get_mut(flight.place)
+        {
+            return inputs.push(Input::Peer(envelope));
+        }
+        let mut inputs = self.spare.pop().unwrap_or_default();
+        inputs.push(Input::Peer(envelope));
+        let deliver = Event::Deliver {
+            to,
+            inputs,
+            sent: self.queue.scheduled,
+        };
+        self.flights[link] = Flight {
+            step: self.steps,
+            at_ns,
+            place: self.queue.schedule(at_ns, deliver),
+        };
+    }
+}

@@ -1,0 +1,152 @@
+//! What can happen in a world, and who is called when it does.
+
+use leasehold_wire::Command;
+
+use super::{Happened, Reply, World};
+use leasehold_replica::Input;
+use leasehold_replica::action::ClientHandle;
+
+/// What happens at a time. Where it has a `run`, it concerns that run of a process only.
+pub(super) enum Event {
+    Deliver {
+        to: usize,
+        /// Of peers.
+        inputs: Vec<Input>,
+        sent: u64,
+    },
+    Synced {
+        node: usize,
+        run: u64,
+    },
+    Deadline {
+        node: usize,
+    },
+    Requests {
+        node: usize,
+        requests: Vec<(ClientHandle, Command)>,
+    },
+    Replies(Vec<Reply>),
+    /// A client's connection has ended.
+    HangUp {
+        node: usize,
+        connection: u64,
+        run: u64,
+    },
+    Alarm(u64),
+    Step {
+        node: usize,
+        input: Box<Input>,
+        run: u64,
+    },
+    /// A full disk has room again, and is tried.
+    Room {
+        node: usize,
+    },
+    Start(usize),
+    Kill {
+        node: usize,
+        run: u64,
+        down_ns: Option<u64>,
+    },
+    Resume {
+        node: usize,
+        run: u64,
+    },
+}
+
+impl World {
+    /// Moves to the next event. `None`: nothing will ever happen again.
+    pub fn advance(&mut self) -> Option<Happened> {
+        let (at_ns, event) = self.queue.pop()?;
+        debug_assert!(at_ns >= self.now_ns);
+        self.now_ns = at_ns;
+        Some(self.happen(event))
+    }
+
+    fn happen(&mut self, event: Event) -> Happened {
+        if self.is_stale(&event) {
+            return Happened::Nothing;
+        }
+        match event {
+            Event::Deliver { to, inputs, sent } => self.delivered(to, inputs, sent),
+            Event::Synced { node, run } => {
+                self.note_hash(2, node, run);
+                self.synced(node);
+            }
+            Event::Deadline { node } => {
+                self.note_hash(3, node, 0);
+                self.nodes[node].deadline = None;
+                self.look(node);
+            }
+            Event::Requests { node, requests } => self.requested(node, requests),
+            Event::Step { node, input, .. } => self.arrive(node, |inbox| inbox.push(*input)),
+            Event::HangUp {
+                node, connection, ..
+            } => self.hung_up(node, connection),
+            Event::Replies(replies) => return self.replied(replies),
+            Event::Alarm(token) => return Happened::Alarm(token),
+            Event::Start(node) => self.start(node),
+            Event::Kill { node, down_ns, .. } => {
+                if self.nodes[node].replica.is_none() {
+                    return Happened::Nothing;
+                }
+                self.crash(node);
+                if let Some(down_ns) = down_ns {
+                    self.start_at(node, self.now_ns + down_ns);
+                }
+                return Happened::Ended(node, down_ns);
+            }
+            Event::Resume { node, .. } => self.wake(node),
+            Event::Room { node } => self.try_disk(node),
+        }
+        Happened::Nothing
+    }
+
+    /// Whether an event concerns a run that has ended, or a deadline that has moved.
+    fn is_stale(&self, event: &Event) -> bool {
+        match event {
+            Event::Synced { node, run }
+            | Event::HangUp { node, run, .. }
+            | Event::Step { node, run, .. }
+            | Event::Kill { node, run, .. }
+            | Event::Resume { node, run } => self.nodes[*node].run != *run,
+            Event::Deadline { node } => !self.nodes[*node].is_due(self.now_ns),
+            _ => false,
+        }
+    }
+
+    fn delivered(&mut self, to: usize, mut inputs: Vec<Input>, sent: u64) {
+        self.note_hash(1, to, sent << 8 | inputs.len() as u64);
+        self.arrive(to, |inbox| inbox.append(&mut inputs));
+        inputs.clear(); // a process that is down takes nothing
+        self.spare.push(inputs);
+    }
+
+    fn requested(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
+        let watched = self.settings.watched && self.nodes[node].replica.is_some();
+        for (from, command) in &requests {
+            self.note_hash(4, node, from.request);
+            if watched {
+                let now_ns = self.now_ns;
+                self.oracles.asked(now_ns, node, *from, command);
+            }
+        }
+        let client = |(from, command)| Input::Client { from, command };
+        self.arrive(node, |inbox| inbox.extend(requests.into_iter().map(client)));
+    }
+
+    fn hung_up(&mut self, node: usize, connection: u64) {
+        self.note_hash(6, node, connection);
+        if self.settings.watched {
+            self.oracles.hung_up(node, connection);
+        }
+        self.arrive(node, |inbox| inbox.push(Input::ClientGone { connection }));
+    }
+
+    fn replied(&mut self, replies: Vec<Reply>) -> Happened {
+        for reply in &replies {
+            self.note_hash(5, reply.path as usize, reply.to.request);
+        }
+        Happened::Replied(replies)
+    }
+}

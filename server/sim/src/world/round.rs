@@ -1,0 +1,169 @@
+//! One group of inputs at one process: taken, stepped through, judged, performed.
+
+use leasehold_leases::Time;
+
+use super::super::fault::Fault;
+use super::super::node::{Node, Trap};
+use super::super::oracle::Sight;
+use super::effects::Process;
+use super::{Event, World};
+use leasehold_replica::Input;
+use leasehold_replica::action::Action;
+use leasehold_replica::message::Message;
+use leasehold_replica::shell::{self, Reading};
+
+impl World {
+    /// Hands inputs to a process, together. A paused process takes them when it resumes;
+    /// a process that is down never takes them.
+    pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
+        if let Some(pause) = &mut self.nodes[node].pause {
+            return take(&mut pause.inbox);
+        }
+        let now = self.clock(node);
+        self.round(node, take, || Reading::alone(now));
+    }
+
+    /// Lets a replica do what is due.
+    pub(super) fn look(&mut self, node: usize) {
+        if self.is_up(node) {
+            let now = self.clock(node);
+            self.round(node, |_| {}, || Reading::alone(now));
+        }
+    }
+
+    /// One group of inputs, and what comes of it.
+    pub(super) fn round(
+        &mut self,
+        node: usize,
+        take: impl FnOnce(&mut Vec<Input>),
+        clock: impl Fn() -> Reading,
+    ) {
+        let mut actions = std::mem::take(&mut self.actions);
+        if let Some(leases) = self.step(node, take, clock, &mut actions) {
+            if self.settings.watched {
+                let sight = Sight::new(self.now_ns, &self.nodes);
+                let verdict = self.oracles.stepped(&sight, node, &actions, leases);
+                self.judge(verdict);
+            }
+            self.perform(node, &mut actions);
+        }
+        self.actions = actions;
+        self.reschedule(node);
+    }
+
+    /// Steps a replica through one group of inputs. Returns whether any of them is about
+    /// leases; `None` if the process is down.
+    fn step(
+        &mut self,
+        node: usize,
+        take: impl FnOnce(&mut Vec<Input>),
+        clock: impl Fn() -> Reading,
+        actions: &mut Vec<Action>,
+    ) -> Option<bool> {
+        let now_ns = self.now_ns;
+        let Node {
+            replica,
+            watches,
+            clock_untrusted,
+            ..
+        } = &mut self.nodes[node];
+        let mut leases = false;
+        let trace = &mut self.trace;
+        let take = |inputs: &mut Vec<Input>| {
+            take(inputs);
+            if let Some(trusted) = inputs.iter().filter_map(clock_trusted).next_back() {
+                *clock_untrusted = !trusted;
+            }
+            leases = inputs.iter().any(is_about_leases);
+            if let Some(trace) = trace {
+                trace.inputs(now_ns, node, inputs);
+            }
+        };
+        let (replica, inputs) = (replica.as_mut()?, &mut self.inputs);
+        shell::round(replica, watches, (inputs, actions), (take, clock), |_| {});
+        replica.check();
+        Some(leases)
+    }
+
+    pub(super) fn reschedule(&mut self, node: usize) {
+        let target = &mut self.nodes[node];
+        let Some(replica) = &target.replica else {
+            return;
+        };
+        let next = replica
+            .next_deadline()
+            .min(target.watches.disk.next_deadline());
+        // An earlier deadline event finds nothing due, and then sets this one.
+        if next == Time::MAX || target.deadline.is_some_and(|(_, due)| due <= next) {
+            return;
+        }
+        let at = target.clock.when(next).max(self.now_ns + 1);
+        if target.deadline.is_none_or(|(pending, _)| at < pending) {
+            target.deadline = Some((at, next));
+            self.queue.schedule(at, Event::Deadline { node });
+        }
+    }
+
+    /// Performs actions in order, until a trap ends or stops the process. Messages of one
+    /// step that take the same link and the same time arrive together.
+    pub(super) fn perform(&mut self, node: usize, actions: &mut Vec<Action>) {
+        self.steps += 1;
+        let mut rest = actions.drain(..);
+        let mut trapped = None;
+        while let Some(action) = rest.next() {
+            trapped = self.nodes[node].springs();
+            match trapped {
+                None => self.act(node, action),
+                Some(Trap::Crash(_)) => break,
+                Some(Trap::Pause(for_ns)) => {
+                    self.note_fault(Fault::PauseMidStep);
+                    let unfinished = std::iter::once(action).chain(rest.by_ref()).collect();
+                    self.stop(node, for_ns, unfinished);
+                    break;
+                }
+            }
+        }
+        drop(rest);
+        self.answer(node);
+        if let Some(Trap::Crash(down_ns)) = trapped {
+            self.note_fault(Fault::CrashMidStep);
+            self.crash(node);
+            self.start_at(node, self.now_ns + down_ns);
+        }
+    }
+
+    /// Sends the answers that the performed actions gave, to peers and to clients.
+    fn answer(&mut self, node: usize) {
+        for (peer, message) in self.answers.take() {
+            let replica = self.nodes[node].replica.as_ref();
+            if let Some(envelope) = replica.map(|r| r.envelope(peer, message)) {
+                self.transmit(node, peer, envelope);
+            }
+        }
+        if !self.replies.is_empty() {
+            let replies = std::mem::take(&mut self.replies);
+            let at = self.now_ns + self.settings.client_one_way_ns;
+            self.queue.schedule(at, Event::Replies(replies));
+        }
+    }
+
+    fn act(&mut self, node: usize, action: Action) {
+        if let Some(trace) = &mut self.trace {
+            trace.action(self.now_ns, node, &action);
+        }
+        shell::perform(action, &mut Process(self, node));
+    }
+}
+
+/// What an input says of the clock, if it does.
+fn clock_trusted(input: &Input) -> Option<bool> {
+    match input {
+        Input::ClockTrusted(trusted) => Some(*trusted),
+        _ => None,
+    }
+}
+
+/// Whether an input may change what is promised.
+fn is_about_leases(input: &Input) -> bool {
+    matches!(input, Input::Peer(envelope) if matches!(envelope.message, Message::Lease(_)))
+}

@@ -1,0 +1,584 @@
+//! A cluster that a test drives by hand: messages arrive at once unless they are
+//! held or lost, disks sync at once unless they are stalled, and time passes
+//! when the test says so. Every replica has a clock of its own.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use leasehold_leases::{
+    Ballot, Key, LeaseMessage, LeaseParams, Promise, RangeMap, ReplicaId, Slot, StrategySpec, Time,
+};
+use leasehold_replica::action::{Asker, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::input::ReadFrom;
+use leasehold_replica::lease_set::LeaseAnswer;
+use leasehold_replica::message::{Accept, Envelope, LogId, Message};
+use leasehold_replica::shell::{self, Answers, Fenced, Host};
+use leasehold_replica::{Input, Replica, Settings};
+use leasehold_sim::disk::Disk;
+use leasehold_sim::oracle::Frames;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Command, Outcome, Path};
+
+/// A message on its way.
+pub type Packet = (Envelope, ReplicaId);
+type Rule = Box<dyn Fn(&Packet) -> bool>;
+
+struct Node {
+    replica: Option<Replica>,
+    disk: Disk,
+    stalled: bool,
+    offset_ns: u64,
+}
+
+/// See the module.
+pub struct Cluster {
+    settings: Settings,
+    now_ms: u64,
+    nodes: Vec<Node>,
+    flying: VecDeque<Packet>,
+    hold: Vec<Rule>,
+    lose: Vec<Rule>,
+    /// Messages that are held back.
+    pub held: Vec<Packet>,
+    /// Everything that was ever sent, in order.
+    pub sent: Vec<Packet>,
+    /// Everything that was ever written, by replica.
+    pub written: Vec<(usize, Record)>,
+    replies: Vec<(ClientHandle, Path, Outcome)>,
+    /// To reads that peers forwarded, of the group of inputs that is handled.
+    answers: Answers,
+    requests: u64,
+    lives: u64,
+    /// How wishes of operators ended: where, their numbers, and the answers.
+    pub lease_answers: Vec<(usize, u64, LeaseAnswer)>,
+    /// Whether replica 0 may ask for leadership back.
+    pub transfers: bool,
+}
+
+/// A request of a client; its answer is asked for by this.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asked(u64);
+
+/// Settings for `n` replicas, of which 0 leads when it can at the first start.
+pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settings {
+    let mut settings = Settings::new(ReplicaId(0), n);
+    settings.strategies = strategy.into();
+    settings.elections.preferred = Some(ReplicaId(0));
+    // Schedules of tests count on these.
+    settings.params = LeaseParams::default();
+    settings.timing.heartbeat = Duration::from_millis(250);
+    settings.timing.election_timeout = Duration::from_millis(1500);
+    settings.timing.reconfigure = Duration::from_millis(500);
+    settings.elections.pre_vote = false; // who campaigns is the test's choice
+    settings
+}
+
+/// The process of one replica, which performs what the replica asks for.
+struct At<'a>(&'a mut Cluster, usize);
+
+impl Host for At<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.0.transmit((envelope, to));
+    }
+
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        let At(cluster, node) = self;
+        let written = records.iter().map(|record| (*node, record.clone()));
+        cluster.written.extend(written);
+        cluster.nodes[*node].disk.persist(sequence, records);
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.0.replies.push((to, path, outcome));
+    }
+
+    fn fenced_reply(&mut self, read: Fenced) {
+        let At(cluster, node) = self;
+        if !read.may_leave(cluster.clock(*node)) {
+            return cluster.input(*node, read.missed());
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
+        match to {
+            ReadFrom::Client(to) => cluster.replies.push((to, path, outcome)),
+            ReadFrom::Peer(peer, request) => cluster.answers.push(peer, request, outcome, path),
+        }
+    }
+
+    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+        let At(cluster, node) = self;
+        let entries = cluster.nodes[*node].disk.read_log(log, from, last);
+        cluster.input(*node, Input::LogRead { log, to, entries });
+    }
+
+    fn event(&mut self, event: Event) {
+        if let Event::LeaseAnswered { ask, answer } = event {
+            self.0.lease_answers.push((self.1, ask, answer));
+        }
+    }
+}
+
+impl Cluster {
+    /// A cluster whose replica 0 leads, with the configuration in force and
+    /// every lease active.
+    pub fn new(n: usize, strategy: StrategySpec) -> Cluster {
+        Cluster::with(settings(n, strategy))
+    }
+
+    /// The same with these settings.
+    pub fn with(settings: Settings) -> Cluster {
+        let mut cluster = Cluster::asleep(settings);
+        // Nobody campaigns before replica 0, for nobody else's clock runs yet.
+        while cluster.node(0).leader().is_none() {
+            cluster.tick(0, 1);
+        }
+        cluster.pass(3000);
+        assert!(cluster.leads(0), "replica 0 leads from the start");
+        cluster
+    }
+
+    /// A cluster that has just started.
+    pub fn asleep(settings: Settings) -> Cluster {
+        let nodes = (0..settings.n).map(|index| Node {
+            replica: None,
+            disk: Disk::new(0, true),
+            stalled: false,
+            offset_ns: 1_000_000_000_000 * (index as u64 + 1),
+        });
+        let mut cluster = Cluster {
+            now_ms: 0,
+            nodes: nodes.collect(),
+            flying: VecDeque::new(),
+            hold: Vec::new(),
+            lose: Vec::new(),
+            held: Vec::new(),
+            sent: Vec::new(),
+            written: Vec::new(),
+            replies: Vec::new(),
+            answers: Answers::default(),
+            requests: 0,
+            lives: 0,
+            lease_answers: Vec::new(),
+            transfers: false,
+            settings,
+        };
+        (0..cluster.nodes.len()).for_each(|node| cluster.start(node));
+        cluster
+    }
+
+    fn n(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What replica `node`'s clock reads.
+    pub fn clock(&self, node: usize) -> Time {
+        Time(self.nodes[node].offset_ns + self.now_ms * 1_000_000)
+    }
+
+    /// A running replica.
+    pub fn node(&self, node: usize) -> &Replica {
+        self.nodes[node].replica.as_ref().expect("it runs")
+    }
+
+    /// A counter of `node` in this run, as operators see it.
+    pub fn counter(&self, node: usize, name: &str) -> u64 {
+        let status = self.node(node).status(self.clock(node));
+        let mut counters = status.counters.iter();
+        let found = counters.find(|counter| counter.name == name);
+        found.expect("there is such a counter").value
+    }
+
+    /// Whether `node` runs and takes itself for the leader.
+    pub fn leads(&self, node: usize) -> bool {
+        let replica = self.nodes[node].replica.as_ref();
+        replica.is_some_and(|replica| replica.leader() == Some(ReplicaId(node as u8)))
+    }
+
+    /// Starts a replica from its disk.
+    pub fn start(&mut self, node: usize) {
+        self.start_with(node, self.settings.clone());
+    }
+
+    /// The same with other settings than the first time.
+    pub fn start_with(&mut self, node: usize, mut settings: Settings) {
+        settings.me = ReplicaId(node as u8);
+        let now = self.clock(node);
+        self.lives += 1;
+        let life = self.lives;
+        let recovered = self.nodes[node].disk.recover(|| life);
+        let seed = self.now_ms * 64 + node as u64;
+        self.nodes[node].replica = Some(Replica::new(now, settings, recovered, seed));
+    }
+
+    /// Ends a replica; what was not synced is lost.
+    pub fn crash(&mut self, node: usize) {
+        self.nodes[node].replica = None;
+        self.nodes[node].disk.crash(0);
+        self.nodes[node].stalled = false;
+    }
+
+    /// Ends a replica, and its disk loses everything.
+    pub fn wipe(&mut self, node: usize) {
+        self.crash(node);
+        self.nodes[node].disk.wipe();
+    }
+
+    /// Returns a copy of what the disk of `node` holds now.
+    pub fn disk(&self, node: usize) -> Disk {
+        self.nodes[node].disk.clone()
+    }
+
+    /// Ends a replica as a power failure does. Its disk goes back to `held`: nothing was synced
+    /// since.
+    pub fn lose_power(&mut self, node: usize, held: Disk) {
+        self.crash(node);
+        self.nodes[node].disk = held;
+    }
+
+    /// From now on nothing becomes durable at `node`.
+    pub fn stall(&mut self, node: usize) {
+        self.nodes[node].stalled = true;
+    }
+
+    /// The disk of `node` works again, and makes durable what was waiting.
+    pub fn unstall(&mut self, node: usize) {
+        self.nodes[node].stalled = false;
+        self.sync(node);
+        self.settle();
+    }
+
+    /// Holds messages back, until [`release`](Self::release).
+    pub fn hold(&mut self, rule: impl Fn(&Packet) -> bool + 'static) {
+        self.hold.push(Box::new(rule));
+    }
+
+    /// Holds nothing back any more, and delivers what was held.
+    pub fn release(&mut self) {
+        self.hold.clear();
+        self.flying.extend(std::mem::take(&mut self.held));
+        self.settle();
+    }
+
+    /// Holds nothing back any more; what was held is lost.
+    pub fn forget_held(&mut self) {
+        self.hold.clear();
+        self.held.clear();
+    }
+
+    /// Loses messages, until [`heal`](Self::heal).
+    pub fn lose(&mut self, rule: impl Fn(&Packet) -> bool + 'static) {
+        self.lose.push(Box::new(rule));
+    }
+
+    /// Loses everything to and from `node`.
+    pub fn isolate(&mut self, node: usize) {
+        self.lose(move |(envelope, to)| envelope.from.index() == node || to.index() == node);
+    }
+
+    /// Loses nothing any more.
+    pub fn heal(&mut self) {
+        self.lose.clear();
+    }
+
+    /// Delivers a packet now, whatever the rules say.
+    pub fn deliver(&mut self, (envelope, to): Packet) {
+        self.input(to.index(), Input::Peer(envelope));
+        self.settle();
+    }
+
+    /// Hands a replica one input.
+    pub fn input(&mut self, node: usize, input: Input) {
+        self.inputs(node, vec![input]);
+    }
+
+    /// Hands a replica inputs that arrived together.
+    pub fn inputs(&mut self, node: usize, inputs: Vec<Input>) {
+        let now = self.clock(node);
+        let Some(replica) = self.nodes[node].replica.as_mut() else {
+            return;
+        };
+        let mut actions = Vec::new();
+        for input in inputs {
+            replica.step(now, input, &mut actions);
+        }
+        replica.flush(now, &mut actions);
+        replica.check();
+        for action in actions {
+            shell::perform(action, &mut At(self, node));
+        }
+        for (peer, message) in self.answers.take() {
+            let envelope = self.node(node).envelope(peer, message);
+            self.transmit((envelope, peer));
+        }
+        self.sync(node);
+    }
+
+    /// What is sent is what its addressee decodes: every message fits into a frame.
+    fn transmit(&mut self, (envelope, to): Packet) {
+        let decoded = Frames::default().pass(envelope);
+        let packet = (decoded.unwrap_or_else(|refused| panic!("{refused:?}")), to);
+        // Who leads is the test's choice.
+        if !self.transfers && matches!(packet.0.message, Message::TransferRequest) {
+            return;
+        }
+        self.sent.push(packet.clone());
+        if self.lose.iter().any(|rule| rule(&packet)) {
+            return;
+        }
+        if self.hold.iter().any(|rule| rule(&packet)) {
+            return self.held.push(packet);
+        }
+        self.flying.push_back(packet);
+    }
+
+    fn sync(&mut self, node: usize) {
+        while !self.nodes[node].stalled {
+            let (Some(sequence), _) = self.nodes[node].disk.synced() else {
+                return;
+            };
+            self.input(node, Input::Persisted(sequence));
+        }
+    }
+
+    fn settle(&mut self) {
+        while let Some((envelope, to)) = self.flying.pop_front() {
+            self.input(to.index(), Input::Peer(envelope));
+        }
+    }
+
+    fn tick(&mut self, node: usize, ms: u64) {
+        self.now_ms += ms;
+        let now = self.clock(node);
+        let due = |replica: &Replica| replica.next_deadline() <= now;
+        if self.nodes[node].replica.as_ref().is_some_and(due) {
+            self.input(node, Input::Tick);
+        }
+        self.settle();
+    }
+
+    /// Lets time pass for everybody.
+    pub fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now_ms += 1;
+            (0..self.n()).for_each(|node| self.tick(node, 0));
+        }
+    }
+
+    /// Lets time pass until `done`, at most `ms`.
+    pub fn pass_until(&mut self, ms: u64, what: &str, done: impl Fn(&Cluster) -> bool) {
+        for _ in 0..ms {
+            if done(self) {
+                return;
+            }
+            self.pass(1);
+        }
+        assert!(done(self), "after {ms} ms still not so: {what}");
+    }
+
+    /// Makes `node` campaign, as if the leader that it knows had handed over.
+    pub fn elect(&mut self, node: usize) {
+        let leader = self.node(node).leader().expect("somebody hands over");
+        let news = self
+            .sent
+            .iter()
+            .rev()
+            .filter(|(envelope, _)| envelope.from == leader);
+        let ballot = news.filter_map(heartbeat_of).next();
+        let ballot = ballot.expect("a leader sends heartbeats");
+        let message = Message::Transfer {
+            ballot,
+            by_operator: false,
+        };
+        // Between the runs that this node knows, whether or not the leader is up.
+        let back = self.node(node).envelope(leader, message);
+        let envelope = Envelope {
+            from: leader,
+            from_incarnation: back.to_incarnation,
+            to_incarnation: back.from_incarnation,
+            message: back.message,
+        };
+        self.deliver((envelope, ReplicaId(node as u8)));
+    }
+
+    fn handle(&mut self) -> ClientHandle {
+        self.requests += 1;
+        ClientHandle {
+            connection: 1,
+            request: self.requests,
+        }
+    }
+
+    /// A client asks at `node`; what follows at once has followed.
+    pub fn ask(&mut self, node: usize, command: Command) -> Asked {
+        let from = self.handle();
+        self.input(node, Input::Client { from, command });
+        self.settle();
+        Asked(from.request)
+    }
+
+    /// Clients ask at `node`, all at the same moment.
+    pub fn ask_together(&mut self, node: usize, commands: Vec<Command>) -> Vec<Asked> {
+        let handles: Vec<ClientHandle> = commands.iter().map(|_| self.handle()).collect();
+        let inputs = handles.iter().zip(commands).map(|(from, command)| {
+            let from = *from;
+            Input::Client { from, command }
+        });
+        let inputs = inputs.collect();
+        self.inputs(node, inputs);
+        self.settle();
+        handles.iter().map(|from| Asked(from.request)).collect()
+    }
+
+    /// A client reads `key` at `node`.
+    pub fn read(&mut self, node: usize, key: &'static str) -> Asked {
+        self.ask(node, read(key))
+    }
+
+    /// The answer, if it came.
+    pub fn answer(&self, asked: Asked) -> Option<&(ClientHandle, Path, Outcome)> {
+        self.replies.iter().find(|(to, ..)| to.request == asked.0)
+    }
+
+    /// What a connection of its own was answered.
+    pub fn replies_to(&self, connection: u64) -> Vec<&(ClientHandle, Path, Outcome)> {
+        let replies = self.replies.iter();
+        replies
+            .filter(|(to, ..)| to.connection == connection)
+            .collect()
+    }
+
+    /// Whether a request was answered.
+    pub fn answered(&self, asked: Asked) -> bool {
+        self.answer(asked).is_some()
+    }
+
+    /// How a request was served.
+    pub fn path(&self, asked: Asked) -> Option<Path> {
+        self.answer(asked).map(|(_, path, _)| *path)
+    }
+
+    /// The value that a read was answered with; "" if the key was missing.
+    pub fn value(&self, asked: Asked) -> Option<String> {
+        let (.., outcome) = self.answer(asked)?;
+        match outcome.result.as_ref()? {
+            Answer::Value(value) => Some(String::from_utf8_lossy(&value.value).into_owned()),
+            Answer::Missing(_) => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    /// Whether a write was answered, and done.
+    pub fn done(&self, asked: Asked) -> bool {
+        let outcome = self
+            .answer(asked)
+            .and_then(|(.., outcome)| outcome.result.as_ref());
+        matches!(outcome, Some(Answer::Written(_)))
+    }
+
+    /// Checks that every running replica has executed the same.
+    pub fn assert_agreement(&self) {
+        let running: Vec<&Replica> = self
+            .nodes
+            .iter()
+            .filter_map(|n| n.replica.as_ref())
+            .collect();
+        for pair in running.windows(2) {
+            assert_eq!(pair[0].executed(), pair[1].executed(), "executed as far");
+            assert_eq!(pair[0].digest(), pair[1].digest(), "the same state");
+        }
+    }
+
+    /// The newest promise that `from` sent to `to`.
+    pub fn last_promise(&self, from: usize, to: usize) -> Option<Promise> {
+        self.sent
+            .iter()
+            .rev()
+            .find_map(|packet| match &packet.0.message {
+                Message::Lease(LeaseMessage::Promise(promise)) if between(packet, from, to) => {
+                    Some(*promise)
+                }
+                _ => None,
+            })
+    }
+
+    /// Accepts of commands that `from` has sent, oldest first.
+    pub fn accepts(&self, from: usize) -> Vec<Accept> {
+        let accepts = self
+            .sent
+            .iter()
+            .filter(|(envelope, _)| envelope.from.index() == from);
+        let accepts = accepts.filter_map(|packet| accept(packet).cloned());
+        accepts.collect()
+    }
+
+    /// How often `from` has sent commands to `to` to be proposed.
+    pub fn forwards(&self, from: usize, to: usize) -> usize {
+        let sent = self.sent.iter().filter(|packet| between(packet, from, to));
+        sent.filter(|(envelope, _)| matches!(envelope.message, Message::Forward { .. }))
+            .count()
+    }
+}
+
+/// A write of `value` under `key`, the first of its client.
+pub fn put(client: u64, sequence: u64, key: &'static str, value: &'static str) -> Command {
+    write(client, sequence, Op::put(key, value))
+}
+
+/// Any write, of a client that has had every answer before it.
+pub fn write(client: u64, sequence: u64, op: Op) -> Command {
+    Command {
+        client,
+        sequence,
+        acked_below: sequence,
+        opened_ms: 0,
+        op: Some(op),
+    }
+}
+
+/// A read.
+pub fn read(key: &'static str) -> Command {
+    Command {
+        op: Some(Op::get(Key::from(key))),
+        ..Command::default()
+    }
+}
+
+/// Whether a packet goes from one replica to another.
+pub fn between((envelope, to): &Packet, a: usize, b: usize) -> bool {
+    envelope.from.index() == a && to.index() == b
+}
+
+/// The Accept of commands in a packet.
+pub fn accept((envelope, _): &Packet) -> Option<&Accept> {
+    match &envelope.message {
+        Message::Accept(accept) if accept.log == LogId::Commands => Some(accept),
+        _ => None,
+    }
+}
+
+/// Whether a packet holds votes on commands, `slot` among them if one is named.
+pub fn votes_on((envelope, _): &Packet, slot: Option<Slot>) -> bool {
+    match &envelope.message {
+        Message::Accepted {
+            log: LogId::Commands,
+            votes,
+            ..
+        } => slot.is_none_or(|slot| votes.iter().any(|(at, _)| *at == slot)),
+        _ => false,
+    }
+}
+
+/// Whether a packet is about leases.
+pub fn about_leases((envelope, _): &Packet) -> bool {
+    matches!(envelope.message, Message::Lease(_))
+}
+
+/// The ballot of the leader whose heartbeat a packet is.
+pub fn heartbeat_of((envelope, _): &Packet) -> Option<Ballot> {
+    match &envelope.message {
+        Message::Heartbeat { ballot, .. } => Some(*ballot),
+        _ => None,
+    }
+}

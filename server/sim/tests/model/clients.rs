@@ -1,0 +1,130 @@
+//! Clients, what they know, and what an answer may say.
+//!
+//! One client writes 1, 2, … under one key, each after the answer to the one
+//! before; the others read. For such a register a history is linearizable if and
+//! only if each read returns a value whose write has begun, and none older than
+//! what was acknowledged, or read, before it began (Lamport 1986, "On
+//! interprocess communication": regular, and no new-old inversion).
+
+use leasehold_leases::Key;
+use leasehold_replica::action::ClientHandle;
+use leasehold_wire::command::Op;
+use leasehold_wire::outcome::Result as Answer;
+use leasehold_wire::{Command, Outcome};
+
+use super::scenario::{Scenario, Step};
+
+/// The one key.
+pub const KEY: &str = "k";
+
+/// Where a client stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Client {
+    /// Commands sent.
+    sent: u8,
+    /// For a command without an answer: the replica it went to, and the newest
+    /// value known to anyone when it was sent.
+    open: Option<(u8, u8)>,
+    /// Its replica ended before it answered: the client will never know.
+    lost: bool,
+}
+
+/// All clients, and what they know together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Clients {
+    clients: [Client; 2],
+    /// Writes begun.
+    begun: u8,
+    /// The newest value acknowledged to, or read by, anyone.
+    newest: u8,
+}
+
+impl Clients {
+    /// Whether a client has a next command, and the answer to the one before.
+    pub fn may_ask(&self, scenario: &Scenario, client: usize) -> bool {
+        let at = &self.clients[client];
+        let program = &scenario.programs[client];
+        at.open.is_none() && !at.lost && usize::from(at.sent) < program.len()
+    }
+
+    /// Whether no read is left, to be sent or answered.
+    pub fn done(&self, scenario: &Scenario) -> bool {
+        let to_come = |client: usize| {
+            let sent = usize::from(self.clients[client].sent);
+            let mut steps = scenario.programs[client][sent..].iter();
+            !self.clients[client].lost && steps.any(|step| matches!(step, Step::Read(_)))
+        };
+        !self.reading(scenario) && !(0..scenario.programs.len()).any(to_come)
+    }
+
+    /// Whether a read has not been answered.
+    pub fn reading(&self, scenario: &Scenario) -> bool {
+        let reads = |client: usize| {
+            let at = &self.clients[client];
+            let step = |sent: u8| scenario.programs[client][usize::from(sent) - 1];
+            at.open.is_some() && matches!(step(at.sent), Step::Read(_))
+        };
+        (0..scenario.programs.len()).any(reads)
+    }
+
+    /// A client sends its next command: where, under which name, and which.
+    pub fn ask(&mut self, scenario: &Scenario, client: usize) -> (usize, ClientHandle, Command) {
+        let newest = self.newest;
+        let at = &mut self.clients[client];
+        let step = scenario.programs[client][usize::from(at.sent)];
+        at.sent += 1;
+        let from = ClientHandle {
+            connection: client as u64,
+            request: u64::from(at.sent),
+        };
+        let node = step.node();
+        at.open = Some((node as u8, newest));
+        let command = match step {
+            Step::Read(_) => Command {
+                op: Some(Op::get(Key::from(KEY))),
+                ..Command::default()
+            },
+            Step::Write(_) => {
+                self.begun += 1;
+                let sequence = u64::from(self.begun);
+                let op = Op::put(KEY, vec![self.begun]);
+                Command::session(client as u64 + 1, sequence, sequence, op)
+            }
+        };
+        (node, from, command)
+    }
+
+    /// A replica has ended, and with it what it knew of its clients.
+    pub fn lost(&mut self, node: usize) {
+        for client in &mut self.clients {
+            if client.open.is_some_and(|(at, _)| usize::from(at) == node) {
+                client.open = None;
+                client.lost = true;
+            }
+        }
+    }
+
+    /// Judges an answer.
+    pub fn answered(&mut self, to: ClientHandle, outcome: &Outcome) -> Result<(), String> {
+        let client = &mut self.clients[to.connection as usize];
+        let Some((_, floor)) = client.open.filter(|_| to.request == u64::from(client.sent)) else {
+            return Err(format!("{to:?} is answered twice"));
+        };
+        client.open = None;
+        let value = match &outcome.result {
+            // Only one writer, and one write at a time.
+            Some(Answer::Written(_)) => self.begun,
+            Some(Answer::Value(value)) => value.value.first().copied().unwrap_or_default(),
+            Some(Answer::Missing(_)) => 0,
+            other => return Err(format!("{to:?} is answered with {other:?}")),
+        };
+        if value > self.begun {
+            return Err(format!("read {value}, which nobody has written"));
+        }
+        if value < floor {
+            return Err(format!("read {value} although {floor} was known before"));
+        }
+        self.newest = self.newest.max(value);
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Exploring, and telling what was found.
+
+use std::collections::BTreeMap;
+
+use leasehold_leases::mutants::Rule;
+use stateright::{Checker, Model};
+
+use super::model::{Leasehold, SEEN, Seen};
+use super::scenario::Scenario;
+use super::scopes::Strategy;
+
+/// Visits every state of all scenarios.
+///
+/// # Panics
+/// If a state is wrong, or something that must be reachable is not.
+// How long it took is for whoever reads the report.
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
+pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
+    let mut reached: BTreeMap<Seen, u64> = BTreeMap::new();
+    for scenario in scenarios {
+        let name = scenario.name.clone();
+        let began = std::time::Instant::now();
+        let checker = Leasehold::new(scenario, None).checker().threads(2);
+        let checker = checker.spawn_dfs().join();
+        println!(
+            "{name}: {} states generated, {} unique, depth {}, {:.1} s, {}",
+            checker.state_count(),
+            checker.unique_state_count(),
+            checker.max_depth(),
+            began.elapsed().as_secs_f64(),
+            if checker.is_done() {
+                "exhausted"
+            } else {
+                "not exhausted"
+            },
+        );
+        if let Some((property, path)) = checker.discoveries().into_iter().next() {
+            for (state, action) in path.into_vec() {
+                println!("  {state:?}\n    then {action:?}");
+            }
+            panic!("{name}: not so: {property}");
+        }
+        assert!(checker.is_done(), "{name}: not exhausted");
+        for seen in SEEN {
+            *reached.entry(seen).or_default() += checker.model().times(seen);
+        }
+    }
+    println!("  transitions that brought: {reached:?}");
+    for seen in strategy.must_not_reach() {
+        assert_eq!(reached[&seen], 0, "{seen:?} must be impossible");
+    }
+    for seen in strategy.must_reach(at_length) {
+        assert!(reached[&seen] > 0, "{seen:?} was not reached");
+    }
+}
+
+/// Visits states of replicas that go without `rule` until one is wrong: which
+/// property it violates, and how many actions it takes.
+#[cfg_attr(not(feature = "mutants"), allow(dead_code))]
+pub fn hunt(scenario: Scenario, rule: Rule) -> Option<(&'static str, usize)> {
+    let checker = Leasehold::new(scenario, Some(rule)).checker().threads(2);
+    let checker = checker
+        .finish_when(stateright::HasDiscoveries::Any)
+        .target_state_count(2_000_000)
+        .spawn_dfs()
+        .join();
+    let found = checker.discoveries().into_iter();
+    let mut found: Vec<_> = found
+        .map(|(property, path)| (property, path.into_actions().len()))
+        .collect();
+    found.sort_unstable();
+    found.first().copied()
+}

@@ -1,0 +1,306 @@
+//! The model: replicas prepared by a fixed schedule, then everything that can happen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use leasehold_leases::mutants::Rule;
+use leasehold_leases::{ReplicaId, ReplicaSet, Slot, Time};
+use leasehold_replica::action::Event;
+use leasehold_replica::message::{Envelope, LogId, Message};
+use leasehold_wire::{Outcome, Path};
+use stateright::{Model, Property};
+
+use super::clients::KEY;
+use super::node::{self, Circumstances, Node, Reactions, Stimulus};
+use super::scenario::{N, PREFIX, Scenario, TICK};
+use super::world::{Action, World};
+
+/// Things that must be reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Seen {
+    /// A write was acknowledged.
+    Written,
+    /// A write was acknowledged that a holder knows nothing of: its lease has ended.
+    WrittenWithoutHolder,
+    /// A read was answered under a lease, at once.
+    Local,
+    /// A read was answered under a lease, after a write in flight.
+    Held,
+    /// A read was answered under the lease of another replica.
+    Forwarded,
+    /// A read was confirmed by the leader.
+    ReadIndex,
+    /// A read was answered while another replica than r0 led.
+    ReadAfterElection,
+    /// A replica took leadership.
+    Elected,
+    /// A clock moved, and a lease ended by it.
+    LeaseLapsed,
+    /// A clock moved, and the last grant of a grantor ended by it.
+    GrantLapsed,
+    /// A replica voted after its restart.
+    RestartedVotes,
+    /// A replica answered under a lease that it got after its restart.
+    RestartedReads,
+}
+
+/// All of them.
+pub const SEEN: [Seen; 12] = [
+    Seen::Written,
+    Seen::WrittenWithoutHolder,
+    Seen::Local,
+    Seen::Held,
+    Seen::Forwarded,
+    Seen::ReadIndex,
+    Seen::ReadAfterElection,
+    Seen::Elected,
+    Seen::LeaseLapsed,
+    Seen::GrantLapsed,
+    Seen::RestartedVotes,
+    Seen::RestartedReads,
+];
+
+/// See the module.
+pub struct Leasehold {
+    pub scenario: Scenario,
+    /// When the replicas started, by their clocks.
+    pub start: Time,
+    /// What clocks read when exploration begins.
+    origin: Time,
+    pub horizon: Time,
+    holders: ReplicaSet,
+    exploring: bool,
+    pub reactions: Reactions,
+    /// The rule that replicas go without.
+    pub without: Option<Rule>,
+    base: Option<World>,
+    reached: [AtomicU64; SEEN.len()],
+}
+
+impl Leasehold {
+    /// Prepares a cluster: r0 leads, the configuration is in force, promises have
+    /// just been made, and the state is on disk.
+    pub fn new(scenario: Scenario, without: Option<Rule>) -> Leasehold {
+        let start = Time(1_000_000_000);
+        let mut model = Leasehold {
+            start,
+            origin: start,
+            horizon: start + PREFIX + TICK * u32::from(scenario.horizon),
+            holders: ReplicaSet::EMPTY,
+            exploring: false,
+            reactions: Reactions::new(),
+            without,
+            base: None,
+            reached: Default::default(),
+            scenario,
+        };
+        let node = |me| Arc::new(Node::new(&model.scenario, me, start));
+        let mut world = World::new(std::array::from_fn(node));
+        model.stimulate_all(&mut world);
+        // Nobody campaigns by itself: r0 leads.
+        world.react(&model, 0, &Stimulus::Silence);
+        model.settle(&mut world);
+        while model.origin < start + PREFIX {
+            let due = (0..N).map(|node| world.replica(node).next_deadline()).min();
+            model.origin = due.expect("replicas").min(start + PREFIX);
+            model.stimulate_all(&mut world);
+        }
+        model.holders = world.replica(0).configs().holders(KEY.as_bytes());
+        model.exploring = true;
+        world.crashes_left = model.scenario.crashes;
+        world.campaigns_left = model.scenario.campaigns;
+        for (me, node) in world.nodes.iter_mut().enumerate() {
+            let circumstances = Circumstances {
+                me,
+                now: model.origin,
+                crashes_left: model.scenario.crashes,
+                reading: false,
+            };
+            let digest = node.sum(circumstances, &model);
+            Arc::make_mut(node).digest = digest;
+        }
+        model.reached = Default::default();
+        model.base = Some(world);
+        model
+    }
+
+    fn stimulate_all(&self, world: &mut World) {
+        for node in 0..N {
+            world.react(self, node, &Stimulus::Tick);
+        }
+        self.settle(world);
+    }
+
+    fn settle(&self, world: &mut World) {
+        while let Some(link) = world.links.iter().position(|link| !link.is_empty()) {
+            let packet = world.links[link].remove(0);
+            world.react(self, link % N, &Stimulus::Packet(packet));
+        }
+    }
+
+    /// What a replica's clock reads.
+    pub fn clock(&self, world: &World, node: usize) -> Time {
+        self.origin + TICK * u32::from(world.ticks[node])
+    }
+
+    /// Whether the preparation is over.
+    pub fn exploring(&self) -> bool {
+        self.exploring
+    }
+
+    /// Whether a message can change anything that is judged.
+    pub fn matters(&self, envelope: &Envelope, to: usize, reading: bool) -> bool {
+        if !self.exploring {
+            return self.scenario.sole_grantor.is_none_or(|sole| {
+                let lease = node::parties(envelope, to);
+                lease.is_none_or(|(g, h)| g.index() == sole || !self.scenario.reads_at(h.index()))
+            });
+        }
+        match &envelope.message {
+            // A ping makes a new run known; what it measures is not used.
+            Message::Ping { .. } => envelope.from_incarnation.0 > 1,
+            Message::Pong { .. } => false,
+            // It confirms reads that had come before the probe was sent.
+            Message::HeartbeatAck { .. } => reading,
+            // What is promised to who holds nothing, or is never asked, protects nothing.
+            Message::Lease(_) => node::parties(envelope, to).is_some_and(|(_, holder)| {
+                let used = self.holders.contains(holder) && self.scenario.reads_at(holder.index());
+                used && self.scenario.promises
+            }),
+            _ => true,
+        }
+    }
+
+    /// Counts a transition.
+    pub fn seen(&self, what: Seen) {
+        self.reached[what as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many transitions brought it.
+    pub fn times(&self, what: Seen) -> u64 {
+        self.reached[what as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts what a replica announced.
+    pub fn note(&self, event: &Event) {
+        if matches!(event, Event::Leading(_)) {
+            self.seen(Seen::Elected);
+        }
+    }
+
+    /// Counts leases and grants that a tick ended.
+    pub fn count_lapses(&self, before: (bool, bool), after: (bool, bool)) {
+        if before.0 && !after.0 {
+            self.seen(Seen::LeaseLapsed);
+        }
+        if before.1 && !after.1 {
+            self.seen(Seen::GrantLapsed);
+        }
+    }
+
+    /// Counts an answer, by how it was served.
+    pub fn note_answer(&self, world: &World, node: usize, path: Path, outcome: &Outcome) {
+        use leasehold_wire::outcome::Result as Answer;
+        if let Some(Answer::Written(version)) = &outcome.result {
+            self.seen(Seen::Written);
+            let slot = Slot(version.slot);
+            let knows = |holder: ReplicaId| {
+                let replica = world.replica(holder.index());
+                replica.executed() >= slot || replica.marks_on(KEY.as_bytes()).contains(&slot)
+            };
+            if !self.holders.iter().all(knows) {
+                self.seen(Seen::WrittenWithoutHolder);
+            }
+            return;
+        }
+        let replica = world.replica(node);
+        match path {
+            Path::Local => self.seen(Seen::Local),
+            Path::Held => self.seen(Seen::Held),
+            Path::Forwarded => self.seen(Seen::Forwarded),
+            Path::ReadIndex => self.seen(Seen::ReadIndex),
+            _ => {}
+        }
+        if matches!(path, Path::Local | Path::Held) && replica.incarnation().0 > 1 {
+            self.seen(Seen::RestartedReads);
+        }
+        let leads = |node: usize| world.replica(node).leader() == Some(ReplicaId(node as u8));
+        if (1..N).any(leads) {
+            self.seen(Seen::ReadAfterElection);
+        }
+    }
+
+    /// What a holder believes ends before its grantor's grant (oracle 1; §3.5, §3.7).
+    fn contained(&self, world: &World) -> bool {
+        let pairs = (0..N).flat_map(|g| (0..N).map(move |h| (g, h)));
+        pairs.filter(|(g, h)| g != h).all(|(g, h)| {
+            let (grantor, holder) = (world.replica(g), world.replica(h));
+            let (there, here) = (self.clock(world, g), self.clock(world, h));
+            let current = holder.honours(ReplicaId(g as u8), grantor.incarnation());
+            let promised = holder.promised_by(ReplicaId(g as u8));
+            promised.filter(|(_, until)| here < *until).all(|(id, _)| {
+                let granted = grantor.granted_to(ReplicaId(h as u8), id);
+                let granted = granted.filter(|_| current).unwrap_or(Time::ZERO);
+                there < granted.max(grantor.outwaits_until())
+            })
+        })
+    }
+
+    /// When anyone knows a write to be committed, everyone who may read the key
+    /// has executed it or has it marked (oracle 2; §3.6).
+    fn notified(&self, world: &World) -> bool {
+        let key = KEY.as_bytes();
+        let may_read = |node: &usize| world.replica(*node).may_read(self.clock(world, *node), key);
+        (0..N).filter(may_read).all(|reader| {
+            let reader = world.replica(reader);
+            (0..N).all(|other| {
+                let other = world.replica(other);
+                let first = reader.executed().next().0;
+                let last = other.highest_accepted().0;
+                (first..=last).map(Slot).all(|slot| {
+                    let writes = other
+                        .entry(LogId::Commands, slot)
+                        .is_some_and(|value| !value.commands().is_empty());
+                    !writes
+                        || !other.is_committed(LogId::Commands, slot)
+                        || reader.marks_on(key).contains(&slot)
+                })
+            })
+        })
+    }
+}
+
+impl Model for Leasehold {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        self.base.iter().cloned().collect()
+    }
+
+    fn actions(&self, state: &World, actions: &mut Vec<Action>) {
+        state.actions(self, actions);
+    }
+
+    fn next_state(&self, state: &World, action: Action) -> Option<World> {
+        Some(state.after(self, action))
+    }
+
+    fn properties(&self) -> Vec<Property<Leasehold>> {
+        vec![
+            Property::always(
+                "no answer, execution or assertion is wrong",
+                |_, world: &World| world.violation.is_none(),
+            ),
+            Property::always(
+                "leases are contained in grants",
+                |model: &Leasehold, world| model.contained(world),
+            ),
+            Property::always(
+                "who may read knows of every commit",
+                |model: &Leasehold, world| node::run(model.without, || model.notified(world)),
+            ),
+        ]
+    }
+}

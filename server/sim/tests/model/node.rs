@@ -1,0 +1,380 @@
+//! One replica with its disk, and how it reacts.
+//!
+//! The replica is the one that serves, driven as `server::node` drives it: step
+//! with everything that arrived together, then flush, then perform. Reactions are
+//! remembered: the same replica meets the same packet in very many states of the
+//! world, and by its fingerprint reacts alike in all of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use foldhash::fast::FixedState;
+use leasehold_leases::mutants::Rule;
+use leasehold_leases::{LeaseMessage, ReplicaId, Slot, Time, fingerprint};
+use leasehold_replica::action::{Asker, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::input::ReadFrom;
+use leasehold_replica::message::{Envelope, LogId, Message, ReadAnswer};
+use leasehold_replica::shell::{self, Fenced, Host};
+use leasehold_replica::{Input, Replica};
+use leasehold_sim::disk::Disk;
+use leasehold_wire::{Command, Outcome, Path};
+
+use super::model::Leasehold;
+use super::scenario::{N, Scenario};
+
+/// Messages that left a replica for one other in one reaction. They travel and
+/// arrive together, as what one write to a socket takes along does.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub messages: Vec<Envelope>,
+    pub digest: u64,
+}
+
+/// A replica and its disk.
+#[derive(Clone)]
+pub struct Node {
+    pub replica: Replica,
+    disk: Disk,
+    /// Handed to the disk and not durable.
+    pub writing: VecDeque<(Sequence, Vec<Record>)>,
+    /// Stands for everything above.
+    pub digest: u64,
+}
+
+/// What happens to a replica.
+pub enum Stimulus {
+    /// Messages of one peer arrive.
+    Packet(Arc<Packet>),
+    /// Its oldest write is durable.
+    Synced,
+    /// Its clock has moved.
+    Tick,
+    /// It ends, losing what is not durable, and starts again.
+    Crash,
+    /// It has not heard the leader for as long as it waits.
+    Silence,
+    /// A client asks.
+    Ask(ClientHandle, Command),
+}
+
+impl Stimulus {
+    fn digest(&self) -> u64 {
+        match self {
+            Stimulus::Packet(packet) => packet.digest,
+            Stimulus::Synced => 1,
+            Stimulus::Tick => 2,
+            Stimulus::Crash => 3,
+            Stimulus::Silence => 4,
+            Stimulus::Ask(from, command) => fingerprint::of(&(from, command)),
+        }
+    }
+}
+
+/// What else decides a reaction.
+#[derive(Clone, Copy, Debug, Hash)]
+pub struct Circumstances {
+    pub me: usize,
+    pub now: Time,
+    pub crashes_left: u8,
+    /// Whether any read has not been answered.
+    pub reading: bool,
+}
+
+/// What a replica does, and to whom.
+pub struct Reaction {
+    pub node: Arc<Node>,
+    pub sent: Vec<(usize, Arc<Packet>)>,
+    pub answers: Vec<(ClientHandle, Path, Outcome)>,
+    /// Fingerprints of what it executed.
+    pub executed: Vec<(LogId, Slot, u64)>,
+    pub events: Vec<Event>,
+    /// It voted, in a run that is not its first.
+    pub restarted_votes: bool,
+}
+
+impl Reaction {
+    /// Whether `node` did nothing at all.
+    pub fn is_none(&self, node: &Node) -> bool {
+        let silent = self.sent.is_empty() && self.answers.is_empty() && self.executed.is_empty();
+        silent && self.node.digest == node.digest
+    }
+}
+
+/// Reactions remembered; all are forgotten when they are too many for memory.
+#[derive(Default)]
+pub struct Reactions(Vec<Mutex<Shard>>);
+
+type Shard = HashMap<(u64, u64), Arc<Reaction>, FixedState>;
+
+const SHARDS: usize = 64;
+const REACTIONS_MAX: usize = 400_000;
+
+impl Reactions {
+    /// None yet.
+    pub fn new() -> Reactions {
+        Reactions((0..SHARDS).map(|_| Mutex::default()).collect())
+    }
+
+    /// The reaction of `node`; `Err` if an invariant of the core broke.
+    pub fn of(
+        &self,
+        node: &Arc<Node>,
+        circumstances: Circumstances,
+        stimulus: &Stimulus,
+        model: &Leasehold,
+    ) -> Result<Arc<Reaction>, String> {
+        let compute = || {
+            let react = AssertUnwindSafe(|| {
+                run(model.without, || node.react(circumstances, stimulus, model))
+            });
+            catch_unwind(react).map(Arc::new).map_err(|panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                let fixed = panic.downcast_ref::<&str>().map(|text| text.to_string());
+                text.or(fixed).unwrap_or_default()
+            })
+        };
+        if !model.exploring() {
+            return compute();
+        }
+        let key = (
+            fingerprint::of(&(node.digest, circumstances)),
+            stimulus.digest(),
+        );
+        let shard = &self.0[key.0 as usize % SHARDS];
+        let known = shard.lock().expect("no panic in here").get(&key).cloned();
+        if let Some(reaction) = known {
+            return Ok(reaction);
+        }
+        let reaction = compute()?;
+        let mut shard = shard.lock().expect("no panic in here");
+        if shard.len() >= REACTIONS_MAX / SHARDS {
+            shard.clear();
+        }
+        shard.insert(key, reaction.clone());
+        Ok(reaction)
+    }
+}
+
+impl Node {
+    /// A replica that starts on an empty disk.
+    pub fn new(scenario: &Scenario, me: usize, now: Time) -> Node {
+        let mut disk = Disk::new(0, true);
+        let recovered = disk.recover(|| 0);
+        Node {
+            replica: Replica::new(now, scenario.settings(me), recovered, me as u64),
+            disk,
+            writing: VecDeque::new(),
+            digest: 0,
+        }
+    }
+
+    fn react(&self, at: Circumstances, stimulus: &Stimulus, model: &Leasehold) -> Reaction {
+        let mut node = self.clone();
+        let inputs = match stimulus {
+            Stimulus::Packet(packet) => {
+                let messages = packet.messages.iter().cloned();
+                messages.map(Input::Peer).collect()
+            }
+            Stimulus::Synced => {
+                let (sequence, records) = node.writing.pop_front().expect("something to sync");
+                node.make_durable(sequence, records);
+                vec![Input::Persisted(sequence)]
+            }
+            Stimulus::Tick => vec![Input::Tick],
+            Stimulus::Crash => {
+                let recovered = node.disk.recover(|| 0);
+                let settings = model.scenario.settings(at.me);
+                node.replica = Replica::new(at.now, settings, recovered, at.me as u64);
+                node.writing.clear();
+                vec![Input::Tick]
+            }
+            Stimulus::Silence => {
+                node.replica.expire_election(at.now);
+                vec![Input::Tick]
+            }
+            Stimulus::Ask(from, command) => {
+                let (from, command) = (*from, command.clone());
+                vec![Input::Client { from, command }]
+            }
+        };
+        node.drive(at, inputs, model)
+    }
+
+    /// Hands the replica what arrived together, and performs what it asks for.
+    fn drive(mut self, at: Circumstances, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
+        let before = LogId::ALL.map(|log| self.replica.executed_of(log));
+        let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
+        let mut host = Process {
+            node: &mut self,
+            now: at.now,
+            may_crash,
+            inputs,
+            sends: Default::default(),
+            answers: Vec::new(),
+            events: Vec::new(),
+        };
+        let mut effects = Vec::new();
+        while !host.inputs.is_empty() {
+            for input in host.inputs.drain(..) {
+                host.node.replica.step(at.now, input, &mut effects);
+            }
+            host.node.replica.flush(at.now, &mut effects);
+            host.node.replica.check();
+            for effect in effects.drain(..) {
+                shell::perform(effect, &mut host);
+            }
+        }
+        let Process {
+            sends,
+            answers,
+            events,
+            ..
+        } = host;
+        let sent = packets(sends, at, model);
+        let votes = |e: &Envelope| matches!(e.message, Message::Accepted { .. });
+        let voted = sent.iter().any(|(_, p)| p.messages.iter().any(votes));
+        let restarted_votes = voted && self.replica.incarnation().0 > 1;
+        let executed = self.executed_since(before);
+        if model.exploring() {
+            self.digest = self.sum(at, model);
+        }
+        Reaction {
+            node: Arc::new(self),
+            sent,
+            answers,
+            executed,
+            events,
+            restarted_votes,
+        }
+    }
+
+    fn executed_since(&self, before: [Slot; 2]) -> Vec<(LogId, Slot, u64)> {
+        let mut executed = Vec::new();
+        for log in LogId::ALL {
+            let mut slot = before[log.index()];
+            while slot < self.replica.executed_of(log) {
+                slot = slot.next();
+                if let Some(value) = self.replica.entry(log, slot) {
+                    executed.push((log, slot, fingerprint::of(value)));
+                }
+            }
+        }
+        executed
+    }
+
+    /// The digest. What a disk holds matters only where a crash is still to come.
+    pub fn sum(&self, at: Circumstances, model: &Leasehold) -> u64 {
+        let replica = self.replica.fingerprint(model.start, model.horizon);
+        let records: Vec<_> = self.writing.iter().map(|(_, records)| records).collect();
+        if at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me) {
+            fingerprint::of(&(replica, &self.disk, records))
+        } else {
+            fingerprint::of(&(replica, records.len()))
+        }
+    }
+
+    fn make_durable(&mut self, sequence: Sequence, records: Vec<Record>) {
+        self.disk.persist(sequence, records);
+        self.disk.synced();
+    }
+}
+
+/// The process of a node, during one reaction.
+struct Process<'a> {
+    node: &'a mut Node,
+    now: Time,
+    /// A crash may still lose what is not durable.
+    may_crash: bool,
+    /// What the replica is to be told next.
+    inputs: Vec<Input>,
+    sends: [Vec<Envelope>; N],
+    answers: Vec<(ClientHandle, Path, Outcome)>,
+    events: Vec<Event>,
+}
+
+impl Host for Process<'_> {
+    fn send(&mut self, to: ReplicaId, envelope: Envelope) {
+        self.sends[to.index()].push(envelope);
+    }
+
+    /// What no crash can lose is durable at once: there are fewer states to explore.
+    fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
+        if self.may_crash {
+            return self.node.writing.push_back((sequence, records));
+        }
+        self.node.make_durable(sequence, records);
+        self.inputs.push(Input::Persisted(sequence));
+    }
+
+    fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
+        self.answers.push((to, path, outcome));
+    }
+
+    fn fenced_reply(&mut self, read: Fenced) {
+        if !read.may_leave(self.now) {
+            return self.inputs.push(read.missed());
+        }
+        let Fenced {
+            to, path, outcome, ..
+        } = read;
+        match to {
+            ReadFrom::Client(to) => self.answers.push((to, path, outcome)),
+            ReadFrom::Peer(peer, request) => {
+                let outcome = Some((outcome, path));
+                let answers = vec![ReadAnswer { request, outcome }];
+                let message = Message::ReadAnswers(answers);
+                let envelope = self.node.replica.envelope(peer, message);
+                self.sends[peer.index()].push(envelope);
+            }
+        }
+    }
+
+    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {
+        unreachable!("so short a log is in memory");
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+fn packets(
+    sends: [Vec<Envelope>; N],
+    at: Circumstances,
+    model: &Leasehold,
+) -> Vec<(usize, Arc<Packet>)> {
+    let packets = sends.into_iter().enumerate().map(|(to, mut messages)| {
+        messages.retain(|envelope| model.matters(envelope, to, at.reading));
+        let digest = fingerprint::of(&messages);
+        (to, Packet { messages, digest })
+    });
+    let packets = packets.filter(|(_, packet)| !packet.messages.is_empty());
+    packets.map(|(to, packet)| (to, Arc::new(packet))).collect()
+}
+
+/// Grantor and holder of the lease that a message is about.
+pub fn parties(envelope: &Envelope, to: usize) -> Option<(ReplicaId, ReplicaId)> {
+    let (from, to) = (envelope.from, ReplicaId(to as u8));
+    match &envelope.message {
+        Message::Lease(LeaseMessage::Guard { .. } | LeaseMessage::Promise(_)) => Some((from, to)),
+        Message::Lease(_) => Some((to, from)),
+        _ => None,
+    }
+}
+
+/// Runs what belongs to replicas that may go without a rule.
+#[cfg(feature = "mutants")]
+pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
+    match without {
+        Some(rule) => leasehold_leases::mutants::with(rule, body),
+        None => body(),
+    }
+}
+
+/// Runs what belongs to replicas; only mutants go without a rule.
+#[cfg(not(feature = "mutants"))]
+pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
+    assert!(without.is_none(), "this build keeps every rule");
+    body()
+}

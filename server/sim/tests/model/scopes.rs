@@ -1,0 +1,215 @@
+//! What is explored for each strategy.
+
+use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, Unlisted};
+
+use super::clients::KEY;
+use super::model::Seen;
+use super::scenario::{Clocks, N, Order, Scenario, Step};
+
+/// A strategy, and who does what under it.
+pub struct Strategy {
+    spec: RangeMap<StrategySpec>,
+    writer: usize,
+    /// Where reads arrive: at a holder, if there is one.
+    reader: usize,
+    /// Where a second read arrives.
+    second: usize,
+    /// Who takes leadership from r0.
+    candidate: usize,
+    /// Ticks until all leases and grants have ended.
+    timed: bool,
+}
+
+impl Strategy {
+    /// Nobody holds the key; read at r0, then at r2.
+    pub fn none() -> Strategy {
+        Strategy {
+            spec: StrategySpec::None.into(),
+            writer: 1,
+            reader: 0,
+            second: 2,
+            candidate: 1,
+            timed: false,
+        }
+    }
+
+    /// r0, which leads at first, holds the key; read there.
+    pub fn leader() -> Strategy {
+        Strategy {
+            spec: StrategySpec::Leader.into(),
+            second: 0,
+            timed: true,
+            ..Strategy::none()
+        }
+    }
+
+    /// Everybody holds the key; read at r2, then at r0.
+    pub fn all() -> Strategy {
+        Strategy {
+            spec: StrategySpec::All.into(),
+            reader: 2,
+            second: 0,
+            timed: true,
+            ..Strategy::none()
+        }
+    }
+
+    /// r0 and r1, the nearest, hold the key; read at r1, then at r0.
+    pub fn quorum() -> Strategy {
+        let unlisted = Unlisted::Nearest;
+        Strategy {
+            spec: StrategySpec::Quorum { unlisted }.into(),
+            writer: 2,
+            reader: 1,
+            second: 0,
+            candidate: 2,
+            timed: true,
+        }
+    }
+
+    /// r2 alone holds the key, by a range; read there.
+    pub fn fixed() -> Strategy {
+        let fixed = |holders| StrategySpec::Fixed { holders };
+        let second = Some([ReplicaId(2)].into_iter().collect());
+        let starts = vec![(Key::new(), fixed(None)), (KEY.into(), fixed(second))];
+        Strategy {
+            spec: RangeMap::from_starts(starts).expect("in order"),
+            reader: 2,
+            second: 2,
+            timed: true,
+            ..Strategy::none()
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.spec.names()
+    }
+
+    /// What explorations of this strategy, together, must come upon.
+    pub fn must_reach(&self, at_length: bool) -> Vec<Seen> {
+        use Seen::*;
+        let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
+        if self.timed {
+            seen.extend([Local, LeaseLapsed, GrantLapsed]);
+        }
+        if at_length {
+            seen.push(RestartedVotes);
+        }
+        if at_length && self.timed {
+            seen.extend([Held, WrittenWithoutHolder]);
+        }
+        seen
+    }
+
+    /// What none may come upon.
+    pub fn must_not_reach(&self) -> Vec<Seen> {
+        match self.timed {
+            true => Vec::new(),
+            false => vec![Seen::Local, Seen::Held, Seen::Forwarded],
+        }
+    }
+
+    fn scenario(&self, name: &str, clocks: Clocks) -> Scenario {
+        let horizon = match clocks {
+            _ if !self.timed => 1,
+            Clocks::Free => 3,
+            Clocks::Lag(_) => 2,
+        };
+        Scenario {
+            strategies: self.spec.clone(),
+            name: format!("{}: {name}", self.name()),
+            programs: [
+                vec![Step::Write(self.writer)],
+                vec![Step::Read(self.reader)],
+            ],
+            clocks,
+            horizon,
+            crashes: 0,
+            may_crash: Vec::new(),
+            campaigns: 0,
+            may_campaign: Vec::new(),
+            campaign_after_crash: false,
+            promises: true,
+            sole_grantor: None,
+            order: Order::Fifo,
+        }
+    }
+
+    /// No fault but drift; two writes, and two reads at two replicas.
+    fn drift(&self) -> Scenario {
+        let mut scenario = self.scenario("two writes, two reads", Clocks::Free);
+        scenario.programs[0].push(Step::Write(self.writer));
+        scenario.programs[1].push(Step::Read(self.second));
+        scenario
+    }
+
+    /// Packets in any order, each late for ever if need be.
+    pub fn any_order(&self) -> Scenario {
+        let mut scenario = self.scenario("packets in any order", Clocks::Free);
+        scenario.order = Order::Any;
+        scenario
+    }
+
+    /// The same, where the lease that is read under rests on r0 alone.
+    pub fn one_grantor(&self) -> Scenario {
+        let mut scenario = self.any_order();
+        scenario.name += ", r0 the only grantor";
+        scenario.sole_grantor = Some(0);
+        scenario
+    }
+
+    /// `node` crashes at any moment.
+    pub fn crash(&self, node: usize) -> Scenario {
+        let name = format!("crash of r{node}");
+        let mut scenario = self.scenario(&name, Clocks::Lag(self.reader));
+        scenario.crashes = 1;
+        scenario.may_crash = vec![node];
+        scenario.sole_grantor = (node != self.reader).then_some(node);
+        scenario
+    }
+
+    /// Another replica takes leadership at any moment.
+    pub fn ballot(&self) -> Scenario {
+        let mut scenario = self.scenario("ballot change", Clocks::Lag(self.reader));
+        scenario.campaigns = 1;
+        scenario.may_campaign = vec![self.candidate];
+        scenario
+    }
+
+    /// r0, which leads, crashes, and another replica takes leadership: under leases
+    /// after the crash, without any in either order.
+    fn both(&self) -> Scenario {
+        let order = if self.timed { "then" } else { "and" };
+        let name = format!("crash of the leader {order} ballot change");
+        let mut scenario = self.scenario(&name, Clocks::Lag(self.reader));
+        scenario.programs[0] = vec![Step::Write(0)];
+        scenario.crashes = 1;
+        scenario.may_crash = vec![0];
+        scenario.campaigns = 1;
+        scenario.may_campaign = vec![self.candidate];
+        scenario.campaign_after_crash = self.timed;
+        scenario.promises = false;
+        scenario.sole_grantor = (self.reader != 0).then_some(0);
+        scenario
+    }
+
+    /// Everything, for minutes.
+    pub fn long(&self) -> Vec<Scenario> {
+        let mut all = vec![self.drift(), self.any_order(), self.one_grantor()];
+        all.extend((0..N).map(|node| self.crash(node)));
+        all.push(self.ballot());
+        all.push(self.both());
+        all
+    }
+
+    /// What takes seconds: the same, with fewer ticks where there is a fault.
+    pub fn short(&self) -> Vec<Scenario> {
+        let mut crash = self.crash(0);
+        crash.programs[0] = vec![Step::Write(0)];
+        let mut ballot = self.ballot();
+        ballot.programs[0] = vec![Step::Write(0)];
+        ballot.horizon = 0;
+        vec![self.any_order(), self.one_grantor(), crash, ballot]
+    }
+}

@@ -1,0 +1,353 @@
+//! One state of the model, and what an action makes of it.
+//!
+//! The replicas are the ones that serve, driven as `server::node` drives them:
+//! step with everything that arrived together, then flush, then perform.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use leasehold_leases::{ReplicaId, Slot, fingerprint};
+use leasehold_replica::Replica;
+use leasehold_replica::message::{Envelope, LogId, Message};
+
+use super::clients::{Clients, KEY};
+use super::model::{Leasehold, Seen};
+use super::node::{Circumstances, Node, Packet, Stimulus};
+use super::scenario::{Clocks, N, Order, Scenario};
+
+/// One thing that may happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A packet arrives; `index` in its link is 0 where links keep the order.
+    Deliver {
+        /// Sender.
+        from: usize,
+        /// Addressee.
+        to: usize,
+        /// Which of the packets on the link.
+        index: usize,
+    },
+    /// The oldest write of a replica becomes durable.
+    Sync(usize),
+    /// A replica's clock reads one tick more.
+    Tick(usize),
+    /// A replica ends, losing what is not durable, and starts again.
+    Crash(usize),
+    /// A replica's election timeout passes.
+    Campaign(usize),
+    /// A client sends its next command.
+    Ask(usize),
+}
+
+/// What must never happen, and did.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Violation {
+    /// Two replicas executed different values in one slot.
+    Agreement(LogId, Slot),
+    /// A client's answer contradicts what was known before it asked.
+    Linearizability(String),
+    /// A replica found an invariant of its own broken.
+    Panic(String),
+}
+
+/// A state. Two are taken for the same if their 64-bit digests agree.
+#[derive(Clone)]
+pub struct World {
+    pub nodes: [Arc<Node>; N],
+    /// What each clock has counted since exploration began.
+    pub ticks: [u8; N],
+    pub links: [Vec<Arc<Packet>>; N * N],
+    pub clients: Clients,
+    /// Fingerprints of what was executed, by log and slot, by anyone, ever.
+    chosen: [Vec<u64>; 2],
+    pub crashes_left: u8,
+    pub campaigns_left: u8,
+    pub violation: Option<Violation>,
+}
+
+impl Hash for World {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for node in &self.nodes {
+            node.digest.hash(state);
+        }
+        (self.ticks, &self.clients, &self.chosen).hash(state);
+        (self.crashes_left, self.campaigns_left, &self.violation).hash(state);
+        for link in &self.links {
+            link.len().hash(state);
+            link.iter().for_each(|packet| packet.digest.hash(state));
+        }
+    }
+}
+
+impl PartialEq for World {
+    fn eq(&self, other: &World) -> bool {
+        fingerprint::of(self) == fingerprint::of(other)
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ticks {:?}", self.ticks)?;
+        for node in &self.nodes {
+            let replica = &node.replica;
+            write!(
+                f,
+                " [{:?} follows {:?} executed {:?} marks {:?} unsynced {}]",
+                replica.incarnation(),
+                replica.leader(),
+                replica.executed(),
+                replica.marks_on(KEY.as_bytes()),
+                node.writing.len()
+            )?;
+        }
+        write!(f, " {:?}", self.clients)?;
+        match &self.violation {
+            Some(violation) => write!(f, " VIOLATION {violation:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl World {
+    /// Replicas that have started on empty disks.
+    pub fn new(nodes: [Arc<Node>; N]) -> World {
+        World {
+            nodes,
+            ticks: [0; N],
+            links: Default::default(),
+            clients: Clients::default(),
+            chosen: Default::default(),
+            crashes_left: 0,
+            campaigns_left: 0,
+            violation: None,
+        }
+    }
+
+    /// A replica.
+    pub fn replica(&self, node: usize) -> &Replica {
+        &self.nodes[node].replica
+    }
+
+    /// Everything that may happen.
+    pub fn actions(&self, model: &Leasehold, actions: &mut Vec<Action>) {
+        let scenario = &model.scenario;
+        if self.violation.is_some() || self.clients.done(scenario) {
+            return;
+        }
+        if let Some(late) = self.half_ticked(scenario) {
+            return actions.push(Action::Tick(late));
+        }
+        for (link, packets) in self.links.iter().enumerate() {
+            let (from, to) = (link / N, link % N);
+            let deliverable = match scenario.order {
+                Order::Fifo => packets.len().min(1),
+                Order::Any => packets.len(),
+            };
+            let deaf = |index: &usize| !self.waits(&packets[*index], to);
+            let new = |index: &usize| {
+                let earlier = &packets[..*index];
+                earlier.iter().all(|p| p.digest != packets[*index].digest)
+            };
+            let settled = |index: &usize| self.is_settled(model, to, &packets[*index]);
+            if let Some(index) = (0..deliverable).find(settled) {
+                // Nothing is gained by delivering it later.
+                actions.clear();
+                return actions.push(Action::Deliver { from, to, index });
+            }
+            let indices = (0..deliverable).filter(deaf).filter(new);
+            actions.extend(indices.map(|index| Action::Deliver { from, to, index }));
+        }
+        for node in 0..N {
+            if !self.nodes[node].writing.is_empty() {
+                actions.push(Action::Sync(node));
+            }
+            if self.may_tick(scenario, node) {
+                actions.push(Action::Tick(node));
+            }
+            if self.crashes_left > 0 && scenario.may_crash.contains(&node) {
+                actions.push(Action::Crash(node));
+            }
+            let now = !scenario.campaign_after_crash || self.crashes_left == 0;
+            if self.campaigns_left > 0 && now && scenario.may_campaign.contains(&node) {
+                actions.push(Action::Campaign(node));
+            }
+        }
+        for client in 0..scenario.programs.len() {
+            if self.clients.may_ask(scenario, client) {
+                actions.push(Action::Ask(client));
+            }
+        }
+    }
+
+    /// Readings of two clocks differ by at most one.
+    fn may_tick(&self, scenario: &Scenario, node: usize) -> bool {
+        let mine = self.ticks[node];
+        let others = || (0..N).filter(|other| *other != node);
+        let allowed = match scenario.clocks {
+            Clocks::Free => others().all(|other| self.ticks[other] >= mine),
+            Clocks::Lag(slow) if slow == node => others().all(|other| self.ticks[other] > mine),
+            Clocks::Lag(slow) => self.ticks[slow] >= mine,
+        };
+        allowed && mine < scenario.horizon
+    }
+
+    /// Of two clocks that tick together, the one whose turn it is.
+    fn half_ticked(&self, scenario: &Scenario) -> Option<usize> {
+        let Clocks::Lag(slow) = scenario.clocks else {
+            return None;
+        };
+        let others = || (0..N).filter(|other| *other != slow);
+        let ahead = others().map(|other| self.ticks[other]).max();
+        others().find(|other| Some(self.ticks[*other]) < ahead)
+    }
+
+    /// Whether a packet changes nothing, now or ever: an answer of Paxos that comes
+    /// too late. Votes of a committed slot or a superseded ballot, promises and
+    /// refusals of an old ballot, acks of an old probe stay without effect, unless
+    /// a crash makes their addressee forget.
+    fn is_settled(&self, model: &Leasehold, to: usize, packet: &Arc<Packet>) -> bool {
+        let answers = |e: &Envelope| {
+            matches!(
+                e.message,
+                Message::Accepted { .. }
+                    | Message::Prepared { .. }
+                    | Message::Rejected { .. }
+                    | Message::HeartbeatAck { .. }
+            )
+        };
+        let forgetful = self.crashes_left > 0 && model.scenario.may_crash.contains(&to);
+        if forgetful || !packet.messages.iter().all(answers) {
+            return false;
+        }
+        let at = self.circumstances(model, to);
+        let stimulus = Stimulus::Packet(packet.clone());
+        let reaction = model.reactions.of(&self.nodes[to], at, &stimulus, model);
+        reaction.is_ok_and(|reaction| reaction.is_none(&self.nodes[to]))
+    }
+
+    fn circumstances(&self, model: &Leasehold, node: usize) -> Circumstances {
+        Circumstances {
+            me: node,
+            now: model.clock(self, node),
+            crashes_left: self.crashes_left,
+            reading: self.clients.reading(&model.scenario),
+        }
+    }
+
+    /// Whether a packet is held back. A read that is told "not here" by the replica
+    /// which its origin takes for the leader would be asked again by a timer, and none
+    /// falls due here: the news waits until the origin knows another leader.
+    fn waits(&self, packet: &Packet, to: usize) -> bool {
+        let refuses = |envelope: &Envelope| match &envelope.message {
+            Message::ReadAnswers(answers) => answers.iter().any(|a| a.outcome.is_none()),
+            _ => false,
+        };
+        let leader = self.replica(to).leader();
+        packet
+            .messages
+            .iter()
+            .any(|envelope| refuses(envelope) && leader == Some(envelope.from))
+    }
+
+    /// The state after `action`.
+    pub fn after(&self, model: &Leasehold, action: Action) -> World {
+        let mut next = self.clone();
+        let (node, stimulus) = next.stimulate(model, action);
+        next.react(model, node, &stimulus);
+        next
+    }
+
+    /// What an action is to the one replica that it concerns.
+    fn stimulate(&mut self, model: &Leasehold, action: Action) -> (usize, Stimulus) {
+        match action {
+            Action::Deliver { from, to, index } => {
+                let packet = self.links[from * N + to].remove(index);
+                (to, Stimulus::Packet(packet))
+            }
+            Action::Sync(node) => (node, Stimulus::Synced),
+            Action::Tick(node) => {
+                let before = self.leases(model, node);
+                self.ticks[node] += 1;
+                model.count_lapses(before, self.leases(model, node));
+                (node, Stimulus::Tick)
+            }
+            Action::Crash(node) => {
+                self.crashes_left -= 1;
+                self.clients.lost(node);
+                (node, Stimulus::Crash)
+            }
+            Action::Campaign(node) => {
+                self.campaigns_left -= 1;
+                (node, Stimulus::Silence)
+            }
+            Action::Ask(client) => {
+                let (node, from, command) = self.clients.ask(&model.scenario, client);
+                (node, Stimulus::Ask(from, command))
+            }
+        }
+    }
+
+    /// Whether `node` may read, and whether anybody may by its grant, now.
+    fn leases(&self, model: &Leasehold, node: usize) -> (bool, bool) {
+        let now = model.clock(self, node);
+        let replica = self.replica(node);
+        let grants = (0..N as u8).filter_map(|holder| {
+            let newest = replica.configuration();
+            replica.granted_to(ReplicaId(holder), newest)
+        });
+        (
+            replica.may_read(now, KEY.as_bytes()),
+            grants.max() > Some(now),
+        )
+    }
+
+    /// Lets a replica react, and takes what it did to everybody else.
+    pub fn react(&mut self, model: &Leasehold, node: usize, stimulus: &Stimulus) {
+        let at = self.circumstances(model, node);
+        let reaction = model.reactions.of(&self.nodes[node], at, stimulus, model);
+        let reaction = match reaction {
+            Ok(reaction) => reaction,
+            Err(panic) => {
+                self.violation = Some(Violation::Panic(panic));
+                return;
+            }
+        };
+        self.nodes[node] = reaction.node.clone();
+        for (to, packet) in &reaction.sent {
+            let link = &mut self.links[node * N + to];
+            let at = match model.scenario.order {
+                Order::Fifo => link.len(),
+                // Without an order of theirs they have one of ours.
+                Order::Any => link.partition_point(|other| other.digest < packet.digest),
+            };
+            link.insert(at, packet.clone());
+        }
+        for (log, slot, value) in &reaction.executed {
+            self.compare(*log, *slot, *value);
+        }
+        for (to, path, outcome) in &reaction.answers {
+            if let Err(what) = self.clients.answered(*to, outcome) {
+                self.violation = Some(Violation::Linearizability(what));
+            }
+            let origin = model.scenario.origin(*to);
+            model.note_answer(self, origin, *path, outcome);
+        }
+        reaction.events.iter().for_each(|event| model.note(event));
+        if reaction.restarted_votes {
+            model.seen(Seen::RestartedVotes);
+        }
+    }
+
+    /// One value per slot: compares what was executed with what others executed.
+    fn compare(&mut self, log: LogId, slot: Slot, value: u64) {
+        let chosen = &mut self.chosen[log.index()];
+        match chosen.get(slot.0 as usize - 1) {
+            Some(known) if *known == value => {}
+            Some(_) => self.violation = Some(Violation::Agreement(log, slot)),
+            None => {
+                assert_eq!(chosen.len() as u64 + 1, slot.0, "execution skips no slot");
+                chosen.push(value);
+            }
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Who leads after whom, and how long clients wait for it: drills in virtual time.
+
+use std::time::Duration;
+
+use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leasehold_replica::Settings;
+use leasehold_sim::drill::{Aftermath, Blow, Drill};
+use leasehold_sim::network::Faults;
+
+const MS: u64 = 1_000_000;
+/// Round trips in ms between CA, VA, IRL, OR and JP.
+const RTT_MS: [[u64; 5]; 5] = [
+    [0, 61, 134, 24, 108],
+    [61, 0, 75, 68, 150],
+    [134, 75, 0, 130, 212],
+    [24, 68, 130, 0, 97],
+    [108, 150, 212, 97, 0],
+];
+
+/// Short durations: heartbeats every 50 ms, elections after 250 ms, guard and lease together
+/// 500 ms.
+fn fast(strategy: StrategySpec) -> Settings {
+    let ms = Duration::from_millis;
+    let mut settings = Settings::new(ReplicaId(0), 5);
+    settings.strategies = strategy.into();
+    settings.params.t_lease = ms(250);
+    settings.params.t_guard = ms(250);
+    settings.params.renew = ms(50);
+    settings.params.t_grace = ms(500);
+    settings.params.t0_cap = ms(400);
+    settings.timing.heartbeat = ms(50);
+    settings.timing.election_timeout = ms(250);
+    settings.timing.retransmit = ms(250);
+    settings.timing.ping = ms(100);
+    settings
+}
+
+fn drill(settings: &Settings, blow: Blow) -> Drill {
+    let one_way_ns = RTT_MS.map(|row| row.map(|rtt| (rtt * MS / 2).max(50_000)).to_vec());
+    Drill {
+        settings: settings.clone(),
+        one_way_ns: one_way_ns.to_vec(),
+        faults: Faults::default(),
+        bytes_per_s: 0,
+        every_ns: 25 * MS,
+        blow: Some((blow, None)),
+        blow_ns: 0,
+        again_ns: Vec::new(),
+        lasts_ns: 2000 * MS,
+        watch_ns: 4000 * MS,
+    }
+}
+
+fn strategies() -> [StrategySpec; 4] {
+    let unlisted = Unlisted::Nearest;
+    [
+        StrategySpec::None,
+        StrategySpec::Leader,
+        StrategySpec::All,
+        StrategySpec::Quorum { unlisted },
+    ]
+}
+
+/// No rule is broken, and no write fails at a site whose replica did not end.
+fn sound(after: &Aftermath) {
+    assert_eq!(after.violation, None);
+    let failed = after.writes.iter().filter(|write| write.failed).count();
+    assert_eq!(failed, 0, "no write fails");
+}
+
+/// What a leader that is killed, stands still or is cut off may cost: max(election timeout,
+/// t_guard + t_lease) (1 + rho), two round trips and 100 ms.
+fn bound_ns(settings: &Settings) -> u64 {
+    let params = &settings.params;
+    let leases = params.t_guard + params.t_lease;
+    let span = settings.timing.election_timeout.max(leases);
+    let rtt = RTT_MS.iter().flatten().max().copied().unwrap_or(0);
+    span.mul_f64(1.001).as_nanos() as u64 + (2 * rtt + 100) * MS
+}
+
+/// The outages of blows at many moments, rising. Whoever leads next is the one that serves
+/// the sites best, and whoever led disturbs nobody when it is back.
+fn outages(blow: Blow, seeds: u64) -> Vec<u64> {
+    let outage = |seed: u64| {
+        let settings = fast(strategies()[(seed % 4) as usize].clone());
+        let mut drill = drill(&settings, blow);
+        drill.blow_ns = seed * 7 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        let campaigns = after.campaigned.iter();
+        let campaigns = campaigns.filter(|(at, _)| *at >= after.struck_ns).count();
+        assert_eq!((after.elections(), campaigns), (1, 1), "seed {seed}");
+        assert_eq!(after.leader(), Some(best_but(after.victim)), "seed {seed}");
+        let outage_ns = after.outage_ns(5).expect("every site writes again");
+        assert!(
+            outage_ns <= bound_ns(&settings),
+            "{blow:?} {seed}: {outage_ns} ns"
+        );
+        outage_ns
+    };
+    let mut outages: Vec<u64> = (0..seeds).map(outage).collect();
+    outages.sort_unstable();
+    outages
+}
+
+/// Who serves the sites best: on average a write waits for the round trip to the leader and
+/// for that of the leader to its nearest majority.
+fn best_but(gone: ReplicaId) -> ReplicaId {
+    let cost = |site: &usize| {
+        let mut row = RTT_MS[*site];
+        row.sort_unstable();
+        row.iter().sum::<u64>() + 5 * row[2]
+    };
+    let others = (0..5).filter(|site| *site != gone.index());
+    ReplicaId(others.min_by_key(cost).expect("others") as u8)
+}
+
+#[test]
+fn a_killed_leader_costs_at_most_a_second() {
+    let outages = outages(Blow::Kill, 200);
+    let p99 = outages[outages.len() * 99 / 100 - 1];
+    assert!(p99 <= 1000 * MS, "p99 of {} ms", p99 / MS);
+}
+
+#[test]
+fn a_leader_that_stands_still_or_is_cut_off_costs_no_more_and_returns_quietly() {
+    for blow in [Blow::Pause, Blow::Cut, Blow::Mute, Blow::Deaf] {
+        outages(blow, 12);
+    }
+}
+
+#[test]
+fn a_follower_that_was_away_deposes_nobody() {
+    for blow in [Blow::Kill, Blow::Pause, Blow::Cut, Blow::Mute, Blow::Deaf] {
+        for follower in 2..5 {
+            let settings = fast(StrategySpec::None);
+            let mut drill = drill(&settings, blow);
+            drill.blow = Some((blow, Some(ReplicaId(follower))));
+            let after = drill.run(u64::from(follower));
+            sound(&after);
+            assert_eq!(after.elections(), 0, "{blow:?} of r{follower}");
+            let longest = after.longest_ns().expect("all is answered");
+            assert!(longest <= 450 * MS, "{blow:?} of r{follower}: {longest} ns");
+        }
+    }
+}
+
+#[test]
+fn who_is_preferred_leads_again_once_it_is_back() {
+    for seed in 0..8 {
+        let mut settings = fast(strategies()[seed as usize % 4].clone());
+        settings.elections.preferred = Some(ReplicaId(2));
+        let mut drill = drill(&settings, Blow::Kill);
+        // It has led for less than ten minutes, so it must be healthy for ten seconds.
+        drill.watch_ns = 16_000 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        assert_eq!(after.victim, ReplicaId(2));
+        assert_eq!((after.elections(), after.leader()), (2, Some(ReplicaId(2))));
+    }
+}
+
+#[test]
+fn an_operators_move_wins_over_preference_and_fails_nothing() {
+    for seed in 0..8 {
+        let mut settings = fast(strategies()[seed as usize % 4].clone());
+        settings.elections.preferred = Some(ReplicaId(2));
+        let drill = drill(&settings, Blow::Move(ReplicaId(4)));
+        let after = drill.run(seed);
+        sound(&after);
+        assert_eq!((after.elections(), after.leader()), (1, Some(ReplicaId(4))));
+        let longest = after.longest_ns().expect("all is answered");
+        assert!(longest <= 1000 * MS, "{longest} ns");
+    }
+}
+
+/// A holder that is gone keeps its keys waiting until its last promise has ended: sent at most
+/// two renewals after its last answer, and kept for t_guard + t_lease, stretched for drift.
+/// Then they commit.
+#[test]
+fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
+    for (blow, holder) in [
+        (Blow::Kill, 4),
+        (Blow::Pause, 3),
+        (Blow::Cut, 2),
+        (Blow::Deaf, 4),
+    ] {
+        let settings = fast(StrategySpec::All);
+        let mut drill = drill(&settings, blow);
+        drill.blow = Some((blow, Some(ReplicaId(holder))));
+        let after = drill.run(1);
+        sound(&after);
+        let params = &settings.params;
+        let stall = params.renew * 2 + params.restart_wait();
+        // The last answer was on its way, and the commit takes a round trip at most.
+        let bound_ns = stall.mul_f64(1.001).as_nanos() as u64 + 2 * 212 * MS;
+        let longest_ns = after.longest_ns().expect("all is answered");
+        assert!(longest_ns <= bound_ns, "{blow:?}: {} ms", longest_ns / MS);
+        assert!(longest_ns >= 250 * MS, "{blow:?}: nothing was held");
+    }
+}
+
+/// Each replica in turn is told to end and started again, the leader too: no write fails,
+/// none waits for more than an election, and it leaves within three round trips and the time
+/// that an election takes.
+#[test]
+fn a_planned_restart_stalls_nobody() {
+    for (seed, strategy) in (0..).zip(strategies()) {
+        for victim in 0..5 {
+            let settings = fast(strategy.clone());
+            let mut drill = drill(&settings, Blow::Leave);
+            drill.blow = Some((Blow::Leave, Some(ReplicaId(victim))));
+            drill.lasts_ns = 500 * MS;
+            let after = drill.run(seed);
+            sound(&after);
+            let longest_ns = after.longest_ns().expect("all is answered");
+            let name = strategy.name();
+            assert!(
+                longest_ns <= 700 * MS,
+                "{name}, r{victim}: {} ms",
+                longest_ns / MS
+            );
+            let [(left_ns, _)] = after.left[..] else {
+                panic!("{name}, r{victim} never left");
+            };
+            let took_ns = left_ns - after.struck_ns;
+            assert!(took_ns <= 3 * 212 * MS, "{name}, r{victim}: {took_ns} ns");
+        }
+    }
+}
+
+/// The best successor dies just before the leader is told to end: another takes over, and
+/// nobody waits for the silence of a leader that has gone.
+#[test]
+fn a_leader_that_ends_hands_over_to_whoever_lives() {
+    for (seed, lasts_ms) in (0..).zip([50, 150, 300]) {
+        let mut settings = Settings::new(ReplicaId(0), 5);
+        settings.strategies = StrategySpec::None.into();
+        let quiet = drill(&settings, Blow::Pause);
+        let leader = Drill {
+            blow: None,
+            ..quiet
+        }
+        .run(seed)
+        .leader();
+        let dead = best_but(leader.expect("somebody leads"));
+        let mut drill = drill(&settings, Blow::LeaveAfter(dead));
+        drill.lasts_ns = lasts_ms * MS;
+        let after = drill.run(seed);
+        assert_eq!(after.violation, None);
+        assert_eq!(after.elections(), 1);
+        let told_ns = after.struck_ns + drill.lasts_ns;
+        let (led_ns, _) = *after.led.last().expect("somebody leads");
+        // Two round trips and two heartbeats for the dead one, then another's election.
+        assert!(
+            led_ns - told_ns <= 1250 * MS,
+            "{} ms",
+            (led_ns - told_ns) / MS
+        );
+        assert_eq!(after.left.len(), 1, "it left before its time was over");
+    }
+}
+
+/// Round trips at and above the election timeout: there is a leader all the same, once the
+/// round trips are measured.
+#[test]
+fn replicas_far_apart_elect_a_leader() {
+    for rtt_ms in [200, 240, 270, 300, 400, 800] {
+        let settings = fast(StrategySpec::None);
+        let mut drill = drill(&settings, Blow::Pause);
+        drill.blow = None;
+        drill.every_ns = 0;
+        for (from, delays) in (0..).zip(&mut drill.one_way_ns) {
+            for (to, delay) in (0..).zip(delays) {
+                *delay = if from == to { 50_000 } else { rtt_ms * MS / 2 };
+            }
+        }
+        drill.watch_ns = 20_000 * MS;
+        let after = drill.run(1);
+        assert_eq!(after.violation, None);
+        let settled = after
+            .led
+            .iter()
+            .filter(|(at, _)| *at >= 4 * rtt_ms * MS + 4000 * MS);
+        assert!(!after.led.is_empty(), "{rtt_ms} ms: nobody leads");
+        assert_eq!(settled.count(), 0, "{rtt_ms} ms: {:?}", after.led);
+    }
+}
+
+/// A leader dies with 30 MB of open slots, which its successor has to hear of and to propose
+/// again over links of 25 MB/s: longer than an election timeout each time. There is one
+/// election all the same.
+#[test]
+fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
+    for (seed, fast_one) in (0..).zip([true, false, true, false]) {
+        let mut settings = match fast_one {
+            true => fast(StrategySpec::None),
+            false => Settings::new(ReplicaId(0), 5),
+        };
+        settings.strategies = StrategySpec::None.into();
+        let mut drill = drill(&settings, Blow::Flood(30, 1_000_000));
+        drill.bytes_per_s = 25_000_000;
+        drill.every_ns = 100 * MS;
+        // Until the last of it has reached the others.
+        drill.lasts_ns = 1500 * MS;
+        drill.watch_ns = 15_000 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        assert_eq!(after.elections(), 1, "seed {seed}: {:?}", after.led);
+        let transfer_ns = 30 * 1000 * MS / 25;
+        let timeout_ns = settings.timing.election_timeout.as_nanos() as u64;
+        let (led_ns, _) = *after.led.last().expect("somebody leads");
+        let led_ns = led_ns - after.struck_ns;
+        assert!(led_ns > 2 * transfer_ns, "the promises were large");
+        let bound_ns = 2 * (transfer_ns + timeout_ns) + 500 * MS;
+        assert!(led_ns <= bound_ns, "seed {seed}: {} ms", led_ns / MS);
+        // Then the open slots commit. Their Accepts are sent again meanwhile.
+        let outage_ns = after.outage_ns(5).expect("every site writes again");
+        let bound_ns = bound_ns + 3 * transfer_ns;
+        assert!(outage_ns <= bound_ns, "seed {seed}: {} ms", outage_ns / MS);
+    }
+}
+
+/// The preferred leader is back, and stops hearing the leader before it may ask it to hand
+/// over: the leader leads on, and nobody waits for who cannot take over.
+#[test]
+fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
+    for seed in 0..4 {
+        let mut settings = Settings::new(ReplicaId(0), 5);
+        settings.strategies = StrategySpec::None.into();
+        settings.elections.preferred = Some(ReplicaId(2));
+        let mut drill = drill(&settings, Blow::KillUnheard);
+        drill.watch_ns = 20_000 * MS;
+        let after = drill.run(seed);
+        assert_eq!(after.violation, None);
+        let back_ns = after.struck_ns + drill.lasts_ns;
+        let since = after
+            .writes
+            .iter()
+            .filter(|w| w.site != 2 && w.asked_ns >= back_ns);
+        let waits = since.map(|write| write.answered_ns.map(|at| at - write.asked_ns));
+        let waits = waits
+            .collect::<Option<Vec<u64>>>()
+            .expect("all is answered");
+        let longest_ns = waits.into_iter().max().expect("there are writes");
+        assert!(longest_ns <= 500 * MS, "{} ms", longest_ns / MS);
+        assert_eq!(after.elections(), 1, "seed {seed}");
+    }
+}
+
+/// A drill at three sites with the durations of the defaults, in which 0 is the preferred leader.
+/// It fails again and again, for so long each time, so many ms after one another.
+fn flapping(blow: Blow, lasts_ms: u64, period_ms: u64) -> Drill {
+    let mut settings = Settings::new(ReplicaId(0), 3);
+    settings.elections.preferred = Some(ReplicaId(0));
+    let mut drill = drill(&settings, blow);
+    let three = drill.one_way_ns.iter().take(3);
+    drill.one_way_ns = three.map(|row| row[..3].to_vec()).collect();
+    drill.blow = Some((blow, Some(ReplicaId(0))));
+    drill.again_ns = (1..30).map(|time| time * period_ms * MS).collect();
+    drill.lasts_ns = lasts_ms * MS;
+    drill.watch_ns = 30 * period_ms * MS;
+    drill
+}
+
+/// Each change of leadership holds up every write.
+#[test]
+fn a_preferred_leader_that_flaps_leads_seldom() {
+    for (blow, lasts_ms, period_ms) in [
+        (Blow::Pause, 1500, 3500),
+        (Blow::Cut, 1800, 4500),
+        (Blow::Mute, 1800, 4500),
+        (Blow::Deaf, 1800, 4500),
+        (Blow::Kill, 500, 6000),
+    ] {
+        for seed in 0..4 {
+            let after = flapping(blow, lasts_ms, period_ms).run(seed);
+            assert_eq!(after.violation, None, "{blow:?}, seed {seed}");
+            let changes = after.elections();
+            assert!(
+                (1..=6).contains(&changes),
+                "{blow:?}, seed {seed}: {changes} changes of leadership: {:?}",
+                after.led
+            );
+        }
+    }
+}
+
+/// It flaps 30 times, and is well for longer than an hour. When it fails then, it leads again at
+/// once, for it has led for long. When it fails soon after, it leads again ten seconds later, as
+/// if it had never flapped.
+#[test]
+fn a_preferred_leader_leads_again_once_it_is_healthy() {
+    let mut drill = flapping(Blow::Pause, 1500, 3500);
+    let late_ms = [30 * 3500 + 3_700_000, 30 * 3500 + 3_730_000];
+    drill.every_ns = 0;
+    drill.again_ns.extend(late_ms.map(|late| late * MS));
+    drill.watch_ns = (late_ms[1] + 60_000) * MS;
+    let after = drill.run(1);
+    assert_eq!(after.violation, None);
+    let strikes_ns = late_ms.map(|late| after.struck_ns + late * MS);
+    let mut early = after.led.iter().filter(|(at, _)| *at < strikes_ns[0]);
+    let leader = early.next_back().map(|(_, leader)| *leader);
+    assert_eq!(
+        leader,
+        Some(ReplicaId(0)),
+        "an hour of health brings it back"
+    );
+    for (strike_ns, least_ms, most_ms) in [(strikes_ns[0], 0, 2500), (strikes_ns[1], 9900, 13_000)]
+    {
+        let mut since = after.led.iter().filter(|(at, _)| *at >= strike_ns);
+        let another = since.next().expect("another takes over");
+        assert_ne!(another.1, ReplicaId(0));
+        let (led_ns, leader) = *since.next().expect("one change of leadership follows");
+        assert_eq!(leader, ReplicaId(0));
+        let waited_ms = (led_ns - strike_ns - drill.lasts_ns) / MS;
+        assert!((least_ms..most_ms).contains(&waited_ms), "{waited_ms} ms");
+    }
+}
+
+/// A planned restart is no failure: the preferred leader leads again as soon as it can.
+#[test]
+fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
+    for seed in 0..4 {
+        let mut drill = flapping(Blow::Leave, 500, 10_000);
+        drill.again_ns.truncate(4);
+        drill.watch_ns = 50_000 * MS;
+        let after = drill.run(seed);
+        assert_eq!(after.violation, None);
+        assert_eq!(after.elections(), 10, "seed {seed}: {:?}", after.led);
+        assert_eq!(after.leader(), Some(ReplicaId(0)));
+    }
+}
+
+/// A follower that stands still for longer than t_grace, again and again, is excluded from
+/// leases. Each return to them would stall the writes of its keys at the next pause.
+#[test]
+fn a_holder_that_flaps_returns_seldom() {
+    for seed in 0..4 {
+        let mut drill = flapping(Blow::Pause, 3000, 9000);
+        drill.settings.strategies = StrategySpec::All.into();
+        drill.blow = Some((Blow::Pause, Some(ReplicaId(2))));
+        drill.watch_ns += 30_000 * MS;
+        let after = drill.run(seed);
+        sound(&after);
+        let changes = after.excluded.len();
+        assert!(
+            (1..=6).contains(&changes),
+            "{changes}: {:?}",
+            after.excluded
+        );
+        let last = after.excluded.last().expect("it was excluded");
+        assert_eq!(
+            last.1,
+            ReplicaSet::EMPTY,
+            "it holds leases again in the end"
+        );
+    }
+}
