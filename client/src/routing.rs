@@ -17,9 +17,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::connection::{Candidate, Connection};
-use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
-use leasehold_wire::{Hint, Path, Response};
+use leasehold_wire::{Hint, Path, Read, Response};
 
 /// Which replica an operation is sent to first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,10 +81,11 @@ impl Router {
         };
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
-        let (holders, hint) = match &command.op {
-            Some(Op::Get(get)) => self.known().holders(&get.key, now, turn),
-            Some(op) if op.is_write() => self.known().leader(now),
-            _ => return Route::default(),
+        let (holders, hint) = match command.as_read() {
+            Some(Read::Get(get)) => self.known().holders(&get.key, now, turn),
+            Some(Read::MultiGet(_) | Read::Scan(_)) => return Route::default(),
+            None if command.is_write() => self.known().leader(now),
+            None => return Route::default(),
         };
         let all = connections.iter().enumerate();
         let candidates = all.filter_map(|(index, one)| Some((index, one.candidate()?)));
@@ -101,7 +101,7 @@ impl Router {
         };
         if let Some(hint) = &response.hint {
             self.known().learn(key, hint, Instant::now());
-        } else if matches!(&command.op, Some(Op::Get(_))) && !is_local(response.path()) {
+        } else if matches!(command.as_read(), Some(Read::Get(_))) && !is_local(response.path()) {
             self.known().doubt(key);
         }
     }

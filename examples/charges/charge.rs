@@ -30,7 +30,7 @@ pub fn entries(answered: &Answered) -> usize {
             Some(Op::MultiPut(op)) => op.entries.len(),
             Some(Op::PutFields(op)) => op.fields.len(),
             Some(Op::Scan(_)) => found,
-            _ => 1,
+            Some(Op::Get(_) | Op::Put(_) | Op::Delete(_) | Op::Cas(_)) | None => 1,
         },
         Some(Body::Status(_) | Body::Lease(_)) => of_status,
         Some(Body::Move(_)) | None => 0,
@@ -50,11 +50,9 @@ pub fn charge(case: &Case, answered: &Answered) -> f64 {
     let refused = Request::Refused(*bytes_in);
     let request = match &request.body {
         _ if is_refused_early(answer) => refused,
-        Some(Body::Command(command)) => match command.op {
-            Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) => {
-                Request::Read(command, answer.path())
-            }
-            _ => Request::Command(command),
+        Some(Body::Command(command)) => match command.as_read() {
+            Some(_) => Request::Read(command, answer.path()),
+            None => Request::Command(command),
         },
         Some(Body::Status(asked)) => Request::Status(asked, sizes),
         Some(Body::Move(_)) => Request::Move,

@@ -3,6 +3,7 @@
 
 mod codec;
 mod meaning;
+mod questions;
 mod receive;
 mod respond;
 mod validate;
@@ -15,6 +16,7 @@ pub use codec::{
     FrameError, decode_greeting, encode_frame, hello, split_frame, split_frame_at_most,
 };
 pub use generated::*;
+pub use questions::Read;
 pub use receive::{Received, decode_request};
 pub use respond::encode_response;
 pub use validate::{

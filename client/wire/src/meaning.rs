@@ -64,55 +64,6 @@ impl Op {
         let (from, to) = (from.into(), to.into());
         Op::Scan(Scan { from, to, limit })
     }
-
-    /// Whether it may change the state; such commands need a session.
-    #[inline]
-    pub fn is_write(&self) -> bool {
-        match self {
-            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => true,
-            Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) => false,
-        }
-    }
-
-    /// Whether it is a write to one key whose result does not depend on the
-    /// state, so that it may be answered before it is executed.
-    #[inline]
-    pub fn is_blind_write(&self) -> bool {
-        matches!(self, Op::Put(_) | Op::Delete(_))
-    }
-
-    /// The key of a command that names one; `None` for those of several keys, also if they
-    /// happen to name one.
-    #[inline]
-    pub fn one_key(&self) -> Option<&Bytes> {
-        match self {
-            Op::Get(op) => Some(&op.key),
-            Op::Put(op) => Some(&op.key),
-            Op::Delete(op) => Some(&op.key),
-            Op::Cas(op) => Some(&op.key),
-            Op::PutFields(op) => Some(&op.key),
-            Op::MultiGet(_) | Op::MultiPut(_) | Op::Scan(_) => None,
-        }
-    }
-
-    /// Every key that it names, in order. A scan names a range, not keys: none.
-    #[inline]
-    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        keys(Some(self))
-    }
-}
-
-#[inline]
-fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
-    let one = op.and_then(Op::one_key);
-    let (many, entries): (&[Bytes], &[KeyValue]) = match op {
-        Some(Op::MultiGet(op)) => (&op.keys, &[]),
-        Some(Op::MultiPut(op)) => (&[], &op.entries),
-        _ => (&[], &[]),
-    };
-    one.into_iter()
-        .chain(many)
-        .chain(entries.iter().map(|entry| &entry.key))
 }
 
 /// A command without a session: a read.
@@ -157,24 +108,6 @@ impl Command {
     pub fn opened(mut self, log_time_ms: u64) -> Command {
         self.opened_ms = log_time_ms;
         self
-    }
-
-    /// As [`Op::is_write`]; a command without an operation is none.
-    #[inline]
-    pub fn is_write(&self) -> bool {
-        self.op.as_ref().is_some_and(Op::is_write)
-    }
-
-    /// As [`Op::is_blind_write`]; a command without an operation is none.
-    #[inline]
-    pub fn is_blind_write(&self) -> bool {
-        self.op.as_ref().is_some_and(Op::is_blind_write)
-    }
-
-    /// As [`Op::keys`]; a command without an operation names none.
-    #[inline]
-    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        keys(self.op.as_ref())
     }
 }
 

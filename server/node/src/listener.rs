@@ -16,11 +16,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use leasehold_leases::Incarnation;
-use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{
     Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC,
-    NAME_BYTES_MAX, Outcome, Path, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome,
+    NAME_BYTES_MAX, Outcome, Path, Read, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome,
     decode_request, encode_frame, validate_body,
 };
 use prost::Message as _;
@@ -498,7 +497,7 @@ impl Clients {
         };
         match request.body {
             Some(Body::Command(command)) => {
-                let is_get = matches!(&command.op, Some(Op::Get(_)));
+                let is_get = matches!(command.as_read(), Some(Read::Get(_)));
                 let command = match !is_get && bytes <= READ_BYTES {
                     // The log keeps it for others.
                     true => command.in_own_memory(),

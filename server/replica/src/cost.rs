@@ -273,12 +273,13 @@ fn of_lease(asked: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
 /// Returns the units of executing a command with this outcome: a scan counts for what it found.
 pub fn executed(command: &Command, outcome: &Outcome) -> usize {
     let cost = of_command(command);
-    let cost = match (&command.op, &outcome.result) {
-        (Some(Op::Scan(_)), Some(outcome::Result::Entries(found))) => Cost {
-            scanned: found.entries.len(),
-            ..cost
-        },
-        _ => cost,
+    let found = match &outcome.result {
+        Some(outcome::Result::Entries(found)) => found.entries.len(),
+        _ => cost.scanned,
+    };
+    let cost = Cost {
+        scanned: cost.scanned.min(found),
+        ..cost
     };
     BATCHED + cost.executing()
 }

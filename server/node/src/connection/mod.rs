@@ -32,11 +32,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_leases::hashing::Seeded;
-use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, Path, Request, Response, VALUE_BYTES_MAX, encode_response,
-    outcome,
+    Error, ErrorCode, FRAME_BYTES_MAX, Path, Read, Request, Response, VALUE_BYTES_MAX,
+    encode_response, outcome,
 };
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -224,10 +223,12 @@ impl Connection {
         match &request.body {
             Some(Body::Command(command)) => {
                 let path = |kind: usize| self.paths[kind].get();
-                cost::of(match &command.op {
-                    Some(Op::Get(_)) => cost::Request::Read(command, path(0)),
-                    Some(Op::MultiGet(_) | Op::Scan(_)) => cost::Request::Read(command, path(1)),
-                    _ => cost::Request::Command(command),
+                cost::of(match command.as_read() {
+                    Some(Read::Get(_)) => cost::Request::Read(command, path(0)),
+                    Some(Read::MultiGet(_) | Read::Scan(_)) => {
+                        cost::Request::Read(command, path(1))
+                    }
+                    None => cost::Request::Command(command),
                 })
             }
             Some(body) => cost::of_body(body),
@@ -274,10 +275,10 @@ impl Connection {
             Some(Body::Lease(_)) => return self.expect(2),
             _ => return Expected::default(),
         };
-        match &command.op {
-            Some(Op::Get(_)) => self.expect(0),
-            Some(Op::MultiGet(_) | Op::Scan(_)) => self.expect(1),
-            _ => Expected::default(),
+        match command.as_read() {
+            Some(Read::Get(_)) => self.expect(0),
+            Some(Read::MultiGet(_) | Read::Scan(_)) => self.expect(1),
+            None => Expected::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a connection is charged, and when it is closed.
 
+use leasehold_wire::command::Op;
 use leasehold_wire::{
     Command, Entry, KeyValue, LeaseRange, Leases, Outcome, Path, StatusReply, StatusRequest,
     Version,

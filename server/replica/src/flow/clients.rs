@@ -16,11 +16,12 @@ const MARKS_LOOKED_AT: usize = 1 << 16;
 impl Parts {
     pub fn on_client(&mut self, step: &mut Step<'_>, from: ClientHandle, command: Command) {
         self.leasing.count_demand(&command);
-        match command.op {
+        match &command.op {
             Some(Op::Get(get)) => {
+                let key = get.key.clone();
                 let (reads, view) = self.reads();
                 let from = ReadFrom::Client(from);
-                reads.read(step, view, Read { from, key: get.key });
+                reads.read(step, view, Read { from, key });
             }
             Some(Op::MultiGet(_) | Op::Scan(_)) => {
                 let is_answered = self.may_look_at_marks(&command)
@@ -30,15 +31,21 @@ impl Parts {
                     self.writes.submit(step, from, (command, 0));
                 }
             }
-            _ => self.on_write(step, from, command),
+            Some(Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_)) => {
+                self.on_write(step, from, command);
+            }
+            None => self.on_write(step, from, command),
         }
     }
 
     /// A scan looks at every mark, and there may be very many. So those of a group of inputs look
     /// at some; the others go through the log.
     fn may_look_at_marks(&mut self, command: &Command) -> bool {
-        if !matches!(command.op, Some(Op::Scan(_))) {
-            return true;
+        match command.as_read() {
+            Some(leasehold_wire::Read::Scan(_)) => {}
+            Some(leasehold_wire::Read::Get(_) | leasehold_wire::Read::MultiGet(_)) | None => {
+                return true;
+            }
         }
         self.marks_looked_at += self.consensus.marks().len();
         self.marks_looked_at <= MARKS_LOOKED_AT

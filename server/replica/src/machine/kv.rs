@@ -9,7 +9,7 @@ use leasehold_leases::growing::{GrowingIndexMap, GrowingMap};
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Entry, ErrorCode, Outcome, Version};
+use leasehold_wire::{Command, Entry, ErrorCode, Outcome, Read, Version};
 
 use super::super::action::{Checkpoint, Stored};
 use super::super::settings::SessionLimits;
@@ -181,11 +181,11 @@ impl Kv {
     }
 
     fn query(&self, command: &Command) -> Outcome {
-        match &command.op {
-            Some(Op::Get(get)) => self.read(&get.key),
-            Some(Op::MultiGet(multi)) => self.read_many(&multi.keys),
-            Some(Op::Scan(scan)) => self.scan(&scan.from, &scan.to, scan.limit as usize),
-            _ => Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
+        match command.as_read() {
+            Some(Read::Get(get)) => self.read(&get.key),
+            Some(Read::MultiGet(multi)) => self.read_many(&multi.keys),
+            Some(Read::Scan(scan)) => self.scan(&scan.from, &scan.to, scan.limit as usize),
+            None => Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
         }
     }
 
@@ -217,7 +217,9 @@ impl Kv {
                     self.put(&entry.key, own(&entry.value), version);
                 }
             }
-            _ => return Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
+            Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) | None => {
+                return Outcome::error(ErrorCode::BadRequest, "the command names no operation");
+            }
         }
         Outcome::written(version)
     }

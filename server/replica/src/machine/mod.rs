@@ -8,7 +8,6 @@ mod staging;
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{ConfigId, Slot};
-use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Outcome};
 
 use super::action::{Checkpoint, Record};
@@ -96,22 +95,17 @@ impl Machine {
     /// long to execute, for a slot is executed at once. The merges of a slot take some 1.2 ms, and
     /// up to 4 ms if a command before them makes their records the largest.
     pub(super) fn room(&self, command: &Command) -> usize {
-        let merging = match &command.op {
-            Some(Op::PutFields(_)) => {
-                MERGE_ROOM_MIN.max(MERGES_ROOM * cost::MERGING * self.merge_work(command))
-            }
-            _ => 0,
-        };
+        let merging = command.as_merge().map_or(0, |_| {
+            MERGE_ROOM_MIN.max(MERGES_ROOM * cost::MERGING * self.merge_work(command))
+        });
         cost::of(Request::Command(command)).executing() + merging
     }
 
     /// About how much work it will be to execute a merge, beside the fields that it brings; of other
     /// commands 0.
     pub(super) fn merge_work(&self, command: &Command) -> usize {
-        match &command.op {
-            Some(Op::PutFields(put)) => self.kv.merge_work_ahead(&put.key),
-            _ => 0,
-        }
+        let merge = command.as_merge();
+        merge.map_or(0, |put| self.kv.merge_work_ahead(&put.key))
     }
 
     /// The work of the merges that were executed since this was asked last.

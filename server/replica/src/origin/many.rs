@@ -3,8 +3,7 @@
 
 use leasehold_leases::Permit;
 use leasehold_leases::mutants::{Rule, off};
-use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Outcome, Path};
+use leasehold_wire::{Command, Outcome, Path, Read};
 
 use super::super::action::Action;
 use super::super::handles::ClientHandle;
@@ -39,30 +38,30 @@ pub fn read_many(
 fn permit(step: &Step<'_>, view: View<'_>, command: &Command) -> Option<Permit> {
     view.leader_ready().ok()?;
     let (leasing, executed) = (view.leasing, view.executed());
-    let permit = match &command.op {
-        Some(Op::MultiGet(multi)) => leasing.permit_each(step.now, &multi.keys, executed)?,
-        Some(Op::Scan(_)) => leasing.permit_all(step.now, executed).ok()?,
-        _ => return None,
+    let permit = match command.as_read()? {
+        Read::MultiGet(multi) => leasing.permit_each(step.now, &multi.keys, executed)?,
+        Read::Scan(_) => leasing.permit_all(step.now, executed).ok()?,
+        Read::Get(_) => return None,
     };
     (is_unmarked(view, command) || off(Rule::H43Unmarked)).then_some(permit)
 }
 
 fn is_unmarked(view: View<'_>, command: &Command) -> bool {
     let marks = view.consensus.marks();
-    match &command.op {
-        Some(Op::MultiGet(multi)) => multi.keys.iter().all(|key| marks.on(key).is_empty()),
-        Some(Op::Scan(scan)) => !marks.any_within(&scan.from, &scan.to),
-        _ => false,
+    match command.as_read() {
+        Some(Read::MultiGet(multi)) => multi.keys.iter().all(|key| marks.on(key).is_empty()),
+        Some(Read::Scan(scan)) => !marks.any_within(&scan.from, &scan.to),
+        Some(Read::Get(_)) | None => false,
     }
 }
 
 fn outcome(view: View<'_>, command: &Command) -> Option<Outcome> {
-    match &command.op {
-        Some(Op::MultiGet(multi)) => Some(view.kv.read_many(&multi.keys)),
-        Some(Op::Scan(scan)) => {
+    match command.as_read()? {
+        Read::MultiGet(multi) => Some(view.kv.read_many(&multi.keys)),
+        Read::Scan(scan) => {
             let limit = scan.limit as usize;
             Some(view.kv.scan(&scan.from, &scan.to, limit))
         }
-        _ => None,
+        Read::Get(_) => None,
     }
 }

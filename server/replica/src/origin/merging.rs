@@ -12,7 +12,6 @@ use std::hash::{Hash, Hasher};
 use bytes::Bytes;
 use leasehold_leases::hashing::Seeded;
 use leasehold_wire::Command;
-use leasehold_wire::command::Op;
 
 use super::super::message::RequestId;
 use super::super::weight::command_weight;
@@ -107,10 +106,7 @@ impl Hash for Merging {
 
 /// The key of a merge.
 fn merged_key(command: &Command) -> Option<&Bytes> {
-    match &command.op {
-        Some(Op::PutFields(put)) => Some(&put.key),
-        _ => None,
-    }
+    command.as_merge().map(|put| &put.key)
 }
 
 impl Merging {
@@ -252,6 +248,7 @@ impl Merging {
 #[cfg(test)]
 mod tests {
     use leasehold_wire::Field;
+    use leasehold_wire::command::Op;
 
     use super::*;
 

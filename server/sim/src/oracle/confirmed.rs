@@ -9,7 +9,6 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use leasehold_leases::{Ballot, ReplicaId, majority};
-use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Path};
 
 use super::{Verdict, ensure, id};
@@ -70,7 +69,7 @@ impl Confirmed {
 
     /// A client's command has reached `node`.
     pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
-        if let Some(Op::Get(_)) = &command.op {
+        if let Some(leasehold_wire::Read::Get(_)) = command.as_read() {
             let read = Read {
                 after: self.leaders[node].newest,
                 told: self.told[node],
@@ -184,6 +183,7 @@ impl Confirmed {
 mod tests {
     use leasehold_leases::ReplicaSet;
     use leasehold_wire::Outcome;
+    use leasehold_wire::command::Op;
 
     use super::super::bench::{BALLOT, key, says};
     use super::*;

@@ -5,8 +5,7 @@
 //! write of it.
 
 use leasehold_leases::{Key, Slot};
-use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Path};
+use leasehold_wire::{Command, Path, Read};
 
 use super::{Chosen, Entry, Fenced, Sight, Verdict, ensure, id, knows, writes};
 use leasehold_replica::Replica;
@@ -112,11 +111,13 @@ fn missing(replica: &Replica, chosen: &Chosen, read: &Fenced) -> Option<Slot> {
 /// Whether `value` writes a key that `command` reads.
 fn writes_any(value: &Value, command: &Command) -> bool {
     let mut keys = writes(value);
-    match &command.op {
-        Some(Op::Scan(scan)) => {
+    match command.as_read() {
+        Some(Read::Scan(scan)) => {
             keys.any(|key| *key >= scan.from && (scan.to.is_empty() || *key < scan.to))
         }
-        _ => keys.any(|key| command.keys().any(|read| read == key)),
+        Some(Read::Get(_) | Read::MultiGet(_)) | None => {
+            keys.any(|key| command.keys().any(|read| read == key))
+        }
     }
 }
 
@@ -135,6 +136,7 @@ fn could_serve(sight: &Sight<'_>, node: usize, replica: &Replica, key: &Key, slo
 mod tests {
     use leasehold_leases::Time;
     use leasehold_wire::Outcome;
+    use leasehold_wire::command::Op;
 
     use super::super::bench::{Has, World, key, puts};
     use super::*;

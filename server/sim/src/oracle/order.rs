@@ -98,9 +98,10 @@ fn holds_multi(sight: &Sight<'_>, slot: Slot, ballot: Ballot) -> bool {
 
 fn is_multi(value: &Value) -> bool {
     let mut commands = value.commands().iter().map(|proposed| &proposed.command);
-    commands.any(|command| {
-        let op = command.op.as_ref();
-        op.is_some_and(|op| matches!(op, Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_)))
+    commands.any(|command| match &command.op {
+        Some(Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_)) => true,
+        Some(Op::Get(_) | Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_)) => false,
+        None => false,
     })
 }
 

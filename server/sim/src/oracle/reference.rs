@@ -195,7 +195,9 @@ impl Reference {
                     self.put(&entry.key, entry.value.clone(), version);
                 }
             }
-            _ => return Outcome::error(ErrorCode::BadRequest, ""),
+            Some(Op::Get(_) | Op::MultiGet(_) | Op::Scan(_)) | None => {
+                return Outcome::error(ErrorCode::BadRequest, "");
+            }
         }
         Outcome::written(version)
     }
@@ -253,7 +255,9 @@ impl Reference {
                 let within = from.take_while(|(key, _)| scan.to.is_empty() || **key < scan.to);
                 entries.extend(within.take(scan.limit as usize).map(entry));
             }
-            _ => return None,
+            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => {
+                return None;
+            }
         }
         let bytes: usize = entries.iter().map(|e| e.key.len() + e.value.len()).sum();
         (bytes <= ANSWER_BYTES_MAX).then(|| Outcome::entries(entries))

@@ -14,7 +14,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use foldhash::fast::FixedState;
-use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Outcome};
 
 use super::{Verdict, ensure, id};
@@ -108,7 +107,7 @@ impl Unsent {
         at.fresh.push(identity);
         let write = at.writes.entry(identity).or_insert(Write {
             place: HERE,
-            is_merge: matches!(command.op, Some(Op::PutFields(_))),
+            is_merge: command.as_merge().is_some(),
             requests: 0,
             since_ns: 0,
             forwarded: None,

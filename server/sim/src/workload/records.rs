@@ -153,7 +153,7 @@ pub(super) fn is_rest(key: u64) -> bool {
 
 /// Adds what an operation does to the rest of records. A swap that fails does nothing to it.
 pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
-    if matches!(op, Op::PutFields(_)) {
+    if op.as_merge().is_some() {
         return;
     }
     for (key, did) in parts.clone() {

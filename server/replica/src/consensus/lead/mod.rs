@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
-use leasehold_wire::Command;
-use leasehold_wire::command::Op;
 use smallvec::SmallVec;
 
 use crate::machine::Sessions;
@@ -124,7 +122,7 @@ impl Leadership {
     /// Notes that `value` goes into `slot`. Returns `last_multi` as it is from then on.
     pub fn note_multi(&mut self, slot: Slot, value: &Value) -> Slot {
         let mut commands = value.commands().iter();
-        if commands.any(|proposed| is_multi(&proposed.command)) {
+        if commands.any(|proposed| proposed.command.is_multi()) {
             self.last_multi = slot;
         }
         self.last_multi
@@ -193,12 +191,4 @@ impl Leadership {
         );
         self.queue.check();
     }
-}
-
-/// Whether a command may touch several keys.
-fn is_multi(command: &Command) -> bool {
-    matches!(
-        command.op,
-        Some(Op::MultiPut(_) | Op::MultiGet(_) | Op::Scan(_))
-    )
 }

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use leasehold_leases::{ReplicaId, ReplicaSet, Slot};
 use leasehold_wire::Version;
+use leasehold_wire::command::Op;
 
 use super::super::bench::{BALLOT, Has, World, says};
 use super::*;

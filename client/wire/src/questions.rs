@@ -1,0 +1,136 @@
+//! Questions about operations. Each is an exhaustive `match`: a new operation must be answered in
+//! all of them, and nothing else tells operations apart by leaving some out.
+
+use bytes::Bytes;
+
+use super::command::Op;
+use super::{Command, Get, KeyValue, MultiGet, PutFields, Scan};
+
+/// An operation that changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Read<'a> {
+    /// Of one key.
+    Get(&'a Get),
+    /// Of several keys.
+    MultiGet(&'a MultiGet),
+    /// Of a range of keys.
+    Scan(&'a Scan),
+}
+
+impl Op {
+    /// Returns true if it may change the state; such commands need a session.
+    #[inline]
+    pub fn is_write(&self) -> bool {
+        self.as_read().is_none()
+    }
+
+    /// Returns the operation if it is a read.
+    #[inline]
+    pub fn as_read(&self) -> Option<Read<'_>> {
+        match self {
+            Op::Get(get) => Some(Read::Get(get)),
+            Op::MultiGet(get) => Some(Read::MultiGet(get)),
+            Op::Scan(scan) => Some(Read::Scan(scan)),
+            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => None,
+        }
+    }
+
+    /// Returns the operation if it is a merge of fields into a record.
+    #[inline]
+    pub fn as_merge(&self) -> Option<&PutFields> {
+        match self {
+            Op::PutFields(put) => Some(put),
+            Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::MultiPut(_) => None,
+            Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) => None,
+        }
+    }
+
+    /// Returns true if it is a write to one key whose result does not depend on the state, so that
+    /// it may be answered before it is executed.
+    #[inline]
+    pub fn is_blind_write(&self) -> bool {
+        match self {
+            Op::Put(_) | Op::Delete(_) => true,
+            Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => false,
+            Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) => false,
+        }
+    }
+
+    /// Returns true if it may name several keys.
+    #[inline]
+    pub fn is_multi(&self) -> bool {
+        self.one_key().is_none()
+    }
+
+    /// Returns the key of an operation that names one; `None` for those of several keys, also if
+    /// they happen to name one.
+    #[inline]
+    pub fn one_key(&self) -> Option<&Bytes> {
+        match self {
+            Op::Get(op) => Some(&op.key),
+            Op::Put(op) => Some(&op.key),
+            Op::Delete(op) => Some(&op.key),
+            Op::Cas(op) => Some(&op.key),
+            Op::PutFields(op) => Some(&op.key),
+            Op::MultiGet(_) | Op::MultiPut(_) | Op::Scan(_) => None,
+        }
+    }
+
+    /// Returns every key that it names, in order. A scan names a range, not keys: none.
+    #[inline]
+    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        keys(Some(self))
+    }
+}
+
+#[inline]
+fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
+    let one = op.and_then(Op::one_key);
+    let (many, entries): (&[Bytes], &[KeyValue]) = match op {
+        Some(Op::MultiGet(op)) => (&op.keys, &[]),
+        Some(Op::MultiPut(op)) => (&[], &op.entries),
+        Some(Op::Get(_) | Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_)) => (&[], &[]),
+        Some(Op::Scan(_)) | None => (&[], &[]),
+    };
+    one.into_iter()
+        .chain(many)
+        .chain(entries.iter().map(|entry| &entry.key))
+}
+
+impl Command {
+    /// As [`Op::is_write`]; a command without an operation is none.
+    #[inline]
+    pub fn is_write(&self) -> bool {
+        self.op.as_ref().is_some_and(Op::is_write)
+    }
+
+    /// As [`Op::as_read`]; a command without an operation is none.
+    #[inline]
+    pub fn as_read(&self) -> Option<Read<'_>> {
+        self.op.as_ref().and_then(Op::as_read)
+    }
+
+    /// As [`Op::as_merge`]; a command without an operation is none.
+    #[inline]
+    pub fn as_merge(&self) -> Option<&PutFields> {
+        self.op.as_ref().and_then(Op::as_merge)
+    }
+
+    /// As [`Op::is_blind_write`]; a command without an operation is none.
+    #[inline]
+    pub fn is_blind_write(&self) -> bool {
+        self.op.as_ref().is_some_and(Op::is_blind_write)
+    }
+
+    /// As [`Op::is_multi`]; a command without an operation names no key.
+    #[inline]
+    pub fn is_multi(&self) -> bool {
+        self.op.as_ref().is_some_and(Op::is_multi)
+    }
+
+    /// As [`Op::keys`]; a command without an operation names none.
+    #[inline]
+    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        keys(self.op.as_ref())
+    }
+}
