@@ -10,9 +10,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use leasehold_geo_deploy::backend::local::LocalSettings;
 use leasehold_geo_deploy::backend::{EndedRuns, Progress, Ran, sim};
 use leasehold_geo_deploy::experiment::{self, Experiment};
-use leasehold_geo_deploy::report::{
-    INCOMPLETE, Manifest, Report, Verdict, in_order, prepare, replace,
-};
+use leasehold_geo_deploy::report::{INCOMPLETE, Manifest, Report, prepare, replace};
+use leasehold_geo_deploy::run::{Verdict, in_order};
 use leasehold_geo_deploy::throughput::{self, Throughput};
 use leasehold_histories::history::History;
 use tokio::sync::Notify;
@@ -180,14 +179,15 @@ fn run_and_report(
         incomplete,
         ..assemble(experiment, on, manifest, ran)
     };
+    let digested = report.digested();
     let written = replace(&dir, |new| {
-        report.write(new)?;
+        digested.write(new)?;
         for (name, history) in &histories {
             history.save(&new.join(name))?;
         }
         Ok(())
     });
-    say!("{}", report.terminal());
+    say!("{}", digested.terminal());
     written?;
     say!("The report: {}", dir.join("report.html").display());
     result?;

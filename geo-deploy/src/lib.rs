@@ -2,19 +2,18 @@
 //!
 //! An experiment is a topology, a workload and a list of strategies. A backend
 //! runs it, and what it measured becomes a [`report`]. A report shows each figure beside
-//! the best possible one: [`bound`] computes what distance alone costs, [`bookkeeping`]
+//! the best possible one: [`run::bound`] computes what distance alone costs, [`run::bookkeeping`]
 //! what learning allows, [`true_rates`] what could be had if all rates were known. [`wan`] puts real processes on one
 //! machine behind the topology's delays.
 
 pub mod advice;
 pub mod backend;
-pub mod bookkeeping;
-pub mod bound;
 pub mod chaos;
 mod cluster_file;
 pub mod experiment;
 pub mod fault;
 pub mod report;
+pub mod run;
 pub mod standing;
 pub mod throughput;
 pub mod topology;

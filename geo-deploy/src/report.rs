@@ -2,8 +2,8 @@
 //! compared.
 //!
 //! Everything is computed from samples, and every figure stands beside what
-//! bounds it: distance for latencies ([`crate::bound`]), learning for the share
-//! of local reads ([`crate::bookkeeping`]), and what the paper reports.
+//! bounds it: distance for latencies ([`crate::run::bound`]), learning for the share
+//! of local reads ([`crate::run::bookkeeping`]), and what the paper reports.
 
 mod allowed;
 mod course;
@@ -19,7 +19,6 @@ mod paper;
 mod prose;
 mod render;
 mod replace;
-mod run;
 mod summary;
 mod svg;
 mod switches;
@@ -32,8 +31,9 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::bound::Bounds;
 use crate::experiment::{Experiment, StrategyPlan};
+use crate::run::bound::Bounds;
+use crate::run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict};
 use crate::topology::Topology;
 
 pub use allowed::Allowed;
@@ -43,10 +43,68 @@ pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
 pub use outage::Outage;
 pub use replace::{INCOMPLETE, prepare, replace};
-pub use run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict, in_order};
 pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
-pub use switches::{PartSummary, SwitchReads};
+pub use switches::PartSummary;
 pub use throughput::ThroughputReport;
+
+/// A report with its samples sorted, and the figures that follow from them.
+pub struct DigestedReport<'a> {
+    report: &'a Report,
+    digests: Vec<digest::Digest>,
+    summary: Summary,
+}
+
+impl DigestedReport<'_> {
+    /// Returns the figures of all runs.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// One table per strategy and the verdicts, for a terminal.
+    pub fn terminal(&self) -> String {
+        let (report, summary) = (self.report, &self.summary);
+        let mut text = String::new();
+        for table in tables::per_run(report, summary) {
+            text.push_str(&table.text());
+            text.push('\n');
+        }
+        text.push_str(&tables::overview(report, summary).text());
+        for warning in prose::warnings(report, summary) {
+            text.push_str(&format!("WARNING: {warning}\n"));
+        }
+        text
+    }
+
+    /// Writes every file of the run below `dir`, which is created.
+    ///
+    /// # Errors
+    /// If a file cannot be written; the error names it.
+    pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
+        let (report, digests, summary) = (self.report, &self.digests, &self.summary);
+        let plots = dir.join("plots");
+        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        let put = |name: &str, bytes: &[u8]| {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))
+        };
+        put("manifest.json", &manifest::json(report)?)?;
+        put("summary.json", &serde_json::to_vec_pretty(summary)?)?;
+        put("cdf.csv", files::cdf_csv(report, digests).as_bytes())?;
+        put("events.jsonl", files::events_jsonl(report)?.as_bytes())?;
+        if report.has_faults() {
+            put("timeline.csv", files::timeline_csv(report).as_bytes())?;
+            put("outages.csv", files::outages_csv(summary).as_bytes())?;
+        }
+        if course::is_shown(report) {
+            put("course.csv", course::csv(report).as_bytes())?;
+        }
+        files::latency_hlog(report, &dir.join("latency.hlog"))?;
+        render::write(&figures::all(report, digests, summary), &plots)?;
+        put("report.md", page::markdown(report, summary).as_bytes())?;
+        let html = page::html(report, digests, summary);
+        put("report.html", html.as_bytes())
+    }
+}
 
 /// All strategies of one experiment.
 #[derive(Clone, Debug)]
@@ -70,55 +128,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// The figures of all runs.
-    pub fn summary(&self) -> Summary {
-        summary::summarize(self, &digest::digest(self))
-    }
-
-    /// One table per strategy and the verdicts, for a terminal.
-    pub fn terminal(&self) -> String {
-        let summary = self.summary();
-        let mut text = String::new();
-        for table in tables::per_run(self, &summary) {
-            text.push_str(&table.text());
-            text.push('\n');
-        }
-        text.push_str(&tables::overview(self, &summary).text());
-        for warning in prose::warnings(self, &summary) {
-            text.push_str(&format!("WARNING: {warning}\n"));
-        }
-        text
-    }
-
-    /// Writes every file of the run below `dir`, which is created.
-    ///
-    /// # Errors
-    /// If a file cannot be written; the error names it.
-    pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
-        let plots = dir.join("plots");
-        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    /// Sorts the samples, once for everything that is shown and written.
+    pub fn digested(&self) -> DigestedReport<'_> {
         let digests = digest::digest(self);
-        let summary = summary::summarize(self, &digests);
-        let put = |name: &str, bytes: &[u8]| {
-            let path = dir.join(name);
-            std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))
-        };
-        put("manifest.json", &manifest::json(self)?)?;
-        put("summary.json", &serde_json::to_vec_pretty(&summary)?)?;
-        put("cdf.csv", files::cdf_csv(self, &digests).as_bytes())?;
-        put("events.jsonl", files::events_jsonl(self)?.as_bytes())?;
-        if self.has_faults() {
-            put("timeline.csv", files::timeline_csv(self).as_bytes())?;
-            put("outages.csv", files::outages_csv(&summary).as_bytes())?;
+        DigestedReport {
+            report: self,
+            summary: summary::summarize(self, &digests),
+            digests,
         }
-        if course::is_shown(self) {
-            put("course.csv", course::csv(self).as_bytes())?;
-        }
-        files::latency_hlog(self, &dir.join("latency.hlog"))?;
-        render::write(&figures::all(self, &digests, &summary), &plots)?;
-        put("report.md", page::markdown(self, &summary).as_bytes())?;
-        let html = page::html(self, &digests, &summary);
-        put("report.html", html.as_bytes())
     }
 
     /// Whether faults were caused on purpose, so that latency over time is shown.

@@ -6,7 +6,7 @@
 //! that contain the leader are compared: the *optimum* is the least mean of all. Beside it
 //! stands the mean of the holders that a strategy would choose from the same rates.
 //!
-//! Distances alone count ([`crate::bound`]). Reads that wait for a write in flight, and disks,
+//! Distances alone count ([`crate::run::bound`]). Reads that wait for a write in flight, and disks,
 //! come on top. In a closed loop sites ask as often as they are answered, which nobody can
 //! know beforehand: there every site counts the same, and means are to be compared with those
 //! by site.
@@ -18,9 +18,9 @@ use leasehold_ycsb::site_stream::SiteStream;
 use serde::Serialize;
 
 use crate::backend::Plan;
-use crate::bookkeeping::AT_MINIMUM_SLACK_MS;
-use crate::bound::{Bounds, Replies, SiteSet};
 use crate::experiment::AcceptRepliesName;
+use crate::run::bookkeeping::AT_MINIMUM_SLACK_MS;
+use crate::run::bound::{Bounds, Replies, SiteSet};
 
 /// Most sets of holders that are compared for a key.
 const SETS_MAX: usize = 1 << 10;

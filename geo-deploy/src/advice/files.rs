@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::experiment::Experiment;
-use crate::report::Measured;
+use crate::run::Measured;
 
 /// Histories that have lost more than this share of a site's operations are not of the run.
 const LOST_MAX: f64 = 0.05;

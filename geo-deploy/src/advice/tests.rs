@@ -44,7 +44,7 @@ fn finished(sets: &[&str]) -> TempDir {
         incomplete: None,
         experiment,
     };
-    report.write(dir.path()).unwrap();
+    report.digested().write(dir.path()).unwrap();
     dir
 }
 

@@ -9,7 +9,7 @@ use leasehold_ycsb::sample::{End, OpKind, Sample};
 
 use super::{Plan, key_name};
 use crate::experiment::Change;
-use crate::report::{Event, Measured, SwitchReads};
+use crate::run::{Event, Measured, SwitchReads};
 
 impl Plan<'_> {
     /// When the strategy is changed, in ns, and how; the measured interval begins at

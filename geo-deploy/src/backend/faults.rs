@@ -5,9 +5,9 @@ use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
 use super::{Plan, outage};
-use crate::bound::SiteSet;
 use crate::fault::{Effect, Fault, Scene};
-use crate::report::{FaultSpan, Measured};
+use crate::run::bound::SiteSet;
+use crate::run::{FaultSpan, Measured};
 
 /// Makes `random` independent of everything else that a seed decides.
 const CHANCE_SALT: u64 = 0xfa17;

@@ -25,7 +25,7 @@ use super::counters::sum_counters;
 use super::faults::Faults;
 use super::{Around, EndedRuns, Plan, Progress, Ran, node_events};
 use crate::experiment::Experiment;
-use crate::report::Event;
+use crate::run::Event;
 
 /// How long a replica may take to say what it has counted.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);

@@ -23,7 +23,7 @@ pub use plan::Plan;
 use recorder::{Around, Ended, Recorder};
 pub use repeat::EndedRuns;
 
-use crate::report::{Event, StrategyRun};
+use crate::run::{Event, StrategyRun};
 
 /// Called now and then with a run's label, how much of it is done, and how much there is
 /// in all.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::Plan;
-use crate::report::Event;
+use crate::run::Event;
 
 /// A line of a replica's events file; fields that a report does not show are left out.
 #[derive(Deserialize)]

@@ -14,9 +14,9 @@
 //! after an attempt's time if it stands still or is cut off.
 
 use super::Plan;
-use crate::bound::{Bounds, Replies, SiteSet};
 use crate::fault::{Action, Fault};
-use crate::report::OutageBound;
+use crate::run::OutageBound;
+use crate::run::bound::{Bounds, Replies, SiteSet};
 
 /// What every bound allows for processing, in s.
 const SLACK_S: f64 = 0.1;

@@ -9,9 +9,9 @@ use leasehold_node::config::{LeaseSection, RangeSection};
 use leasehold_ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
-use crate::bound::SiteSet;
 use crate::experiment::{AcceptRepliesName, Distribution, Experiment, StrategyPlan, Window};
 use crate::fault::Fault;
+use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
 /// How many of each site's most popular keys may be the most popular of all.

@@ -13,9 +13,9 @@ use super::changes::switch_reads;
 use super::faults::{Faults, Passed};
 use super::load::Ask;
 use super::{Plan, Ran};
-use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
-use crate::bound::SiteSet;
-use crate::report::{self, Measured, StrategyRun, Verdict};
+use crate::run::bookkeeping::{Bookkeeping, Issued, bookkeeping};
+use crate::run::bound::SiteSet;
+use crate::run::{self, Measured, StrategyRun, Verdict};
 use crate::wan::Network;
 
 /// Room is made at once for at most so many operations.
@@ -51,7 +51,7 @@ pub(crate) struct Around<'a> {
     /// Beginning and end of the measured interval.
     pub(crate) interval_ns: (u64, u64),
     pub(crate) virtual_s: Option<f64>,
-    pub(crate) events: Vec<report::Event>,
+    pub(crate) events: Vec<run::Event>,
     pub(crate) notes: Vec<String>,
     /// What was done to the cluster on purpose, if anything was.
     pub(crate) faults: Option<Faults<'a>>,
@@ -177,14 +177,14 @@ impl Recorder {
 }
 
 /// When two sites exchanged their popular keys, if the workload says so.
-fn swaps(plan: &Plan<'_>, measured: Measured) -> Vec<report::Event> {
+fn swaps(plan: &Plan<'_>, measured: Measured) -> Vec<run::Event> {
     let Some(swap) = &plan.experiment.workload.swap else {
         return Vec::new();
     };
-    let event = |at_s: f64| report::Event {
+    let event = |at_s: f64| run::Event {
         run: Some(plan.strategy.label.clone()),
         at_s: measured.start_s + at_s,
-        kind: report::Event::SWAP.to_owned(),
+        kind: run::Event::SWAP.to_owned(),
         sites: swap.sites.to_vec(),
         text: format!("{} exchange their popular keys", swap.sites.join(" and ")),
     };

@@ -5,7 +5,7 @@
 
 use super::Ran;
 use crate::experiment::Experiment;
-use crate::report::{Event, FaultSpan, Measured, StrategyRun, SwitchReads, Verdict};
+use crate::run::{Event, FaultSpan, Measured, StrategyRun, SwitchReads, Verdict};
 
 /// The runs of an experiment that have ended, by the label of their strategy.
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ mod rows;
 use leasehold_ycsb::sample::{End, Sample};
 
 use super::digest::Class;
-use crate::bound::SiteSet;
+use crate::run::bound::SiteSet;
 pub(super) use group::groups;
 pub use group::{Group, Longest};
 pub(super) use rows::table;

@@ -12,10 +12,11 @@ use super::course::{self, Adapting};
 use super::digest::{Class, Digest, Latencies, share};
 use super::effort::Effort;
 use super::outage::{self, Group, Outage};
-use super::switches::{self, PartSummary, SwitchReads};
+use super::switches::{self, PartSummary};
 use super::tolerance::Tolerance;
 use super::{Measured, Report, StrategyRun};
-use crate::bound::{Bounds, Replies, SiteSet};
+use crate::run::SwitchReads;
+use crate::run::bound::{Bounds, Replies, SiteSet};
 
 /// Reads faster than this, in ms, are the paper's "fast local reads" (Table 2).
 const FAST_READ_MS: f64 = 10.0;

@@ -14,20 +14,6 @@ use crate::experiment::StrategyPlan;
 /// A part's mean may differ by so much from that of its strategy alone, as a share.
 const AS_ALONE: f64 = 0.02;
 
-/// Reads that a change of strategy should not have touched: of keys that the site held
-/// before it and after it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct SwitchReads {
-    /// When it was changed, in s since the measured interval began.
-    pub at_s: f64,
-    /// To what.
-    pub to: String,
-    /// Reads of such keys in the settling time.
-    pub reads: u64,
-    /// How many of them were not local.
-    pub lost: u64,
-}
-
 /// A line for each change; `None` if there was none.
 pub(super) fn table(report: &Report) -> Option<Table> {
     let title =

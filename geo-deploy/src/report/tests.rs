@@ -7,9 +7,10 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::*;
-use crate::bookkeeping::{Bookkeeping, Issued, bookkeeping};
-use crate::bound::{Replies, SiteSet};
 use crate::experiment::Distribution;
+use crate::run::bookkeeping::{Bookkeeping, Issued, bookkeeping};
+use crate::run::bound::{Replies, SiteSet};
+use crate::run::{SwitchReads, in_order};
 
 const CA: usize = 1;
 const LOCAL_MS: f64 = 0.4;
@@ -172,7 +173,7 @@ fn with_samples(samples: Vec<Sample>) -> Report {
 #[test]
 fn figures_of_an_ideal_run_are_its_bounds() {
     let report = ideal(1_000);
-    let summary = report.summary();
+    let summary = report.digested().summary().clone();
     let run = |label: &str| summary.runs.iter().find(|run| run.label == label).unwrap();
     for (site, expected) in run("LL").sites.iter().zip([130.0, 85.0, 90.0, 90.0, 163.5]) {
         assert_eq!(site.writes.bound_ms, expected);
@@ -214,7 +215,7 @@ fn shares_count_paths_and_time_apart() {
         sample(OpKind::Update, Served::Log, End::Ok, 131.1),
         sample(OpKind::Update, Served::Unspecified, End::Failed, 1.0),
     ]);
-    let summary = report.summary();
+    let summary = report.digested().summary().clone();
     let run = &summary.runs[0];
     let (reads, writes) = (&run.sites[0].reads, &run.sites[0].writes);
     assert_eq!((run.ops, run.failed, run.timed_out), (6, 1, 1));
@@ -238,16 +239,19 @@ fn shares_count_paths_and_time_apart() {
 #[test]
 fn nothing_measured_is_no_reason_to_fail() {
     let report = with_samples(Vec::new());
-    let run = &report.summary().runs[0];
+    let run = &report.digested().summary().clone().runs[0];
     assert_eq!((run.ops, run.mean_ms), (0, 0.0));
-    report.write(tempfile::tempdir().unwrap().path()).unwrap();
+    report
+        .digested()
+        .write(tempfile::tempdir().unwrap().path())
+        .unwrap();
 }
 
 #[test]
 fn all_files_are_written_and_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let report = ideal(1_000);
-    report.write(dir.path()).unwrap();
+    report.digested().write(dir.path()).unwrap();
     let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
     let text = |name: &str| String::from_utf8(read(name)).unwrap();
 
@@ -326,7 +330,7 @@ fn configurations_alone_make_no_timeline() {
         text: "3 keys".to_owned(),
     };
     report.events.extend((0..100).map(change));
-    report.write(dir.path()).unwrap();
+    report.digested().write(dir.path()).unwrap();
     assert!(!dir.path().join("timeline.csv").exists());
     assert!(!dir.path().join("plots/timeline.svg").exists());
     let events = std::fs::read_to_string(dir.path().join("events.jsonl")).unwrap();
@@ -395,7 +399,7 @@ fn faulty() -> Report {
 #[test]
 fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound() {
     let report = faulty();
-    let summary = report.summary();
+    let summary = report.digested().summary().clone();
     let seen = |site: &str, operation: &str, leased: bool| {
         let mut all = summary.runs[0].outages.iter();
         let found = all
@@ -453,7 +457,7 @@ fn faults_make_a_timeline() {
         sites: vec!["CA".to_owned()],
         text: "leads in round 2".to_owned(),
     });
-    report.write(dir.path()).unwrap();
+    report.digested().write(dir.path()).unwrap();
     let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let events = text("events.jsonl");
     let events = events
@@ -502,7 +506,7 @@ fn faults_make_a_timeline() {
 #[test]
 fn the_title_is_what_was_found() {
     let mut report = ideal(1_000);
-    let summary = report.summary();
+    let summary = report.digested().summary().clone();
     let found = prose::finding(&report, &summary);
     let ql = summary.runs.iter().find(|run| run.label == "QL").unwrap();
     let local = format!("{:.1}% of reads local", ql.local_fraction * 100.0);
@@ -515,9 +519,11 @@ fn the_title_is_what_was_found() {
         "{found}"
     );
     report.runs[0].linearizable = Verdict::No("k7".to_owned());
-    assert!(prose::finding(&report, &report.summary()).contains("NOT linearizable"));
+    assert!(
+        prose::finding(&report, &report.digested().summary().clone()).contains("NOT linearizable")
+    );
     let faulty = faulty();
-    let found = prose::finding(&faulty, &faulty.summary());
+    let found = prose::finding(&faulty, &faulty.digested().summary().clone());
     assert!(
         found.contains("\"kill OR\"") && found.contains("at most 8.44 s"),
         "{found}"
@@ -528,7 +534,7 @@ fn the_title_is_what_was_found() {
     );
     let mut blackout = faulty;
     blackout.runs[0].faults[0].sites = (0..5).collect();
-    let found = prose::finding(&blackout, &blackout.summary());
+    let found = prose::finding(&blackout, &blackout.digested().summary().clone());
     assert!(found.contains("operations waited at most"), "{found}");
     assert!(!found.contains("other sites"), "{found}");
 }
@@ -540,9 +546,9 @@ fn means_are_given_by_operation_and_by_site() {
         ..sample(OpKind::Read, Served::Local, End::Ok, latency_ms)
     };
     let report = with_samples(vec![ms(0, 10.0), ms(0, 10.0), ms(0, 10.0), ms(1, 50.0)]);
-    let run = &report.summary().runs[0];
+    let run = &report.digested().summary().clone().runs[0];
     assert_eq!((run.mean_ms, run.mean_by_site_ms), (20.0, 30.0));
-    let text = report.terminal();
+    let text = report.digested().terminal();
     assert!(
         text.contains("mean ms by operation") && text.contains("by site"),
         "{text}"
@@ -554,14 +560,14 @@ fn on_one_machine_writes_have_a_greater_tolerance_and_the_report_names_it() {
     let write = |ms| sample(OpKind::Update, Served::Log, End::Ok, ms);
     let mut report = with_samples(vec![write(130.9), write(133.8), write(134.0)]);
     let share = |report: &Report| {
-        report.summary().runs[0].sites[0]
+        report.digested().summary().clone().runs[0].sites[0]
             .writes
             .min_latency_fraction
     };
     assert_eq!(share(&report), 1.0 / 3.0, "within 1 ms of 130 ms");
     report.backend = "local".to_owned();
     assert_eq!(share(&report), 2.0 / 3.0, "within 3% of 130 ms");
-    let table = tables::minimum(&report, &report.summary());
+    let table = tables::minimum(&report, &report.digested().summary().clone());
     assert!(table.title.contains("3 ms or 3%"), "{}", table.title);
 }
 
@@ -574,7 +580,7 @@ fn held_reads_are_told_apart_from_local_ones() {
         read(Served::Held),
         read(Served::Forwarded),
     ]);
-    let reads = &report.summary().runs[0].sites[0].reads;
+    let reads = &report.digested().summary().clone().runs[0].sites[0].reads;
     assert_eq!((reads.local_fraction, reads.held_fraction), (0.75, 0.5));
 }
 
@@ -582,7 +588,7 @@ fn held_reads_are_told_apart_from_local_ones() {
 fn columns_without_a_figure_are_left_out() {
     let mut report = ideal(1_000);
     report.runs.retain(|run| run.label == "LL");
-    let summary = report.summary();
+    let summary = report.digested().summary().clone();
     let table = &tables::per_run(&report, &summary)[0];
     assert!(
         !table.columns.iter().any(|column| column == "bookkeeping"),
@@ -629,7 +635,7 @@ fn labels_cannot_break_the_files() {
     let odd = "a,b <i>\"x\" & @text@ | y";
     report.runs[0].label = odd.to_owned();
     report.experiment.strategies[0].label = odd.to_owned();
-    report.write(dir.path()).unwrap();
+    report.digested().write(dir.path()).unwrap();
     let html = std::fs::read_to_string(dir.path().join("report.html")).unwrap();
     assert!(!html.contains("<i>") && html.contains("&#64;text&#64;"));
     let csv = std::fs::read_to_string(dir.path().join("cdf.csv")).unwrap();
@@ -642,12 +648,12 @@ fn what_must_not_be_overlooked_is_said() {
     report.runs[0].linearizable = Verdict::No("k7: read 3 after 4".to_owned());
     report.runs[1].measured_rtt_ms.as_mut().unwrap()[0][1] = 125.0;
     report.runs[2].samples[0].end = End::Failed;
-    let warnings = prose::warnings(&report, &report.summary());
+    let warnings = prose::warnings(&report, &report.digested().summary().clone());
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings[0].contains("NOT LINEARIZABLE") && warnings[0].contains("k7"));
     assert!(warnings[1].contains("JP-CA 125.0 instead of 120"));
     assert!(warnings[2].contains("1 operations failed"));
-    let terminal = report.terminal();
+    let terminal = report.digested().terminal();
     assert!(terminal.contains("linearizable: no"));
     for warning in warnings {
         assert!(terminal.contains(&format!("WARNING: {warning}\n")));
@@ -657,11 +663,11 @@ fn what_must_not_be_overlooked_is_said() {
 #[test]
 fn the_papers_figures_stand_only_beside_its_own_experiment() {
     let report = ideal(100_000);
-    let words = prose::learning(&report, &report.summary()).join(" ");
+    let words = prose::learning(&report, &report.digested().summary().clone()).join(" ");
     assert!(words.contains("(paper 80%), where"), "{words}");
     let other = ideal(1_000);
     assert!(
-        !prose::learning(&other, &other.summary())
+        !prose::learning(&other, &other.digested().summary().clone())
             .join(" ")
             .contains("paper 80%")
     );
@@ -677,7 +683,7 @@ fn the_papers_figures_stand_only_beside_its_own_experiment() {
 fn what_one_machine_adds_is_said_of_local_runs_only() {
     let mut report = ideal(1_000);
     let said = |report: &Report| {
-        let paragraphs = prose::minimum(report, &report.summary());
+        let paragraphs = prose::minimum(report, &report.digested().summary().clone());
         paragraphs.iter().any(|text| text.contains("one machine"))
     };
     assert!(!said(&report));
@@ -689,7 +695,7 @@ fn what_one_machine_adds_is_said_of_local_runs_only() {
 
 #[test]
 fn terminal_tables_line_up() {
-    let text = ideal(1_000).terminal();
+    let text = ideal(1_000).digested().terminal();
     let table: Vec<&str> = text.lines().take(8).collect();
     assert!(table[0].starts_with("QL (quorum)"));
     let width = table[1].chars().count();
@@ -729,20 +735,23 @@ fn what_clients_change_is_drawn_and_how_soon_a_strategy_followed_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = changed(Event::SWAP, "JP and IRL exchange their popular keys");
     report.runs[0].strategy = "cost".to_owned();
-    report.write(dir.path()).unwrap();
+    report.digested().write(dir.path()).unwrap();
     let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let csv = text("course.csv");
     assert!(csv.contains("QL,15.0,20.0,5,1.000,1.000000\n"), "{csv}");
     assert!(csv.contains("QL,20.0,25.0,5,100.000,0.000000\n"), "{csv}");
     assert!(text("plots/over-time.svg").contains("JP, IRL swap"));
-    let found = &report.summary().runs[0].adapting;
+    let found = &report.digested().summary().clone().runs[0].adapting;
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].at_s, found[0].steady_ms), (20.0, 1.0));
     assert_eq!(found[0].back_after_s, Some(10.0));
     assert_eq!(found[0].back_after_periods, Some(1.0));
     assert_eq!(found[0].kept, Some(true));
     report.runs[0].strategy = "quorum".to_owned();
-    assert_eq!(report.summary().runs[0].adapting[0].kept, None);
+    assert_eq!(
+        report.digested().summary().clone().runs[0].adapting[0].kept,
+        None
+    );
     assert!(text("report.md").contains("back within a tenth"));
     assert!(
         text("report.html").contains("over-time") || text("report.html").contains("JP, IRL swap")
@@ -759,13 +768,17 @@ fn changes_of_strategy_are_drawn_and_what_they_interrupted_is_told() {
         lost: 3,
     }];
     report.runs[0].samples[25].end = End::Failed;
-    let markdown = page::markdown(&report, &report.summary());
+    let markdown = page::markdown(&report, &report.digested().summary().clone());
     assert!(
         markdown.contains("| QL | 20 | all | 20 | 1 | 17 | 3 |"),
         "{markdown}"
     );
     assert!(markdown.contains("plots/over-time.svg"));
-    assert!(report.summary().runs[0].adapting.is_empty());
+    assert!(
+        report.digested().summary().clone().runs[0]
+            .adapting
+            .is_empty()
+    );
 }
 
 #[test]
@@ -787,7 +800,7 @@ fn parts_of_the_key_space_stand_beside_their_strategy_alone() {
     for plan in quorum.filter(|plan| plan.label == "QL") {
         plan.change = vec![change.clone()];
     }
-    let summary = report.summary();
+    let summary = report.digested().summary().clone();
     let parts = &summary.runs[0].parts;
     let strategies: Vec<&str> = parts.iter().map(|part| part.strategy.as_str()).collect();
     assert_eq!(strategies, ["quorum", "all"]);
@@ -816,7 +829,7 @@ fn held_reads_and_the_work_for_an_operation_are_told() {
     report.runs[0]
         .counters
         .insert("messages_sent".to_owned(), 85);
-    let effort = &report.summary().runs[0].effort;
+    let effort = &report.digested().summary().clone().runs[0].effort;
     assert_eq!((effort.held, effort.held_fraction), (1, 0.5));
     assert_eq!((effort.held_mean_ms, effort.held_ms_per_read), (30.0, 15.0));
     assert_eq!(

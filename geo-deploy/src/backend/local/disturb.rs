@@ -13,7 +13,7 @@ use super::super::{Plan, key_name};
 use super::clients::Shared;
 use super::holdings::{Holdings, Inquiry};
 use super::{Happened, LocalCluster, Why, changes};
-use crate::bound::SiteSet;
+use crate::run::bound::SiteSet;
 
 /// How often processes are looked after.
 const TEND_EVERY: Duration = Duration::from_millis(20);

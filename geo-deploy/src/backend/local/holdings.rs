@@ -15,7 +15,7 @@ use leasehold_client::Client;
 use super::super::{Plan, key_name};
 use super::LocalCluster;
 use super::reach::Reach;
-use crate::bound::SiteSet;
+use crate::run::bound::SiteSet;
 
 /// With more keys than this, nobody is asked.
 const KEYS_MAX: u64 = 10_000;

@@ -19,7 +19,7 @@ use super::faults::{Links, is_promised, roles};
 use super::route::Route;
 use super::slot::{Operation, Slot};
 use crate::fault::Effect;
-use crate::report::Event;
+use crate::run::Event;
 
 /// How long a client tries in all before it gives an operation up, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;

@@ -8,7 +8,7 @@ use leasehold_replica::action::Event as Note;
 
 use super::super::Plan;
 use super::super::node_events::hold_nothing;
-use crate::report::Event;
+use crate::run::Event;
 
 /// Elections, and each configuration once: as the first replica that knew it reports it.
 pub(super) fn of_replicas(plan: &Plan<'_>, notes: &[(u64, ReplicaId, Note)]) -> Vec<Event> {

@@ -8,8 +8,8 @@ use leasehold_sim::world::{LEAVE_WITHIN_NS, World};
 
 use super::super::faults::{Held, Roles};
 use super::super::{Plan, key_name};
-use crate::bound::SiteSet;
 use crate::fault::{Effect, LinkState};
+use crate::run::bound::SiteSet;
 
 /// How long a replica is down that is asked to end and to start again, in ns.
 const RESTART_NS: u64 = 500_000_000;

@@ -1,7 +1,7 @@
 use leasehold_ycsb::sample::{End, OpKind, Sample};
 
 use super::*;
-use crate::report::{StrategyRun, Verdict};
+use crate::run::{StrategyRun, Verdict};
 
 fn ran(name: &str, sets: &[&str]) -> Vec<Ran> {
     all_of(&experiment(name, sets)).unwrap()
@@ -323,11 +323,11 @@ fn restarts_are_seen_and_the_end_of_leases_too() {
     let fault = &run.faults[0];
     assert!((fault.until_s.unwrap() - fault.at_s - 10.0).abs() < 1e-9);
     let ends: Vec<f64> = (ran[0].events.iter())
-        .filter(|event| event.kind == crate::report::Event::LEASE_END)
+        .filter(|event| event.kind == crate::run::Event::LEASE_END)
         .map(|event| event.at_s - fault.at_s)
         .collect();
     assert!(ends.len() == 1 && (3.0..9.5).contains(&ends[0]), "{ends:?}");
-    let without = |event: &&crate::report::Event| event.text.ends_with("holds nothing");
+    let without = |event: &&crate::run::Event| event.text.ends_with("holds nothing");
     assert!(ran[0].events.iter().any(|event| without(&event)));
 }
 
@@ -412,8 +412,8 @@ fn exchanged_keys_are_events_and_strategies_that_learn_follow() {
         let swaps = ran
             .events
             .iter()
-            .filter(|event| event.kind == crate::report::Event::SWAP);
-        let swaps: Vec<&crate::report::Event> = swaps.collect();
+            .filter(|event| event.kind == crate::run::Event::SWAP);
+        let swaps: Vec<&crate::run::Event> = swaps.collect();
         assert_eq!(swaps.len(), 1);
         assert!((swaps[0].at_s - start_s - 25.0).abs() < 1e-9);
         assert_eq!(swaps[0].sites, ["JP", "IRL"]);
@@ -483,7 +483,7 @@ fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
     let marks = ran
         .events
         .iter()
-        .filter(|event| event.kind == crate::report::Event::SWITCH);
+        .filter(|event| event.kind == crate::run::Event::SWITCH);
     assert_eq!(marks.count(), 5);
 }
 

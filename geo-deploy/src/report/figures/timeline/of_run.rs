@@ -5,7 +5,7 @@ use leasehold_ycsb::sample::{End, Sample};
 use super::super::super::digest::Class;
 use super::super::super::{Event, Report, StrategyRun};
 use super::{Band, Mark, Series, Timeline, extremes, one_two_five_above};
-use crate::bound::SiteSet;
+use crate::run::bound::SiteSet;
 
 /// A panel with more operations shows quantiles of stretches instead.
 const DOTS_MAX: usize = 6_000;

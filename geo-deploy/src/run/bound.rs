@@ -112,7 +112,7 @@ mod tests {
     fn paper_table() {
         let paper = Topology::paper();
         let bounds = Bounds::new(&paper, paper.index("CA").unwrap());
-        let lines = include_str!("testdata/bounds.txt").lines();
+        let lines = include_str!("../testdata/bounds.txt").lines();
         let mut checked = 0;
         for line in lines.filter(|line| !line.starts_with('#')) {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();

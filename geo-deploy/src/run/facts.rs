@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use leasehold_ycsb::sample::Sample;
 use serde::{Deserialize, Serialize};
 
-use super::SwitchReads;
-use crate::bound::SiteSet;
+use super::bound::SiteSet;
 use crate::wan::Network;
 
 /// Whether a run's history was linearizable.
@@ -238,4 +237,18 @@ pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
     let place = |run: &StrategyRun| order.iter().position(|name| *name == run.strategy);
     runs.sort_by_key(|run| place(run).unwrap_or(order.len()));
     runs
+}
+
+/// Reads that a change of strategy should not have touched: of keys that the site held
+/// before it and after it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SwitchReads {
+    /// When it was changed, in s since the measured interval began.
+    pub at_s: f64,
+    /// To what.
+    pub to: String,
+    /// Reads of such keys in the settling time.
+    pub reads: u64,
+    /// How many of them were not local.
+    pub lost: u64,
 }

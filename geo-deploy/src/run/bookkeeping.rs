@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use crate::bound::{Bounds, Replies, SiteSet};
+use crate::run::bound::{Bounds, Replies, SiteSet};
 use crate::topology::Topology;
 
 /// One operation, in order of issue over all sites.

@@ -1,0 +1,9 @@
+//! Facts of a run, which backends make and reports read, and the bounds that they are compared with.
+
+pub mod bookkeeping;
+pub mod bound;
+mod facts;
+
+pub use facts::{
+    Event, FaultSpan, Measured, OutageBound, StrategyRun, SwitchReads, Verdict, in_order,
+};
