@@ -16,6 +16,7 @@ use leasehold_geo_deploy::throughput::{self, Throughput};
 use leasehold_histories::history::History;
 use tokio::sync::Notify;
 
+use crate::pictures::Pictures;
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
 #[derive(Subcommand)]
@@ -80,6 +81,8 @@ pub struct RunArgs {
     /// use certificates
     #[arg(long)]
     insecure: bool,
+    #[command(flatten)]
+    pictures: Pictures,
 }
 
 #[derive(Args)]
@@ -90,6 +93,8 @@ pub struct DemoArgs {
     /// Where the report goes
     #[arg(long, value_name = "DIR", default_value = "results/demo")]
     out: PathBuf,
+    #[command(flatten)]
+    pictures: Pictures,
 }
 
 pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
@@ -122,14 +127,22 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
                 work: args.work.as_deref(),
                 insecure: args.insecure,
             };
-            run_and_report(&experiment, args.on, &out, &local)
+            let to = Place {
+                out: &out,
+                pictures: args.pictures,
+            };
+            run_and_report(&experiment, args.on, to, &local)
         }
     }
 }
 
 pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let experiment = Experiment::find("demo")?.with(&args.sets)?;
-    run_and_report(&experiment, World::Local, &args.out, &Local::default())
+    let to = Place {
+        out: &args.out,
+        pictures: args.pictures,
+    };
+    run_and_report(&experiment, World::Local, to, &Local::default())
 }
 
 fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()> {
@@ -142,19 +155,32 @@ fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()>
     }
     let out = crate::throughput::out(experiment, args.out.as_ref());
     prepare(&out, &[])?;
-    crate::throughput::run(experiment, &out, args.work.as_deref(), args.insecure)
+    let to = Place {
+        out: &out,
+        pictures: args.pictures,
+    };
+    crate::throughput::run(experiment, to, args.work.as_deref(), args.insecure)
 }
 
 fn find(what: &ShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
 
+/// Place of a report, and whether its plots are drawn as PNG and PDF, too.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub out: &'a Path,
+    pub pictures: Pictures,
+}
+
 fn run_and_report(
     experiment: &Experiment,
     on: World,
-    out: &Path,
+    to: Place<'_>,
     local: &Local<'_>,
 ) -> anyhow::Result<()> {
+    to.pictures.check()?;
+    let out = to.out;
     prepare(out, &history_names(experiment))?;
     let manifest = Manifest::capture(std::env::args().collect());
     let bars = Bars::new();
@@ -182,6 +208,7 @@ fn run_and_report(
     let digested = report.digested();
     let written = replace(&dir, |new| {
         digested.write(new)?;
+        to.pictures.draw(&new.join("plots"))?;
         for (name, history) in &histories {
             history.save(&new.join(name))?;
         }

@@ -11,6 +11,7 @@ mod fault;
 mod kv;
 mod leader;
 mod lease;
+mod pictures;
 mod place;
 mod plot;
 mod serve;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use leasehold_geo_deploy::report::{NamedLogs, plot};
 
+use crate::pictures::Pictures;
 use crate::terminal::say;
 
 const EXAMPLES: &str = "\
@@ -23,12 +24,15 @@ pub struct PlotArgs {
     /// generators of one run and are merged; runs of different names are compared
     #[arg(required = true, value_name = "[NAME=]FILE")]
     logs: Vec<String>,
-    /// Where the drawings go, as SVG, PNG and PDF
+    /// Where the drawings go, as SVG
     #[arg(long, value_name = "DIR", default_value = "plots")]
     out: PathBuf,
+    #[command(flatten)]
+    pictures: Pictures,
 }
 
 pub fn run(args: &PlotArgs) -> anyhow::Result<()> {
+    args.pictures.check()?;
     let mut runs: Vec<NamedLogs> = Vec::new();
     for log in &args.logs {
         let (name, file) = named(log);
@@ -38,6 +42,7 @@ pub fn run(args: &PlotArgs) -> anyhow::Result<()> {
         }
     }
     let names = plot(&runs, &args.out)?;
+    args.pictures.draw(&args.out)?;
     let (panels, drawings): (Vec<String>, Vec<String>) =
         names.into_iter().partition(|name| name.contains('/'));
     for name in drawings {
@@ -47,7 +52,6 @@ pub fn run(args: &PlotArgs) -> anyhow::Result<()> {
         let folder = args.out.join("panels");
         say!("{} (each panel alone)", folder.display());
     }
-    say!("Each also as .png and .pdf.");
     Ok(())
 }
 

@@ -7,15 +7,17 @@ use leasehold_geo_deploy::backend::local::{LocalSettings, one_site};
 use leasehold_geo_deploy::report::{Manifest, ThroughputReport, replace};
 use leasehold_geo_deploy::throughput::Throughput;
 
+use crate::exp::Place;
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
 /// Runs and reports one.
 pub fn run(
     experiment: &Throughput,
-    out: &Path,
+    to: Place<'_>,
     work: Option<&Path>,
     insecure: bool,
 ) -> anyhow::Result<()> {
+    to.pictures.check()?;
     let manifest = Manifest::capture(std::env::args().collect());
     let temporary = tempfile::tempdir().context("making a temporary directory")?;
     let settings = LocalSettings {
@@ -39,7 +41,11 @@ pub fn run(
         }
     })?;
     let report = ThroughputReport::new(experiment.clone(), manifest, results);
-    let written = replace(out, |new| report.write(new));
+    let out = to.out;
+    let written = replace(out, |new| {
+        report.write(new)?;
+        to.pictures.draw(&new.join("plots"))
+    });
     say!("{}", report.terminal());
     written?;
     say!("The report: {}", out.join("report.html").display());

@@ -12,6 +12,8 @@ pub mod chaos;
 mod cluster_file;
 pub mod experiment;
 pub mod fault;
+#[cfg(feature = "pictures")]
+pub mod pictures;
 pub mod report;
 pub mod run;
 pub mod standing;

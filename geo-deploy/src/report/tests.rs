@@ -298,8 +298,6 @@ fn all_files_are_written_and_can_be_read() {
     ];
     for name in pages.into_iter().chain(panels) {
         assert!(text(&format!("plots/{name}.svg")).starts_with("<svg"));
-        assert_eq!(read(&format!("plots/{name}.pdf"))[..5], *b"%PDF-");
-        assert_eq!(read(&format!("plots/{name}.png"))[..4], *b"\x89PNG");
     }
     let html = text("report.html");
     assert!(html.contains("<svg") && html.ends_with("</html>\n"));

@@ -471,7 +471,7 @@ mod tests {
             "report.md",
             "report.html",
             "plots/reads.svg",
-            "plots/cpu-writes.png",
+            "plots/cpu-writes.svg",
         ] {
             assert!(dir.path().join(file).exists(), "{file}");
         }
